@@ -5,12 +5,15 @@ graph reads the addresses that it was captured with, so the tensors of two steps
 in the same order have the same addresses.
 """
 
+import logging
 from typing import Final, Protocol
 
 import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor
+
+log = logging.getLogger(__name__)
 
 Array = npt.NDArray[np.generic]
 
@@ -27,6 +30,10 @@ class StepMemory(Protocol):
 
     tables: Tensor
     """[numbers] int32, which holds all block tables of the step."""
+    addresses: list[int]
+    """Of the tensors of the step so far, in order."""
+    overflows: bool
+    """Whether an array of the step found no room."""
 
     def begin(self) -> None: ...
 
@@ -48,12 +55,24 @@ def step_memory(device: torch.device, num_bytes: int, table_numbers: int) -> "St
     return DeviceMemory(device, num_bytes, table_numbers)
 
 
+def copied(array: Array, device: torch.device) -> Tensor:
+    """Copy an array that is not a part of a step's memory to a device.
+
+    The host does not wait: CUDA may complete the work of the stream first if the memory is not pinned.
+    """
+    tensor = torch.from_numpy(array)
+    return tensor if device.type == "cpu" else tensor.pin_memory().to(device, non_blocking=True)
+
+
 class HostMemory:
     """For a CPU, which reads the host's arrays."""
 
     def __init__(self, table_numbers: int) -> None:
         self._tables: npt.NDArray[np.int32] = np.zeros(table_numbers, np.int32)  # takes no memory until it is used
         self.tables = torch.from_numpy(self._tables)
+        self.addresses: list[int] = []
+        """None: no graph reads the host's arrays."""
+        self.overflows = False
         self._used = 0
 
     def begin(self) -> None:
@@ -93,7 +112,7 @@ class _Staging:
 class DeviceMemory:
     """For a GPU. Tests give it a CPU, which copies at once.
 
-    An array that finds no room is copied by itself, and waits for the copy.
+    An array that finds no room is copied by itself. A CUDA graph must not read it: its address is a new one.
     """
 
     def __init__(self, device: torch.device, num_bytes: int, table_numbers: int) -> None:
@@ -101,6 +120,7 @@ class DeviceMemory:
         self._num_bytes = -(-num_bytes // _ALIGNMENT) * _ALIGNMENT
         size = self._num_bytes + 4 * table_numbers
         self._memory = torch.zeros(size, dtype=torch.uint8, device=device)
+        self._first_address = self._memory.data_ptr()
         self.tables = self._memory[self._num_bytes :].view(torch.int32)
         self._stagings = [_Staging(size, device) for _ in range(_TURNS)]
         self._views: dict[tuple[int, str, tuple[int, ...]], Tensor] = {}
@@ -108,20 +128,34 @@ class DeviceMemory:
         self._turn = 0
         self._used = 0
         self._table_numbers = 0
+        self.addresses: list[int] = []
+        self.overflows = self._has_warned = False
 
     def begin(self) -> None:
         self._turn = (self._turn + 1) % _TURNS
         self._stagings[self._turn].wait()
         self._used = self._table_numbers = 0
+        self.addresses.clear()
+        self.overflows = False
 
     def put(self, array: Array) -> Tensor:
         start, size = self._used, array.nbytes
         if start + size > self._num_bytes:
-            return torch.from_numpy(array).to(self._device)
+            return self._apart(array)
         flat = np.ascontiguousarray(array).reshape(-1)
         self._stagings[self._turn].bytes[start : start + size] = flat.view(np.uint8)
         self._used += -(-size // _ALIGNMENT) * _ALIGNMENT
+        self.addresses.append(self._first_address + start)
         return self._view(start, array)
+
+    def _apart(self, array: Array) -> Tensor:
+        self.overflows = True
+        if not self._has_warned:
+            self._has_warned = True
+            log.warning("a step needs more than the %d bytes of its memory: it takes longer", self._num_bytes)
+        tensor = copied(array, self._device)
+        self.addresses.append(tensor.data_ptr())
+        return tensor
 
     def _view(self, start: int, array: Array) -> Tensor:
         """Return the tensor of an array that begins at `start`: for most steps, the one of an earlier step."""

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from kvasir.kernels.triton.device_support import has_kernels
+from kvasir.layers.step_memory import copied
 from kvasir.sampling.logits import LogitChanges
 
 
@@ -27,10 +28,7 @@ class TokenMasks:
         """`packed`: the masks of these rows, one after the other."""
         bits = np.frombuffer(packed, np.uint8).reshape(len(rows), -(-vocab_size // 32) * 4)
         allowed = np.unpackbits(bits, axis=1, count=vocab_size, bitorder="little")  # [N, V]
-        return cls(
-            torch.tensor(rows).to(device, non_blocking=True),
-            torch.from_numpy(allowed.view(np.bool_)).to(device, non_blocking=True),
-        )
+        return cls(copied(np.array(rows, np.int64), device), copied(allowed.view(np.bool_), device))
 
     def apply_(self, logits: Tensor, changes: LogitChanges | None) -> None:
         """Apply the masks, then the changes. logits: [R, V] float32, changed in place.
@@ -57,9 +55,7 @@ class PackedMasks:
     def copy(cls, packed: bytes, rows: Sequence[int], device: torch.device) -> "PackedMasks":
         """Copy the masks of these rows, one after the other in `packed`, to the device."""
         words = np.frombuffer(packed, "<i4").reshape(len(rows), -1).astype(np.int32)
-        return cls(
-            torch.tensor(rows).to(device, non_blocking=True), torch.from_numpy(words).to(device, non_blocking=True)
-        )
+        return cls(copied(np.array(rows, np.int64), device), copied(words, device))
 
     def apply_(self, logits: Tensor, changes: LogitChanges | None) -> None:
         """As `TokenMasks.apply_`."""

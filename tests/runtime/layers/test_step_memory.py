@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from kvasir.layers import step_memory
-from kvasir.layers.step_memory import DeviceMemory, HostMemory, StepMemory
+from kvasir.layers.step_memory import DeviceMemory, HostMemory, StepMemory, copied
 
 CPU = torch.device("cpu")
 
@@ -81,3 +81,34 @@ def test_a_part_without_room_is_copied_by_itself() -> None:
     memory.send()
     assert small.tolist() == [0, 1, 2, 3]
     assert large.tolist() == list(range(100))
+    assert memory.overflows
+    memory.begin()
+    memory.put(np.arange(4))
+    assert not memory.overflows
+
+
+def test_addresses_of_a_step_are_those_of_all_its_tensors() -> None:
+    memory = DeviceMemory(CPU, 64, 0)
+    for _ in range(2):
+        memory.begin()
+        there = [memory.put(np.arange(size)) for size in (4, 100, 2)]
+        assert memory.addresses == [tensor.data_ptr() for tensor in there]
+
+
+def test_a_step_without_room_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
+    memory = DeviceMemory(CPU, 64, 0)
+    for _ in range(3):
+        memory.begin()
+        memory.put(np.arange(100))
+    assert [record.message for record in caplog.records] == [
+        "a step needs more than the 64 bytes of its memory: it takes longer"
+    ]
+
+
+def test_copies_to_a_device_start_from_pinned_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    pinned = []
+    monkeypatch.setattr(torch.Tensor, "pin_memory", lambda tensor: pinned.append(tensor.tolist()) or tensor)
+    assert copied(np.arange(3), torch.device("meta")).device.type == "meta"
+    assert pinned == [[0, 1, 2]]
+    assert copied(np.arange(2), CPU).tolist() == [0, 1]
+    assert len(pinned) == 1

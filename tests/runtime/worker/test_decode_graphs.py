@@ -8,8 +8,10 @@ from pathlib import Path
 
 import pytest
 import torch
+from torch import Tensor
 from transformers import Gemma2Config, PreTrainedModel
 
+from kvasir.layers.step_memory import Array, DeviceMemory
 from kvasir.params import SamplingParams
 from kvasir.worker.launch.decode_graphs import CudaRecorder
 from runtime.models.tiny import decoder, llama, save
@@ -100,3 +102,31 @@ def test_a_step_that_cannot_be_captured_is_named_with_the_next_step(monkeypatch:
     monkeypatch.setattr(torch.cuda, "graph", no_capture)
     with pytest.raises(RuntimeError, match=r"--enforce-eager .*not permitted"):
         CudaRecorder(torch.device("cuda")).record(lambda: None)
+
+
+def test_graphs_are_not_captured_if_their_plans_have_no_room(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    capture_on_cpu(monkeypatch)
+    monkeypatch.setattr("kvasir.worker.batch.inputs._memory_size", lambda table, groups, most: (256, 4096))
+    with pytest.raises(AssertionError, match="no room for the plans of 6 decodes"):
+        Driver.load(save(llama(), tmp_path), graph_sizes=SIZES)
+
+
+def test_a_graph_is_not_replayed_for_plans_at_other_addresses(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Slots and work lists of the attention count too."""
+    recorder = capture_on_cpu(monkeypatch)
+    driver = Driver.load(save(llama(), tmp_path), graph_sizes=SIZES)
+    recorder.replays.clear()
+    put = DeviceMemory.put
+
+    def moved(memory: DeviceMemory, array: Array) -> Tensor:
+        return put(memory, array) if array.dtype == "int64" else memory._apart(array)
+
+    monkeypatch.setattr(DeviceMemory, "put", moved)
+    driver.add("r", [5, 6, 7], greedy(4))
+    with pytest.raises(AssertionError, match="other addresses"):
+        driver.run(budget=64)
+    assert recorder.replays == []

@@ -19,7 +19,7 @@ from kvasir.layers.attention import BlockTable, HeadShape, Ints, KVCache, StepRo
 from kvasir.layers.attention_backends.gather import DecodeGroup, GatheredReads, GatherPlan, PrefillChunk
 from kvasir.layers.kv import BlockShape, KVSpec
 from kvasir.layers.parameter import Placement
-from kvasir.layers.step_memory import StepMemory
+from kvasir.layers.step_memory import StepMemory, copied
 
 CPU_GATHER_BYTES = 5 * 2**20
 """K and V that a decode group copies out of the cache: small enough to be read again from the CPU's caches."""
@@ -184,7 +184,7 @@ class GatherPlanner:
         return after if window is None else after.add_(mask.tril_(first - window))
 
     def _tensor(self, values: npt.NDArray[np.generic]) -> Tensor:
-        return torch.from_numpy(values).to(self._placement.device, non_blocking=True)
+        return copied(values, self._placement.device)
 
 
 def _repeats(befores: list[int], sizes: list[int], index: int) -> int:

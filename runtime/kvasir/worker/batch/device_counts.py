@@ -9,7 +9,7 @@ from torch import Tensor
 
 from kvasir.kernels.triton.sampling.sizes import IN_OUTPUT, IN_PROMPT
 from kvasir.layers.parameter import Placement
-from kvasir.layers.step_memory import StepMemory
+from kvasir.layers.step_memory import StepMemory, copied
 from kvasir.sampling.counted_penalties import CountedPenalties
 from kvasir.worker.batch.request_table import PENDING, RequestTable
 
@@ -123,4 +123,4 @@ class DeviceCounts:
         return torch.empty(rows, columns, dtype=dtype, device=self._device)
 
     def _tensor(self, values: npt.NDArray[np.generic]) -> Tensor:
-        return torch.from_numpy(values).to(self._device, non_blocking=True)
+        return copied(values, self._device)

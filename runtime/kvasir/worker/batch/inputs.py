@@ -60,6 +60,8 @@ class StepBatch:
     prompt_spans: tuple[PromptSpan, ...]
     padded_to: int | None = None
     """The size of a step of B decodes that was padded: T is this size, and the last T - B tokens mean nothing."""
+    addresses: tuple[int, ...] = ()
+    """Of all tensors that the model reads in a padded step: they must recur for each step of its size."""
 
 
 @dataclass(frozen=True)
@@ -71,6 +73,7 @@ class _Tokens:
     positions: Tensor
     attention: Mapping[int, AttentionPlan]
     size: int | None
+    addresses: tuple[int, ...] = ()
 
 
 class InputBuilder:
@@ -144,6 +147,7 @@ class InputBuilder:
         step = StepRows(nothing, nothing, nothing, nothing, nothing, nothing)
         self._memory.begin()
         tokens = self._tokens(nothing, nothing, nothing, step, size)
+        assert not self._memory.overflows, f"the memory of a step has no room for the plans of {size} decodes"
         return self._sent(tokens, sampled=None, rows=nothing, outputs=nothing, prompt_spans=(), is_awaited=True)
 
     def _size(self, count: int) -> int | None:
@@ -161,7 +165,8 @@ class InputBuilder:
         padded = (put(_padded(numbers, size)) for numbers in (token_ids, rows, positions))
         there_tokens, there_rows, there_positions = padded
         attention = {group: planner.plan_padded(step, size) for group, planner in self._padding_planners.items()}
-        return _Tokens(there_tokens, there_rows, there_positions, attention, size)
+        addresses = tuple(self._memory.addresses)
+        return _Tokens(there_tokens, there_rows, there_positions, attention, size, addresses)
 
     def _sent(
         self,
@@ -185,6 +190,7 @@ class InputBuilder:
             outputs=outputs,
             prompt_spans=prompt_spans,
             padded_to=tokens.size,
+            addresses=tokens.addresses,
         )
         self._memory.send()
         return batch

@@ -58,7 +58,7 @@ class CudaRecorder:
 @dataclass(frozen=True)
 class _Captured:
     recording: Recording
-    addresses: list[int]
+    addresses: tuple[int, ...]
 
 
 class DecodeGraphs:
@@ -84,7 +84,7 @@ class DecodeGraphs:
         def fill() -> None:
             logits.copy_(compute(batch))
 
-        self._captured[size] = _Captured(self._recorder.record(fill), _addresses(batch))
+        self._captured[size] = _Captured(self._recorder.record(fill), batch.addresses)
 
     def logits(self, batch: StepBatch, compute: Compute) -> Tensor:
         """Return the logits [R, vocab_size] of a padded step. They hold until the next one."""
@@ -93,12 +93,7 @@ class DecodeGraphs:
         captured = self._captured.get(batch.padded_to)
         if captured is None:
             return compute(batch)[: len(batch.rows)]
-        assert captured.addresses == _addresses(batch), "a graph reads other addresses than the step's"
+        assert captured.addresses == batch.addresses, "a graph reads other addresses than the step's"
         assert self._logits is not None
         captured.recording.replay()
         return self._logits[: len(batch.rows)]
-
-
-def _addresses(batch: StepBatch) -> list[int]:
-    assert batch.pending_rows is not None
-    return [tensor.data_ptr() for tensor in (batch.token_ids, batch.pending_rows, batch.positions)]
