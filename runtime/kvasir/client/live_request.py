@@ -45,8 +45,8 @@ class RequestState(Enum):
 @dataclass(slots=True, eq=False)
 class LiveRequest:
     """One request. Written by the journal (`state`, `engine`, `last_engine`, `attempt`), the dispatcher
-    (`refused_by`, `numerics`), the migration (`lost_engines`, `losses_in_a_row`) and the output processor (the
-    rest)."""
+    (`refused_by`, `numerics`, `weights`), the migration (`lost_engines`, `losses_in_a_row`) and the output
+    processor (the rest)."""
 
     request_id: str
     prompt_token_ids: "array[int]"
@@ -81,6 +81,8 @@ class LiveRequest:
     """Its tokens that count for `Journal.resuming_tokens`."""
     numerics: str = ""
     """The numerics class of the engine that has computed its last token."""
+    weights: str = ""
+    """Identity of the weights of that engine; "" if it is not known."""
     refused_by: tuple[str, ...] = ()
     """Engines that were not ready or stopping. The request is not sent to them again."""
     trace: Trace = field(default_factory=Trace)

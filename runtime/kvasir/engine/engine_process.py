@@ -22,7 +22,6 @@ from prometheus_client import CollectorRegistry, generate_latest
 
 import kvasir
 from kvasir.config.machine import process_age
-from kvasir.config.options import ConfigError
 from kvasir.config.resolve import ResolvedEngine
 from kvasir.config.settings import EngineConfig
 from kvasir.engine.build import build_core, prepare_workers, resolve_settings
@@ -44,9 +43,8 @@ from kvasir.executor.executor import Executor
 from kvasir.executor.executor_for import executor_for
 from kvasir.executor.nodes.lead import lead
 from kvasir.executor.nodes.leader import Leader
-from kvasir.hub.located_model import read_model
+from kvasir.hub.located_model import fetch_weights, read_model
 from kvasir.hub.model_info import ModelInfo
-from kvasir.hub.source import fetch, normalise
 from kvasir.layers.kv import KVCacheConfig
 from kvasir.link.engine_end.death_watch import DeathWatch, start_death_watch
 from kvasir.link.engine_end.engine_link import EngineIdentity, EngineLink, new_incarnation
@@ -183,6 +181,7 @@ class EngineProcess:
             self._leader = self._lead(model)
             settings = resolve_settings(self._config, model)
         with self._phase(Phase.LOADING):
+            model = fetch_weights(model, self._config.model, settings.load_format, self._show_progress)
             executor = self._load(settings, model, inbox)
         with self._phase(Phase.WARMING):
             group = self._group
@@ -206,7 +205,7 @@ class EngineProcess:
         self._check_shutdown()
         if self._config.trace.slow_step:
             self._watchdog = StepWatchdog(self._status.trace, self._status.rank, executor.where)
-        self._announce(link, settings, cache.num_blocks)
+        self._announce(link, settings, cache.num_blocks, model.weights)
         self._loop.run()
 
     # ------------------------------------------------------------------------------------------------- start-up
@@ -239,17 +238,6 @@ class EngineProcess:
         )
 
     def _load(self, settings: ResolvedEngine, model: ModelInfo, inbox: Inbox) -> Executor:
-        source = normalise(self._config.model.source)
-        path = fetch(
-            source,
-            weights=settings.load_format != "dummy",
-            download_dir=self._config.model.download_dir,
-            progress=self._show_progress,
-        )
-        if path != model.path:
-            raise ConfigError(
-                f"{source} changed while the engine started: {path} is not {model.path}; start it again"
-            )
         group = None
         executor: Executor
         if shares_experts(self._config):
@@ -308,7 +296,8 @@ class EngineProcess:
 
         def class_of(layout: str) -> str:
             hash_algorithm = settings.prefix_caching_hash_algo
-            return kv_class(model.fingerprint, self._numerics(settings), cache, layout, hash_algorithm)
+            identity = f"{model.fingerprint} {model.weights}"
+            return kv_class(identity, self._numerics(settings), cache, layout, hash_algorithm)
 
         incarnation = self._status.incarnation
         assert self._executor is not None
@@ -320,12 +309,17 @@ class EngineProcess:
     def _numerics(self, settings: ResolvedEngine) -> str:
         return numerics_class(settings, 1 if self._group is None else self._group.size)
 
-    def _announce(self, link: EngineLink, settings: ResolvedEngine, num_blocks: int) -> None:
+    def _announce(self, link: EngineLink, settings: ResolvedEngine, num_blocks: int, weights: str) -> None:
         self._status.enter(Phase.READY)
         in_waves = self._group is not None
         link.announce_ready(
             ready_message(
-                settings, num_blocks, self._numerics(settings), in_waves=in_waves, kv_address=self._kv_address
+                settings,
+                num_blocks,
+                self._numerics(settings),
+                in_waves=in_waves,
+                kv_address=self._kv_address,
+                weights=weights,
             )
         )
         phases = ", ".join(f"{phase} {seconds:.2f}" for phase, seconds in self._status.startup_seconds.items())

@@ -5,12 +5,12 @@ from kvasir.link.protocol import FEATURE_PREFIX_CACHE, FEATURE_PRIORITY, FEATURE
 
 
 def ready_message(
-    settings: ResolvedEngine, num_blocks: int, numerics: str, *, in_waves: bool, kv_address: str
+    settings: ResolvedEngine, num_blocks: int, numerics: str, *, in_waves: bool, kv_address: str, weights: str
 ) -> Ready:
     """Return the message.
 
     `num_blocks`: of the KV cache. `numerics`: the numerics class. `in_waves`: the engine takes its steps together
-    with others. `kv_address`: where others fetch KV blocks; "" if they cannot.
+    with others. `kv_address`: where others fetch KV blocks; "" if they cannot. `weights`: their identity.
     """
     return Ready(
         block_size=settings.block_size,
@@ -23,6 +23,7 @@ def ready_message(
         numerics=numerics,
         max_num_batched_tokens=0 if settings.long_prefill_token_threshold else settings.max_num_batched_tokens,
         kv_address=kv_address,
+        weights=weights,
     )
 
 

@@ -56,6 +56,7 @@ class SharedExpertsGroup:
             {
                 "version of Kvasir": kvasir.__version__,
                 "model": model.fingerprint,
+                "weights": model.weights,
                 "--data-parallel-size": str(size),
                 "--dtype": settings.dtype,
                 "--batch-invariant": str(settings.batch_invariant),

@@ -25,6 +25,7 @@ from kvasir.executor.processes.worker_messages import (
     CHECKSUM_BYTES,
     FrameKind,
     FromWorker,
+    Loaded,
     Loading,
     name_of_worker,
     reporting_rank,
@@ -73,6 +74,7 @@ class MultiprocessExecutor:
         self._remote = remote
         ranks = range(self._num_workers // (1 if remote is None else remote.num_nodes))
         self._local = LocalWorkers(ranks, settings, model, self.worker_news, self.worker_failed, start_worker)
+        self._weights = model.weights
         self._reporting_rank = reporting_rank(settings.executor)
         self._timeout = settings.executor.worker_timeout
         self._pending: deque[_Reply] = deque()
@@ -176,7 +178,10 @@ class MultiprocessExecutor:
             if isinstance(message, Loading):
                 loading[rank] = message
                 progress(sum(each.done for each in loading.values()), sum(each.total for each in loading.values()))
-            else:
+            elif isinstance(message, Loaded):
+                if message.weights != self._weights:
+                    self._other_weights(rank)
+                    raise self._failure()
                 missing.discard(rank)
 
     # -------------------------------------------------------------------------------- frames and their replies
@@ -270,6 +275,11 @@ class MultiprocessExecutor:
     def _hung(self, what: str, ranks: Sequence[int]) -> None:
         text = f"{what} within {self._timeout:g} s: {self._describe(ranks)}"
         self._fail(Failure(Reason.CRASH_LOOPING, text), text)
+
+    def _other_weights(self, rank: int) -> None:
+        name = name_of_worker(rank, self._settings.executor)
+        text = f"{name} has other weights than node 0: give all nodes the same files"
+        self._fail(Failure(Reason.LINK_REFUSED, text), text)
 
     def _differ(self, rank: int) -> None:
         names = [name_of_worker(each, self._settings.executor) for each in (self._reporting_rank, rank)]

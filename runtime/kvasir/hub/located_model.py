@@ -1,6 +1,8 @@
 """A model by its settings: fetches its files, and reads them with the options that change them."""
 
 import json
+from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
@@ -9,6 +11,7 @@ from kvasir.config.settings import ModelConfig
 from kvasir.hub.hub_errors import HubError
 from kvasir.hub.model_info import GENERATION_FILE, SAMPLING_DEFAULTS, ModelFiles, ModelInfo, load_model_info
 from kvasir.hub.source import fetch, normalise
+from kvasir.hub.weights_identity import weights_identity
 
 _OF_THE_MODEL: Final = "auto"
 _NOWHERE: Final = "vllm"
@@ -21,6 +24,20 @@ def read_model(config: ModelConfig, path: Path | None = None) -> ModelInfo:
     if path is None:
         path = fetch(normalise(config.source), weights=False, download_dir=config.download_dir)
     return load_model_info(path, _files(config))
+
+
+def fetch_weights(
+    model: ModelInfo, config: ModelConfig, load_format: str, progress: Callable[[int, int], None]
+) -> ModelInfo:
+    """Fetch the weights of a model that was read before. Return it with their identity.
+
+    Raises HubError, also if the source has changed since. `progress`: see `fetch`.
+    """
+    source, is_dummy = normalise(config.source), load_format == "dummy"
+    path = fetch(source, weights=not is_dummy, download_dir=config.download_dir, progress=progress)
+    if path != model.path:
+        raise HubError(f"{source} changed during the start: {path} is not {model.path}; start it again")
+    return replace(model, weights=load_format if is_dummy else weights_identity(path))
 
 
 def _files(config: ModelConfig) -> ModelFiles:

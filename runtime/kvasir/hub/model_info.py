@@ -47,6 +47,8 @@ class ModelInfo:
     """The directory with the tokenizer and the chat template; None: `path`."""
     overrides: dict[str, Any] = field(default_factory=dict)
     """The fields of `config` that --hf-overrides gave."""
+    weights: str = ""
+    """Their identity (weights_identity.py); "" before they are on this machine, and in frontends."""
 
     @property
     def tokenizer_path(self) -> Path:

@@ -184,6 +184,9 @@ class Ready(_Message, frozen=True):
     that a long one does not delay those behind it."""
     kv_address: str = ""
     """Where other engines of the class fetch KV blocks from this one (kvasir.engine.handover). "": they cannot."""
+    weights: str = ""
+    """Identity of the model's weights (kvasir.hub.weights_identity): an answer continues on engines with the same
+    ones only. "": unknown."""
 
 
 class Logprobs(msgspec.Struct, frozen=True, array_like=True, gc=False):

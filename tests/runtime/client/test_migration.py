@@ -10,7 +10,7 @@ import pytest
 from kvasir.client.async_llm import Delta
 from kvasir.client.moves import resumes
 from kvasir.client.moves.migration import FURTHER_TOKENS, MOST_LOSSES
-from kvasir.client.request_errors import RequestFailed
+from kvasir.client.request_errors import EngineUnavailable, RequestFailed
 from kvasir.link.engine_end.engine_link import FrontendLost
 from kvasir.link.protocol import (
     FEATURE_PRIORITY,
@@ -367,6 +367,52 @@ async def test_a_request_never_moves_to_another_model(service: Service) -> None:
         first.die("out of memory")
         with pytest.raises(RequestFailed, match="none is connected"):
             await reader
+
+
+def weighing(weights: str) -> Ready:
+    return Ready(16, 64, 128, 8, weights=weights)
+
+
+async def test_an_answer_never_continues_with_other_weights(service: Service) -> None:
+    """The files may be replaced under a running service: config.json is the same."""
+    first = await connected(service, 0, weighing("old"))
+    reader = service.ask("r")
+    first.answer(await first.request(), 0, [5])
+    await service.until(lambda: _has_tokens(service, 1))
+    other = await connected(service, 1, weighing("new"))
+    first.die("out of memory")
+    with pytest.raises(EngineUnavailable, match="weights of the model were replaced"):
+        await reader
+    assert other.messages() == []
+
+
+@pytest.mark.parametrize("weights", ["old", ""], ids=["the same", "of an earlier version"])
+async def test_an_answer_continues_where_its_weights_are(service: Service, weights: str) -> None:
+    first = await connected(service, 0, weighing("old"))
+    reader = service.ask("r")
+    request = await first.request()
+    first.answer(request, 0, [5])
+    await service.until(lambda: _has_tokens(service, 1))
+    other, same = await connected(service, 1, weighing("new")), await connected(service, 2, weighing(weights))
+    first.die("out of memory")
+    same.answer(await same.request(), 1, [6], FinishReason.STOP)
+    assert tokens(await reader) == [5, 6]
+    assert other.messages() == []
+
+
+async def test_a_request_without_tokens_moves_to_any_weights(service: Service) -> None:
+    first = await connected(service, 0, weighing("old"))
+    reader = service.ask("r")
+    await first.request()
+    other = await connected(service, 1, weighing("new"))
+    first.die("out of memory")
+    third = await connected(service, 2, weighing("old"))
+    other.answer(await other.request(), 0, [5])
+    await service.until(lambda: _has_tokens(service, 1))
+    other.die("out of memory")
+    with pytest.raises(EngineUnavailable, match="weights of the model were replaced"):
+        await reader
+    assert third.messages() == []
 
 
 @HOLDS_NONE

@@ -71,6 +71,7 @@ READY = Ready(
     numerics="float32",
     max_num_batched_tokens=2048,
     kv_address="ipc:///run/kv",
+    weights="0a",
 )
 REFUSED = Outputs(
     [RequestOutput("r", 0, 0, [], FinishReason.ERROR, error="why", refusal=RefusalKind.OVERLOADED)], STATS
@@ -169,24 +170,25 @@ def test_fields_that_a_newer_peer_appended_inside_an_output_are_ignored() -> Non
 
 def test_fields_that_an_older_peer_does_not_know_have_their_defaults() -> None:
     """As from before `progress`, `features`, `max_queued_tokens`, `hash_algorithm`, `preemptions`, `saw_draining`,
-    `step_limit`, `block_hashes`, `ignore_eos`, `crashed`, `stuck`, `alone`, `max_num_batched_tokens` or
-    `kv_address`."""
+    `step_limit`, `block_hashes`, `ignore_eos`, `crashed`, `stuck`, `alone`, `max_num_batched_tokens`, `kv_address`
+    or `weights`."""
 
     def without_last(message: FromEngine | FromFrontend, count: int = 1) -> bytes:
         return msgspec.msgpack.encode(msgspec.msgpack.decode(encode(message))[:-count])
 
     assert decode_from_engine(without_last(HELLO, 2)) == msgspec.structs.replace(HELLO, progress=None, crashed=None)
     assert decode_from_engine(without_last(FROM_ENGINE[6])) == Dead("out of memory")
-    assert decode_from_engine(without_last(READY)) == msgspec.structs.replace(READY, kv_address="")
-    without_steps = msgspec.structs.replace(READY, max_num_batched_tokens=0, kv_address="")
-    assert decode_from_engine(without_last(READY, 2)) == without_steps
+    assert decode_from_engine(without_last(READY)) == msgspec.structs.replace(READY, weights="")
+    assert decode_from_engine(without_last(READY, 2)) == msgspec.structs.replace(READY, kv_address="", weights="")
+    without_steps = msgspec.structs.replace(READY, max_num_batched_tokens=0, kv_address="", weights="")
+    assert decode_from_engine(without_last(READY, 3)) == without_steps
     old = msgspec.structs.replace(without_steps, numerics="")
-    assert decode_from_engine(without_last(READY, 3)) == old
-    assert decode_from_engine(without_last(READY, 4)) == msgspec.structs.replace(old, hash_algorithm="blake2b")
+    assert decode_from_engine(without_last(READY, 4)) == old
+    assert decode_from_engine(without_last(READY, 5)) == msgspec.structs.replace(old, hash_algorithm="blake2b")
     older = msgspec.structs.replace(old, max_queued_tokens=0, hash_algorithm="blake2b")
-    assert decode_from_engine(without_last(READY, 5)) == older
+    assert decode_from_engine(without_last(READY, 6)) == older
     oldest = msgspec.structs.replace(older, features=())
-    assert decode_from_engine(without_last(READY, 6)) == oldest
+    assert decode_from_engine(without_last(READY, 7)) == oldest
     assert decode_from_engine(without_last(HEARTBEAT, 6)) == Heartbeat()
     name, [refused], stats = msgspec.msgpack.decode(encode(REFUSED))
     decoded = decode_from_engine(msgspec.msgpack.encode([name, [refused[:11]], stats[:5]]))

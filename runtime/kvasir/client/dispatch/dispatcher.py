@@ -38,7 +38,7 @@ class _Sent(Enum):
     NOT_UNDERSTOOD = auto()
     """Every engine that could take it is of a version without a field of the request."""
     NOT_NOW = auto()
-    """It was refused, or waits for reports on lost engines, because engines were lost with it."""
+    """It has failed, or waits for reports on lost engines, because engines were lost with it."""
 
 
 class Dispatcher:
@@ -275,6 +275,9 @@ class Dispatcher:
             return _Sent.NOT_NOW
         if verdict is Verdict.WAIT and not self._closed:
             self._wait_for_reports(request)
+            return _Sent.NOT_NOW
+        if request.weights and self._resumes.is_orphaned(request, self._candidates(lane_of(request))):
+            self._fail(request, self._texts.weights_replaced())
             return _Sent.NOT_NOW
         # Each failed send removes an engine from the link, and each older engine is skipped once, so this ends.
         older: list[RemoteEngine] = []

@@ -12,6 +12,10 @@ NOT_UNDERSTOOD: Final = (
     "every engine that is ready is of an older version, which does not have a parameter of this request: leave the "
     "parameter out, or try again after the engines have been updated"
 )
+WEIGHTS_REPLACED: Final = (
+    "the weights of the model were replaced while this answer was generated, and no engine has the earlier ones: "
+    "send the request again"
+)
 
 
 class Unavailability:
@@ -24,6 +28,10 @@ class Unavailability:
     def closed(self) -> EngineUnavailable:
         """Return the error while the frontend shuts down."""
         return EngineUnavailable("the frontend is shutting down: try again", DEFAULT_RETRY_AFTER)
+
+    def weights_replaced(self) -> EngineUnavailable:
+        """Return the error for an answer that no engine can continue as it began."""
+        return EngineUnavailable(WEIGHTS_REPLACED, self._starts.retry_after())
 
     def not_understood(self) -> EngineUnavailable:
         """Return the error for a request with a field that no ready engine has."""

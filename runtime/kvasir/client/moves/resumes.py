@@ -46,7 +46,8 @@ class Resumes:
 
     def continues(self, request: LiveRequest, engine: RemoteEngine) -> bool:
         """Return whether this engine would continue the request exactly to its end."""
-        return engine.usable and _fits(request, engine) and _continues_exactly(request, engine)
+        is_suitable = engine.usable and _has_its_weights(request, engine) and _fits(request, engine)
+        return is_suitable and _continues_exactly(request, engine)
 
     def has_room(self, request: LiveRequest, engines: list[RemoteEngine]) -> bool:
         """Return whether one of these engines has room now, and no other moved request waits for it."""
@@ -60,21 +61,36 @@ class Resumes:
         """Return the engines that may get the request now.
 
         A request that moves goes to an engine that can hold the whole answer, one with tokens to an engine of its
-        numerics class, and to one of these with room, as long as there are any.
+        numerics class, and to one of these with room, as long as there are any. One with tokens never goes to an
+        engine with other weights.
         """
         if request.interruption is None:
             return engines
-        usable = [engine for engine in engines if engine.usable]
+        usable = [engine for engine in engines if engine.usable and _has_its_weights(request, engine)]
         fitting = [engine for engine in usable if _fits(request, engine)] or usable
         best = [engine for engine in fitting if _continues_exactly(request, engine)] or fitting
         return [engine for engine in best if self._has_room(engine, request)] or best
 
+    def is_orphaned(self, request: LiveRequest, engines: list[RemoteEngine]) -> bool:
+        """Return whether these engines serve, and all that are ready or draining have other weights than those that
+        began the answer: the files were replaced."""
+        known = [engine for engine in engines if engine.capacity is not None]
+        return any(engine.usable for engine in known) and not any(_has_its_weights(request, each) for each in known)
+
     def sent(self, request: LiveRequest, engine: RemoteEngine) -> None:
         """Note the engine that got the request. Tokens keep their class until it has continued them."""
+        if not request.output_token_ids:
+            request.weights = engine.weights
         if (interruption := request.interruption) is None:
             request.numerics = engine.numerics
         else:
             interruption.numerics, interruption.exact = engine.numerics, _continues_exactly(request, engine)
+
+
+def _has_its_weights(request: LiveRequest, engine: RemoteEngine) -> bool:
+    """Return whether the engine has the weights that computed the tokens so far, if there are any."""
+    begun = request.weights if request.output_token_ids else ""
+    return not begun or not engine.weights or engine.weights == begun
 
 
 def _fits(request: LiveRequest, engine: RemoteEngine) -> bool:

@@ -18,7 +18,6 @@ from typing import Final
 
 from prometheus_client import CollectorRegistry, generate_latest
 
-from kvasir.config.options import ConfigError
 from kvasir.config.settings import EngineConfig
 from kvasir.executor.nodes.addresses import interface_of, own_address
 from kvasir.executor.nodes.leader_connection import Begin, LeaderConnection, LeaderEvent, LeaderLost, Rejected
@@ -28,9 +27,8 @@ from kvasir.executor.processes.local_workers import LocalWorkers
 from kvasir.executor.processes.worker_messages import FromWorker, Loaded, Loading
 from kvasir.executor.shared_memory.ring import PeerLostError, RingError, RingInterruptedError
 from kvasir.executor.shared_memory.segment import SharedMemoryError
-from kvasir.hub.located_model import read_model
+from kvasir.hub.located_model import fetch_weights, read_model
 from kvasir.hub.model_info import ModelInfo
-from kvasir.hub.source import fetch, normalise
 from kvasir.observability.failures import FailureError, end, failure_of, log_failure
 from kvasir.observability.open_files import raise_open_files_limit
 from kvasir.observability.ops_server import OpsServer
@@ -125,8 +123,6 @@ class MemberProcess:
             MemberCollector(self._status, names[0] if names else config.model.source, self._node_rank)
         )
         self._ops = OpsServer(config.ops, self._status, partial(generate_latest, registry))
-        source = normalise(config.model.source)
-        directory = config.model.download_dir
         model = read_model(config.model)
         leader = self._leader = LeaderConnection(
             config.nodes, config.link, NodeTerms.of(config, model), self._events.put, self._on_frame
@@ -135,12 +131,7 @@ class MemberProcess:
         self._status.is_refused = lambda: leader.is_refused
         leader.start()
         self._status.enter(Phase.LOADING)
-        weights = config.device.load_format != "dummy"
-        path = fetch(source, weights=weights, download_dir=directory, progress=self._status.advance)
-        if path != model.path:
-            raise ConfigError(
-                f"{source} changed while the node started: {path} is not {model.path}; start it again"
-            )
+        model = fetch_weights(model, config.model, config.device.load_format, self._status.advance)
         leader.prepared()
         self._status.wait()
         self._handle_events(leader, model)

@@ -108,6 +108,9 @@ class Loading(msgspec.Struct, frozen=True, tag=True):
 class Loaded(msgspec.Struct, frozen=True, tag=True):
     """The worker is ready to read frames."""
 
+    weights: str
+    """Identity of its model's weights, on its node."""
+
 
 class WorkerError(msgspec.Struct, frozen=True, tag=True):
     """The worker ends because of this; its log has the traceback."""

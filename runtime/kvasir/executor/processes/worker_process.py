@@ -94,7 +94,7 @@ class WorkerProcess:
             self._enter(WorkerPhase.LOAD)
             self._host.worker.load(lambda done, total: self._send(Loading(done, total)))
             self._enter(WorkerPhase.IDLE)
-            self._send(Loaded())
+            self._send(Loaded(setup.model.weights))
             self._serve()
         except PeerLostError as error:
             log.info("%s: this worker ends", error)

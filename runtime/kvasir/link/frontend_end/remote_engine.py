@@ -89,6 +89,11 @@ class RemoteEngine:
         return BlockHashing(capacity.block_size, capacity.hash_algorithm)
 
     @property
+    def weights(self) -> str:
+        """Identity of its weights; "" if it is not known."""
+        return "" if self.capacity is None else self.capacity.weights
+
+    @property
     def numerics(self) -> str:
         """The class of its numerics; "" if it is not known."""
         return "" if self.capacity is None else self.capacity.numerics

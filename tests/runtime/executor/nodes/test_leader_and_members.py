@@ -120,8 +120,8 @@ def test_members_report_how_their_workers_start_and_what_they_do() -> None:
     with leading(port) as leader, member(port) as first:
         begin(leader, events)
         assert isinstance(first.event(), Begin)
-        first.connection.send(WorkerNews(1, Loaded()))
-        assert events.news.get(timeout=WAIT) == (1, Loaded())
+        first.connection.send(WorkerNews(1, Loaded("w")))
+        assert events.news.get(timeout=WAIT) == (1, Loaded("w"))
         described: list[str] = []
         asks = threading.Thread(target=lambda: described.append(leader.describe([1])))
         asks.start()

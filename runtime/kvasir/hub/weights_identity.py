@@ -1,0 +1,43 @@
+"""An identity of a model's weights, from a sample that is read in about a second whatever their size.
+
+config.json is the same for a model and for its fine-tunes, so engines compare their weights too: an answer that one
+of them has begun continues on engines with the same weights only.
+"""
+
+import hashlib
+import os
+from pathlib import Path
+from typing import Final
+
+from kvasir.hub.hub_errors import HubError
+from kvasir.hub.weights import weight_files
+
+SAMPLES: Final = 1024
+"""Of a model, evenly spaced. They miss a change of 1 % of the weights about once in 30,000 times."""
+SAMPLE_BYTES: Final = 4096
+
+
+def weights_identity(path: Path) -> str:
+    """Return 32 hex digits for the safetensors files in a directory: from their headers, and SAMPLES parts of the
+    tensors. Raises HubError."""
+    files = weight_files(path)
+    every = max(SAMPLE_BYTES, sum(file.stat().st_size for file in files) // SAMPLES)
+    digest = hashlib.sha256()
+    for file in files:
+        try:
+            _add(digest, file, every)
+        except OSError as error:
+            raise HubError(f"{file} cannot be read: {error.strerror or error}") from None
+    return digest.hexdigest()[:32]
+
+
+def _add(digest: "hashlib._Hash", file: Path, every: int) -> None:
+    descriptor = os.open(file, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        size = os.fstat(descriptor).st_size
+        first = 8 + int.from_bytes(os.pread(descriptor, 8, 0), "little")  # weight_files has checked it
+        digest.update(os.pread(descriptor, first, 0))
+        for start in range(first, size, every):
+            digest.update(os.pread(descriptor, min(SAMPLE_BYTES, every), start))
+    finally:
+        os.close(descriptor)
