@@ -19,6 +19,7 @@ _DEMO = Path(__file__).with_name("demo")
 _ACCEPTED = "hf://org/name[@revision], org/name, name, file:///path, a path, or demo://"
 _SEGMENT = r"[A-Za-z0-9_](?:[A-Za-z0-9._-]*[A-Za-z0-9_])?"
 _REPOSITORY = re.compile(rf"(?:{_SEGMENT}/)?{_SEGMENT}")
+_REVISION = re.compile(r"[A-Za-z0-9._/+-]+")  # the CRD has the same grammar, which a test compares
 
 
 def normalise(text: str) -> str:
@@ -84,8 +85,8 @@ def _repository(text: str) -> tuple[str, str | None]:
     name, at, revision = text.partition("@")
     if not _REPOSITORY.fullmatch(name) or ".." in name or "--" in name:
         raise HubError(f"hf://{text} does not name a model: write hf://org/name or hf://org/name@revision")
-    if at and not revision:
-        raise HubError(f"hf://{text} has an empty revision: write a branch, tag or commit after the @, or no @")
+    if at and not _REVISION.fullmatch(revision):
+        raise HubError(f"hf://{text}: write a branch, tag or commit after the @, or no @")
     return name, revision or None
 
 

@@ -58,8 +58,8 @@ def test_existing_directory_wins_over_a_repository_of_that_name(
         ("hf://a/b/c", "hf://org/name"),
         ("hf://../name", "hf://org/name"),
         ("hf://org/na me", "hf://org/name"),
-        ("hf://org/name@", "empty revision"),
-        ("org/name@", "empty revision"),
+        ("hf://org/name@", "branch, tag or commit after the @"),
+        ("org/name@", "branch, tag or commit after the @"),
     ],
 )
 def test_what_names_no_model_is_refused_with_what_would(text: str, said: str) -> None:

@@ -7,6 +7,8 @@ from typing import Any
 import pytest
 import yaml
 
+from kvasir.hub.hub_errors import HubError
+from kvasir.hub.source import normalise
 from kvasir.local.manifests.crd_schema import CRDSchema
 from kvasir_contract.environment import RESERVED_DIRECTORIES
 from kvasir_contract.failure import TERMINATION_MESSAGE_PATH
@@ -54,7 +56,7 @@ VIOLATIONS: list[tuple[dict[str, Any], str]] = [
     ({"model__source": "s3://bucket"}, "spec.model.source: unknown URI scheme"),
     ({"model__source": "pvc://claim/path"}, "spec.model.source: unknown URI scheme"),
     ({"model__source": "Qwen/Qwen3"}, "spec.model.source: unknown URI scheme"),
-    ({"model__source": "hf://Qwen"}, "spec.model.source: write hf://org/name"),
+    ({"model__source": "hf://a/b/c"}, "spec.model.source: write hf://org/name"),
     ({"model__source": "file://models/x"}, "spec.model.source: write file:///path"),
     ({"model__servedNames": ["a", "a"]}, "spec.model.servedNames: a is there more than once"),
     ({"model__servedNames": "a"}, "spec.model.servedNames: must be a list, not the string 'a'"),
@@ -288,3 +290,33 @@ def test_a_rule_without_message_or_a_broken_rule_would_not_go_unnoticed() -> Non
     )
     with pytest.raises(Exception, match="nothing"):
         schema.complete({"metadata": {"name": "x"}})
+
+
+NAMES = (
+    "gpt2",
+    "org/name",
+    "a/b/c",
+    "org/",
+    "/name",
+    "",
+    "-a/b",
+    "a/b-",
+    "a/.b",
+    "_a/b_",
+    "a..b/c",
+    "a/b--c",
+    "Org-1/N.a_m-e",
+    "a b",
+)
+REVISIONS = ("", "@main", "@", "@refs/pr/1", "@v1.0+x", "@a b", "@a@b", "@..", "@a--b")
+
+
+@pytest.mark.parametrize("revision", REVISIONS)
+@pytest.mark.parametrize("name", NAMES)
+def test_cluster_and_command_line_take_the_same_hub_models(name: str, revision: str) -> None:
+    source = f"hf://{name}{revision}"
+    try:
+        accepted = normalise(source) == source
+    except HubError:
+        accepted = False
+    assert (problems(model__source=source) == []) is accepted
