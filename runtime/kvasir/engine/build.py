@@ -111,6 +111,7 @@ def build_core(
         Grammars,
     )  # here, because an engine sends Hello before its slow imports
 
+    log.info("texts end at the tokens %s", ", ".join(map(str, model.eos_token_ids)) or "that a request names")
     budget = TokenBudget(settings.max_queued_tokens)
     blocks = KVManager(
         cache, prefix_caching=settings.enable_prefix_caching, longest_chunk=settings.max_num_batched_tokens

@@ -24,6 +24,11 @@ _BY_HAND = (
 )
 
 
+def tokenizer_directory(path: Path) -> Path:
+    """The directory with the tokenizer.json of this model, made if there is none. Raises HubError."""
+    return path if (path / "tokenizer.json").exists() else converted_tokenizer(path)
+
+
 def converted_tokenizer(path: Path) -> Path:
     """The directory with the tokenizer.json that stands for this model's tokenizer. Raises HubError."""
     if not any(file.is_file() for pattern in VOCABULARY_FILES for file in path.glob(pattern)):

@@ -1,21 +1,23 @@
 """A model by its settings: fetches its files, and reads them with the options that change them."""
 
+import dataclasses
 import json
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from kvasir.config.settings import ModelConfig
+from kvasir.hub.generation_config import MAX_NEW_TOKENS, SAMPLING_DEFAULTS
 from kvasir.hub.hub_errors import HubError
-from kvasir.hub.model_info import GENERATION_FILE, SAMPLING_DEFAULTS, ModelFiles, ModelInfo, load_model_info
+from kvasir.hub.model_info import GENERATION_FILE, ModelFiles, ModelInfo, load_model_info
 from kvasir.hub.source import fetch, normalise
 from kvasir.hub.weights_identity import weights_identity
 
 _OF_THE_MODEL: Final = "auto"
 _NOWHERE: Final = "vllm"
-_READ: Final = (*SAMPLING_DEFAULTS, "eos_token_id")
+_READ: Final = (*SAMPLING_DEFAULTS, "eos_token_id", MAX_NEW_TOKENS)
 _WITHOUT_EFFECT: Final = ("bos_token_id", "do_sample", "pad_token_id", "transformers_version")
 
 
@@ -23,7 +25,8 @@ def read_model(config: ModelConfig, path: Path | None = None) -> ModelInfo:
     """Return the model's info; without a `path`, config and tokenizer are fetched first. Raises HubError."""
     if path is None:
         path = fetch(normalise(config.source), weights=False, download_dir=config.download_dir)
-    return load_model_info(path, _files(config))
+    info = load_model_info(path, _files(config))
+    return dataclasses.replace(info, notes=info.notes + _unused(config))
 
 
 def fetch_weights(
@@ -49,17 +52,15 @@ def _files(config: ModelConfig) -> ModelFiles:
         generation=fetched("--generation-config", generation, GENERATION_FILE) if elsewhere else None,
         no_generation=generation == _NOWHERE,
         overrides=json.loads(config.hf_overrides),
-        generation_overrides=_generation_overrides(config.override_generation_config),
+        generation_overrides=json.loads(config.override_generation_config),
     )
 
 
-def _generation_overrides(text: str) -> dict[str, Any]:
-    """Return the fields. Raises HubError for one that would be ignored."""
-    fields: dict[str, Any] = json.loads(text)
-    for name in fields:
-        if name not in (*_READ, *_WITHOUT_EFFECT):
-            raise HubError(f"--override-generation-config: {name} has no effect; the fields are {', '.join(_READ)}")
-    return fields
+def _unused(config: ModelConfig) -> tuple[str, ...]:
+    given = json.loads(config.override_generation_config)
+    names = [name for name in given if name not in (*_READ, *_WITHOUT_EFFECT)]
+    fields = ", ".join(_READ)
+    return tuple(f"--override-generation-config: {name} has no effect; the fields are {fields}" for name in names)
 
 
 def _fetched(option: str, source: str, content: str, *, download_dir: str | None) -> Path:

@@ -8,10 +8,11 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Final
 
+from kvasir.hub.convert_tokenizer import tokenizer_directory
+from kvasir.hub.generation_config import eos_token_ids, max_new_tokens, sampling_defaults
 from kvasir.hub.hub_errors import HubError, ModelNotFound
 from kvasir.hub.reading import read_json, read_json_if_any
-from kvasir.hub.tokenizer_files import canonical_json, tokenizer_hash
-from kvasir.params import BOUNDS
+from kvasir.hub.tokenizer_files import canonical_json, read_tokenizer_config, token_id_of, tokenizer_hash
 
 _DTYPES = ("float32", "bfloat16", "float16")
 _LENGTHS = ("max_position_embeddings", "n_positions", "n_ctx", "seq_length")
@@ -26,7 +27,7 @@ class ModelInfo:
     architecture: str
     """The model's class, LlamaForCausalLM for example."""
     config: dict[str, Any]
-    """config.json as it is."""
+    """config.json with --hf-overrides applied."""
     dtype: str
     """float32, bfloat16 or float16: what the weights were saved in."""
     max_model_len: int
@@ -35,7 +36,7 @@ class ModelInfo:
     width: int | None
     """Of the hidden states; None where config.json calls it by no name known here."""
     eos_token_ids: tuple[int, ...]
-    """Each of them ends a text."""
+    """Each of them ends a text: those of generation_config.json, config.json and the tokenizer."""
     generation_defaults: dict[str, float | int]
     """Those of temperature, top_p, top_k, min_p and repetition_penalty that generation_config.json sets; top_k 0
     keeps all tokens."""
@@ -49,6 +50,10 @@ class ModelInfo:
     """The fields of `config` that --hf-overrides gave."""
     weights: str = ""
     """Their identity (weights_identity.py); "" before they are on this machine, and in frontends."""
+    max_new_tokens: int | None = None
+    """Tokens that a request generates if it does not say; None: the rest of the context."""
+    notes: tuple[str, ...] = ()
+    """A sentence for each setting of a file that is not used."""
 
     @property
     def tokenizer_path(self) -> Path:
@@ -81,8 +86,7 @@ def load_model_info(path: Path, files: ModelFiles = _OWN_FILES) -> ModelInfo:
         overrides=files.generation_overrides,
         option="--override-generation-config",
     )
-    if not _only_kv_cache(config.get("quantization_config")):
-        raise HubError(f"{config.file}: quantization_config: quantised checkpoints are not supported")
+    _check_quantization(config)
     return ModelInfo(
         path=path,
         architecture=_architecture(config),
@@ -91,12 +95,14 @@ def load_model_info(path: Path, files: ModelFiles = _OWN_FILES) -> ModelInfo:
         max_model_len=config.count(*_LENGTHS),
         vocab_size=config.count("vocab_size"),
         width=config.count(*_WIDTHS) if config.get(*_WIDTHS) is not None else None,
-        eos_token_ids=_eos_token_ids(generation) or _eos_token_ids(config),
-        generation_defaults=_generation_defaults(generation),
+        eos_token_ids=_eos_token_ids(generation, config, files.tokenizer or path),
+        generation_defaults=sampling_defaults(generation.values, generation.refuse),
         fingerprint=_fingerprint(path, config.values),
         tokenizer_hash=tokenizer_hash(files.tokenizer or path),
         tokenizer=files.tokenizer,
         overrides=files.overrides,
+        max_new_tokens=max_new_tokens(generation.values, generation.refuse),
+        notes=tuple(generation.notes + config.notes),
     )
 
 
@@ -129,6 +135,7 @@ class _Config:
         self.values = merged(values, overrides)
         text = self.values.get("text_config")
         self._parts = (text, self.values) if isinstance(text, dict) else (self.values,)
+        self.notes: list[str] = []
 
     def get(self, *names: str) -> Any:
         """The first of these fields that is there and not null, else None."""
@@ -144,6 +151,12 @@ class _Config:
             raise self.error(names[0], value, "a whole number above 0")
         return int(value)
 
+    def refuse(self, name: str, value: Any, wanted: str) -> None:
+        """Note that a field of the file is not used. Raises HubError for a field that the user gave."""
+        if name in self._overrides:
+            raise self.error(name, value, wanted)
+        self.notes.append(f"{self.file}: {name} is {value!r} and is not used: it should be {wanted}")
+
     def error(self, name: str, value: Any, wanted: str) -> HubError:
         found = "is missing" if value is None else f"is {value!r}"
         place = self._option if name in self._overrides else self.file
@@ -158,6 +171,19 @@ def merged(values: Mapping[str, Any], overrides: Mapping[str, Any]) -> dict[str,
         both = isinstance(before, dict) and isinstance(value, dict)
         result[name] = merged(before, value) if both else value  # type: ignore[arg-type]
     return result
+
+
+def _check_quantization(config: _Config) -> None:
+    if not _only_kv_cache(config.get("quantization_config")):
+        raise HubError(
+            f"{config.file}: quantization_config: quantised checkpoints are not supported: use the model that this "
+            "one was made from"
+        )
+    if config.get("quantization"):
+        raise HubError(
+            f"{config.file}: quantization: weights that MLX quantised are not supported: use the model that this "
+            "one was made from"
+        )
 
 
 def _only_kv_cache(quantization: Any) -> bool:
@@ -189,23 +215,22 @@ def _dtype(config: _Config) -> str:
     return name
 
 
-def _eos_token_ids(config: _Config) -> tuple[int, ...]:
-    value = config.get("eos_token_id")
-    ids = value if isinstance(value, list) else [] if value is None else [value]
-    if not all(_is_int(token_id) and token_id >= 0 for token_id in ids):
-        raise config.error("eos_token_id", value, "a token id or a list of them")
-    return tuple(dict.fromkeys(ids))
+def _eos_token_ids(generation: _Config, config: _Config, tokenizer: Path) -> tuple[int, ...]:
+    """Fine-tunes often name the end of a chat in one of the three places only."""
+    of_config = eos_token_ids({"eos_token_id": config.get("eos_token_id")}, config.refuse)
+    named = eos_token_ids(generation.values, generation.refuse) + of_config
+    return tuple(dict.fromkeys((*named, *_eos_of_tokenizer(tokenizer))))
 
 
-def _generation_defaults(config: _Config) -> dict[str, float | int]:
-    defaults: dict[str, float | int] = {}
-    for name in SAMPLING_DEFAULTS:
-        if (value := config.get(name)) is not None:
-            fits = _is_int if name == "top_k" else _is_number
-            if not (fits(value) and value in BOUNDS[name]):
-                raise config.error(name, value, str(BOUNDS[name]))
-            defaults[name] = value if name == "top_k" else float(value)
-    return defaults
+def _eos_of_tokenizer(path: Path) -> tuple[int, ...]:
+    """Empty without a usable tokenizer: what loads it reports that."""
+    try:
+        path = tokenizer_directory(path)
+        eos = read_tokenizer_config(path).special_tokens.get("eos_token")
+        token_id = None if eos is None else token_id_of(path, eos)
+    except HubError:
+        return ()
+    return () if token_id is None else (token_id,)
 
 
 def _fingerprint(path: Path, config: dict[str, Any]) -> str:
@@ -217,11 +242,3 @@ def _fingerprint(path: Path, config: dict[str, Any]) -> str:
 
 def _is_int(value: Any) -> bool:
     return isinstance(value, int) and not isinstance(value, bool)
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)
-
-
-SAMPLING_DEFAULTS: Final = ("temperature", "top_p", "top_k", "min_p", "repetition_penalty")
-"""Sampling parameters that generation_config.json may set for requests that leave them out."""

@@ -11,7 +11,7 @@ from pathlib import Path
 import tokenizers
 
 from kvasir.hub import tokenizer_files
-from kvasir.hub.convert_tokenizer import converted_tokenizer
+from kvasir.hub.convert_tokenizer import tokenizer_directory
 from kvasir.hub.hub_errors import HubError
 from kvasir.hub.tokenizer_files import TokenizerConfig, read_tokenizer_config
 
@@ -54,8 +54,7 @@ class Tokenizer:
 
 def load_tokenizer(path: Path) -> Tokenizer:
     """The tokenizer of the model in this directory. Raises HubError."""
-    if not (path / "tokenizer.json").exists():
-        path = converted_tokenizer(path)
+    path = tokenizer_directory(path)
     file = path / "tokenizer.json"
     config = read_tokenizer_config(path)
     try:

@@ -40,7 +40,7 @@ def test_facts_are_read(tmp_path: Path) -> None:
     assert facts.dtype == "bfloat16"
     assert facts.max_model_len == 2048
     assert facts.vocab_size == 100
-    assert facts.eos_token_ids == (5, 3)
+    assert facts.eos_token_ids == (5, 3, 2)
     assert facts.generation_defaults == {"temperature": 0.6, "top_p": 0.95, "top_k": 20}
 
 
@@ -81,20 +81,59 @@ def test_context_length_has_several_names(tmp_path: Path, name: str) -> None:
     assert info(tmp_path, **fields).max_model_len == 512
 
 
-def test_rope_scaling_leaves_the_context_length_as_given(tmp_path: Path) -> None:
-    scaling = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 512}
-    assert info(tmp_path, rope_scaling=scaling).max_model_len == 2048
-
-
 def test_language_model_of_a_nested_config_is_read(tmp_path: Path) -> None:
     text = {"max_position_embeddings": 64, "vocab_size": 10, "eos_token_id": [1], "dtype": "float16"}
     facts = info(tmp_path, max_position_embeddings=..., vocab_size=99, dtype=..., text_config=text)
     assert (facts.max_model_len, facts.vocab_size, facts.eos_token_ids, facts.dtype) == (64, 10, (1,), "float16")
 
 
-def test_end_of_sequence_comes_from_config_json_where_generation_config_has_none(tmp_path: Path) -> None:
+def with_tokenizer(path: Path, eos: Any, **tokenizer: Any) -> Path:
+    (path / "tokenizer.json").write_text(json.dumps(tokenizer))
+    (path / "tokenizer_config.json").write_text(json.dumps({"eos_token": eos}))
+    return path
+
+
+@pytest.mark.parametrize(
+    ("generation", "config", "expected"),
+    [
+        (None, 2, (2, 9)),
+        ({"temperature": 1.0}, [2, 4], (2, 4, 9)),
+        ({"eos_token_id": 5}, [2, 5], (5, 2, 9)),
+        ({"eos_token_id": [9, 5]}, None, (9, 5)),
+        ({"eos_token_id": -1}, None, (9,)),
+        (None, -1, (9,)),
+        ({"eos_token_id": [-1, 3]}, None, (3, 9)),
+        (None, "</s>", (9,)),
+    ],
+)
+def test_stop_tokens_are_the_union_of_all_files(
+    tmp_path: Path, generation: dict[str, Any] | None, config: Any, expected: tuple[int, ...]
+) -> None:
+    path = model(tmp_path, generation, eos_token_id=config)
+    with_tokenizer(path, "<|im_end|>", added_tokens=[{"id": 9, "content": "<|im_end|>", "special": True}])
+    assert load_model_info(path).eos_token_ids == expected
+
+
+@pytest.mark.parametrize(
+    ("tokenizer", "eos", "expected"),
+    [
+        ({"model": {"type": "BPE", "vocab": {"a": 0, "</s>": 7}}}, "</s>", (7,)),
+        ({"model": {"type": "Unigram", "vocab": [["<unk>", 0.0], ["</s>", -1.5]]}}, {"content": "</s>"}, (1,)),
+        ({"model": {"type": "BPE", "vocab": {"a": 0}}}, "</s>", ()),
+        ({"added_tokens": [{"id": 3, "content": "</s>"}]}, None, ()),
+        ({"added_tokens": [{"id": 3, "content": "</s>"}], "model": {"vocab": {"</s>": 1}}}, "</s>", (3,)),
+        ({"model": 5}, "</s>", ()),
+    ],
+)
+def test_the_tokenizers_end_is_found_where_its_file_has_it(
+    tmp_path: Path, tokenizer: dict[str, Any], eos: Any, expected: tuple[int, ...]
+) -> None:
+    path = with_tokenizer(model(tmp_path, eos_token_id=None), eos, **tokenizer)
+    assert load_model_info(path).eos_token_ids == expected
+
+
+def test_a_model_without_tokenizer_has_the_stop_tokens_of_its_config(tmp_path: Path) -> None:
     assert info(tmp_path).eos_token_ids == (2,)
-    assert info(tmp_path, {"temperature": 1.0}, eos_token_id=[2, 4]).eos_token_ids == (2, 4)
     assert info(tmp_path, {}, eos_token_id=None).eos_token_ids == ()
 
 
@@ -133,8 +172,7 @@ def test_scales_of_the_kv_cache_alone_are_no_quantised_checkpoint(tmp_path: Path
         ({"max_position_embeddings": "2k"}, "max_position_embeddings is '2k', it must be a whole number"),
         ({"vocab_size": 0}, "vocab_size is 0"),
         ({"vocab_size": True}, "vocab_size is True"),
-        ({"eos_token_id": "</s>"}, "eos_token_id is '</s>', it must be a token id"),
-        ({"eos_token_id": [1, -1]}, "eos_token_id is"),
+        ({"quantization": {"group_size": 64, "bits": 4}}, "quantization: weights that MLX quantised"),
         ({"quantization_config": {"bits": 4}}, "quantization_config: quantised checkpoints are not supported"),
         ({"text_config": {"quantization_config": {"bits": 4}}}, "quantization_config: quantised"),
         (
@@ -150,21 +188,55 @@ def test_unusable_field_is_named_with_what_it_must_be(tmp_path: Path, fields: di
 
 
 @pytest.mark.parametrize(
+    ("generation", "expected"),
+    [
+        ({"top_k": -1}, {"top_k": 0}),
+        ({"top_k": 50.0}, {"top_k": 50}),
+        ({"top_p": 0}, {"top_p": 1.0}),
+        ({"top_p": 0.0}, {"top_p": 1.0}),
+        ({"repetition_penalty": 0}, {"repetition_penalty": 1.0}),
+        ({"min_p": -1}, {"min_p": 0.0}),
+    ],
+)
+def test_what_other_programs_write_for_off_is_off(
+    tmp_path: Path, generation: dict[str, Any], expected: dict[str, Any]
+) -> None:
+    facts = info(tmp_path, generation)
+    assert facts.generation_defaults == expected
+    assert facts.notes == ()
+
+
+@pytest.mark.parametrize(
     "generation",
     [
         {"temperature": -1},
         {"temperature": "hot"},
-        {"top_p": 0},
+        {"temperature": True},
+        {"temperature": float("nan")},
         {"top_p": 1.5},
+        {"top_p": -0.5},
         {"top_k": 1.5},
+        {"top_k": float("inf")},
+        {"top_k": -2},
         {"min_p": 1.5},
-        {"repetition_penalty": 0},
+        {"repetition_penalty": -1},
+        {"max_new_tokens": 0},
+        {"max_new_tokens": "all"},
+        {"eos_token_id": "</s>"},
+        {"eos_token_id": [1.5]},
     ],
 )
-def test_unusable_generation_default_is_named(tmp_path: Path, generation: dict[str, Any]) -> None:
+def test_an_unusable_value_of_generation_config_is_a_note(tmp_path: Path, generation: dict[str, Any]) -> None:
     name, value = next(iter(generation.items()))
-    with pytest.raises(HubError, match=f"{tmp_path}/generation_config.json: {name} is {value!r}"):
-        info(tmp_path, generation)
+    facts = info(tmp_path, generation)
+    assert (facts.generation_defaults, facts.max_new_tokens, facts.eos_token_ids) == ({}, None, (2,))
+    (note,) = facts.notes
+    assert note.startswith(f"{tmp_path}/generation_config.json: {name} is {value!r} and is not used")
+
+
+def test_max_new_tokens_of_the_file_is_read(tmp_path: Path) -> None:
+    assert info(tmp_path, {"max_new_tokens": 512}).max_new_tokens == 512
+    assert info(tmp_path, {"max_new_tokens": None}).max_new_tokens is None
 
 
 def test_directory_without_config_holds_no_model(tmp_path: Path) -> None:

@@ -99,6 +99,7 @@ class InputProcessor:
     ) -> None:
         self._vocab_size = model.vocab_size
         self._sampling = Sampling(model, tokenizer, seed)
+        self._max_new_tokens = model.max_new_tokens
         self._tokenizer = tokenizer
         self._chat_templates = chat_templates
         self._max_model_len = max_model_len
@@ -216,8 +217,9 @@ class InputProcessor:
         data_parallel_rank: int | None = None,
         constraint: OutputConstraint | None = None,
     ) -> Prompted:
-        """Return a complete request. Without `max_tokens`, it may use the rest of the context. The most likely
-        tokens of the prompt are reported if `asked` or `prompt_logprobs` requests it. Raises InvalidRequest."""
+        """Return a complete request. Without `max_tokens`, it may use what generation_config.json allows, or the
+        rest of the context. The most likely tokens of the prompt are reported if `asked` or `prompt_logprobs`
+        requests it. Raises InvalidRequest."""
         self._check_prompt(prompt_token_ids)
         if priority and not self._takes_priority():
             raise InvalidRequest(
@@ -226,7 +228,7 @@ class InputProcessor:
             )
         if data_parallel_rank is not None:
             self._check_rank(data_parallel_rank)
-        max_tokens = self._max_tokens(len(prompt_token_ids), max_tokens)
+        max_tokens = self._max_tokens(len(prompt_token_ids), max_tokens, asked.min_tokens)
         of_prompt = [count for count in (asked.prompt_logprobs, prompt_logprobs) if count is not None]
         token_ids = token_array(prompt_token_ids)
         return Prompted(
@@ -303,7 +305,7 @@ class InputProcessor:
             raise InvalidRequest("the prompt is empty: it needs at least one token", "prompt")
         check_in_vocabulary(prompt_token_ids, self._vocab_size, "prompt")
 
-    def _max_tokens(self, prompt_length: int, asked: int | None) -> int:
+    def _max_tokens(self, prompt_length: int, asked: int | None, least: int) -> int:
         limit = self._max_model_len()
         left, has = limit - prompt_length, f"it has {count(prompt_length, 'token')}"
         if asked is not None and asked < 1:
@@ -322,7 +324,7 @@ class InputProcessor:
                 "max_tokens",
                 "context_length_exceeded",
             )
-        return left if asked is None else asked
+        return min(left, max(least, self._max_new_tokens or left)) if asked is None else asked
 
 
 def _length_of(message: dict[str, Any]) -> int:

@@ -4,6 +4,7 @@ Every invalid field raises InvalidRequest with its name. The input processor use
 """
 
 import functools
+import logging
 import math
 import random
 import secrets
@@ -27,6 +28,8 @@ from kvasir.params import (
     check_token_ids,
 )
 from kvasir.words import count
+
+log = logging.getLogger(__name__)
 
 MAX_STOPS: Final = 64
 MAX_STOP_CHARACTERS: Final = 4096
@@ -64,6 +67,8 @@ class Sampling:
         self._seeds: random.Random = secrets.SystemRandom() if seed is None else random.Random(seed)
         self._vocab_size = model.vocab_size
         self._defaults: dict[str, Any] = _DEFAULTS | model.generation_defaults
+        for note in model.notes:
+            log.warning("%s", note)
         self._tokenizer = tokenizer
         # All prompts of a request have the same lists, and so do most requests of an application.
         self._stops = functools.lru_cache(CACHED)(_stop_strings)

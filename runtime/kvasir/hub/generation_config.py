@@ -1,0 +1,67 @@
+"""Sampling defaults and stop tokens of generation_config.json, config.json and the options that replace them.
+
+Files of other programs spell "off" in ways of their own. A value that cannot be used is left out, with a note for
+the log: requests then get the server's default.
+"""
+
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+from typing import Any, Final
+
+from kvasir.params import BOUNDS
+
+MAX_NEW_TOKENS: Final = "max_new_tokens"
+SAMPLING_DEFAULTS: Final = ("temperature", "top_p", "top_k", "min_p", "repetition_penalty")
+"""Sampling parameters that generation_config.json may set for requests that leave them out."""
+
+_OFF: Final = MappingProxyType[str, tuple[float, float]](
+    {"top_k": (-1, 0), "top_p": (0, 1.0), "repetition_penalty": (0, 1.0), "min_p": (-1, 0.0)}
+)
+"""How other programs spell that a parameter is off, and the value that is off here."""
+
+Refuse = Callable[[str, Any, str], None]
+"""Gets the name, the value and the accepted values of a field that cannot be used."""
+
+
+def sampling_defaults(values: Mapping[str, Any], refuse: Refuse) -> dict[str, float | int]:
+    """Return the usable ones of SAMPLING_DEFAULTS. `refuse` may raise for the others."""
+    defaults: dict[str, float | int] = {}
+    for name in SAMPLING_DEFAULTS:
+        value = values.get(name)
+        if value is None:
+            continue
+        if _is_number(value) and name in _OFF and value == _OFF[name][0]:
+            defaults[name] = _OFF[name][1]
+        elif not (_is_number(value) and value in BOUNDS[name]) or (name == "top_k" and value != int(value)):
+            refuse(name, value, str(BOUNDS[name]))
+        else:
+            defaults[name] = int(value) if name == "top_k" else float(value)
+    return defaults
+
+
+def max_new_tokens(values: Mapping[str, Any], refuse: Refuse) -> int | None:
+    """Return how many tokens a request generates if it does not say."""
+    value = values.get(MAX_NEW_TOKENS)
+    if value is None or is_token_id(value, least=1):
+        return value
+    refuse(MAX_NEW_TOKENS, value, "a whole number above 0")
+    return None
+
+
+def eos_token_ids(values: Mapping[str, Any], refuse: Refuse) -> tuple[int, ...]:
+    """Return the token ids under `eos_token_id`; -1 stands for none."""
+    value = values.get("eos_token_id")
+    ids = value if isinstance(value, list) else [] if value is None else [value]
+    for token_id in ids:
+        if not is_token_id(token_id) and token_id != -1:
+            refuse("eos_token_id", value, "a token id or a list of them")
+    return tuple(dict.fromkeys(token_id for token_id in ids if is_token_id(token_id)))
+
+
+def is_token_id(value: Any, least: int = 0) -> bool:
+    """Return whether this is a whole number, and not a flag."""
+    return isinstance(value, int) and not isinstance(value, bool) and value >= least
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
