@@ -173,7 +173,11 @@ def without_effect(config: EngineConfig, device: DeviceFacts) -> list[str]:
 def check_context(asked: int | None, positions: int) -> None:
     """Raises ConfigError for a --max-model-len that the model has no positions for."""
     if asked is not None and asked > positions:
-        raise ConfigError(f"--max-model-len {asked} is more than the model's own {positions} positions")
+        raise ConfigError(
+            f"--max-model-len {asked} is more than the model's own {positions} positions: lower it, or extend them "
+            """with --hf-overrides '{"rope_scaling": {"rope_type": "yarn", "factor": F, """
+            f""""original_max_position_embeddings": {positions}}}}}' if the model was made for that"""
+        )
 
 
 def _check_gpus(config: EngineConfig, gpus: int) -> None:

@@ -12,6 +12,7 @@ from kvasir.hub.convert_tokenizer import tokenizer_directory
 from kvasir.hub.generation_config import eos_token_ids, max_new_tokens, sampling_defaults
 from kvasir.hub.hub_errors import HubError, ModelNotFound
 from kvasir.hub.reading import read_json, read_json_if_any
+from kvasir.hub.rope_parameters import ROPE_KEYS, extended_context, override_rope
 from kvasir.hub.tokenizer_files import canonical_json, read_tokenizer_config, token_id_of, tokenizer_hash
 
 _DTYPES = ("float32", "bfloat16", "float16")
@@ -31,7 +32,7 @@ class ModelInfo:
     dtype: str
     """float32, bfloat16 or float16: what the weights were saved in."""
     max_model_len: int
-    """Tokens that the model has positions for."""
+    """Tokens that the model has positions for, its rotary embedding's scaling included."""
     vocab_size: int
     width: int | None
     """Of the hidden states; None where config.json calls it by no name known here."""
@@ -92,7 +93,7 @@ def load_model_info(path: Path, files: ModelFiles = _OWN_FILES) -> ModelInfo:
         architecture=_architecture(config),
         config=config.values,
         dtype=_dtype(config),
-        max_model_len=config.count(*_LENGTHS),
+        max_model_len=extended_context(config.count(*_LENGTHS), config.part),
         vocab_size=config.count("vocab_size"),
         width=config.count(*_WIDTHS) if config.get(*_WIDTHS) is not None else None,
         eos_token_ids=_eos_token_ids(generation, config, files.tokenizer or path),
@@ -132,9 +133,15 @@ class _Config:
         self.file = file
         self._overrides, self._option = overrides, option
         values = {} if skipped else read_json_if_any(file) if optional else read_json(file)
-        self.values = merged(values, overrides)
+        plain = {name: value for name, value in overrides.items() if name not in ROPE_KEYS}
+        try:
+            self.values = override_rope(merged(values, plain), overrides)
+        except HubError as error:
+            raise HubError(f"{option or file}: {error}") from None
         text = self.values.get("text_config")
         self._parts = (text, self.values) if isinstance(text, dict) else (self.values,)
+        self.part: Mapping[str, Any] = self._parts[0]
+        """What describes the language model."""
         self.notes: list[str] = []
 
     def get(self, *names: str) -> Any:

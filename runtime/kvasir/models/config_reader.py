@@ -1,10 +1,18 @@
-"""Reads config.json strictly: every key is used, known to be without effect on inference, or refused by name."""
+"""Reads config.json: a key that is not used is logged if it changes nothing, and refused by name if it may.
+
+A test compares the keys with the config classes of transformers: whatever they read is read here or refused.
+"""
 
 import json
+import logging
 from collections.abc import Callable, Mapping
+from types import MappingProxyType
 from typing import Any, Final, TypeVar
 
-from kvasir.models.model_load_error import ModelLoadError
+from kvasir.hub.rope_parameters import ROPE_KEYS, rope_parameters
+from kvasir.models.model_load_error import ModelLoadError, UnsupportedSetting
+
+log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
@@ -33,11 +41,48 @@ NO_EFFECT: Final = frozenset((
 ))  # fmt: skip
 """Keys that do not change what the model computes for a prompt."""
 
+_MAY_CHANGE: Final = frozenset((
+    # attention
+    "alibi", "attention_bias", "attention_chunk_size", "attention_multiplier", "attention_sink", "attn_scale",
+    "attn_logit_softcapping", "attn_temperature_tuning", "bias", "cla_share_factor", "clip_qkv",
+    "dual_chunk_attention_config", "final_logit_softcapping", "head_dim", "interleaved_sliding_window", "is_causal",
+    "kv_lora_rank", "lm_head_bias", "multi_query", "num_key_value_heads", "q_lora_rank", "qk_layernorm", "qk_norm",
+    "qkv_bias", "query_pre_attn_scalar", "sliding_window", "sliding_window_pattern", "sliding_window_size",
+    "use_bidirectional_attention", "use_qk_norm", "use_sliding_window", "v_head_dim",
+    # positions
+    "alpha", "apply_yarn_scaling", "attn_factor", "extrapolation_factor", "llama_4_scaling",
+    "llama_4_scaling_beta", "mrope_interleaved", "mrope_section", "no_rope_layer_interval", "no_rope_layers",
+    "original_max_position_embeddings", "position_embedding_type", "rope_interleaved", "rope_local_base_freq",
+    "rope_percent", "rope_ratio", "rotary_dim", "rotary_emb_base", "rotary_pct", "use_rope",
+    # residual stream and head
+    "add_swiglu_limit", "block_configs", "dim_model_base", "embedding_multiplier", "layer_types", "logit_scale",
+    "logits_scaling", "mlp_bias", "norm_type", "normalization_type", "parallel_attn", "per_layer_config",
+    "residual_multiplier", "scale_depth", "scale_emb", "use_parallel_residual",
+    # experts
+    "first_k_dense_replace", "moe_intermediate_size", "n_routed_experts", "n_shared_experts", "num_experts",
+    "num_experts_per_tok", "num_local_experts", "shared_expert_intermediate_size",
+    # other parts of a model
+    "add_cross_attention", "audio_config", "compression_config", "cross_attention_hidden_size",
+    "is_encoder_decoder", "pruned_heads", "quantization", "vision_config",
+    # kinds of layers, in settings of the rotary embedding
+    "chunked_attention", "full_attention", "sliding_attention",
+))  # fmt: skip
+"""Keys that some architecture of transformers or vLLM computes with."""
+
+_NEUTRAL: Final = MappingProxyType[str, Any]({
+    "apply_yarn_scaling": True, "attn_factor": 1, "bias": "none", "embedding_multiplier": 1,
+    "extrapolation_factor": 1, "is_causal": True, "logit_scale": 1, "logits_scaling": 1,
+    "position_embedding_type": "rope", "residual_multiplier": 1, "rope_percent": 1, "rope_ratio": 1,
+    "rotary_pct": 1, "scale_depth": 1, "scale_emb": 1, "use_rope": True,
+})  # fmt: skip
+"""Values of them that change nothing; null, false and empty ones never do."""
+
+_FROM_ORIGINAL: Final = frozenset(("llama3", "longrope", "yarn"))
 _REQUIRED: Final = object()
 
 
 class ConfigReader:
-    """Typed access to config.json that remembers which keys were read; `finish` refuses the rest."""
+    """Typed access to config.json that remembers which keys were read; `finish` judges the rest."""
 
     def __init__(self, config: Mapping[str, Any], name: str = "config.json") -> None:
         self._config = config
@@ -66,7 +111,7 @@ class ConfigReader:
         """The entry of `choices` that the config names."""
         value = self._value(key, default)
         if not isinstance(value, str) or value not in choices:
-            raise self._bad(key, value, "one of " + ", ".join(sorted(choices)))
+            raise self._bad(key, value, "one of " + ", ".join(sorted(choices)), UnsupportedSetting)
         return choices[value]
 
     def optional(self, read: Callable[[str], T], key: str, default: T | None) -> T | None:
@@ -102,28 +147,51 @@ class ConfigReader:
             raise self._bad(key, value, f"a list of {count} entries, each one of " + ", ".join(sorted(choices)))
         return tuple(choices[entry] for entry in value)
 
-    def section(self, key: str) -> "ConfigReader | None":
-        """A nested object, None where it is absent or null."""
-        value = self._value(key, None)
-        if value is None:
-            return None
-        if not isinstance(value, dict):
-            raise self._bad(key, value, "an object")
-        return ConfigReader(value, f"{key} in {self._name}")
+    def rope(self, by_layer: bool) -> "ConfigReader":
+        """The rotary embedding's settings in their normal form, of all layers or by kind of layer."""
+        self._read |= ROPE_KEYS if by_layer else ROPE_KEYS - {"rope_local_base_freq"}
+        name = "rope_scaling" if self._config.get("rope_scaling") else "rope_parameters"
+        return ConfigReader(rope_parameters(self._config, by_layer), f"{name} in {self._name}")
 
-    def require(self, key: str, value: Any) -> None:
-        """A key that may be absent but has no other supported value than this one."""
+    def part(self, key: str) -> "ConfigReader":
+        """A nested object."""
+        return ConfigReader(self._value(key, {}), f"{key} of {self._name}")
+
+    def has(self, key: str) -> bool:
+        """Return whether the key is there and not null."""
+        return self._config.get(key) is not None
+
+    def require(self, key: str, value: Any, elsewhere: bool = False) -> None:
+        """A key that may be absent but has no other supported value than this one.
+
+        `elsewhere`: transformers' code computes other values.
+        """
         if self._value(key, value) != value:
-            raise self._bad(key, self._config[key], json.dumps(value))
+            kind = UnsupportedSetting if elsewhere else ModelLoadError
+            raise self._bad(key, self._config[key], json.dumps(value), kind)
 
     def finish(self, ignored: frozenset[str] = frozenset()) -> None:
-        """Refuse keys that were not read, unless they are null or false."""
+        """Log the keys that were not read and change nothing. Raises ModelLoadError for one that may."""
+        notes = []
         for key, value in self._config.items():
-            if key not in self._read and key not in ignored and value is not None and value is not False:
+            if key in self._read or key in ignored or not value:
+                continue
+            if self._may_change(key, value):
                 raise ModelLoadError(
-                    f"{self._name} sets {key!r} to {value!r}, which this version does not know: it may change what "
-                    "the model computes. Remove the key if it does not"
+                    f"{self._name} sets {key!r} to {value!r}, which this architecture does not compute with here: "
+                    f"it may change the answers; if not, remove it with --hf-overrides '{{\"{key}\": null}}'"
                 )
+            notes.append(key)
+        if notes:
+            log.info("%s has keys that change nothing: %s", self._name, ", ".join(sorted(notes)))
+
+    def _may_change(self, key: str, value: Any) -> bool:
+        if key == "sliding_window" and self._config.get("use_sliding_window") is False:
+            return False
+        if key == "original_max_position_embeddings":
+            scaling = rope_parameters(self._config)
+            return scaling.get("rope_type") in _FROM_ORIGINAL and scaling.get(key) != value
+        return key in _MAY_CHANGE and not (key in _NEUTRAL and value == _NEUTRAL[key])
 
     def _value(self, key: str, default: Any) -> Any:
         self._read.add(key)
@@ -134,5 +202,7 @@ class ConfigReader:
             return default
         return value
 
-    def _bad(self, key: str, value: Any, accepted: str) -> ModelLoadError:
-        return ModelLoadError(f"{self._name} sets {key!r} to {value!r}; supported is {accepted}")
+    def _bad(
+        self, key: str, value: Any, accepted: str, kind: type[ModelLoadError] = ModelLoadError
+    ) -> ModelLoadError:
+        return kind(f"{self._name} sets {key!r} to {value!r}; supported is {accepted}")

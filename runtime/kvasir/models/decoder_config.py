@@ -91,6 +91,17 @@ def read_windows(
     return tuple(window if slides else None for slides in sliding)
 
 
+def check_layer_types(reader: ConfigReader, windows: Sequence[int | None]) -> None:
+    """Accept `layer_types` that say what is computed. Raises ModelLoadError for others."""
+    stated = reader.choices("layer_types", len(windows), LAYER_TYPES)
+    if stated is not None and stated != tuple(window is not None for window in windows):
+        raise ModelLoadError(
+            "config.json sets layer_types to other layers than the architecture has with this sliding_window "
+            f"({', '.join('sliding' if window else 'full' for window in windows)}): that may change the answers. "
+            """Ignore it with --hf-overrides '{"layer_types": null}' if it should not"""
+        )
+
+
 def read_decoder(
     reader: ConfigReader,
     heads: HeadShape,
@@ -104,6 +115,7 @@ def read_decoder(
 
     `activation` None reads `hidden_act`; `eps` and `tied` are what absent keys mean.
     """
+    check_layer_types(reader, [layer.window for layer in layers])
     return DecoderConfig(
         vocab_size=reader.integer("vocab_size"),
         hidden_size=reader.integer("hidden_size"),

@@ -1,5 +1,6 @@
 """From a model's files to a model that computes; called by the worker."""
 
+import logging
 from collections.abc import Callable
 
 from kvasir.hub.model_info import ModelInfo
@@ -11,9 +12,11 @@ from kvasir.models.causal_lm import Generates
 from kvasir.models.dummy_weights import fill_with_random_numbers
 from kvasir.models.kv_scales import read_kv_scales
 from kvasir.models.loader import load_weights
-from kvasir.models.model_load_error import ModelLoadError
+from kvasir.models.model_load_error import ModelLoadError, UnsupportedSetting
 from kvasir.models.registry import ARCHITECTURES
 from kvasir.parallel.parallel_state import ParallelState
+
+log = logging.getLogger(__name__)
 
 
 def load_model(
@@ -39,7 +42,12 @@ def load_model(
                 "with the model's own weights: use --load-format safetensors"
             )
         return _with_transformers(info, placement, progress)
-    model = build(info.config, placement, context)
+    try:
+        model = build(info.config, placement, context)
+    except UnsupportedSetting as unsupported:
+        if load_format == "dummy":
+            raise
+        return _instead(unsupported, info, placement, progress)
     if load_format == "dummy":
         fill_with_random_numbers(model, progress)
     else:
@@ -66,6 +74,19 @@ def check_whole(architecture: str, parallel: ParallelState) -> None:
             f"{architecture} is computed by transformers' code, which is not split over ranks: use "
             + " and ".join(split)
         )
+
+
+def _instead(
+    unsupported: UnsupportedSetting, info: ModelInfo, placement: Placement, progress: Callable[[int, int], None]
+) -> Generates:
+    """Load a model of an own architecture with transformers' code. Raises the first error if that fails as well."""
+    try:
+        check_whole(info.architecture, placement.parallel)
+        model = _with_transformers(info, placement, progress)
+    except ModelLoadError as error:
+        raise ModelLoadError(f"{unsupported}; {error}") from error
+    log.warning("Kvasir's own code for %s was not used: %s", info.architecture, unsupported)
+    return model
 
 
 def _with_transformers(info: ModelInfo, placement: Placement, progress: Callable[[int, int], None]) -> Generates:

@@ -5,3 +5,7 @@ from kvasir.config.options import ConfigError
 
 class ModelLoadError(ConfigError):
     """A model that cannot be served: its config.json or its weights; the message names what and why."""
+
+
+class UnsupportedSetting(ModelLoadError):
+    """A setting that the architecture has and Kvasir's own code for it does not compute; transformers' may."""

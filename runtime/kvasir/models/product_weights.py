@@ -8,6 +8,7 @@ from kvasir.hub.model_info import ModelInfo
 from kvasir.layers.linear import Linear, VocabHead
 from kvasir.layers.moe import SparseMoE
 from kvasir.layers.parameter import Placement
+from kvasir.models.model_load_error import UnsupportedSetting
 from kvasir.models.registry import ARCHITECTURES
 from kvasir.parallel.parallel_state import SINGLE
 
@@ -33,7 +34,10 @@ def product_weights(model: ModelInfo, dtype: str) -> ProductWeights | None:
     if build is None:
         return None
     placement = Placement(torch.device("meta"), getattr(torch, dtype), SINGLE)  # allocates nothing
-    layers = list(build(model.config, placement, model.max_model_len).modules())
+    try:
+        layers = list(build(model.config, placement, model.max_model_len).modules())
+    except UnsupportedSetting:
+        return None
     if any(isinstance(layer, SparseMoE) for layer in layers):
         return None
     weights = [layer for layer in layers if isinstance(layer, Linear)]

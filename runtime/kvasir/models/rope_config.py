@@ -1,8 +1,4 @@
-"""Reads the rotary embedding's settings from config.json, in its old and new forms.
-
-`rope_parameters` (transformers 5) or `rope_theta` and `rope_scaling` (before); the kind of scaling stands under
-`rope_type`, or `type` before 4.43; both may be present.
-"""
+"""Reads the rotary embedding's settings from config.json, in the normal form of `kvasir.hub.rope_parameters`."""
 
 import math
 from dataclasses import dataclass
@@ -32,10 +28,7 @@ class RopeDefaults:
 
 def read_rope(reader: ConfigReader, defaults: RopeDefaults) -> Rope:
     """The rotation of a model whose layers all have the same. Raises ModelLoadError."""
-    theta = reader.number("rope_theta", defaults.theta)
-    old, new = reader.section("rope_scaling"), reader.section("rope_parameters")
-    partial = _partial(reader, defaults.partial)
-    return rope_of(new or old, defaults, theta, partial)
+    return rope_of(reader.rope(by_layer=False), defaults)
 
 
 def read_whole_rope(reader: ConfigReader, head_dim: int) -> Rope:
@@ -43,16 +36,17 @@ def read_whole_rope(reader: ConfigReader, head_dim: int) -> Rope:
     return read_rope(reader, RopeDefaults(head_dim, reader.integer("max_position_embeddings")))
 
 
-def rope_of(section: ConfigReader | None, defaults: RopeDefaults, theta: float, partial: float | None) -> Rope:
-    """The rotation that one such section describes, None being the default. Raises ModelLoadError."""
-    if section is None:
-        return Rope(_rotated(defaults, partial), theta, None)
-    theta = section.number("rope_theta", theta)
-    dim = _rotated(defaults, _partial(section, partial))
-    types = {name: name for name in defaults.types}
-    kind = section.choice("rope_type", section.choice("type", "default", types), types)
+def rope_of(section: ConfigReader, defaults: RopeDefaults) -> Rope:
+    """The rotation that one such section describes. Raises ModelLoadError."""
+    theta = section.number("rope_theta", defaults.theta)
+    dim = _rotated(defaults, _partial(section, defaults.partial))
+    kind = section.choice("rope_type", "default", {name: name for name in defaults.types})
     scaling = _scaling(kind, section, dim, defaults)
-    section.finish()
+    if section.has("factor") and not section.has("rope_type"):
+        raise ModelLoadError(
+            "config.json has a factor for rotary positions without a rope_type: add that, or remove it"
+        )
+    section.finish(frozenset(("original_max_position_embeddings",)))  # also of the kinds that do not read it
     return Rope(dim, theta, scaling)
 
 

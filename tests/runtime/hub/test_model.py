@@ -81,6 +81,31 @@ def test_context_length_has_several_names(tmp_path: Path, name: str) -> None:
     assert info(tmp_path, **fields).max_model_len == 512
 
 
+YARN = {"rope_type": "yarn", "factor": 4.0}
+
+
+@pytest.mark.parametrize(
+    ("fields", "length"),
+    [
+        ({"rope_scaling": YARN | {"original_max_position_embeddings": 2048}}, 8192),
+        ({"rope_scaling": YARN | {"original_max_position_embeddings": 1024}}, 4096),
+        ({"rope_scaling": YARN | {"original_max_position_embeddings": 512}}, 2048),
+        ({"rope_scaling": YARN | {"original_max_position_embeddings": 64}}, 2048),
+        ({"rope_scaling": YARN}, 8192),
+        ({"rope_parameters": {"type": "yarn", "factor": 2.5, "original_max_position_embeddings": 2048}}, 5120),
+        ({"rope_scaling": {"type": "linear", "factor": 2}}, 4096),
+        ({"rope_scaling": {"type": "linear", "factor": 2}, "architectures": ["Gemma3ForCausalLM"]}, 2048),
+        ({"rope_scaling": {"rope_type": "llama3", "factor": 8.0}}, 2048),
+        ({"rope_scaling": {"rope_type": "longrope", "factor": 8.0}}, 2048),
+        ({"rope_scaling": {"rope_type": "yarn", "factor": "4"}}, 2048),
+        ({"rope_scaling": {"factor": 4.0}}, 2048),
+        ({"rope_scaling": None, "rope_parameters": {"rope_type": "default"}}, 2048),
+    ],
+)
+def test_yarn_and_linear_scaling_extend_the_context(tmp_path: Path, fields: dict[str, Any], length: int) -> None:
+    assert info(tmp_path, **fields).max_model_len == length
+
+
 def test_language_model_of_a_nested_config_is_read(tmp_path: Path) -> None:
     text = {"max_position_embeddings": 64, "vocab_size": 10, "eos_token_id": [1], "dtype": "float16"}
     facts = info(tmp_path, max_position_embeddings=..., vocab_size=99, dtype=..., text_config=text)

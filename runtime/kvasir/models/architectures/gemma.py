@@ -12,6 +12,7 @@ from typing import Any, Final
 
 from torch import Tensor
 
+from kvasir.hub.rope_parameters import FULL, SLIDING
 from kvasir.layers.activation import ACTIVATIONS
 from kvasir.layers.attention import HeadShape
 from kvasir.layers.norm import OffsetRMSNorm
@@ -74,7 +75,7 @@ def read_gemma3(config: Mapping[str, Any]) -> DecoderConfig:
     every = reader.integer("sliding_window_pattern", reader.integer("_sliding_window_pattern", 6))
     windows = read_windows(reader, window, lambda index: (index + 1) % every != 0)
     layers = [LayerConfig(everywhere if entry is None else within_window, entry) for entry in windows]
-    reader.require("attn_logit_softcapping", None)
+    reader.require("attn_logit_softcapping", None, elsewhere=True)
     gemma = replace(
         _sandwiched(reader, heads, layers),
         qk_norm=True,
@@ -97,7 +98,7 @@ def _gemma(
     reader: ConfigReader, heads: HeadShape, layers: Sequence[LayerConfig], activation: Callable[[Tensor], Tensor]
 ) -> DecoderConfig:
     bias = reader.flag("attention_bias", False)
-    reader.require("use_bidirectional_attention", False)
+    reader.require("use_bidirectional_attention", False, elsewhere=True)
     config = read_decoder(reader, heads, layers, activation=activation, tied=True)
     return replace(
         config,
@@ -120,12 +121,8 @@ def _sandwiched(reader: ConfigReader, heads: HeadShape, layers: Sequence[LayerCo
 
 def _ropes_of_gemma3(reader: ConfigReader, heads: HeadShape) -> tuple[Rope, Rope]:
     """Of layers that see everything, and of those with a window."""
-    defaults = RopeDefaults(heads.head_dim, reader.integer("max_position_embeddings"))
-    full_theta = reader.number("rope_theta", 1e6)
-    window_theta = reader.number("rope_local_base_freq", 1e4)
-    scaling, sections = reader.section("rope_scaling"), reader.section("rope_parameters")
-    full, sliding = scaling, None
-    if sections is not None:
-        full, sliding = sections.section("full_attention") or scaling, sections.section("sliding_attention")
-        sections.finish()
-    return rope_of(full, defaults, full_theta, None), rope_of(sliding, defaults, window_theta, None)
+    full = RopeDefaults(heads.head_dim, reader.integer("max_position_embeddings"), theta=1e6)
+    sections = reader.rope(by_layer=True)
+    ropes = rope_of(sections.part(FULL), full), rope_of(sections.part(SLIDING), replace(full, theta=1e4))
+    sections.finish()
+    return ropes

@@ -17,6 +17,7 @@ from kvasir.layers.norm import LayerNorm
 from kvasir.layers.parameter import Placement
 from kvasir.models.causal_lm import Target
 from kvasir.models.config_reader import NO_EFFECT, ConfigReader
+from kvasir.models.decoder_config import check_layer_types
 from kvasir.models.forward_batch import ForwardBatch, Hidden, Intermediate
 from kvasir.models.model_load_error import ModelLoadError
 from kvasir.models.split_check import Splits, refuse_split, stage_of
@@ -41,18 +42,20 @@ class GPT2Config:
 def read_config(config: Mapping[str, Any]) -> GPT2Config:
     """Raises ModelLoadError for missing, contradictory or unknown keys."""
     reader = ConfigReader(config)
-    hidden_size = reader.integer("n_embd", 768)
-    heads = reader.integer("n_head", 12)
+    hidden_size = _either(reader, "n_embd", "hidden_size", 768)
+    heads = _either(reader, "n_head", "num_attention_heads", 12)
+    num_layers = _either(reader, "n_layer", "num_hidden_layers", 12)
+    check_layer_types(reader, [None] * num_layers)
     if hidden_size % heads:
         raise ModelLoadError(f"config.json sets n_embd to {hidden_size}, which n_head = {heads} does not divide")
     head_dim = hidden_size // heads
-    reader.require("add_cross_attention", False)
+    reader.require("add_cross_attention", False, elsewhere=True)
     gpt2 = GPT2Config(
         vocab_size=reader.integer("vocab_size", 50257),
-        positions=reader.integer("n_positions", 1024),
+        positions=_either(reader, "n_positions", "max_position_embeddings", 1024),
         hidden_size=hidden_size,
         inner_size=reader.integer("n_inner", 4 * hidden_size),
-        num_layers=reader.integer("n_layer", 12),
+        num_layers=num_layers,
         heads=HeadShape(heads, heads, head_dim),
         activation=reader.choice("activation_function", "gelu_new", ACTIVATIONS),
         layer_norm_eps=reader.number("layer_norm_epsilon", 1e-5),
@@ -63,6 +66,13 @@ def read_config(config: Mapping[str, Any]) -> GPT2Config:
     # n_ctx repeats n_positions in old files; reorder_and_upcast_attn is about float16 range in training.
     reader.finish(NO_EFFECT | {"n_ctx", "reorder_and_upcast_attn"})
     return gpt2
+
+
+def _either(reader: ConfigReader, name: str, alias: str, default: int) -> int:
+    """A number that files may give under the name that other architectures have for it."""
+    value = reader.integer(name, reader.integer(alias, default))
+    reader.require(alias, value)
+    return value
 
 
 def _check_split(config: GPT2Config, parallel: ParallelState) -> None:

@@ -52,7 +52,7 @@ def read_qwen3_moe(config: Mapping[str, Any]) -> DecoderConfig:
         for index in range(reader.integer("num_hidden_layers"))
     ]
     qwen = _normalised(reader, read_decoder(reader, heads, layers))
-    reader.require("use_sliding_window", False)
+    reader.require("use_sliding_window", False, elsewhere=True)
     reader.finish(NO_EFFECT | {"sliding_window", "max_window_layers"})  # of use_sliding_window
     return qwen
 

@@ -15,6 +15,8 @@ _CHANGING_ROPES = frozenset(("dynamic", "longrope"))
 
 
 def unsupported(architecture: str, reason: str) -> ModelLoadError:
+    if architecture in ARCHITECTURES:
+        return ModelLoadError(f"transformers' code for {architecture} cannot be used either: {reason}")
     return ModelLoadError(
         f"the model's architecture {architecture!r} is none of Kvasir's own ({', '.join(sorted(ARCHITECTURES))}), "
         f"and transformers' code for it cannot be used: {reason}"

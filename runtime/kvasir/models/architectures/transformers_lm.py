@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from transformers.modeling_outputs import MoeModelOutputWithPast
 
 from kvasir.hub.model_info import ModelInfo
+from kvasir.hub.rope_parameters import ROPE_KEYS
 from kvasir.hub.weights import tensor_bytes, weight_files
 from kvasir.layers.attention import HeadShape
 from kvasir.layers.kv import BlockShape, KVSpec, layer_specs
@@ -49,8 +50,7 @@ def load_with_transformers(
     progress(0, total)
     transformers.AttentionInterface.register(_NAME, _attention)
     try:
-        config = transformers.AutoConfig.from_pretrained(info.path, trust_remote_code=False)
-        config.update({name: info.config[name] for name in info.overrides})
+        config = _read_config(info)
         check_config(architecture, model_class, config)
         model = _from_checkpoint(architecture, model_class, config, info.path, placement)
     except ModelLoadError:
@@ -65,6 +65,26 @@ def load_with_transformers(
         transformers.__version__,
     )
     return served
+
+
+def _read_config(info: ModelInfo) -> transformers.PreTrainedConfig:
+    """The config with its overrides. Raises ModelLoadError for settings of positions that would be ignored."""
+    config = transformers.AutoConfig.from_pretrained(info.path, trust_remote_code=False)
+    if info.overrides:
+        config = type(config).from_dict(copy.deepcopy(info.config))
+    if ROPE_KEYS.isdisjoint(info.overrides):
+        return config
+    asked, read = info.config["rope_parameters"], getattr(config, "rope_parameters", None) or {}
+    ignored = [name for name, value in asked.items() if value and not _contains(read.get(name), value)]
+    if ignored:
+        raise unsupported(info.architecture, f"it ignores {', '.join(ignored)} of --hf-overrides")
+    return config
+
+
+def _contains(read: Any, asked: Any) -> bool:
+    if isinstance(asked, dict) and isinstance(read, dict):
+        return all(read.get(name) == value for name, value in asked.items())
+    return bool(read == asked)
 
 
 def _from_checkpoint(
