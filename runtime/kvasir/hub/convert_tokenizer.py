@@ -9,6 +9,7 @@ import os
 import subprocess
 import sys
 import tempfile
+from importlib.util import find_spec
 from pathlib import Path
 
 from kvasir.hub.hub_errors import HubError
@@ -18,6 +19,8 @@ from kvasir.hub.tokenizer_files import VOCABULARY_FILES, canonical_json, tokeniz
 _TIMEOUT = 600.0
 _NO_TRANSFORMERS = 3
 """Exit status of the child when it cannot import transformers."""
+_READERS = ("sentencepiece", "tiktoken")
+"""Libraries that transformers reads vocabularies with; kvasir[engine] has them."""
 _BY_HAND = (
     "make one where transformers is installed, AutoTokenizer.from_pretrained(DIR).save_pretrained(DIR), and put "
     "the tokenizer.json next to config.json"
@@ -85,8 +88,10 @@ def _run_child(path: Path, folder: Path) -> None:
         )
     if child.returncode != 0 or not (folder / "tokenizer.json").exists():
         lines = child.stderr.strip().splitlines() or [f"exit status {child.returncode}"]
+        missing = [module for module in _READERS if find_spec(module) is None]
+        install = f"pip install {' '.join(missing)}, or " if missing else ""
         raise HubError(
-            f"{path} has no tokenizer.json and transformers could not make one ({lines[-1]}): {_BY_HAND}"
+            f"{path} has no tokenizer.json and transformers could not make one ({lines[-1]}): {install}{_BY_HAND}"
         )
 
 

@@ -11,6 +11,7 @@ from typing import Any, Final
 from kvasir.hub.convert_tokenizer import tokenizer_directory
 from kvasir.hub.generation_config import eos_token_ids, max_new_tokens, sampling_defaults
 from kvasir.hub.hub_errors import HubError, ModelNotFound
+from kvasir.hub.other_formats import explain
 from kvasir.hub.reading import read_json, read_json_if_any
 from kvasir.hub.rope_parameters import ROPE_KEYS, extended_context, override_rope
 from kvasir.hub.tokenizer_files import canonical_json, read_tokenizer_config, token_id_of, tokenizer_hash
@@ -127,8 +128,10 @@ class _Config:
                 message = f"--generation-config: {file.parent} has no {file.name}: give auto, vllm, or a directory "
                 raise ModelNotFound(message + "that has it")
             raise ModelNotFound(
-                f"{file.parent} holds no model: it has no {file.name}; give the directory that holds {file.name} "
-                "and the weights"
+                explain(file.parent)
+                or f"{file.parent} holds no model: it has no {file.name}; give the directory that holds "
+                f"{file.name} and the weights. Repositories of GGUF files or of a LoRA adapter have none: give the "
+                "model behind them"
             )
         self.file = file
         self._overrides, self._option = overrides, option

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from kvasir.hub.hub_errors import HubError, ModelNotFound
+from kvasir.hub.other_formats import explain
 from kvasir.hub.tokenizer_files import TOKENIZER_FILES
 
 CONFIG_FILES = ("config.json", "generation_config.json", "model.safetensors.index.json", "chat_template.jinja")
@@ -95,7 +96,7 @@ def _existing_directory(path: Path, content: str) -> Path:
     if not os.path.exists(path):
         raise ModelNotFound(f"{path} does not exist, or may not be seen by this user: {wanted}")
     if not os.path.isdir(path):
-        raise HubError(f"{path} is a file: {wanted}")
+        raise HubError(explain(path) or f"{path} is a file: {wanted}")
     if not os.access(path, os.R_OK | os.X_OK):
         raise HubError(f"{path} may not be read by this user: change its permissions")
     return path

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from kvasir.hub.hub_errors import HubError
+from kvasir.hub.other_formats import explain, is_own_weights
 from kvasir.hub.reading import LFS_POINTER, read_json, refuse_pointer
 
 _INDEX = "model.safetensors.index.json"
@@ -78,7 +79,7 @@ def _choose(path: Path) -> list[Path]:
         return [path / "model.safetensors"]
     if (path / _INDEX).exists():
         return _all_there(path, _shards_of_index(path / _INDEX))
-    names = sorted(file.name for file in path.glob("*.safetensors") if not file.name.startswith("consolidated"))
+    names = sorted(file.name for file in path.glob("*.safetensors") if is_own_weights(file.name))
     if not names:
         raise _no_weights(path)
     return _all_there(path, _with_missing_shards(names))
@@ -114,14 +115,9 @@ def _all_there(path: Path, names: list[str]) -> list[Path]:
 
 
 def _no_weights(path: Path) -> HubError:
-    other = sorted(file.name for pattern in ("*.bin", "*.pt", "*.pth", "*.gguf") for file in path.glob(pattern))
-    if other:
-        return HubError(
-            f"{path} has its weights in {other[0]}, and only safetensors are read: convert them where transformers "
-            "is installed, AutoModelForCausalLM.from_pretrained(DIR).save_pretrained(DIR)"
-        )
     return HubError(
-        f"{path} holds no weights: there is no *.safetensors file. Only safetensors are read; a model that is "
+        explain(path)
+        or f"{path} holds no weights: there is no *.safetensors file. Only safetensors are read; a model that is "
         "published as pytorch_model.bin or GGUF only has to be converted first"
     )
 

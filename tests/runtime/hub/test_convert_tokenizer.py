@@ -1,8 +1,10 @@
 """Models without a tokenizer.json are converted once, in a child process."""
 
+import base64
 from pathlib import Path
 
 import pytest
+import sentencepiece
 
 from kvasir.hub import convert_tokenizer
 from kvasir.hub.hub_errors import HubError
@@ -73,6 +75,40 @@ def test_vocabulary_that_transformers_cannot_read_is_told_in_one_line(
     (tmp_path / "model").mkdir()
     (tmp_path / "model" / "tokenizer.model").write_bytes(b"garbage")
     with pytest.raises(HubError, match=rf"could not make one \(ValueError: bad vocabulary in {tmp_path}/model\)"):
+        load_tokenizer(tmp_path / "model")
+
+
+def test_a_vocabulary_of_sentencepiece_is_converted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    path = tmp_path / "model"
+    path.mkdir()
+    text = (f"a small text about tokens {number}" for number in range(100))
+    sentencepiece.SentencePieceTrainer.train(
+        sentence_iterator=text, model_prefix=str(path / "tokenizer"), vocab_size=60, model_type="bpe", minloglevel=3
+    )
+    (path / "config.json").write_text('{"model_type": "llama"}')
+    (path / "tokenizer_config.json").write_text('{"tokenizer_class": "LlamaTokenizer", "eos_token": "</s>"}')
+    tokenizer = load_tokenizer(path)
+    assert tokenizer.decode(tokenizer.encode("a small text", add_special_tokens=False)) == "a small text"
+
+
+def test_a_vocabulary_of_tiktoken_is_converted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    path = tmp_path / "model"
+    path.mkdir()
+    pieces = [*(bytes([value]) for value in range(256)), b"he", b"ll", b"hell"]
+    lines = [f"{base64.b64encode(piece).decode()} {rank}" for rank, piece in enumerate(pieces)]
+    (path / "tokenizer.model").write_text("\n".join(lines) + "\n")
+    (path / "tokenizer_config.json").write_text('{"tokenizer_class": "PreTrainedTokenizerFast"}')
+    assert load_tokenizer(path).encode("hello", add_special_tokens=False) == [258, ord("o")]
+
+
+def test_libraries_that_a_conversion_lacks_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setattr(convert_tokenizer, "find_spec", lambda name: None)
+    (tmp_path / "model").mkdir()
+    (tmp_path / "model" / "tokenizer.model").write_bytes(b"garbage")
+    with pytest.raises(HubError, match="pip install sentencepiece tiktoken, or make one where transformers"):
         load_tokenizer(tmp_path / "model")
 
 

@@ -75,7 +75,7 @@ def test_file_source_is_the_directory_itself(tmp_path: Path) -> None:
 def test_missing_directory_and_plain_file_are_told_apart(tmp_path: Path) -> None:
     with pytest.raises(ModelNotFound, match="does not exist"):
         fetch(f"file://{tmp_path}/nothing", weights=True)
-    file = tmp_path / "model.gguf"
+    file = tmp_path / "model.txt"
     file.touch()
     with pytest.raises(HubError, match="is a file: give the directory"):
         fetch(f"file://{file}", weights=True)

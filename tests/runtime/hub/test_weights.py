@@ -101,8 +101,7 @@ def test_broken_index_is_named(tmp_path: Path, index: str, said: str) -> None:
 @pytest.mark.parametrize(
     ("name", "said"),
     [
-        ("pytorch_model.bin", "weights in pytorch_model.bin, and only safetensors are read: convert them"),
-        ("model.Q4_K_M.gguf", r"weights in model\.Q4_K_M\.gguf, and only safetensors are read"),
+        ("model.Q4_K_M.gguf", r"weights in model\.Q4_K_M\.gguf, and GGUF is not read"),
         ("README.md", "holds no weights"),
     ],
 )
