@@ -154,11 +154,8 @@ REFUSED: Final = _each({
     "runner convert task pooler-config override-pooler-config": f"models that do not generate text are {_NOT_YET}",
     "hf-config-path config-format": "config.json of the model is read: change it there, or by --hf-overrides",
     "hf-token": "every user of the machine can read arguments: set the variable HF_TOKEN",
-    "rope-scaling":
-        "use --hf-overrides '{\"rope_scaling\": {…}}', or rope_parameters if config.json has that field",
-    "rope-theta":
-        "use --hf-overrides '{\"rope_theta\": NUMBER}', or '{\"rope_parameters\": {\"rope_theta\": NUMBER}}' "
-        "if config.json has that field",
+    "rope-scaling": "use --hf-overrides '{\"rope_scaling\": {…}}'",
+    "rope-theta": "use --hf-overrides '{\"rope_theta\": NUMBER}'",
     "disable-sliding-window":
         "use --hf-overrides '{\"sliding_window\": null}', or '{\"use_sliding_window\": false}' "
         "if config.json has that field",
