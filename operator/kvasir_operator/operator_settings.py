@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Final
 
 from kvasir_contract.endpoints import ANY_HOST
+from kvasir_contract.extras import DISTRIBUTION
 from kvasir_contract.units import parse_duration
 from kvasir_operator.resources.release import Release
 
@@ -167,7 +168,7 @@ def _identity(environment: Mapping[str, str]) -> str:
 
 def _version() -> str:
     try:
-        return importlib.metadata.version("kvasir")
+        return importlib.metadata.version(DISTRIBUTION)
     except importlib.metadata.PackageNotFoundError:
         return "unknown"
 

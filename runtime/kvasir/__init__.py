@@ -26,6 +26,5 @@ def __getattr__(name: str) -> object:
         found: object = getattr(importlib.import_module("kvasir.offline"), name)
         return found
     except ModuleNotFoundError as error:
-        raise ImportError(
-            f"kvasir.{name} needs the package {error.name}: install kvasir[frontend,engine]", name=error.name
-        ) from error
+        advice = "pip install 'kvasir-serve[frontend,engine]'"
+        raise ImportError(f"kvasir.{name} needs the package {error.name}: {advice}", name=error.name) from error

@@ -11,4 +11,5 @@ Reading order:
     `environment`        environment variables, key files and directories
     `units`              sizes and durations
     `logs`               the format of log lines
+    `extras`             the distribution's name, and how to install its extras
 """

@@ -19,6 +19,7 @@ from kvasir import __version__
 from kvasir.config.options import CommandFailed, ConfigError, UsageError
 from kvasir.observability.failures import FailureError, end, failure_of
 from kvasir_contract.exits import ExitCode
+from kvasir_contract.extras import install_extra
 from kvasir_contract.failure import Failure
 from kvasir_contract.reasons import Reason
 
@@ -144,7 +145,7 @@ def _command(name: str, argv: list[str]) -> int:
 def _missing(error: ModuleNotFoundError) -> str:
     """Return advice on the extra to install for a missing module, "" if it is not in an extra."""
     extra = _extra_of(error.name or "")
-    return f"{error.name} is not installed: pip install 'kvasir[{extra}]'" if extra else ""
+    return f"{error.name} is not installed: {install_extra(extra)}" if extra else ""
 
 
 def _advice(name: str) -> str:

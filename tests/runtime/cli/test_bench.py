@@ -135,7 +135,7 @@ def test_a_missing_library_is_told_with_what_brings_it(
     for module in ("kvasir.benchmark.timed_request", "kvasir.benchmark.load_generator"):
         monkeypatch.delitem(sys.modules, module, raising=False)
     assert main.main(["bench", "serve", "127.0.0.1:9"]) == 2
-    assert capfd.readouterr().err == "kvasir bench: aiohttp is not installed: pip install 'kvasir[bench]'\n"
+    assert capfd.readouterr().err == "kvasir bench: aiohttp is not installed: pip install 'kvasir-serve[bench]'\n"
 
 
 ENGINE = ("demo://", "--kv-cache-memory-bytes", "8Mi", "--threads", "1", "--input-len", "9", "--output-len", "4")

@@ -10,6 +10,7 @@ from typing import Final
 
 from kvasir.config.options import ConfigError
 from kvasir.observability.failures import FailureError
+from kvasir_contract.extras import install_extra
 from kvasir_contract.failure import Failure
 from kvasir_contract.reasons import Reason
 
@@ -19,7 +20,7 @@ try:
     from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 except ModuleNotFoundError as error:
     raise ConfigError(
-        "--distributed-executor-backend ray: ray is not installed: pip install 'kvasir[ray]'"
+        f"--distributed-executor-backend ray: ray is not installed: {install_extra('ray')}"
     ) from error
 
 __all__ = (

@@ -18,6 +18,7 @@ from kvasir.config.options import ConfigError
 from kvasir.frontend.generation.beam_generation import BeamGeneration
 from kvasir.frontend.generation.generation import Generation
 from kvasir.frontend.telemetry.request_log import RequestRecord
+from kvasir_contract.extras import install_extra
 
 if TYPE_CHECKING:
     from opentelemetry.context import Context
@@ -206,8 +207,9 @@ def _imported(name: str, protocol: str) -> Any:
         importlib.import_module("opentelemetry.sdk.trace")
         return importlib.import_module(name)
     except ImportError as error:
-        package = "kvasir[otel]" if protocol == "http" else "kvasir[otel] opentelemetry-exporter-otlp-proto-grpc"
+        others = () if protocol == "http" else ("opentelemetry-exporter-otlp-proto-grpc",)
         raise ConfigError(
-            f"--otlp-traces-endpoint needs packages that are not installed ({error}): pip install '{package}'"
+            f"--otlp-traces-endpoint needs packages that are not installed ({error}): "
+            + install_extra("otel", *others)
             + (", or use the HTTP port of the collector (4318)" if protocol == "grpc" else "")
         ) from error
