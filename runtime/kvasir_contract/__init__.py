@@ -11,5 +11,6 @@ Reading order:
     `environment`        environment variables, key files and directories
     `units`              sizes and durations
     `logs`               the format of log lines
+    `process_basics`     what each command sets right in its process first
     `extras`             the distribution's name, and how to install its extras
 """

@@ -28,3 +28,18 @@ def test_the_operator_loads_neither_typed_models_nor_the_runtime() -> None:
     assert "kvasir" not in loaded
     assert "torch" not in loaded
     assert not [name for name in loaded if name.startswith("kubernetes.aio.client.models.v1_pod")]
+
+
+@pytest.mark.parametrize("package", ["kopf", "aiohttp", "kubernetes"])
+def test_the_command_names_a_missing_package_and_its_extra(package: str) -> None:
+    code = f"import sys; sys.modules[{package!r}] = None; from kvasir_operator.__main__ import run; sys.exit(run())"
+    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert ended.returncode == 2
+    assert ended.stderr.startswith("kvasir-operator: ")
+    assert ended.stderr.endswith("is not installed: pip install 'kvasir-serve[operator]'\n")
+    assert ended.stderr.count("\n") == 1
+
+
+def test_the_operator_runs_with_closed_streams() -> None:
+    command = ["bash", "-c", 'exec "$0" -m kvasir_operator --help <&- >&- 2>&-', sys.executable]
+    assert subprocess.run(command, check=False).returncode == 0

@@ -8,6 +8,7 @@ Engines and frontends, which run in pods, report every error as a failure as wel
 import argparse
 import contextlib
 import difflib
+import errno
 import importlib
 import os
 import signal
@@ -21,6 +22,7 @@ from kvasir.observability.failures import FailureError, end, failure_of
 from kvasir_contract.exits import ExitCode
 from kvasir_contract.extras import install_extra
 from kvasir_contract.failure import Failure
+from kvasir_contract.process_basics import DELETED, complete_process, directory_exists
 from kvasir_contract.reasons import Reason
 
 COMMANDS = {
@@ -37,6 +39,9 @@ COMMANDS = {
     "engine": "run one engine, a data-parallel rank (the command of an engine pod)",
 }
 PROCESSES: Final = ("frontend", "engine")
+_WITHOUT_FILES: Final = ("chat", "complete", "collect-env", "completion")
+"""Commands that run in a deleted working directory too."""
+_OUTPUT_FAILED: Final = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EBADF)
 
 
 class Command(Protocol):
@@ -48,15 +53,29 @@ class Command(Protocol):
 
 
 def main(argv: list[str] | None = None) -> int:
+    complete_process()
     try:
-        code = _run(sys.argv[1:] if argv is None else argv)
-        sys.stdout.flush()  # a broken pipe at the interpreter's exit would print a traceback
-        return code
+        try:
+            return _run(sys.argv[1:] if argv is None else argv)
+        finally:
+            sys.stdout.flush()  # an error at the interpreter's exit would print a traceback
     except KeyboardInterrupt:
         return ExitCode.INTERRUPTED
     except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # for the buffered rest
+        _drop_output()
         return ExitCode.BROKEN_PIPE
+    except OSError as error:
+        if error.errno not in _OUTPUT_FAILED or error.filename is not None:
+            raise
+        _drop_output()
+        with contextlib.suppress(OSError):
+            print(f"kvasir: cannot write the output: {error.strerror}", file=sys.stderr)
+        return ExitCode.FAILED
+
+
+def _drop_output() -> None:
+    """Send the buffered rest of the output to /dev/null."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _run(argv: list[str]) -> int:
@@ -138,6 +157,8 @@ def _run_command(name: str, argv: list[str]) -> int:
 
 
 def _command(name: str, argv: list[str]) -> int:
+    if name not in _WITHOUT_FILES and not directory_exists():
+        raise ConfigError(DELETED)
     command: Command = importlib.import_module(f"kvasir.cli.{name.replace('-', '_')}")
     return command.run(command.parser().parse_args(argv))
 

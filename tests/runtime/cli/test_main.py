@@ -4,6 +4,7 @@ import os
 import signal
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -96,3 +97,41 @@ def test_a_sigterm_that_was_blocked_at_the_start_is_delivered_by_the_first_impor
     )
     result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
     assert (result.returncode, result.stdout) == (code, "blocked\n")
+
+
+@pytest.mark.parametrize("argv", [[], ["--version"], ["nonsense"], *([command, "--help"] for command in COMMANDS)])
+def test_commands_run_with_all_streams_closed(argv: list[str]) -> None:
+    command = ["bash", "-c", 'exec "$0" "$@" <&- >&- 2>&-', sys.executable, "-m", "kvasir.cli.main", *argv]
+    assert subprocess.run(command, check=False).returncode == (2 if argv == ["nonsense"] else 0)
+
+
+@pytest.mark.parametrize("argv", [["--version"], ["completion"], ["collect-env"]])
+def test_a_full_disk_is_one_line_and_exit_code_1(argv: list[str]) -> None:
+    command = ["bash", "-c", 'exec "$0" "$@" > /dev/full', sys.executable, "-m", "kvasir.cli.main", *argv]
+    ended = subprocess.run(command, stderr=subprocess.PIPE, text=True, check=False)
+    assert ended.stderr == "kvasir: cannot write the output: No space left on device\n"
+    assert ended.returncode == 1
+
+
+@pytest.mark.parametrize(
+    ("command", "code"),
+    [
+        ("--version", 0),
+        ("completion", 0),
+        ("collect-env", 0),
+        ("serve demo://", 2),
+        ("serve ./model", 2),
+        ("up manifest.yaml", 2),
+        ("bench latency demo://", 2),
+        ("run-batch -i in -o out demo://", 2),
+        ("frontend demo:// --link tcp://*:9", 2),
+        ("engine demo:// --link tcp://127.0.0.1:9", 2),
+    ],
+)
+def test_a_deleted_directory_is_named_or_not_needed(command: str, code: int, tmp_path: Path) -> None:
+    program = f"{sys.executable} -P -m kvasir.cli.main"
+    shell = f"mkdir gone && cd gone && rmdir ../gone && exec {program} {command}"
+    ended = subprocess.run(["bash", "-c", shell], cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert ended.returncode == code
+    assert "Traceback" not in ended.stderr
+    assert ("the working directory has been deleted" in ended.stderr) == (code == 2)

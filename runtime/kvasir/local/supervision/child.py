@@ -13,6 +13,7 @@ from pathlib import Path
 
 from kvasir.local.supervision import launch
 from kvasir.local.supervision.process_spec import ProcessSpec
+from kvasir_contract.process_basics import directory_exists
 
 
 class ChildProcess:
@@ -34,6 +35,7 @@ class ChildProcess:
                 *(sys.executable, "-I", "-S", launch.__file__, str(os.getpid())),
                 *spec.argv,
                 env=dict(spec.env),
+                cwd=None if directory_exists() else "/",  # MKL ends a process in a deleted directory
                 stdin=asyncio.subprocess.DEVNULL,
                 stdout=output,
                 stderr=output,
