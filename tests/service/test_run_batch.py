@@ -40,12 +40,12 @@ def test_a_model_is_served_for_the_batch(tmp_path: Path) -> None:
     printed = ended(process)
     assert process.returncode == 1, printed
     assert "line 4: '/v1/nonsense' is not an endpoint of this server" in printed
-    assert "3 of 4 requests are answered" in printed
+    assert "line 3: body.model is 'other', and this command serves 'demo://'" in printed
+    assert "2 of 3 requests are answered" in printed
     result = answers(tmp_path / "out")
     assert {name: each["response"]["status_code"] for name, each in result.items()} == {
         "a": 200,
         "b": 200,
-        "c": 404,
     }
     assert result["a"]["response"]["body"]["choices"][0]["text"] == " a serving system for"
     assert result["b"]["response"]["body"]["choices"][0]["message"]["content"].startswith("Kvasir")

@@ -4,7 +4,8 @@ The file is read line by line, twice: `survey` finds the bad lines before anythi
 the others. Memory per line is a 64-bit hash of its custom_id, whatever the size of its body.
 """
 
-from collections.abc import Callable, Collection, Iterator
+import shlex
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from hashlib import blake2b
 from pathlib import Path
@@ -34,6 +35,7 @@ class BatchRequest(msgspec.Struct):
 
 class _Body(msgspec.Struct):
     stream: Any = None
+    model: Any = None
 
 
 @dataclass
@@ -46,6 +48,8 @@ class Survey:
     """Those of them that have an answer in the output already."""
     bad_lines: set[int] = field(default_factory=set)
     """Numbers of the lines that cannot be sent."""
+    failed: set[int] = field(default_factory=set)
+    """Hashes of the ids whose answer in the output has an error status."""
 
 
 _line_decoder = msgspec.json.Decoder(BatchRequest)
@@ -57,8 +61,8 @@ def id_hash(custom_id: str) -> int:
     return int.from_bytes(blake2b(custom_id.encode(errors="surrogatepass"), digest_size=8).digest(), "little")
 
 
-def parse_line(line: bytes) -> BatchRequest:
-    """Return the request of a line. Raises BadLine."""
+def parse_line(line: bytes, served: Sequence[str] = ()) -> BatchRequest:
+    """Return the request of a line; `served`: the possible names of its model, if known. Raises BadLine."""
     request = _decoded(_line_decoder, line, "")
     body = _decoded(_body_decoder, request.body, "body: ")
     if not 0 < len(request.custom_id) <= MAX_ID_CHARACTERS:
@@ -69,6 +73,11 @@ def parse_line(line: bytes) -> BatchRequest:
         raise BadLine(f"url is {request.url[:80]!r}: give a path of the API, such as /v1/chat/completions")
     if body.stream:
         raise BadLine("body.stream is set: an answer in a batch is whole, leave stream out")
+    if served and isinstance(body.model, str) and body.model not in served:
+        raise BadLine(
+            f"body.model is {body.model[:80]!r}, and this command serves {' and '.join(map(repr, served))}: leave "
+            f"model out, or add --served-model-name {shlex.quote(body.model[:80])}"
+        )
     return request
 
 
@@ -81,13 +90,20 @@ def _decoded(decoder: msgspec.json.Decoder[Decoded], text: bytes | msgspec.Raw, 
         raise BadLine(f"{place}not JSON: {error}") from None
 
 
-def survey(path: Path, answered: Collection[int], report: Callable[[int, str], None]) -> Survey:
-    """Read the whole file. `answered`: hashes of the ids in the output; `report` gets each bad line's number and
-    reason. Raises OSError."""
+def survey(
+    path: Path,
+    answered: Collection[int],
+    report: Callable[[int, str], None],
+    *,
+    failed: Collection[int] = (),
+    served: Sequence[str] = (),
+) -> Survey:
+    """Read the whole file. `answered`: hashes of the ids in the output, `failed`: those of them with an error
+    status; `report` gets each bad line's number and reason. Raises OSError."""
     result, seen = Survey(), set[int]()
     for number, line in _lines(path):
         try:
-            key = id_hash(_checked(line).custom_id)
+            key = id_hash(_checked(line, served).custom_id)
             if key in seen:
                 raise BadLine("an earlier line has the same custom_id: each needs its own")
         except BadLine as error:
@@ -97,6 +113,8 @@ def survey(path: Path, answered: Collection[int], report: Callable[[int, str], N
         seen.add(key)
         result.requests += 1
         result.answered += key in answered
+        if key in failed:
+            result.failed.add(key)
     return result
 
 
@@ -109,10 +127,10 @@ def requests(path: Path, found: Survey, answered: Collection[int]) -> Iterator[t
                 yield number, request
 
 
-def _checked(line: bytes | None) -> BatchRequest:
+def _checked(line: bytes | None, served: Sequence[str]) -> BatchRequest:
     if line is None:
         raise BadLine(f"longer than {MAX_LINE_BYTES // 2**20} MiB")
-    return parse_line(line)
+    return parse_line(line, served)
 
 
 def _lines(path: Path) -> Iterator[tuple[int, bytes | None]]:

@@ -12,7 +12,7 @@ import httpx
 from kvasir.batch import batch_input
 from kvasir.batch.batch_input import BatchRequest, Survey
 from kvasir.batch.batch_output import AnswerFile
-from kvasir.batch.delivery import Delivery, KeyRefused, NotDelivered, Patience
+from kvasir.batch.delivery import Delivery, KeyRefused, NotDelivered, Patience, message_of
 from kvasir.config.options import CommandFailed, ConfigError
 
 CONNECT_SECONDS: Final = 10.0
@@ -44,8 +44,8 @@ class Figures:
 
 
 class BatchRun:
-    """One run. `report` gets the number of a line and the reason why it has no answer; `progress` gets the numbers
-    of answers so far and of requests."""
+    """One run. `report` gets the number of a line and the reason why it has no answer, or the error that is its
+    answer; `progress` gets the numbers of answers so far and of requests."""
 
     def __init__(
         self,
@@ -117,10 +117,11 @@ class BatchRun:
             return
         self._last_answer = time.monotonic()
         self._output.write(request.custom_id, response)
-        if 200 <= response.status_code < 300:
+        if response.succeeded:
             self.figures.succeeded += 1
         else:
             self.figures.failed += 1
+            self._report(number, f"{response.status_code}: {message_of(response.body)}")
         self._show()
 
     def _unsent(self, number: int, reason: str) -> None:

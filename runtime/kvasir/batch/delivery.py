@@ -76,7 +76,7 @@ class Delivery:
             return None, str(error) or type(error).__name__
         if answer.is_success:
             return answer, ""
-        problem = f"{answer.status_code}: {_message(answer)}"
+        problem = f"{answer.status_code}: {message_of(answer.content) or answer.reason_phrase}"
         if answer.status_code in _REFUSED_KEY:
             raise KeyRefused(problem)
         return answer, problem
@@ -100,8 +100,10 @@ def _retry_after(answer: httpx.Response) -> float:
     return min(float(text), MAX_RETRY_AFTER) if text.isascii() and text.isdigit() else 0.0
 
 
-def _message(answer: httpx.Response) -> str:
+def message_of(content: bytes) -> str:
+    """Return the message of an error in OpenAI's form, else the beginning of the text, on one line."""
     try:
-        return str(answer.json()["error"]["message"])
-    except (ValueError, LookupError, TypeError, RecursionError):
-        return " ".join(answer.text[:200].split()) or answer.reason_phrase
+        text = str(msgspec.json.decode(content)["error"]["message"])
+    except (msgspec.DecodeError, LookupError, TypeError, UnicodeDecodeError, RecursionError):
+        text = content[:800].decode(errors="replace")
+    return " ".join(text[:200].split())

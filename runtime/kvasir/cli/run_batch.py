@@ -36,9 +36,9 @@ def parser() -> OptionParser:
         prog="kvasir run-batch",
         usage="kvasir run-batch -i INPUT -o OUTPUT (--model MODEL | --url URL) [option …]",
         description="Answer the requests of a file in OpenAI's batch format: a JSON object per line, with "
-        "custom_id, method, url and body. Started again, the command keeps the answers that stand in OUTPUT and "
-        "sends the other requests. Exit codes: 0 every request has an answer (an error status is an answer), 1 a "
-        "line is not a request or was not answered, 2 a mistake in the options, 130 stopped by Ctrl-C.",
+        "custom_id, method, url and body. Started again, the command keeps the good answers in OUTPUT and "
+        "sends the other requests. Exit codes: 0 every request has a good answer, 1 a line is not a request, was "
+        "not answered or has an error status, 2 a mistake in the options, 130 stopped by Ctrl-C.",
     )
     batch = result.add_argument_group("batch")
     batch.add_argument(
@@ -72,6 +72,12 @@ def parser() -> OptionParser:
         metavar="TIME",
         help="time limit of an answer [default: 1h]",
     )
+    batch.add_argument(
+        "--retry-errors",
+        action=argparse.BooleanOptionalAction,
+        default=True,
+        help="send requests again whose answer in OUTPUT has an error status [default: on]",
+    )
     add_api_key(result)
     serve_command.add_service_options(result, without=_SET_HERE)
     return result
@@ -81,21 +87,23 @@ def run(args: argparse.Namespace) -> int:
     _check(args)
     with AnswerFile(args.output_file) as output:
         report = _Report(args.input_file)
-        found = _survey(args.input_file, output, report)
+        found = _survey(args, output, report)
         if not found.requests:
             print(f"no line of {args.input_file} is a request: correct the lines and start the command again")
             return report.exit_code
         if found.requests == found.answered:
-            print(f"all {found.requests} requests have an answer in {args.output_file} already")
-            return report.exit_code
+            errors = f", {len(found.failed)} of them with an error status" if found.failed else ""
+            print(f"all {found.requests} requests have an answer in {args.output_file} already{errors}")
+            return 1 if found.failed else report.exit_code
         options = BatchOptions(args.concurrency, Patience(args.retry_for), args.request_timeout)
         with progress_bar("requests") as progress:
+            progress(found.answered, found.requests)  # a model may load first
             batch = BatchRun(args.input_file, found, output, options, report.line, progress)
             try:
                 _send(args, batch)
             finally:
                 _summarize(args, found, batch)
-        return report.exit_code
+        return 1 if found.failed else report.exit_code
 
 
 def _check(args: argparse.Namespace) -> None:
@@ -115,14 +123,24 @@ def _service_options() -> list[str]:
     return [name for config in serve_command.CONFIGS for name in names_of(config) if name not in _SET_HERE]
 
 
-def _survey(path: Path, output: AnswerFile, report: "_Report") -> Survey:
+def _survey(args: argparse.Namespace, output: AnswerFile, report: "_Report") -> Survey:
+    path, served = args.input_file, () if args.url is not None else _names(args)
     try:
-        found = batch_input.survey(path, output.answered, report.line)
+        found = batch_input.survey(path, output.answered, report.line, failed=output.failed, served=served)
     except OSError as error:
         raise ConfigError(f"cannot read {path}: {error.strerror}") from error
     if not found.requests and not found.bad_lines:
         raise ConfigError(f"{path} holds no requests")
+    if args.retry_errors and found.failed:
+        output.replace(found.failed)
+        found.answered -= len(found.failed)
+        found.failed = set()
     return found
+
+
+def _names(args: argparse.Namespace) -> tuple[str, ...]:
+    model = serve_command.settings_of(args).model
+    return model.served_model_name or (model.source,)
 
 
 def _send(args: argparse.Namespace, batch: BatchRun) -> None:
@@ -147,7 +165,7 @@ def _send(args: argparse.Namespace, batch: BatchRun) -> None:
         gpus=serve_command.gpus_of(settings),
     )
     try:
-        name = (model.served_model_name or (model.source,))[0]
+        name = _names(args)[0]
         processes = serve_command.processes_of(settings, place)
         run_job(
             LocalService(place, processes, name, chats, needs_key=True),
@@ -163,16 +181,17 @@ def _summarize(args: argparse.Namespace, found: Survey, batch: BatchRun) -> None
     parts = [f"{answered} of {found.requests} requests are answered in {args.output_file}"]
     if found.answered:
         parts.append(f"{found.answered} of them by an earlier run")
-    if figures.failed:
-        parts.append(f"{figures.failed} with an error status")
+    if errors := figures.failed + len(found.failed):
+        parts.append(f"{errors} with an error status")
     print(", ".join(parts))
-    if answered < found.requests or found.bad_lines:
+    if answered < found.requests or found.bad_lines or figures.failed:
         first = "Correct the lines that are not requests; " if found.bad_lines else ""
-        print(f"{first}{'t' if first else 'T'}he same command sends the rest.")
+        rest = "sends requests with an error status again" if figures.failed else "sends the rest"
+        print(f"{first}{'t' if first else 'T'}he same command {rest}.")
 
 
 class _Report:
-    """Names the lines of the input that have no answer, on standard error."""
+    """Names the lines of the input without a good answer, on standard error."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -187,4 +206,4 @@ class _Report:
         if self._count <= SHOWN_LINES:
             print(f"kvasir run-batch: {self._path}, line {number}: {reason}", file=sys.stderr)
         elif self._count == SHOWN_LINES + 1:
-            print("kvasir run-batch: further lines without an answer are not named", file=sys.stderr)
+            print("kvasir run-batch: further lines without a good answer are not named", file=sys.stderr)

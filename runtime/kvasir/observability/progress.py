@@ -5,7 +5,15 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from rich.console import Console
-from rich.progress import BarColumn, DownloadColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.progress import (
+    BarColumn,
+    DownloadColumn,
+    MofNCompleteColumn,
+    Progress,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
 
 Show = Callable[[int, int], None]
 """Called with the bytes done and in all, from any thread."""
@@ -15,7 +23,8 @@ Show = Callable[[int, int], None]
 def progress_bar(what: str, *, in_bytes: bool = False, shown: bool = True) -> Iterator[Show]:
     """A bar for as long as the block lasts; afterwards nothing of it is left on the screen."""
     amount = DownloadColumn() if in_bytes else MofNCompleteColumn()
-    columns = (TextColumn("{task.description}"), BarColumn(), amount, TimeElapsedColumn())
+    times = (TimeElapsedColumn(), TextColumn("left"), TimeRemainingColumn())
+    columns = (TextColumn("{task.description}"), BarColumn(), amount, *times)
     console = Console(stderr=True)
     shown = shown and sys.stderr.isatty()
     bar = Progress(*columns, console=console, transient=True, refresh_per_second=4, disable=not shown)

@@ -107,3 +107,45 @@ def test_a_full_disk_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
         with pytest.raises(CommandFailed, match="No space left on device"):
             output.write("a", response())
         monkeypatch.undo()
+
+
+def test_outdated_answers_go_when_a_new_one_is_written(tmp_path: Path) -> None:
+    path = tmp_path / "out"
+    with AnswerFile(path) as output:
+        output.write("good", response())
+        output.write("bad", response(status=404))
+    path.chmod(0o600)
+    link = tmp_path / "link"
+    link.symlink_to(path)
+    with AnswerFile(link) as output:
+        assert output.failed == {id_hash("bad")}
+        output.replace({id_hash("bad"), id_hash("good")})
+        assert output.answered == {id_hash("good")}
+        assert path.read_text().count("\n") == 2
+        output.write("new", response())
+        output.write("bad", response())
+        with pytest.raises(ConfigError, match="is being written by another run-batch"):
+            AnswerFile(path)
+    assert [json.loads(line)["custom_id"] for line in path.read_text().splitlines()] == ["good", "new", "bad"]
+    assert path.stat().st_mode & 0o777 == 0o600
+    assert link.is_symlink()
+    assert sorted(tmp_path.iterdir()) == [link, path]
+
+
+def test_a_full_disk_leaves_outdated_answers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "out"
+    with AnswerFile(path) as output:
+        output.write("bad", response(status=500))
+    before = path.read_bytes()
+
+    def full(*_: object) -> Path:
+        raise OSError(28, "No space left on device")
+
+    with AnswerFile(path) as output:
+        output.replace(output.failed)
+        monkeypatch.setattr(Path, "replace", full)
+        with pytest.raises(CommandFailed, match="No space left on device"):
+            output.write("a", response())
+        monkeypatch.undo()
+    assert path.read_bytes() == before
+    assert list(tmp_path.iterdir()) == [path]

@@ -5,14 +5,14 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from kvasir.batch import delivery
-from kvasir.cli import main
+from kvasir.cli import main, run_batch
 from runtime.batch.batch_lines import answers, line, write
 from runtime.batch.batch_server import Answer, batch_server
 
@@ -62,17 +62,73 @@ def test_no_more_requests_are_in_flight_than_asked_for(tmp_path: Path) -> None:
     assert most == 4
 
 
-def test_an_error_status_is_a_result(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+ERROR = {"error": {"message": "too\nlong"}}
+
+
+def wrong_for(*prompts: str) -> Callable[[str, Any], Answer]:
+    return lambda path, body: (400, ERROR) if body["prompt"] in prompts else (200, body)
+
+
+def test_an_error_status_is_a_result_and_exit_code_1(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     write(tmp_path / "in", *numbered(3))
-    error = {"error": {"message": "too long"}}
-    with batch_server(lambda path, body: (400, error) if body["prompt"] == "1" else (200, body)) as server:
-        assert run(tmp_path, server.url) == 0
-        assert "3 of 3 requests are answered" in (out := capfd.readouterr().out)
-        assert "1 with an error status" in out
-        assert run(tmp_path, server.url) == 0
-    assert answers(tmp_path / "out")["r1"]["response"]["status_code"] == 400
-    assert answers(tmp_path / "out")["r1"]["response"]["body"] == error
+    with batch_server(wrong_for("1")) as server:
+        assert run(tmp_path, server.url) == 1
+        printed = capfd.readouterr()
+        assert "3 of 3 requests are answered" in printed.out
+        assert (
+            "1 with an error status\nThe same command sends requests with an error status again.\n" in printed.out
+        )
+        assert printed.err == f"kvasir run-batch: {tmp_path}/in, line 2: 400: too long\n"
+        assert answers(tmp_path / "out")["r1"]["response"]["body"] == ERROR
+        assert run(tmp_path, server.url, "--no-retry-errors") == 1
+        assert capfd.readouterr().out.endswith("already, 1 of them with an error status\n")
     assert len(server.prompts) == 3
+
+
+def test_requests_with_an_error_status_are_sent_again(tmp_path: Path) -> None:
+    write(tmp_path / "in", *numbered(4))
+    with batch_server(wrong_for("1", "2")) as server:
+        assert run(tmp_path, server.url) == 1
+        server.prompts.clear()
+        server.answer = wrong_for("2")
+        assert run(tmp_path, server.url) == 1
+        assert sorted(server.prompts) == ["1", "2"]
+        assert answers(tmp_path / "out")["r2"]["response"]["status_code"] == 400
+        server.answer = wrong_for()
+        assert run(tmp_path, server.url) == 0
+        assert sorted(server.prompts) == ["1", "2", "2"]
+    assert {each["response"]["status_code"] for each in answers(tmp_path / "out").values()} == {200}
+
+
+def test_an_unreachable_server_leaves_old_errors_in_the_output(tmp_path: Path) -> None:
+    write(tmp_path / "in", *numbered(2))
+    with batch_server(wrong_for("1")) as server:
+        assert run(tmp_path, server.url) == 1
+    before = (tmp_path / "out").read_bytes()
+    assert run(tmp_path, "http://127.0.0.1:9") == 1
+    assert (tmp_path / "out").read_bytes() == before
+
+
+def test_errors_of_another_input_stay_in_the_output(tmp_path: Path) -> None:
+    write(tmp_path / "in", *numbered(2))
+    with batch_server(wrong_for("1")) as server:
+        assert run(tmp_path, server.url) == 1
+        write(tmp_path / "in", *numbered(1, first=5))
+        assert run(tmp_path, server.url) == 0
+    assert set(answers(tmp_path / "out")) == {"r0", "r1", "r5"}
+
+
+def test_names_of_other_models_are_found_before_loading(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(run_batch, "check_model", lambda model: pytest.fail("a model was loaded"))
+    write(tmp_path / "in", *(line(f"r{i}", body={"prompt": "x", "model": "gpt-5 mini"}) for i in range(2)))
+    files = ["-i", str(tmp_path / "in"), "-o", str(tmp_path / "out")]
+    assert main.main(["run-batch", *files, "--model", "demo://"]) == 1
+    error = "body.model is 'gpt-5 mini', and this command serves 'demo://': leave model out, or add "
+    assert f"line 1: {error}--served-model-name 'gpt-5 mini'\n" in capfd.readouterr().err
+    monkeypatch.setattr(run_batch, "_send", lambda args, batch: None)
+    assert main.main(["run-batch", *files, "--model", "demo://", "--served-model-name", "a", "gpt-5 mini"]) == 0
 
 
 def test_bad_lines_are_named_and_the_others_run(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
