@@ -64,7 +64,7 @@ class KernelsHook(BuildHookInterface[BuilderConfig]):
                 self.app.abort(f"{FOLDER}/kernels.c does not compile to {name}:\n{error.stderr}")
         build_data["artifacts"] += [f"/{FOLDER}/{name}" for name in libraries]
         if version == "standard":
-            build_data["tag"] = f"py3-none-linux_{machine}"
+            build_data["tag"] = f"py3-none-manylinux_{GLIBC.replace('.', '_')}_{machine}"
             build_data["pure_python"] = False
 
 
