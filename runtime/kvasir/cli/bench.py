@@ -23,7 +23,6 @@ from kvasir.config.settings import (
 from kvasir.config.tls_settings import TlsConfig
 from kvasir.config.variables import unknown_variables
 from kvasir.executor.torchrun.launched_rank import shows_results
-from kvasir.local.check_model import check_model
 from kvasir.observability.progress import progress_bar
 from kvasir_contract.logs import setup_logging
 from kvasir_contract.units import parse_duration
@@ -217,7 +216,7 @@ def _startup(args: argparse.Namespace) -> int:
 
     given = serve_command.settings_of(args)
     _warn(args)
-    check_model(given.model)
+    serve_command.check_settings(given)
     server = dataclasses.replace(given.server, host="127.0.0.1", port=0, uds=None)
     settings = dataclasses.replace(given, server=server, tls=TlsConfig())
     argv, env = serve_command.argv_of(settings), serve_command.environment_of(settings)

@@ -13,7 +13,6 @@ from kvasir.chaos.disturbances import Target, plan
 from kvasir.chaos.kubernetes_target import KubernetesTarget
 from kvasir.chaos.local_target import LocalTarget
 from kvasir.chaos.questions import questions
-from kvasir.chaos.report import INTERRUPTED, lines, passed
 from kvasir.chaos.settings import Havoc, Load
 from kvasir.cli.api_client import URL_HELP, ApiServer, add_api_key, base_url, check_text, default_url
 from kvasir.config.options import ConfigError, OptionParser, add_options, from_args
@@ -43,6 +42,7 @@ def parser() -> OptionParser:
 
 def run(args: argparse.Namespace) -> int:
     from kvasir.chaos import chaos_run
+    from kvasir.chaos.report import INTERRUPTED, lines, passed
 
     check_text(args)
     if args.json is not None:

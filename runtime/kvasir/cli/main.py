@@ -116,7 +116,8 @@ def _run_process(name: str, argv: list[str]) -> int:
     except UsageError as error:
         return end(Failure(Reason.INVALID_SPEC, error.message))
     except ModuleNotFoundError as error:
-        failure = Failure(Reason.INVALID_SPEC, _missing(error)) if _missing(error) else failure_of(error)
+        missing = _missing(name, error)
+        failure = Failure(Reason.INVALID_SPEC, missing) if missing else failure_of(error)
         return _end_by(name, error, failure)
     except Exception as error:
         return _end_by(name, error, failure_of(error))
@@ -150,7 +151,7 @@ def _run_command(name: str, argv: list[str]) -> int:
         print(f"kvasir {name}: {error}", file=sys.stderr)
         return ExitCode.FAILED
     except ModuleNotFoundError as error:
-        if not (text := _missing(error)):
+        if not (text := _missing(name, error)):
             raise
         print(f"kvasir {name}: {text}", file=sys.stderr)
         return ExitCode.USER_ERROR
@@ -163,9 +164,13 @@ def _command(name: str, argv: list[str]) -> int:
     return command.run(command.parser().parse_args(argv))
 
 
-def _missing(error: ModuleNotFoundError) -> str:
+def _missing(command: str, error: ModuleNotFoundError) -> str:
     """Return advice on the extra to install for a missing module, "" if it is not in an extra."""
     extra = _extra_of(error.name or "")
+    if command in ("bench", "chaos") and error.name == "uvloop":
+        extra = "bench"
+    if extra in ("frontend", "engine") and command not in PROCESSES:
+        extra = "frontend,engine"  # they start both
     return f"{error.name} is not installed: {install_extra(extra)}" if extra else ""
 
 

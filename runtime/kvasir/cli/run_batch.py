@@ -19,7 +19,6 @@ from kvasir.config.options import ConfigError, OptionParser, flag_of, is_given, 
 from kvasir.config.parsers import argument_type, parse_int
 from kvasir.config.tls_settings import TlsConfig
 from kvasir.config.variables import unknown_variables
-from kvasir.local.check_model import check_model
 from kvasir.local.job import run_job
 from kvasir.local.place import LOOPBACK, open_place
 from kvasir.local.run import LocalService
@@ -155,7 +154,7 @@ def _send(args: argparse.Namespace, batch: BatchRun) -> None:
     serve = replace(settings.serve, api_server_count=1)
     settings = replace(settings, server=server, serve=serve, tls=TlsConfig())
     model = settings.model
-    chats = check_model(model)
+    chats = serve_command.check_settings(settings)
     place = open_place(
         f"batch-{serve_command.name_of(model.source)}",
         host=LOOPBACK,

@@ -1,6 +1,7 @@
 """`kvasir serve MODEL`: a frontend and its engines on this machine, from command-line options alone."""
 
 import argparse
+import importlib.util
 import re
 import sys
 from collections.abc import Collection, Sequence
@@ -32,7 +33,7 @@ from kvasir.config.settings import (
 from kvasir.config.tls_settings import TlsConfig
 from kvasir.config.variables import unknown_variables
 from kvasir.hub.source import DEMO, normalise
-from kvasir.local.check_model import check_model
+from kvasir.local.check_model import check_memory, check_model
 from kvasir.local.gpus import take_gpus, visible_gpus
 from kvasir.local.place import Place, open_place
 from kvasir.local.process_specs import engine_spec, frontend_spec, grace_of, inherited_environment
@@ -129,7 +130,7 @@ def run(args: argparse.Namespace) -> int:
     settings = settings_of(args)
     for text in (*args.notes, *unknown_variables()):
         print(f"kvasir serve: warning: {text}", file=sys.stderr)
-    chats = check_model(settings.model) or settings.chat.chat_template is not None
+    chats = check_settings(settings)
     place = open_place(
         name_of(settings.model.source),
         host=settings.server.host,
@@ -153,6 +154,15 @@ def run(args: argparse.Namespace) -> int:
         return 0
     finally:
         place.close()
+
+
+def check_settings(settings: ServeSettings) -> bool:
+    """Return whether the service can chat. Raises ConfigError or HubError for what its processes would refuse."""
+    for package in ("uvicorn", "torch"):  # of the frontend's extra and of the engine's
+        if importlib.util.find_spec(package) is None:
+            raise ModuleNotFoundError(name=package)
+    check_memory(settings.device, settings.cache, settings.executor)
+    return check_model(settings.model, settings.chat, settings.executor, settings.tls)
 
 
 def settings_of(args: argparse.Namespace) -> ServeSettings:

@@ -265,11 +265,15 @@ def _kv_cache_memory(config: EngineConfig, device: DeviceFacts) -> int | None:
     if config.cache.num_gpu_blocks_override:
         return given
     size = given or CPU_KV_CACHE_BYTES
-    workers = config.executor.num_workers // config.nodes.nnodes
-    if size * workers >= device.memory_limit:
+    check_cpu_memory(size, config.executor.num_workers // config.nodes.nnodes, device.memory_limit)
+    return size
+
+
+def check_cpu_memory(size: int, workers: int, limit: int) -> None:
+    """Raise ConfigError for KV caches of this size each that do not fit into `limit` bytes."""
+    if size * workers >= limit:
         cache = "the KV cache needs" if workers == 1 else f"the KV caches of {workers} workers need"
         raise ConfigError(
-            f"{cache} {size * workers / 2**30:.2f} GiB and this container may use "
-            f"{device.memory_limit / 2**30:.2f} GiB in all: raise its memory limit or lower --kv-cache-memory-bytes"
+            f"{cache} {size * workers / 2**30:.2f} GiB, and this process "
+            f"may use {limit / 2**30:.2f} GiB in all: lower --kv-cache-memory-bytes or raise the memory limit"
         )
-    return size

@@ -1,21 +1,86 @@
-"""Checks a model before any process starts, so that a wrong one is reported at once."""
+"""Checks a model and the settings of its processes before any starts, because a process needs seconds for that.
 
-from kvasir.config.resolve import check_context
-from kvasir.config.settings import ModelConfig
-from kvasir.hub.chat_template import ChatTemplate
-from kvasir.hub.located_model import read_model
-from kvasir.hub.source import normalise
-from kvasir.hub.weights import weight_files
+The functions that need packages of an extra are imported when they are called: help needs none.
+"""
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+from kvasir.config.chat_settings import ChatConfig
+from kvasir.config.options import ConfigError
+from kvasir.config.settings import CacheConfig, DeviceConfig, ExecutorConfig, ModelConfig
+from kvasir.config.tls_settings import TlsConfig
+from kvasir.local.gpus import visible_gpus
+
+_HEADS: Final = ("num_attention_heads", "n_head")
+_LAYERS: Final = ("num_hidden_layers", "n_layer")
 
 
-def check_model(config: ModelConfig) -> bool:
-    """Fetches config and tokenizer, no weights; returns whether the model can chat.
+def check_model(
+    config: ModelConfig,
+    chat: ChatConfig = ChatConfig(),  # noqa: B008  (it is frozen)
+    executor: ExecutorConfig = ExecutorConfig(),  # noqa: B008
+    tls: TlsConfig = TlsConfig(),  # noqa: B008
+) -> bool:
+    """Fetch config and tokenizer, no weights, and return whether the service can chat.
 
-    Weights that are here already are checked to be whole, by their headers. Raises HubError, and ConfigError for a
-    context that the model has not.
+    Weights that are here already are checked to be whole, by their headers. Raises HubError, and ConfigError for
+    settings that the model or a file does not allow.
     """
+    from kvasir.client.input.chat_templates import ChatTemplates
+    from kvasir.config.resolve import check_context
+    from kvasir.frontend.http.connections.tls import Tls
+    from kvasir.hub.located_model import read_model
+    from kvasir.hub.source import normalise
+    from kvasir.hub.weights import weight_files
+
+    check_parsers(chat)
+    Tls.of(tls)
     model = read_model(config)
     check_context(config.max_model_len, model.max_model_len)
+    check_split(model.config, executor)
     if not normalise(config.source).startswith("hf://"):
         weight_files(model.path)
-    return ChatTemplate.load(model.tokenizer_path) is not None
+    return ChatTemplates.load(model.tokenizer_path, chat).text is not None
+
+
+def check_parsers(chat: ChatConfig) -> None:
+    """Raise ConfigError for names of formats that do not exist. Files of plug-ins may add some, and are not run."""
+    from kvasir.frontend.parsers.choosing import choose_format
+    from kvasir.frontend.parsers.formats.plugins import KnownFormats
+
+    if chat.parser_plugins:
+        return
+    known = KnownFormats()
+    choose_format("tool", "--tool-call-parser", known.tools, chat.tool_call_parser, None)
+    choose_format("reasoning", "--reasoning-parser", known.reasoning, chat.reasoning_parser, None)
+
+
+def check_split(config: Mapping[str, Any], executor: ExecutorConfig) -> None:
+    """Raise ConfigError if heads or layers of config.json cannot be split. The engine checks all other numbers."""
+    text = config.get("text_config")
+    numbers = {**config, **text} if isinstance(text, dict) else config
+    ranks, stages = executor.tensor_parallel_size, executor.pipeline_parallel_size
+    for name in _HEADS:
+        if isinstance(heads := numbers.get(name), int) and heads > 0 and heads % ranks:
+            sizes = [size for size in range(1, heads + 1) if heads % size == 0]
+            raise ConfigError(
+                f"--tensor-parallel-size {ranks} does not divide {name} = {heads} of config.json: "
+                f"choose {' or '.join(map(str, sizes))}"
+            )
+    for name in _LAYERS:
+        if isinstance(layers := numbers.get(name), int) and 0 < layers < stages:
+            raise ConfigError(
+                f"--pipeline-parallel-size {stages} is more than {name} = {layers} of config.json: "
+                f"choose at most {layers}"
+            )
+
+
+def check_memory(device: DeviceConfig, cache: CacheConfig, executor: ExecutorConfig) -> None:
+    """Raise ConfigError for KV caches that do not fit into this machine's memory, for engines on CPU."""
+    from kvasir.config.machine import memory_limit
+    from kvasir.config.resolve import check_cpu_memory
+
+    on_cpu = device.device == "cpu" or (device.device == "auto" and not visible_gpus())
+    if on_cpu and cache.kv_cache_memory_bytes and not cache.num_gpu_blocks_override:
+        check_cpu_memory(cache.kv_cache_memory_bytes, executor.num_workers, memory_limit())

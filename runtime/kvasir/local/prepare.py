@@ -3,10 +3,12 @@
 import itertools
 from collections.abc import Sequence
 from contextlib import ExitStack
-from typing import Final
+from typing import Final, NoReturn
 
-from kvasir.config.options import ConfigError
-from kvasir.config.settings import ModelConfig
+from kvasir.config.chat_settings import ChatConfig
+from kvasir.config.options import Config, ConfigError, OptionParser, add_options, from_args
+from kvasir.config.settings import ExecutorConfig, ModelConfig
+from kvasir.hub.hub_errors import HubError
 from kvasir.hub.source import DEMO
 from kvasir.local.check_model import check_model
 from kvasir.local.gpus import take_gpus, visible_gpus
@@ -88,10 +90,34 @@ def _prepare(
 
 def _check_model(service: InferenceService) -> bool:
     """Return whether the model can chat. Raises ConfigError, which names the field."""
+    engine = service.engine
     try:
-        return check_model(ModelConfig(service.model.source))
-    except ConfigError as error:
+        return check_model(
+            ModelConfig(service.model.source),
+            _given(ChatConfig, service.frontend.extra_args),
+            ExecutorConfig(
+                tensor_parallel_size=engine.tensor_parallel_size,
+                pipeline_parallel_size=engine.pipeline_parallel_size,
+            ),
+        )
+    except HubError as error:
         raise ConfigError(f"InferenceService {service.name}: spec.model.source: {error}") from error
+    except ConfigError as error:
+        raise ConfigError(f"InferenceService {service.name}: {error}") from error
+
+
+class _FieldParser(OptionParser):
+    """Raises ConfigError for extraArgs that cannot be parsed."""
+
+    def error(self, message: str) -> NoReturn:
+        raise ConfigError(f"spec.frontend.extraArgs: {message}")
+
+
+def _given(config: type[Config], arguments: Sequence[str]) -> Config:
+    """Return the options of one class among arguments that have others too."""
+    parser = _FieldParser()
+    add_options(parser, config, "")
+    return from_args(config, parser.parse_known_args(arguments)[0], environ={})
 
 
 def has_template(service: InferenceService) -> bool:

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from kvasir.batch import delivery
-from kvasir.cli import main, run_batch
+from kvasir.cli import main, run_batch, serve
 from runtime.batch.batch_lines import answers, line, write
 from runtime.batch.batch_server import Answer, batch_server
 
@@ -121,7 +121,7 @@ def test_errors_of_another_input_stay_in_the_output(tmp_path: Path) -> None:
 def test_names_of_other_models_are_found_before_loading(
     tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(run_batch, "check_model", lambda model: pytest.fail("a model was loaded"))
+    monkeypatch.setattr(serve, "check_model", lambda *_: pytest.fail("a model was loaded"))
     write(tmp_path / "in", *(line(f"r{i}", body={"prompt": "x", "model": "gpt-5 mini"}) for i in range(2)))
     files = ["-i", str(tmp_path / "in"), "-o", str(tmp_path / "out")]
     assert main.main(["run-batch", *files, "--model", "demo://"]) == 1

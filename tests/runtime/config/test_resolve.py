@@ -139,7 +139,7 @@ def test_a_context_longer_than_the_models_is_refused() -> None:
 
 
 def test_a_cache_larger_than_the_containers_memory_is_refused() -> None:
-    with pytest.raises(ConfigError, match="raise its memory limit or lower --kv-cache-memory-bytes"):
+    with pytest.raises(ConfigError, match="lower --kv-cache-memory-bytes or raise the memory limit"):
         resolve(cache=CacheConfig(kv_cache_memory_bytes=9 * 2**30))
 
 

@@ -1,12 +1,15 @@
 """How the services of a manifest share this machine's GPUs."""
 
+from contextlib import ExitStack
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from kvasir.config.options import ConfigError
 from kvasir.local.manifests.crd_schema import CRDSchema
-from kvasir.local.prepare import gpus_of, has_template
+from kvasir.local.manifests.manifest import Manifest
+from kvasir.local.prepare import gpus_of, has_template, prepare_services
 from kvasir_operator.spec import InferenceService, parse_service
 
 SCHEMA = CRDSchema.of_crd()
@@ -63,3 +66,21 @@ def test_a_template_of_the_manifest_is_seen(given: list[str], replaced: bool) ->
     completed, problems = SCHEMA.complete({"metadata": {"name": "a"}, "spec": spec})
     assert not problems
     assert has_template(parse_service(completed)) == replaced
+
+
+@pytest.mark.parametrize(
+    ("engine", "arguments", "message"),
+    [
+        ({"tensorParallelSize": 3}, (), "a: --tensor-parallel-size 3 does not divide"),
+        ({}, ("--port", "9", "--reasoning-parser", "foo"), "a: --reasoning-parser foo: no reasoning format"),
+        ({}, ("--max-logprobs", "4", "--chat-template=/no/such"), "a: --chat-template /no/such: No such file"),
+        ({}, ("--tool-call-parser",), "a: spec.frontend.extraArgs: argument --tool-call-parser: expected one"),
+    ],
+)
+def test_wrong_settings_of_a_manifest_are_found_early(
+    engine: dict[str, Any], arguments: tuple[str, ...], message: str
+) -> None:
+    given = service("a", resourceName="", **engine)
+    given = replace(given, frontend=replace(given.frontend, extra_args=arguments))
+    with ExitStack() as stack, pytest.raises(ConfigError, match=f"^InferenceService {message}"):
+        prepare_services(stack, Manifest([given], {}), "127.0.0.1", 0)

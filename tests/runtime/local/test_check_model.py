@@ -1,0 +1,76 @@
+"""Settings that a service's processes would refuse are refused before any process starts."""
+
+from collections.abc import Sequence
+
+import pytest
+
+from kvasir.cli import serve
+from kvasir.config.options import ConfigError
+from kvasir.config.settings import ExecutorConfig
+from kvasir.local.check_model import check_split
+
+
+def check(*options: str) -> bool:
+    return serve.check_settings(serve.settings_of(serve.parser().parse_args(["demo://", *options])))
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (
+            ["--tensor-parallel-size", "3"],
+            "3 does not divide num_attention_heads = 4 of config.json: choose 1 or",
+        ),
+        (
+            ["--pipeline-parallel-size", "5"],
+            "5 is more than num_hidden_layers = 3 of config.json: choose at most",
+        ),
+        (["--kv-cache-memory-bytes", "900Ti"], "the KV cache needs 921600.00 GiB, and this process may use"),
+        (["-tp", "2", "--kv-cache-memory-bytes", "900Ti"], "the KV caches of 2 workers need"),
+        (["--reasoning-parser", "foo"], "--reasoning-parser foo: no reasoning format has this name"),
+        (["--tool-call-parser", "foo"], "--tool-call-parser foo: no tool format has this name"),
+        (["--chat-template", "/no/such"], "--chat-template /no/such: No such file"),
+        (["--chat-template", "{{ messages"], "--chat-template"),
+        (["--ssl-certfile", "/no/such"], "--ssl-certfile /no/such: No such file"),
+        (["--max-model-len", "999999"], "more than the model's own"),
+    ],
+)
+def test_wrong_settings_are_found_before_a_process_starts(options: Sequence[str], message: str) -> None:
+    with pytest.raises(ConfigError, match=message.replace("{{", r"\{\{")):
+        check("--device", "cpu", *options)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        [],
+        ["-tp", "2", "-pp", "3"],
+        ["--reasoning-parser", "qwen3", "--tool-call-parser", "none"],
+        ["--reasoning-parser", "mine", "--reasoning-parser-plugin", "mine.py"],
+        ["--kv-cache-memory-bytes", "900Ti", "--num-gpu-blocks-override", "4"],
+        ["--chat-template", "{{ messages }}"],
+    ],
+)
+def test_settings_that_a_process_accepts_pass(options: Sequence[str]) -> None:
+    assert check("--device", "cpu", *options)
+
+
+@pytest.mark.parametrize(
+    ("config", "ranks", "accepted"),
+    [
+        ({"num_attention_heads": 12}, 4, True),
+        ({"num_attention_heads": 12}, 8, False),
+        ({"n_head": 12}, 5, False),
+        ({"text_config": {"num_attention_heads": 6}}, 4, False),
+        ({"num_attention_heads": 8, "text_config": {"num_attention_heads": 6}}, 3, True),
+        ({"num_attention_heads": [4, 8]}, 3, True),  # left to the engine
+        ({}, 3, True),
+    ],
+)
+def test_heads_decide_about_tensor_parallel_sizes(config: dict[str, object], ranks: int, accepted: bool) -> None:
+    executor = ExecutorConfig(tensor_parallel_size=ranks)
+    if accepted:
+        check_split(config, executor)
+    else:
+        with pytest.raises(ConfigError, match=f"--tensor-parallel-size {ranks} does not divide"):
+            check_split(config, executor)
