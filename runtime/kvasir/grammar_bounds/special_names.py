@@ -12,6 +12,8 @@ from kvasir.grammar_bounds.bad_grammar import BadGrammar
 
 _MARK: Final = "\ufdd0"
 """A code point that Unicode reserves for use inside of programs."""
+PRIVATE_NAME: Final = re.compile(rf"<{_MARK}[^<>\s]*>")
+"""A name that `private_name` has made of one in angle brackets."""
 _DEBUG_MARK: Final = r"\u{fdd0}"
 """The mark in errors of Rust."""
 _ESCAPED_MARK: Final = re.compile(r"\\[uUx]\{?0*fdd0", re.IGNORECASE)

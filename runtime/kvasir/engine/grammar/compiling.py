@@ -9,6 +9,7 @@ import sys
 from typing import Any, Final
 
 import llguidance
+import msgspec
 import orjson
 from llguidance.gbnf_to_lark import gbnf_to_lark
 
@@ -17,6 +18,7 @@ from kvasir.engine.grammar.llguidance_errors import refusal_of, shortened
 from kvasir.grammar_bounds import BadGrammar, adapt_grammar
 from kvasir.grammar_bounds.forced_text import may_force
 from kvasir.grammar_bounds.json_options import json_options
+from kvasir.grammar_bounds.special_names import PRIVATE_NAME, public_text
 
 _NO_FORCING: Final = '%llguidance {"no_forcing": true}\n'
 PROBED_TOKENS: Final = 32
@@ -44,7 +46,9 @@ def compile_grammar(tokenizer: llguidance.LLTokenizer, grammar: Grammar) -> llgu
 
 def compile_adapted(tokenizer: llguidance.LLTokenizer, grammar: Grammar) -> llguidance.LLMatcher:
     """Return the same for a grammar that `adapt_grammar` has returned. Raises BadGrammar."""
-    matcher = llguidance.LLMatcher(tokenizer, _llguidance_text(grammar), log_level=0, limits=parser_limits())
+    matcher = llguidance.LLMatcher(
+        tokenizer, _llguidance_text(tokenizer, grammar), log_level=0, limits=parser_limits()
+    )
     if not matcher.is_error():
         matcher.compute_bitmask()
     if matcher.is_error():
@@ -84,7 +88,9 @@ def _random_token(mask: bytes, rng: random.Random) -> int | None:
     return None
 
 
-def _llguidance_text(grammar: Grammar) -> str:
+def _llguidance_text(tokenizer: llguidance.LLTokenizer, grammar: Grammar) -> str:
+    if grammar.kind is GrammarKind.LARK:
+        grammar = msgspec.structs.replace(grammar, text=_with_token_ids(tokenizer, grammar.text))
     if not may_force(grammar):
         return llguidance.LLMatcher.grammar_from_lark(_NO_FORCING + _lark_text(grammar))
     if grammar.kind is GrammarKind.JSON_SCHEMA:
@@ -109,6 +115,17 @@ def _lark_text(grammar: Grammar) -> str:
             except Exception as error:  # the converter raises plain exceptions
                 raise BadGrammar(f"the EBNF grammar cannot be read: {shortened(str(error))}", "grammar") from None
     raise BadGrammar(f"this engine does not know grammars of the kind {grammar.kind.value!r}: update it")
+
+
+def _with_token_ids(tokenizer: llguidance.LLTokenizer, lark: str) -> str:
+    """Return the grammar with the ids of tokens that it names and that are not special: these have no private name."""
+
+    def written(match: re.Match[str]) -> str:
+        name = public_text(match[0])
+        ids = tokenizer.tokenize_str(name)
+        return f"<[{ids[0]}]>" if len(ids) == 1 and tokenizer.decode_str(ids) == name else match[0]
+
+    return PRIVATE_NAME.sub(written, lark)
 
 
 def _plain_escape(match: re.Match[str]) -> str:
