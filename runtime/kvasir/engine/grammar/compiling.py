@@ -118,7 +118,7 @@ def _lark_text(grammar: Grammar) -> str:
 
 
 def _with_token_ids(tokenizer: llguidance.LLTokenizer, lark: str) -> str:
-    """Return the grammar with the ids of tokens that it names and that are not special: these have no private name."""
+    """Return the grammar with ids for names of tokens that are not special: these have no private name."""
 
     def written(match: re.Match[str]) -> str:
         name = public_text(match[0])

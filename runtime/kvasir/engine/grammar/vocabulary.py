@@ -71,7 +71,7 @@ def build_tokenizer(vocabulary: Vocabulary) -> llguidance.LLTokenizer:
 
 
 class _Tokens:
-    """The tokens for llguidance, which by itself takes every added token with a name in < and > for a special one."""
+    """The tokens for llguidance, which by itself takes every added token that is named <...> for a special one."""
 
     def __init__(
         self, reader: llguidance.LLTokenizer, eos: Sequence[int], special: Mapping[int, str], text_ids: Set[int]

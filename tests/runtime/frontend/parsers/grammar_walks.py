@@ -6,6 +6,7 @@ from typing import Final
 import llguidance
 import numpy as np
 
+from kvasir.engine.grammar.vocabulary import Vocabulary, build_tokenizer
 from kvasir.hub.tokenizer import Tokenizer
 
 CLOSING: Final = frozenset("\"'}]>)\n,")
@@ -19,8 +20,8 @@ class Walker:
         assert eos is not None
         self._eos = eos
         self._tokenizer = tokenizer
-        self._trie = llguidance.LLTokenizer(tokenizer.backend.to_str(), eos_token=eos)
         ids = range(tokenizer.backend.get_vocab_size())
+        self._trie = build_tokenizer(Vocabulary(tokenizer.backend.to_str(), len(ids), (eos,)))
         texts = {token_id: tokenizer.decode([token_id], skip_special_tokens=False) for token_id in ids}
         self._closing = {token_id for token_id, text in texts.items() if text and set(text) <= CLOSING}
 

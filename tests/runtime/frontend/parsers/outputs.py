@@ -35,6 +35,8 @@ SPECIAL_TOKENS: Final = [
     "<think>", "</think>",
 ]  # fmt: skip
 """Tokens that models with these formats have as special ones."""
+MARKS: Final = [*SPECIAL_TOKENS, "<tool_call>", "</tool_call>", "<function=", "</parameter>", "```"]
+"""Tokens that some models have as added ones, special or not."""
 
 ARGUMENTS: Final = '{"city": "Køb{en}\\"<\\/tool_call> </tool_call>\\u00e5", "tags": ["a]", "}"], "days": -1.5e3}'
 """JSON with marks, brackets and escapes inside strings."""
@@ -147,12 +149,13 @@ def outputs(name: str) -> list[str]:
     return [*special, *_OF_FORMAT[name], "", "  \n", "plain <text> [with] {marks}\n"]
 
 
-def make_tokenizer(special: Sequence[str] = ()) -> Tokenizer:
-    """A tokenizer of all bytes, with these special tokens."""
+def make_tokenizer(special: Sequence[str] = (), added: Sequence[str] = ()) -> Tokenizer:
+    """A tokenizer of all bytes, with these special tokens and these added ones that are not special."""
     backend = byte_level()
     backend.no_truncation()
     backend.no_padding()
     backend.add_special_tokens([tokenizers.AddedToken(token, special=True) for token in special])
+    backend.add_tokens([tokenizers.AddedToken(token, normalized=False) for token in added])
     return Tokenizer(backend, "<s>", "</s>")
 
 

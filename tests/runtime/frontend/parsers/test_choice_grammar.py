@@ -17,6 +17,7 @@ from kvasir.frontend.parsers.parsed import Tool
 from kvasir.hub.tokenizer import Tokenizer, load_tokenizer
 from runtime.frontend.parsers.grammar_walks import Walker
 from runtime.frontend.parsers.outputs import (
+    MARKS,
     NAMES,
     SPECIAL_TOKENS,
     TOKENIZER,
@@ -28,6 +29,8 @@ from runtime.frontend.parsers.outputs import (
 )
 
 SPECIAL = make_tokenizer(SPECIAL_TOKENS)
+ADDED = make_tokenizer(added=MARKS)
+MIXED = make_tokenizer(MARKS[::2], added=MARKS[1::2])
 SEARCH = Tool(
     "search",
     parameters={
@@ -96,11 +99,13 @@ def walkers() -> dict[str, tuple[Tokenizer, Walker]]:
     return {
         "text": (TOKENIZER, Walker(TOKENIZER)),
         "special": (SPECIAL, Walker(SPECIAL)),
+        "added": (ADDED, Walker(ADDED)),
+        "mixed": (MIXED, Walker(MIXED)),
         "demo": (demo, Walker(demo, demo.eos_token)),
     }
 
 
-@pytest.mark.parametrize("kind", ["text", "special", "demo"])
+@pytest.mark.parametrize("kind", ["text", "special", "added", "mixed", "demo"])
 @pytest.mark.parametrize("name", NAMES)
 def test_forced_outputs_are_valid_calls(name: str, kind: str, walkers: dict[str, tuple[Tokenizer, Walker]]) -> None:
     tokenizer, walker = walkers[kind]
@@ -117,7 +122,7 @@ def test_forced_outputs_are_valid_calls(name: str, kind: str, walkers: dict[str,
     assert complete >= 3
 
 
-@pytest.mark.parametrize("kind", ["text", "special"])
+@pytest.mark.parametrize("kind", ["text", "special", "added", "mixed"])
 @pytest.mark.parametrize("name", NAMES)
 def test_one_call_where_calls_are_not_parallel(
     name: str, kind: str, walkers: dict[str, tuple[Tokenizer, Walker]]
@@ -131,7 +136,7 @@ def test_one_call_where_calls_are_not_parallel(
     assert {check_calls(made, text) for text in texts} == {1}
 
 
-@pytest.mark.parametrize("kind", ["text", "special"])
+@pytest.mark.parametrize("kind", ["text", "special", "added", "mixed"])
 @pytest.mark.parametrize("name", MARKED)
 def test_strict_calls_within_text_are_valid(
     name: str, kind: str, walkers: dict[str, tuple[Tokenizer, Walker]]
@@ -185,9 +190,12 @@ OUTPUTS = {
 }  # fmt: skip
 
 
+@pytest.mark.parametrize("kind", ["special", "added", "mixed"])
 @pytest.mark.parametrize("name", OUTPUTS)
-def test_outputs_as_models_write_them_are_allowed(name: str, walkers: dict[str, tuple[Tokenizer, Walker]]) -> None:
-    tokenizer, walker = walkers["special"]
+def test_outputs_as_models_write_them_are_allowed(
+    name: str, kind: str, walkers: dict[str, tuple[Tokenizer, Walker]]
+) -> None:
+    tokenizer, walker = walkers[kind]
     made = parsers(name, None, tokenizer)
     lark = grammar(made, ToolChoice.REQUIRED)
     assert walker.accepts(lark, OUTPUTS[name])

@@ -9,18 +9,24 @@ from kvasir.frontend.parsers import Parsers, ToolChoice, UnsupportedChoice
 from kvasir.frontend.parsers.parsed import Tool
 from kvasir.hub.tokenizer import Tokenizer
 from runtime.frontend.parsers.grammar_walks import Walker
-from runtime.frontend.parsers.outputs import SPECIAL_TOKENS, TOKENIZER, make_tokenizer, parsers
+from runtime.frontend.parsers.outputs import MARKS, SPECIAL_TOKENS, TOKENIZER, make_tokenizer, parsers
 
 SPECIAL = make_tokenizer(SPECIAL_TOKENS)
+TOKENIZERS = {
+    "text": TOKENIZER,
+    "special": SPECIAL,
+    "added": make_tokenizer(added=MARKS),
+    "mixed": make_tokenizer(SPECIAL_TOKENS[:-2], added=MARKS[-7:]),
+}
 PING = Tool("ping", strict=True)
 ANSWER = Grammar(GrammarKind.JSON_SCHEMA, '{"const": 1}')
 CALL = '<tool_call>\n{"name": "ping", "arguments": {}}\n</tool_call>'
 OPENED, ENDED = "<|assistant|><think>\n", "<think>\n\n</think>\n\n"
 
 
-@pytest.fixture(scope="module", params=["text", "special"])
+@pytest.fixture(scope="module", params=TOKENIZERS)
 def tokenizer(request: pytest.FixtureRequest) -> Tokenizer:
-    return TOKENIZER if request.param == "text" else SPECIAL
+    return TOKENIZERS[request.param]
 
 
 def constraint(
@@ -121,9 +127,9 @@ def test_ebnf_answer_begins_behind_the_reasoning() -> None:
     assert found.reasoning_end
 
 
-def test_harmony_reasons_in_a_message() -> None:
-    walker = Walker(SPECIAL)
-    made = parsers("openai", None, SPECIAL)
+def test_harmony_reasons_in_a_message(tokenizer: Tokenizer) -> None:
+    walker = Walker(tokenizer)
+    made = parsers("openai", None, tokenizer)
     final, analysis = "<|channel|>final<|message|>", "<|channel|>analysis<|message|>Hm.<|end|><|start|>assistant"
     answered = text_of(constraint(made, answer=ANSWER))
     assert walker.accepts(answered, f"{final}1")
@@ -131,7 +137,7 @@ def test_harmony_reasons_in_a_message() -> None:
     assert not walker.allows(answered, f"{analysis}{final}2")
     budgeted = constraint(made, answer=ANSWER, budget=3)
     assert budgeted is not None
-    assert budgeted.reasoning_end == (SPECIAL.backend.token_to_id("<|end|>"),)
+    assert budgeted.reasoning_end == tuple(tokenizer.encode("<|end|>", add_special_tokens=False))
     assert walker.accepts(text_of(budgeted), f"<|start|>assistant{final}1")
 
 

@@ -41,8 +41,8 @@ class Layout:
     """JSON_OBJECT: the key that the model uses. "arguments" and "parameters" are read in any case."""
     first: str = ""
     """The character with which this layout begins, and the next ones of the format do not. "": any."""
-    special_token: str = ""
-    """A grammar uses this layout only if the tokenizer has this special token. "": always."""
+    token: str = ""
+    """A grammar uses this layout only if the tokenizer has this added token, special or not. "": always."""
 
     @property
     def takes_several(self) -> bool:
@@ -56,7 +56,7 @@ class ToolFormat:
     name: str
     """As in vLLM's --tool-call-parser."""
     layouts: tuple[Layout, ...]
-    """The parser takes the one whose `first` comes next; a grammar the first one whose special token exists."""
+    """The parser takes the one whose `first` comes next; a grammar the first one whose token exists."""
     openings: tuple[str, ...] = ()
     """Marks that begin a section of calls. A grammar uses the first one."""
     bare: bool = False

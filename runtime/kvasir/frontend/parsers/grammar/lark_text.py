@@ -2,7 +2,7 @@
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 from typing import Any
 
 from kvasir.client.input.lark_literals import literal as quoted
@@ -12,9 +12,11 @@ from kvasir.grammar_bounds.json_options import COMPACT_JSON
 class LarkText:
     """The rules of one grammar."""
 
-    def __init__(self, special_tokens: Mapping[str, int]) -> None:
-        """`special_tokens`: those of the tokenizer that are not text, with their ids."""
+    def __init__(self, special_tokens: Mapping[str, int], text_tokens: Set[str] = frozenset()) -> None:
+        """`special_tokens`: those of the tokenizer that are not text, with their ids. `text_tokens`: the other
+        added tokens."""
         self._special = special_tokens
+        self._text_tokens = text_tokens
         names = sorted(filter(None, special_tokens), key=len, reverse=True)
         self._split = re.compile(f"({'|'.join(map(re.escape, names))})") if names else None
         self._rules: dict[tuple[str, str, str], str] = {}
@@ -39,6 +41,10 @@ class LarkText:
     def is_special(self, text: str) -> bool:
         """Return whether this text is one special token."""
         return text in self._special
+
+    def is_token(self, text: str) -> bool:
+        """Return whether this text is one added token, special or not."""
+        return text in self._special or text in self._text_tokens
 
     def json(self, schema: Mapping[str, Any], options: Mapping[str, Any] = COMPACT_JSON) -> str:
         """Return an expression for JSON of this schema. `options`: llguidance's, for whitespace. By default it is

@@ -46,6 +46,7 @@ class ConstraintMaker:
         self._special: Mapping[str, int] = {
             token.content: token_id for token_id, token in added.items() if token.special
         }
+        self._text_tokens = frozenset(token.content for token in added.values() if not token.special)
 
     def constraint(self, choice: Choice, phase: Phase, thinking_budget: int | None) -> OutputConstraint | None:
         """Return what the engine has to enforce, or None. Raises UnsupportedChoice."""
@@ -78,7 +79,7 @@ class ConstraintMaker:
 
     def _embedded(self, choice: Choice, phase: Phase) -> Grammar | None:
         """Return a grammar with the reasoning in it, for a model that may reason or not."""
-        lark = LarkText(self._special)
+        lark = LarkText(self._special, self._text_tokens)
         reasoning = self._formats.reasoning
         if phase is not Phase.EITHER or reasoning is None:
             return None
@@ -103,7 +104,7 @@ class ConstraintMaker:
         is_harmony = isinstance(self._formats.tools, HarmonyFormat)
         if not is_harmony and not self._needs_rules(choice):
             return choice.answer
-        lark = LarkText(self._special)
+        lark = LarkText(self._special, self._text_tokens)
         content = self._content(lark, choice)
         if content is None:
             return None

@@ -40,7 +40,7 @@ class SectionRules:
     def calls_only(self) -> str:
         """Return an expression for an output that is a call, or with `parallel` one or more."""
         lark, described = self._lark, self._format
-        marks = [mark for mark in described.openings if lark.is_special(mark)] or list(described.openings[-1:])
+        marks = [mark for mark in described.openings if lark.is_token(mark)] or list(described.openings[-1:])
         choices = []
         for mark in marks:
             section = self._marked(mark)
@@ -119,5 +119,5 @@ def _first(layout: Layout) -> str:
 
 def _written_layout(lark: LarkText, described: ToolFormat) -> Layout:
     """Return the layout that a model with this tokenizer writes."""
-    fitting = [each for each in described.layouts if not each.special_token or lark.is_special(each.special_token)]
+    fitting = [each for each in described.layouts if not each.token or lark.is_token(each.token)]
     return (fitting or described.layouts)[0]
