@@ -20,7 +20,7 @@ class ChatConfig:
     chat_template_content_format: str = option(
         "auto",
         "how the template gets a message's content: as one text (string), or as a list of parts (openai) "
-        "[default: openai if the template loops over the content]",
+        "[default: what the template reads, for each role]",
         choices=("auto", "string", "openai"),
     )
     default_chat_template_kwargs: str = option(

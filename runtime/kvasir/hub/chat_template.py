@@ -7,9 +7,11 @@ Renders what transformers' apply_chat_template renders; tests compare them.
 
 import json
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from datetime import datetime
 from itertools import islice
 from pathlib import Path
+from time import thread_time
 from typing import Any, Final, NoReturn
 
 import jinja2
@@ -19,14 +21,17 @@ from jinja2.ext import Extension
 from jinja2.parser import Parser
 
 from kvasir.hub.chat_template_sandbox import BoundedSandbox, TemplateTooCostly, budget_of
-from kvasir.hub.content_format import loops_over_content
 from kvasir.hub.hub_errors import HubError
+from kvasir.hub.message_forms import Message, find_forms
 from kvasir.hub.reading import read_bytes, read_json_if_any
 from kvasir.hub.tokenizer_files import read_tokenizer_config
 
 RENDER_SECONDS: Final = 1.0
 """CPU time of a rendering. A chat of 1,000 messages takes 0.02 s."""
 MAX_CHARACTERS: Final = 2**28
+TRIALS_SECONDS: Final = 0.3
+"""CPU time of all short conversations that are rendered when the template is loaded: mostly 2 to 10 ms."""
+TRIAL_CHARACTERS: Final = 2**20
 
 _END_MARK = "CONTINUE_FINAL_MESSAGE_TAG "
 """Put behind a message to find its end; transformers uses the same."""
@@ -47,8 +52,6 @@ class ChatTemplate:
         """`special_tokens` are the template's variables bos_token, eos_token, ... Raises HubError."""
         environment = _environment()
         try:
-            self.loops_over_content = loops_over_content(environment.parse(text))
-            """It expects a message's content as a list of parts."""
             self._template = environment.from_string(text)
         except jinja2.TemplateSyntaxError as error:
             raise HubError(f"{where} is not a Jinja template, line {error.lineno}: {error.message}") from None
@@ -56,6 +59,15 @@ class ChatTemplate:
             raise HubError(f"{where} cannot be compiled: {type(error).__name__}: {error}") from None
         self.text = text
         self._special_tokens = dict(special_tokens)
+        end = thread_time() + TRIALS_SECONDS
+
+        def tried(messages: Sequence[Message], tools: Any) -> str | None:
+            with suppress(ChatTemplateError):
+                return self.render(messages, end - thread_time(), TRIAL_CHARACTERS, tools=tools)
+            return None
+
+        self.forms = find_forms(tried)
+        """How it takes messages."""
 
     @classmethod
     def load(cls, path: Path) -> "ChatTemplate | None":
@@ -84,10 +96,13 @@ class ChatTemplate:
         if "messages" in kwargs:
             raise ChatTemplateError("messages is the conversation itself and cannot be given as a further variable")
         variables: dict[str, Any] = {"tools": None, "documents": None, **self._special_tokens, **kwargs}
-        # Templates ask whether a key is there; an API's null means that it is not.
-        present = [{key: value for key, value in message.items() if value is not None} for message in messages]
+        # Templates ask whether a key is there; an API's null means that it is not. Some ask for a null content.
+        present = [
+            {key: value for key, value in message.items() if value is not None or key == "content"}
+            for message in messages
+        ]
         if continue_final_message:
-            present[-1] |= {"content": _marked(present[-1]["content"])}
+            present[-1] |= {"content": _marked(present[-1].get("content"))}
         try:
             with budget_of(seconds, characters):
                 text = self._template.render(
@@ -100,10 +115,10 @@ class ChatTemplate:
         return _up_to_mark(text) if continue_final_message else text
 
 
-def _marked(content: str | list[dict[str, str]]) -> str | list[dict[str, str]]:
+def _marked(content: str | list[dict[str, str]] | None) -> str | list[dict[str, str]]:
     """Return a content with the mark at the end of its text."""
-    if isinstance(content, str):
-        return content + _END_MARK
+    if content is None or isinstance(content, str):
+        return (content or "") + _END_MARK
     if not content:
         return [{"type": "text", "text": _END_MARK}]
     return [*content[:-1], {**content[-1], "text": content[-1]["text"] + _END_MARK}]

@@ -6,6 +6,7 @@ A model without any gets the messages joined by line breaks, as a base model wou
 import json
 import logging
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, Final
@@ -15,6 +16,7 @@ from kvasir.config.chat_settings import ChatConfig
 from kvasir.config.options import ConfigError
 from kvasir.hub.chat_template import MAX_CHARACTERS, RENDER_SECONDS, ChatTemplate
 from kvasir.hub.hub_errors import HubError
+from kvasir.hub.message_forms import PARTS_ONLY
 from kvasir.hub.tokenizer_files import read_tokenizer_config
 
 log = logging.getLogger(__name__)
@@ -32,6 +34,8 @@ MAX_TEMPLATE_CHARACTERS: Final = 64 * 1024
 """Of a request's template: compiling takes seconds for megabytes."""
 REQUEST_TEMPLATES: Final = 32
 """Compiled templates of requests that are kept."""
+_CONTENTS: Final = {"auto": None, "string": {}, "openai": PARTS_ONLY}
+"""Forms of contents by --chat-template-content-format; None: those that the template takes."""
 
 
 class ChatTemplates:
@@ -48,7 +52,7 @@ class ChatTemplates:
         """There is no template: the tokenizer adds its special tokens to the text itself."""
         self._template = template or ChatTemplate(PLAIN, {})
         self._special_tokens = dict(special_tokens or {})
-        self._format = config.chat_template_content_format
+        self._contents = _CONTENTS[config.chat_template_content_format]
         self._variables = _default_variables(config.default_chat_template_kwargs)
         self._trusts_requests = config.trust_request_chat_template
         self._plain_logged = False
@@ -88,12 +92,10 @@ class ChatTemplates:
         template = self._template if chat_template is None else self._of_request(chat_template)
         if template is self._template and self.is_plain:
             self._log_plain()
-        wants_parts = not self.is_plain_for(chat_template) and (
-            template.loops_over_content if self._format == "auto" else self._format == "openai"
-        )
-        form = _parts_of if wants_parts else _text_in
-        shaped = [{**message, "content": form(message.get("content"))} for message in messages]
-        return template.render(shaped, seconds, characters, **{**self._variables, **variables})
+        forms = template.forms
+        if self._contents is not None and not self.is_plain_for(chat_template):
+            forms = replace(forms, contents=self._contents)
+        return template.render(forms.applied(messages), seconds, characters, **{**self._variables, **variables})
 
     def is_plain_for(self, chat_template: str | None) -> bool:
         """Whether a request with this template gets its messages joined, without a template."""
@@ -125,17 +127,6 @@ class ChatTemplates:
                 "this model has no chat template: the messages of chats are joined by line breaks; "
                 "--chat-template gives it one"
             )
-
-
-def _text_in(content: Any) -> Any:
-    """Return a content of several texts as one; any other as it is."""
-    if not isinstance(content, list):
-        return content
-    return "\n".join(part["text"] for part in content)
-
-
-def _parts_of(content: Any) -> Any:
-    return [{"type": "text", "text": content}] if isinstance(content, str) else content
 
 
 def _text_of(given: str) -> str:
