@@ -155,6 +155,8 @@ def without_effect(config: EngineConfig, device: DeviceFacts) -> list[str]:
     """Return a sentence for each option that this device ignores."""
     sentences = []
     if device.kind == "cpu":
+        if config.device.dtype == "float16":
+            sentences.append(f"--dtype float16 is for GPUs: this CPU computes in {_half_on_cpu(device)}")
         if config.cache.gpu_memory_utilization != CacheConfig.gpu_memory_utilization:
             sentences.append(
                 "--gpu-memory-utilization has no effect on a CPU: --kv-cache-memory-bytes is the KV cache's memory"
@@ -206,12 +208,14 @@ def _threads(config: EngineConfig, model: ModelFacts, device: DeviceFacts) -> in
 
 
 def _dtype(asked: str, of_model: str, device: DeviceFacts) -> str:
-    if asked != "auto":
-        if asked == "float16" and device.kind == "cpu":
-            raise ConfigError("--dtype float16 is not supported on CPU: choose bfloat16 or float32")
-        return asked
-    if of_model == "float32" or device.kind != "cpu":
-        return of_model
+    wanted = of_model if asked == "auto" else asked
+    if device.kind != "cpu" or wanted == "float32" or asked == "bfloat16":
+        return wanted
+    return _half_on_cpu(device)
+
+
+def _half_on_cpu(device: DeviceFacts) -> str:
+    """Return the precision on a CPU for 16 bits; float16 has no fast products there."""
     return "bfloat16" if device.fast_bfloat16 else "float32"
 
 

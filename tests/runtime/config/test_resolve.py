@@ -199,10 +199,14 @@ def test_a_worker_timeout_that_no_step_can_have_is_refused(seconds: float, reaso
         ExecutorConfig(worker_timeout=seconds)
 
 
-def test_float16_on_cpu_is_refused() -> None:
+@pytest.mark.parametrize(("fast", "dtype"), [(True, "bfloat16"), (False, "float32")])
+def test_float16_on_a_cpu_is_computed_as_the_cpu_can(fast: bool, dtype: str) -> None:
     config = EngineConfig(ModelConfig("demo://"), device=DeviceConfig(dtype="float16"))
-    with pytest.raises(ConfigError, match="choose bfloat16 or float32"):
-        resolve_engine(config, MODEL, CPU)
+    cpu = dataclasses.replace(CPU, fast_bfloat16=fast)
+    assert resolve_engine(config, MODEL, cpu).dtype == dtype
+    assert without_effect(config, cpu) == [f"--dtype float16 is for GPUs: this CPU computes in {dtype}"]
+    assert resolve_engine(config, MODEL, GPU).dtype == "float16"
+    assert without_effect(config, GPU) == []
 
 
 def test_a_rank_must_be_below_the_number_of_ranks() -> None:
