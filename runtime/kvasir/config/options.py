@@ -213,7 +213,7 @@ def _checked(field: dataclasses.Field[Any], value: object) -> Any:
         raise ConfigError(f"{field.name} takes a value, and got {value}")
     try:
         parsed = meta["parse"](json.dumps(value) if isinstance(value, dict) else str(value))
-    except ValueError as error:
+    except (ValueError, TypeError) as error:  # TypeError: of a dict that JSON cannot have
         raise ConfigError(f"{field.name}: {error}") from error
     if meta["choices"] and parsed not in meta["choices"]:
         raise ConfigError(f"{field.name}: {parsed!r} is not one of {', '.join(meta['choices'])}")

@@ -84,8 +84,8 @@ def parse_length(text: str) -> int | None:
 
 
 def parse_dtype(text: str) -> str:
-    """A precision; half is float16 and float is float32."""
-    return {"half": "float16", "float": "float32"}.get(text, text)
+    """A precision; half is float16, float is float32, and torch's own names are known."""
+    return {"half": "float16", "float": "float32"}.get(text, text.removeprefix("torch."))
 
 
 def parse_switch(text: str) -> str:

@@ -8,13 +8,13 @@ so that the parser reports them.
 import argparse
 import json
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
 
 from kvasir.config.vllm.config_file import words_of_file
 from kvasir.config.vllm.given_options import GivenOption, Word, split_words, vllm_options
-from kvasir.config.vllm.verdicts import IGNORED, MAPPED, NEUTRAL, READ, REFUSED, VALUES
+from kvasir.config.vllm.verdicts import IGNORED, MAPPED, NEUTRAL, READ, REFUSED, UNSET, VALUES
 
 _ELSEWHERE: Final = "is not an option of this command: see kvasir serve --help"
 _SECRETS: Final = ("--api-key", "--hf-token")
@@ -46,10 +46,8 @@ def rewrite(words: Sequence[str], own: Mapping[str, argparse.Action]) -> Rewritt
     for word in given:
         if isinstance(word, str):
             result.words.append(word)
-        elif word.name in own:
-            result.words += _own(word, own[word.name]).words()
-        else:
-            result.words += _rewritten(word, own, result.notes)
+        elif (option := taken(word, own, result.notes)) is not None:
+            result.words += _own(option, own[option.name]).words()
     return result
 
 
@@ -112,10 +110,10 @@ def _with_model_first(given: list[Word]) -> list[Word]:
     if model in rest:
         rest.remove(model)
     named: list[Word] = []
-    if "--revision" in options and _is_repository(model):
-        if "--served-model-name" not in options:
-            named = [GivenOption("--served-model-name", (model,))]
-        model = f"{model}@{options['--revision'].values[0]}"
+    if "--revision" in options:
+        named_by, model = model, at_revision(model, options["--revision"].values[0])
+        if model != named_by and "--served-model-name" not in options:
+            named = [GivenOption("--served-model-name", (named_by,))]
     return [model, *named, *(_tokenizer_at(word, options) for word in rest)]
 
 
@@ -123,15 +121,14 @@ def _tokenizer_at(word: Word, options: Mapping[str, GivenOption]) -> Word:
     revision = options.get("--tokenizer-revision")
     if isinstance(word, str) or word.name != "--tokenizer" or not (revision and revision.values and word.values):
         return word
-    source = word.values[0]
-    return replace(word, values=(f"{source}@{revision.values[0]}",)) if _is_repository(source) else word
+    return replace(word, values=(at_revision(word.values[0], revision.values[0]),))
 
 
-def _is_repository(source: str) -> bool:
-    """Return whether a model comes from the hub without a revision: only such a model can get one."""
+def at_revision(source: str, revision: str) -> str:
+    """Return the source with the revision, if it is a repository of the hub that has none yet."""
     if source.startswith(("/", "./", "../", "~")) or "@" in source or os.path.exists(source):
-        return False
-    return source.startswith("hf://") or "://" not in source
+        return source
+    return f"{source}@{revision}" if source.startswith("hf://") or "://" not in source else source
 
 
 def _own(option: GivenOption, action: argparse.Action) -> GivenOption:
@@ -150,19 +147,21 @@ def _own(option: GivenOption, action: argparse.Action) -> GivenOption:
     return replace(option, values=values)
 
 
-def _rewritten(option: GivenOption, own: Mapping[str, argparse.Action], notes: list[str]) -> list[str]:
-    """Return the words for an option that the parser does not have under this name."""
+def taken(option: GivenOption, own: Container[str], notes: list[str]) -> GivenOption | None:
+    """Return the option under its name here, or None if it changes nothing. Raises ValueError if it is rejected."""
     name, is_off = option.name, option.name not in vllm_options()
+    if name in own:
+        return None if name in UNSET and option.values == (UNSET[name],) else option
     if is_off:
         name = "--" + name.removeprefix("--no-")
     written = name if name in _SECRETS else " ".join((name, *filter(None, option.values)))
     if (mapped := MAPPED.get(name)) and _switched(mapped, is_off) in own:
-        return replace(option, name=_switched(mapped, is_off)).words()
+        return replace(option, name=_switched(mapped, is_off))
     if name in IGNORED:
         notes.append(f"{option.name if is_off else written} has no effect: {IGNORED[name]}")
-        return []
+        return None
     if is_off or " ".join(option.values) in NEUTRAL.get(name, ()):
-        return []
+        return None
     raise ValueError(f"{written}: {REFUSED.get(name, _ELSEWHERE)}")
 
 

@@ -225,6 +225,11 @@ NEUTRAL: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
 )
 """Values of rejected options that ask for what Kvasir does anyway, and are accepted."""
 
+UNSET: Final[Mapping[str, str]] = MappingProxyType(
+    {"--long-prefill-token-threshold": "0", "--worker-cls": "auto", "--worker-extension-cls": ""}
+)
+"""Options of the same name here → the value by which vLLM means that it is not set."""
+
 VALUES: Final[Mapping[str, Mapping[str, str]]] = MappingProxyType(
     {
         "--log-level": {"trace": "debug", "critical": "error"},

@@ -10,7 +10,7 @@ from kvasir.cli import bench, engine, frontend, run_batch, serve
 from kvasir.config.options import OptionParser
 from kvasir.config.vllm.arguments import Rewritten, rewrite
 from kvasir.config.vllm.given_options import vllm_options
-from kvasir.config.vllm.verdicts import IGNORED, MAPPED, NEUTRAL, READ, REFUSED
+from kvasir.config.vllm.verdicts import IGNORED, MAPPED, NEUTRAL, READ, REFUSED, UNSET
 
 OWN = serve.parser()._option_string_actions
 
@@ -31,6 +31,7 @@ def test_every_option_of_vllm_has_exactly_one_verdict() -> None:
     assert not {*MAPPED, *IGNORED, *REFUSED, *READ} - set(vllm_options())
     assert not {*MAPPED, *IGNORED, *REFUSED} & OWN.keys(), "they have the same name here now: remove their verdicts"
     assert set(NEUTRAL) <= set(REFUSED)
+    assert set(UNSET) <= engine.parser()._option_string_actions.keys() & set(vllm_options())
     assert set(MAPPED.values()) <= set(OWN)
 
 
@@ -248,3 +249,9 @@ def test_a_wrong_number_of_tokens_is_told_with_accepted_forms(
     assert (
         "is not a number of tokens: give one such as 32768, 32k (32,000) or 32K (32,768)" in capsys.readouterr().err
     )
+
+
+@pytest.mark.parametrize("name", UNSET)
+def test_a_value_for_not_set_in_vllm_leaves_the_option_out(name: str) -> None:
+    assert rewritten("demo://", f"{name}={UNSET[name]}").words == ["demo://"]
+    assert rewritten("demo://", name, "7").words == ["demo://", name, "7"]
