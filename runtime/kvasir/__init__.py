@@ -1,18 +1,45 @@
 """Kvasir: serves large language models on Kubernetes. `LLM` runs a model in this process (see kvasir.offline)."""
 
+import sys
+
 __version__ = "0.1.0"
 
-__all__ = ["LLM", "CompletionOutput", "Logprob", "RequestOutput", "SamplingParams", "StructuredOutputsParams"]
+__all__ = [
+    "LLM",
+    "AsyncEngineArgs",
+    "AsyncLLM",
+    "AsyncLLMEngine",
+    "BeamSearchParams",
+    "CompletionOutput",
+    "EngineArgs",
+    "LLMEngine",
+    "Logprob",
+    "RequestOutput",
+    "RequestOutputKind",
+    "SamplingParams",
+    "StructuredOutputsParams",
+    "TextPrompt",
+    "TokensPrompt",
+]
 
 TYPE_CHECKING = False  # importing typing would take more time than the rest of this module
 if TYPE_CHECKING:
     from kvasir.offline import (
         LLM,
+        AsyncEngineArgs,
+        AsyncLLM,
+        AsyncLLMEngine,
+        BeamSearchParams,
         CompletionOutput,
+        EngineArgs,
+        LLMEngine,
         Logprob,
         RequestOutput,
+        RequestOutputKind,
         SamplingParams,
         StructuredOutputsParams,
+        TextPrompt,
+        TokensPrompt,
     )
 
 
@@ -28,3 +55,18 @@ def __getattr__(name: str) -> object:
     except ModuleNotFoundError as error:
         advice = "pip install 'kvasir-serve[frontend,engine]'"
         raise ImportError(f"kvasir.{name} needs the package {error.name}: {advice}", name=error.name) from error
+
+
+class _VLLMPaths:
+    """Finds modules that only vLLM has, for programs whose imports were changed from vllm to kvasir."""
+
+    @staticmethod
+    def find_spec(name: str, path: object = None, target: object = None) -> object:
+        if not name.startswith("kvasir."):
+            return None
+        from kvasir.vllm_paths import spec_of
+
+        return spec_of(name)
+
+
+sys.meta_path.append(_VLLMPaths)  # type: ignore[arg-type]  # the last one: it is asked for missing modules only

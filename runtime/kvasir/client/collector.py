@@ -79,8 +79,9 @@ class Collector:
         return self._pop()
 
     def take_now(self) -> Delta | None:
-        """Return the new output, or None if there is none. Raises the exception given to `fail`."""
-        if self._readable:
+        """Return the new output, also tokens without complete text, or None if there is none. Raises the exception
+        given to `fail`."""
+        if self._readable or self._token_ids:
             return self._pop()
         if self._error is not None:
             raise self._error

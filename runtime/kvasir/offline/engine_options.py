@@ -1,9 +1,18 @@
-"""The options of `LLM`: those of `kvasir engine`, as keyword arguments with underscores."""
+"""The options of `LLM`: those of `kvasir engine` and of vLLM's `LLM`, as keyword arguments with underscores.
 
-from collections.abc import Mapping
+config/vllm/verdicts.py decides what becomes of an option of vLLM, as on the command line.
+"""
+
+import json
+import logging
+import re
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any, Final
 
 from kvasir.config.advice import for_option
+from kvasir.config.chat_settings import ChatConfig
 from kvasir.config.options import ConfigError, flag_of, from_values, names_of
 from kvasir.config.settings import (
     CacheConfig,
@@ -13,24 +22,114 @@ from kvasir.config.settings import (
     ModelConfig,
     SchedulerConfig,
 )
-from kvasir.config.vllm.arguments import advice_for_options
+from kvasir.config.vllm.arguments import advice_for_options, at_revision, taken
+from kvasir.config.vllm.given_options import GivenOption, vllm_options
+from kvasir.config.vllm.verdicts import READ, REFUSED
 
-_SECTIONS: Final = (DeviceConfig, CacheConfig, SchedulerConfig, ExecutorConfig)
-_OF_MODEL: Final = tuple(name for name in names_of(ModelConfig) if name != "served_model_name")
-_NAMES: Final = (*_OF_MODEL, *(name for section in _SECTIONS for name in names_of(section)))
+log = logging.getLogger(__name__)
+
+SECTIONS: Final = (DeviceConfig, CacheConfig, SchedulerConfig, ExecutorConfig)
+NOT_OF_THE_MODEL: Final = ("served_model_name",)
+_OF_CHATS: Final = ("chat_template", "chat_template_content_format", "default_chat_template_kwargs")
+_NAMES: Final = (
+    *(name for name in names_of(ModelConfig) if name not in NOT_OF_THE_MODEL),
+    *(name for section in SECTIONS for name in names_of(section)),
+    *_OF_CHATS,
+)
+_REVISIONS: Final = ("revision", "tokenizer_revision")
+_FLAGS: Final = frozenset(map(flag_of, _NAMES))
+_NO_SERVER: Final = "an LLM has no server"
+_FLAG: Final = re.compile(r"--(?:no-)?([a-z][a-z0-9-]*[a-z0-9])")
 
 
-def engine_config(model: str, options: Mapping[str, Any]) -> EngineConfig:
-    """Return the settings of an engine of this model. Raises ConfigError for an option that cannot be used."""
-    for name in options:
-        if name not in _NAMES:
-            flag = flag_of(name)
-            advice = for_option(flag, [flag_of(known) for known in _NAMES], advice_for_options())
-            raise ConfigError(f"LLM has no option {name}{advice}")
-    return EngineConfig(
-        model=from_values(ModelConfig, options, source=model),
-        device=from_values(DeviceConfig, options),
-        cache=from_values(CacheConfig, options),
-        scheduler=from_values(SchedulerConfig, options),
-        executor=from_values(ExecutorConfig, options),
+@dataclass(frozen=True)
+class LLMOptions:
+    """What the arguments of an `LLM` ask for."""
+
+    engine: EngineConfig
+    chats: ChatConfig
+    has_metrics: bool
+
+
+def read_options(model: str, options: Mapping[str, Any]) -> LLMOptions:
+    """Return the settings of an LLM with this model. Raises ConfigError.
+
+    Options of vLLM that change nothing are logged.
+    """
+    options = dict(options)
+    has_metrics = options.pop("disable_log_stats", None) is False
+    values: dict[str, Any] = {}
+    for name, value in options.items():
+        if name in _REVISIONS or (value is None and (name in _NAMES or flag_of(name) in vllm_options())):
+            continue
+        if (used := _used(name, value)) is not None:
+            values[used] = value.__name__ if isinstance(value, type) else value
+    source = _at(model, options.get("revision"))
+    if "tokenizer" in values:
+        values["tokenizer"] = _at(values["tokenizer"], options.get("tokenizer_revision"))
+    config = EngineConfig(
+        model=from_values(ModelConfig, values, source=source),
+        device=from_values(DeviceConfig, values),
+        cache=from_values(CacheConfig, values),
+        scheduler=from_values(SchedulerConfig, values),
+        executor=from_values(ExecutorConfig, values),
     )
+    chats = from_values(ChatConfig, values, trust_request_chat_template=True)
+    return LLMOptions(config, chats, has_metrics)
+
+
+@contextmanager
+def python_names() -> Iterator[None]:
+    """Write the names of options in a ConfigError as keyword arguments."""
+    try:
+        yield
+    except ConfigError as error:
+        error.args = (_in_python(str(error)),)
+        raise
+
+
+def _in_python(text: str) -> str:
+    def name_of(match: re.Match[str]) -> str:
+        is_known = {match[0], "--" + match[1]} & {*_FLAGS, *vllm_options()}
+        return match[0][2:].replace("-", "_") if is_known else match[0]
+
+    return _FLAG.sub(name_of, text)
+
+
+def _used(name: str, value: object) -> str | None:
+    """Return the name of the option here; None if the value changes nothing. Raises ConfigError."""
+    flag = flag_of(name)
+    if flag not in _FLAGS and flag not in vllm_options():
+        raise ConfigError(f"LLM has no option {name}{for_option(flag, _FLAGS, advice_for_options())}")
+    if name == "compilation_config" and isinstance(value, int):
+        flag = "--optimization-level"
+    notes: list[str] = []
+    given = _given(flag, value)
+    try:
+        found = taken(given, _FLAGS, notes)
+    except ValueError as error:
+        if flag in REFUSED or flag in READ:
+            raise ConfigError(f"LLM: {error}") from None
+        if flag == "--data-parallel-size" and value != 1:
+            raise ConfigError(
+                f"LLM: data_parallel_size {value}: an LLM has one engine; start one LLM in each of several "
+                "processes, or kvasir serve -dp"
+            ) from None
+        notes.append(f"{name} has no effect: {_NO_SERVER}")
+        found = None
+    for note in notes:
+        log.warning("LLM: %s", _in_python(note))
+    return None if found is None else found.name.removeprefix("--").replace("-", "_")
+
+
+def _given(flag: str, value: object) -> GivenOption:
+    """Return the option as the command line has it."""
+    if value is True or value is False:
+        return GivenOption(flag if value else "--no-" + flag[2:]) if flag not in _FLAGS else GivenOption(flag)
+    if isinstance(value, list | dict | tuple):
+        return GivenOption(flag, (json.dumps(value, default=str),))
+    return GivenOption(flag, (f"{value:g}" if isinstance(value, float) else str(value),))
+
+
+def _at(source: str, revision: object) -> str:
+    return source if revision is None else at_revision(source, str(revision))

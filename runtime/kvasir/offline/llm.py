@@ -1,64 +1,31 @@
 """`LLM`: generates text with a model in this process."""
 
 import itertools
-import random
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from functools import partial
 from types import TracebackType
-from typing import Any, Final, NotRequired, Self, TypedDict
+from typing import Any, Final, Self
 
-import msgspec
-
-from kvasir.client.input.chat_templates import ChatTemplates
-from kvasir.client.input.input_processor import InputProcessor, Prompted
-from kvasir.client.live_request import LiveRequest
-from kvasir.client.text.detokenizer import Detokenizer
-from kvasir.client.text.stop_strings import StopSearch
-from kvasir.constraint import OutputConstraint
-from kvasir.executor.torchrun.launched_rank import shows_results
-from kvasir.frontend.endpoints.chat.request import ChatRequest
-from kvasir.frontend.endpoints.request_body import parse
-from kvasir.frontend.errors import ApiError
-from kvasir.hub.located_model import read_model
-from kvasir.hub.source import fetch, normalise
-from kvasir.hub.tokenizer import load_tokenizer
 from kvasir.observability.progress import progress_bar
-from kvasir.offline.engine_options import engine_config
-from kvasir.offline.offline_engine import start_engine
+from kvasir.offline.beam_search import BeamSearches, BeamSearchOutput, BeamSearchParams
+from kvasir.offline.llm_engine import LLMEngine, check_lora
+from kvasir.offline.metric_values import Metric
+from kvasir.offline.request_builder import PreparedRequest, Prompt, PromptOptions, for_each, listed, prepared
 from kvasir.offline.request_output import RequestOutput, request_output
 from kvasir.offline.sampling_params import SamplingParams
 from kvasir.worker.worker_calls import WorkerCall
 
-
-class TextPrompt(TypedDict):
-    """A prompt as text; the model's special tokens are added."""
-
-    prompt: str
-
-
-class TokensPrompt(TypedDict):
-    """A prompt as token ids. `prompt` is only returned with the output."""
-
-    prompt_token_ids: Sequence[int]
-    prompt: NotRequired[str]
-
-
-Prompt = str | TextPrompt | TokensPrompt
 Message = Mapping[str, Any]
 
-_KEYS: Final = frozenset({"prompt", "prompt_token_ids"})
-
-
-@dataclass(frozen=True)
-class _Request:
-    """One prompt of a call, ready for the engine."""
-
-    prompt: str | None
-    prompted: Prompted
-    n: int
+_POOLING: Final = "models that do not generate text are not supported yet"
+_NOT_YET: Final = {
+    **dict.fromkeys(("encode", "embed", "classify", "score", "reward"), _POOLING),
+    **dict.fromkeys(("sleep", "wake_up"), "a sleep mode is not supported yet: close() frees the memory"),
+    "apply_model": "functions are not sent to workers: see collective_rpc",
+}
+"""Methods of vLLM that are not there → the reason."""
 
 
 class LLM:
@@ -70,87 +37,122 @@ class LLM:
 
     def __init__(self, model: str, **engine_options: Any) -> None:
         """`model`: hf://org/name[@revision], a directory, or demo://. `engine_options`: those of `kvasir engine`
-        for device, KV cache, scheduler and workers, with underscores, for example `max_model_len=4096`.
+        for device, KV cache, scheduler and workers, with underscores, for example `max_model_len=4096`, and vLLM's.
 
         Raises ConfigError (a ValueError) for options and models that cannot be used, ModelLoadError, and
         FailureError if a worker process fails.
         """
-        config = engine_config(model, engine_options)
-        self._shown = shows_results(config.executor)
-        with progress_bar(f"fetching {model}", in_bytes=True, shown=self._shown) as progress:
-            path = fetch(
-                normalise(model),
-                weights=config.device.load_format != "dummy",
-                download_dir=config.model.download_dir,
-                progress=progress,
-            )
-        info = read_model(config.model, path)
-        tokenizer, templates = load_tokenizer(info.tokenizer_path), ChatTemplates.load(info.tokenizer_path)
-        self._detokenizer = Detokenizer(tokenizer)
-        engine = self._engine = start_engine(config, info)
-        self._input = InputProcessor(
-            info,
-            tokenizer,
-            templates,
-            lambda: engine.settings.max_model_len,
-            max_queued=1,
-            takes_priority=lambda: engine.settings.scheduling_policy == "priority",
-        )
+        self.llm_engine = LLMEngine(model, **engine_options)
+        self._engine = self.llm_engine.engine
+        self._builder = self.llm_engine.builder
         self._numbers = itertools.count()
-        seed = engine.seed if config.model.seed is None else config.model.seed
-        self._seeds = None if seed is None else random.Random(seed)
         self._running = threading.Lock()
-        self._closed = False
+
+    @classmethod
+    def from_engine_args(cls, engine_args: Any) -> Self:
+        """Return the LLM with these EngineArgs."""
+        return cls(**vars(engine_args))
+
+    def __getattr__(self, name: str) -> Any:
+        reason = f": {_NOT_YET[name]}" if name in _NOT_YET else ""
+        raise AttributeError(f"LLM has no attribute {name!r}{reason}")
 
     def generate(
         self,
         prompts: Prompt | Sequence[Prompt],
         sampling_params: SamplingParams | Sequence[SamplingParams] | None = None,
         *,
-        use_tqdm: bool = True,
+        use_tqdm: bool | Callable[..., Any] = True,
+        lora_request: None = None,
+        priority: Sequence[int] | None = None,
+        tokenization_kwargs: Mapping[str, Any] | None = None,
     ) -> list[RequestOutput]:
         """Continue each prompt: a text, {"prompt": text} or {"prompt_token_ids": [...]}; one, or a list of them.
 
         `sampling_params`: for all prompts, or one for each. `use_tqdm`: show progress if standard error is a
-        terminal. Raises ValueError for a prompt or parameters that cannot be used, before anything is computed.
+        terminal. `priority`: of each prompt, smallest first, with scheduling_policy="priority". An output ends at
+        the end of the context. Raises ValueError for a prompt or parameters that cannot be used, before anything is
+        computed.
         """
-        several = _listed(prompts)
-        asked = _for_each(sampling_params, len(several))
+        check_lora(lora_request)
+        several = listed(prompts)
+        asked = for_each(sampling_params, len(several))
+        options = _options(priority, tokenization_kwargs, len(several))
         requests = [
-            _at(index, partial(self._completion, prompt, params))
-            for index, (prompt, params) in enumerate(zip(several, asked, strict=True))
+            prepared(index, partial(self._builder.completion, prompt, asked[index], options[index]))
+            for index, prompt in enumerate(several)
         ]
-        return self._run(requests, use_tqdm)
+        return self._run(requests, bool(use_tqdm))
 
     def chat(
         self,
         messages: Sequence[Message] | Sequence[Sequence[Message]],
         sampling_params: SamplingParams | Sequence[SamplingParams] | None = None,
-        *,
-        use_tqdm: bool = True,
+        use_tqdm: bool | Callable[..., Any] = True,
+        lora_request: None = None,
+        chat_template: str | None = None,
+        chat_template_content_format: str = "auto",
         add_generation_prompt: bool | None = None,
         continue_final_message: bool = False,
+        tools: Sequence[Mapping[str, Any]] | None = None,
         chat_template_kwargs: Mapping[str, Any] | None = None,
+        **not_yet: Any,
     ) -> list[RequestOutput]:
         """Answer a conversation, a list of {"role": ..., "content": ...}, or each of a list of conversations.
 
-        The further arguments are the fields of POST /v1/chat/completions. Raises as `generate` does.
+        `chat_template`: used instead of the model's. `tools`: functions for the template, in OpenAI's form; calls
+        are part of the text of the answer. The other arguments are the fields of POST /v1/chat/completions. Raises
+        as `generate` does.
         """
+        check_lora(lora_request)
+        if chat_template_content_format != "auto":
+            raise ValueError("chat_template_content_format is an argument of LLM(...) here: give it there")
+        for name, value in not_yet.items():
+            if name not in ("mm_processor_kwargs", "tokenization_kwargs", "reasoning_effort"):
+                raise TypeError(f"LLM.chat() got an unexpected keyword argument {name!r}")
+            if value is not None and name != "reasoning_effort":
+                raise ValueError(f"{name} is not supported: leave it out")
         several: Sequence[Any] = messages if messages and _is_list(messages[0]) else [messages]
-        options = {
-            "add_generation_prompt": add_generation_prompt,
+        fields = {
+            "add_generation_prompt": False if continue_final_message else add_generation_prompt,
             "continue_final_message": continue_final_message,
+            "chat_template": chat_template,
             "chat_template_kwargs": dict(chat_template_kwargs or {}),
+            "tools": None if tools is None else [dict(tool) for tool in tools],
+            "reasoning_effort": not_yet.get("reasoning_effort"),
         }
-        asked = _for_each(sampling_params, len(several))
+        asked = for_each(sampling_params, len(several))
         requests = [
-            _at(index, partial(self._chat, {"messages": [*chat], **options}, params))
+            prepared(index, partial(self._builder.chat, {"messages": [*chat], **fields}, params, PromptOptions()))
             for index, (chat, params) in enumerate(zip(several, asked, strict=True))
         ]
-        return self._run(requests, use_tqdm)
+        return self._run(requests, bool(use_tqdm))
+
+    def beam_search(
+        self,
+        prompts: Sequence[Prompt],
+        params: BeamSearchParams,
+        lora_request: None = None,
+        use_tqdm: bool = False,
+        concurrency_limit: int | None = None,
+    ) -> list[BeamSearchOutput]:
+        """Return the `params.beam_width` most likely continuations of each prompt, the best first.
+
+        `concurrency_limit`: prompts that are computed at once. Raises as `generate` does.
+        """
+        check_lora(lora_request)
+        several = listed(prompts)
+        searches = BeamSearches(self.llm_engine, params)
+        requests = [prepared(index, partial(searches.prepare, prompt)) for index, prompt in enumerate(several)]
+        with self._alone(), progress_bar("prompts", shown=use_tqdm and self.llm_engine.shows_progress) as progress:
+            return searches.run(requests, concurrency_limit or max(1, len(requests)), progress)
 
     def collective_rpc(
-        self, method: str, *, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
+        self,
+        method: str,
+        timeout: None = None,
+        args: Sequence[Any] = (),
+        kwargs: Mapping[str, Any] | None = None,
     ) -> list[Any]:
         """Call a method of every worker, and return the results in the order of the ranks.
 
@@ -160,6 +162,8 @@ class LLM:
         """
         if not isinstance(method, str):
             raise TypeError(f"method is of type {type(method).__name__}: give the name of a worker's method")
+        if timeout is not None:
+            raise ValueError("timeout is not supported: leave it out; worker_timeout is an argument of LLM(...)")
         call = WorkerCall.of(method, *args, **dict(kwargs or {}))
         with self._alone():
             results = self._engine.call(call)
@@ -170,12 +174,37 @@ class LLM:
             raise RuntimeError(f"{method} failed {'; '.join(errors)}")
         return [result.value for result in results]
 
+    def get_default_sampling_params(self) -> SamplingParams:
+        """Return new parameters with the defaults of the model's generation_config.json."""
+        defaults = self.llm_engine.model.generation_defaults
+        return SamplingParams(**{k: v for k, v in defaults.items() if k in SamplingParams.__struct_fields__})  # type: ignore[arg-type]
+
+    def get_tokenizer(self) -> Any:
+        """Return the model's tokenizer as transformers has it."""
+        return self.llm_engine.get_tokenizer()
+
+    def get_metrics(self) -> list[Metric]:
+        """Return the metrics so far, under vLLM's names. Raises RuntimeError without `disable_log_stats=False`."""
+        return self.llm_engine.get_metrics()
+
+    def reset_prefix_cache(self, reset_running_requests: bool = False, reset_connector: bool = False) -> bool:
+        """Empty the prefix cache. Return False if running requests use it."""
+        with self._alone():
+            return self.llm_engine.reset_prefix_cache()
+
+    def start_profile(self) -> None:
+        """Start a profile. Raises RuntimeError without `profiler_config`."""
+        with self._alone():
+            self.llm_engine.call_profiler("start_profile")
+
+    def stop_profile(self) -> None:
+        """Write the profile. Raises RuntimeError if none was started."""
+        with self._alone():
+            self.llm_engine.call_profiler("stop_profile")
+
     def close(self) -> None:
         """Free the model. A second call does nothing."""
-        if not self._closed:
-            self._closed = True
-            self._input.close()
-            self._engine.close()
+        self.llm_engine.close()
 
     def __enter__(self) -> Self:
         return self
@@ -185,50 +214,10 @@ class LLM:
     ) -> None:
         self.close()
 
-    # ------------------------------------------------------------------------------------------------ requests
-
-    def _completion(self, prompt: Prompt, params: SamplingParams) -> _Request:
-        text, token_ids = _parts(prompt)
-        if token_ids is None:
-            token_ids = self._input.encode(text or "")
-        return self._request(text, token_ids, params)
-
-    def _chat(self, fields: dict[str, Any], params: SamplingParams) -> _Request:
-        body = parse(ChatRequest, fields, strict=True)
-        body.check()
-        text = self._input.chat_text(body.template_messages(), **body.template_variables())
-        return self._request(text, self._input.encode_chat(text), params)
-
-    def _request(self, text: str | None, token_ids: Sequence[int], params: SamplingParams) -> _Request:
-        if self._seeds is not None and params.seed is None:
-            params = msgspec.structs.replace(params, seed=self._seeds.getrandbits(63))
-        structured = params.structured_outputs
-        prompted = self._input.prepare(
-            token_ids,
-            params,
-            max_tokens=params.max_tokens,
-            logprobs=params.logprobs,
-            constraint=None if structured is None else OutputConstraint(structured.source().grammar()),
-        )
-        return _Request(text, prompted, params.n)
-
-    def _live(self, request_id: str, prompted: Prompted) -> LiveRequest:
-        return LiveRequest(
-            request_id,
-            prompted.prompt_token_ids,
-            prompted.params,
-            self._detokenizer.stream(
-                prompted.prompt_token_ids, prompted.skip_special_tokens, prompted.spaces_between_special_tokens
-            ),
-            stops=None if prompted.stops is None else StopSearch(prompted.stops, prompted.include_stop),
-            include_stop=prompted.include_stop,
-            constraint=prompted.constraint,
-        )
-
     @contextmanager
     def _alone(self) -> Iterator[None]:
         """Raise RuntimeError if this LLM is closed or in use by another thread."""
-        if self._closed:
+        if self.llm_engine.is_closed:
             raise RuntimeError("this LLM is closed: create a new one")
         if not self._running.acquire(blocking=False):
             raise RuntimeError("this LLM is running in another thread: give it all prompts in one call")
@@ -237,64 +226,32 @@ class LLM:
         finally:
             self._running.release()
 
-    def _run(self, requests: Sequence[_Request], use_tqdm: bool) -> list[RequestOutput]:
+    def _run(self, requests: Sequence[PreparedRequest], use_tqdm: bool) -> list[RequestOutput]:
         with self._alone():
             names = [str(next(self._numbers)) for _ in requests]
             choices = [
-                [self._live(f"{name}-{index}", request.prompted.child(index)) for index in range(request.n)]
+                [self._builder.live(f"{name}-{index}", request, index) for index in range(request.params.n)]
                 for name, request in zip(names, requests, strict=True)
             ]
             everything = [live for lives in choices for live in lives]
-            with progress_bar("requests", shown=use_tqdm and self._shown) as progress:
+            with progress_bar("requests", shown=use_tqdm and self.llm_engine.shows_progress) as progress:
                 deltas = iter(self._engine.run(everything, progress))
+        detokenizer = self.llm_engine.detokenizer
         return [
-            request_output(name, request.prompt, [(live, next(deltas)) for live in lives], self._detokenizer)
+            request_output(
+                name, request.prompt, [(i, live, next(deltas)) for i, live in enumerate(lives)], detokenizer
+            )
             for name, request, lives in zip(names, requests, choices, strict=True)
         ]
-
-
-def _listed(prompts: Prompt | Sequence[Prompt]) -> Sequence[Prompt]:
-    return [prompts] if isinstance(prompts, str | Mapping) else prompts
 
 
 def _is_list(value: object) -> bool:
     return isinstance(value, Sequence) and not isinstance(value, str)
 
 
-def _parts(prompt: Prompt) -> tuple[str | None, Sequence[int] | None]:
-    """Return the text and the tokens of a prompt; at least one of them."""
-    if isinstance(prompt, str):
-        return prompt, None
-    if not isinstance(prompt, Mapping):
-        raise ValueError(
-            f'a prompt of type {type(prompt).__name__}: give a text, or token ids as {{"prompt_token_ids": [...]}}'
-        )
-    if unknown := prompt.keys() - _KEYS:
-        raise ValueError(f"a prompt has no key {sorted(unknown)[0]!r}: give prompt or prompt_token_ids")
-    values: Mapping[str, Any] = prompt
-    text, token_ids = values.get("prompt"), values.get("prompt_token_ids")
-    if not isinstance(text, str | None) or (text is None and token_ids is None):
-        raise ValueError("a prompt needs a text as its prompt, or a list of integers as its prompt_token_ids")
-    if token_ids is None:
-        return text, None
-    if not isinstance(token_ids, Sequence) or not all(type(each) is int for each in token_ids):
-        raise ValueError("prompt_token_ids is not a list of integers")
-    return text, token_ids
-
-
-def _for_each(asked: SamplingParams | Sequence[SamplingParams] | None, count: int) -> Sequence[SamplingParams]:
-    if asked is None:
-        asked = SamplingParams()
-    if isinstance(asked, SamplingParams):
-        return [asked] * count
-    if len(asked) != count:
-        raise ValueError(f"{len(asked)} sampling_params for {count} prompts: give one for all, or one for each")
-    return asked
-
-
-def _at(index: int, make: Callable[[], _Request]) -> _Request:
-    """Return the request, or raise its error with the index of the prompt."""
-    try:
-        return make()
-    except (ValueError, ApiError) as error:
-        raise ValueError(f"prompt {index}: {error}") from None
+def _options(
+    priority: Sequence[int] | None, tokenization: Mapping[str, Any] | None, count: int
+) -> list[PromptOptions]:
+    if priority is not None and len(priority) != count:
+        raise ValueError(f"{len(priority)} priorities for {count} prompts: give one for each")
+    return [PromptOptions.of(each, tokenization) for each in (priority or [0] * count)]

@@ -5,7 +5,7 @@ import signal
 import sys
 import threading
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from types import FrameType
 from typing import Final
 
@@ -13,7 +13,7 @@ from kvasir.client.collector import Delta
 from kvasir.client.journal import Journal
 from kvasir.client.live_request import LiveRequest, RequestState
 from kvasir.client.output_processor import AbortRequests, OutputProcessor, TryNextEngine
-from kvasir.client.request_observer import Trace
+from kvasir.client.request_observer import RequestObserver, Trace
 from kvasir.config.resolve import ResolvedEngine
 from kvasir.config.settings import EXTERNAL_LAUNCHER, EngineConfig, ExecutorConfig
 from kvasir.engine.build import build_core, prepare_workers, resolve_settings
@@ -22,7 +22,7 @@ from kvasir.executor.executor import Executor
 from kvasir.executor.executor_for import executor_for
 from kvasir.executor.torchrun.launched_rank import shows_results
 from kvasir.hub.model_info import ModelInfo
-from kvasir.link.protocol import Outputs, RequestOutput
+from kvasir.link.protocol import Call, EngineStats, FinishReason, Outputs, RequestOutput, Result
 from kvasir.observability.progress import Show, progress_bar
 from kvasir.worker.worker_calls import WorkerCall, WorkerResult
 
@@ -40,6 +40,7 @@ class OfflineEngine:
         settings: ResolvedEngine,
         eos_token_ids: tuple[int, ...],
         seed: int | None = None,
+        observer: RequestObserver | None = None,
     ) -> None:
         self.settings = settings
         self.seed = seed
@@ -47,7 +48,9 @@ class OfflineEngine:
         self._core = core
         self._executor = executor
         self._journal = Journal(sys.maxsize)
-        self._outputs = OutputProcessor(self._journal, _Unobserved(), eos_token_ids)
+        self._waiting = deque[LiveRequest]()
+        self._observer = observer or _Unobserved()
+        self._outputs = OutputProcessor(self._journal, self._observer, eos_token_ids)
         self._is_broken = False
         """A step was left by an error: the prefix cache names blocks that it may not have written. The engine is
         closed."""
@@ -57,21 +60,69 @@ class OfflineEngine:
         self._executor.shutdown()
 
     def call(self, call: WorkerCall) -> list[WorkerResult]:
-        """Run an operation on every worker, between two calls of `run`; return the results by rank."""
+        """Run an operation on every worker, between two steps; return the results by rank."""
         self._check()
         return self._executor.call(call)
+
+    def call_core(self, method: str) -> Result:
+        """Run an operation of the engine, between two steps."""
+        self._check()
+        return self._core.call(Call(0, method))
+
+    def stats(self) -> EngineStats:
+        return self._core.stats()
+
+    @property
+    def kv_usage(self) -> float:
+        """The share of the KV blocks that requests have."""
+        return self._core.scheduler.blocks.pool.usage
+
+    @property
+    def has_work(self) -> bool:
+        """Whether a request has not ended."""
+        return bool(self._waiting) or self._core.has_work
+
+    def add(self, requests: Iterable[LiveRequest]) -> None:
+        self._check()
+        self._waiting.extend(requests)
+
+    def abort(self, requests: Collection[LiveRequest]) -> None:
+        """Forget these requests; those that have ended are passed over."""
+        live = [request for request in requests if self._journal.get(request.request_id) is request]
+        self._core.abort(_HERE, [request.request_id for request in live])
+        for request in live:
+            self._outputs.end(request, FinishReason.ABORT)
+            self._journal.remove(request)
+        self._waiting = deque(request for request in self._waiting if request not in requests)
+
+    def step(self) -> list[LiveRequest]:
+        """Compute a step; return the requests that have new output or have ended. After an error, no request is
+        left, and if the step itself failed, the engine is closed."""
+        self._check()
+        try:
+            self._feed()
+            touched = [self._take(message.outputs) for message in self._step().values()]
+        except BaseException:
+            self._abandon()
+            raise
+        return [request for requests in touched for request in requests]
 
     def run(self, requests: Sequence[LiveRequest], progress: Show) -> list[Delta]:
         """Return the whole output of each request. Raises the error of the first one that fails; none of them runs
         on then."""
         self._check()
-        waiting, finished = deque(requests), dict[str, Delta]()
+        if self.has_work:
+            raise RuntimeError("requests of llm_engine are running: take their outputs first")
+        self.add(requests)
+        finished = dict[str, Delta]()
         try:
             with _interrupts() as interrupted:
-                while waiting or self._core.has_work:
-                    self._feed(waiting)
-                    for message in self._step().values():
-                        self._take(message.outputs, finished)
+                while self.has_work:
+                    for request in self.step():
+                        if request.state is RequestState.FINISHED:
+                            delta = request.collector.take_now()
+                            assert delta is not None, request.request_id
+                            finished[request.request_id] = delta
                     progress(len(finished), len(requests))
                     if interrupted.is_set():
                         raise KeyboardInterrupt
@@ -85,9 +136,9 @@ class OfflineEngine:
         if self._is_broken:
             raise RuntimeError("a step of this LLM has failed: create a new one")
 
-    def _feed(self, waiting: deque[LiveRequest]) -> None:
+    def _feed(self) -> None:
         """Queue as many requests as the next step can take: the others need no memory in the engine yet."""
-        budget = self._core.ingest.budget
+        budget, waiting = self._core.ingest.budget, self._waiting
         while waiting and self._core.num_waiting < self.settings.max_num_seqs:
             if not budget.has_room(len(waiting[0].prompt_token_ids)):
                 return
@@ -95,6 +146,8 @@ class OfflineEngine:
             self._journal.add(request)
             self._core.add(_HERE, request.message())
             self._journal.assign(request, _HERE)
+            request.trace.attempts = 1
+            self._observer.request_started(request.trace)
 
     def _step(self) -> dict[str, Outputs]:
         self._is_broken = True
@@ -102,7 +155,8 @@ class OfflineEngine:
         self._is_broken = False
         return outputs
 
-    def _take(self, outputs: list[RequestOutput], finished: dict[str, Delta]) -> None:
+    def _take(self, outputs: list[RequestOutput]) -> list[LiveRequest]:
+        """Return the requests of these outputs."""
         self._outputs.receive(_HERE, outputs)
         while self._outputs.has_backlog:
             self._outputs.work()
@@ -114,17 +168,17 @@ class OfflineEngine:
                     self._outputs.fail(request, error, refusal)
                 case action:
                     raise RuntimeError(f"the engine's outputs do not fit its requests: {action.reason}")
-        for output in outputs:
-            ended = self._journal.get(output.request_id)
-            if ended is not None and ended.state is RequestState.FINISHED:
-                delta = ended.collector.take_now()
-                assert delta is not None, output.request_id
-                finished[ended.request_id] = delta
-                self._journal.remove(ended)
+        touched = {output.request_id: self._journal.get(output.request_id) for output in outputs}
+        live = [request for request in touched.values() if request is not None]
+        for request in live:
+            if request.state is RequestState.FINISHED:
+                self._journal.remove(request)
+        return live
 
     def _abandon(self) -> None:
         """Forget all requests, so that the next call begins with an idle engine; after a failed step, close it."""
         live = self._journal.live()
+        self._waiting.clear()
         self._core.abort(_HERE, [request.request_id for request in live])
         for request in live:
             self._journal.remove(request)
@@ -177,7 +231,7 @@ def _interrupts() -> Iterator[threading.Event]:
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
-def start_engine(config: EngineConfig, model: ModelInfo) -> OfflineEngine:
+def start_engine(config: EngineConfig, model: ModelInfo, observer: RequestObserver | None = None) -> OfflineEngine:
     """Load the model. Raises ConfigError, ModelLoadError and FailureError as an engine's process would."""
     settings = resolve_settings(config, model)
     executor = executor_for(settings, model)
@@ -189,7 +243,8 @@ def start_engine(config: EngineConfig, model: ModelInfo) -> OfflineEngine:
     except BaseException:
         executor.shutdown()
         raise
-    return OfflineEngine(core, executor, settings, model.eos_token_ids, _common_seed(executor, config.executor))
+    seed = _common_seed(executor, config.executor)
+    return OfflineEngine(core, executor, settings, model.eos_token_ids, seed, observer)
 
 
 def _common_seed(executor: Executor, config: ExecutorConfig) -> int | None:

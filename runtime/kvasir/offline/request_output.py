@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from kvasir.client.collector import Delta
 from kvasir.client.live_request import LiveRequest
 from kvasir.client.text.detokenizer import Detokenizer
+from kvasir.client.text.logprob_lists import joined
 from kvasir.link.protocol import Logprobs
 
 
@@ -35,7 +36,7 @@ class CompletionOutput:
     logprobs: list[LogprobsByToken] | None
     """By place: the token's own, then those of the most likely tokens, by token id."""
     finish_reason: str | None
-    """stop or length."""
+    """stop or length; None while it goes on."""
     stop_reason: int | str | None
     """The stop string, or the token of `stop_token_ids`; None for an end-of-sequence token."""
 
@@ -52,46 +53,64 @@ class RequestOutput:
     """None for the first token."""
     outputs: list[CompletionOutput]
     finished: bool
-    """Always True."""
+    """False while more outputs of a stream follow."""
     num_cached_tokens: int
     """Prompt tokens that were found in the prefix cache."""
+    lora_request: None = None
 
 
 def request_output(
     request_id: str,
     prompt: str | None,
-    finished: Sequence[tuple[LiveRequest, Delta]],
+    choices: Sequence[tuple[int, LiveRequest, Delta]],
     detokenizer: Detokenizer,
+    finished: bool = True,
 ) -> RequestOutput:
-    """Return the output for a prompt with these choices."""
-    request, first = finished[0]
+    """Return the output for a prompt. `choices`: some of its outputs, each with its index."""
+    _, request, first = choices[0]
     prompt_token_ids = request.prompt_token_ids.tolist()
     scores = first.prompt_logprobs
+    of_prompt = None if scores is None else named_logprobs(prompt_token_ids[1:], scores, detokenizer)
     return RequestOutput(
         request_id=request_id,
         prompt=prompt,
         prompt_token_ids=prompt_token_ids,
-        prompt_logprobs=None if scores is None else [None, *_named(prompt_token_ids[1:], scores, detokenizer)],
-        outputs=[_completion(index, delta, detokenizer) for index, (_, delta) in enumerate(finished)],
-        finished=True,
+        prompt_logprobs=None if of_prompt is None else [None, *of_prompt],
+        outputs=[completion_output(index, delta, detokenizer) for index, _, delta in choices],
+        finished=finished,
         num_cached_tokens=request.trace.cached_tokens or 0,
     )
 
 
-def _completion(index: int, delta: Delta, detokenizer: Detokenizer) -> CompletionOutput:
+def completion_output(index: int, delta: Delta, detokenizer: Detokenizer) -> CompletionOutput:
+    """Return one output for a prompt."""
     logprobs = delta.logprobs
     return CompletionOutput(
         index=index,
         text=delta.text,
         token_ids=delta.token_ids,
         cumulative_logprob=None if logprobs is None else sum(logprobs.token),
-        logprobs=None if logprobs is None else _named(delta.token_ids, logprobs, detokenizer),
+        logprobs=None if logprobs is None else named_logprobs(delta.token_ids, logprobs, detokenizer),
         finish_reason=None if delta.finish_reason is None else str(delta.finish_reason),
         stop_reason=delta.stop_reason,
     )
 
 
-def _named(token_ids: Sequence[int], logprobs: Logprobs, detokenizer: Detokenizer) -> list[LogprobsByToken]:
+def merged(before: Delta, more: Delta) -> Delta:
+    """Return both as one. The first must belong to the caller, because its log probabilities are changed."""
+    return Delta(
+        before.text + more.text,
+        before.token_ids + more.token_ids,
+        more.finish_reason,
+        more.stop_reason,
+        before.logprobs if more.logprobs is None else joined(before.logprobs, more.logprobs),
+        before.prompt_logprobs or more.prompt_logprobs,
+    )
+
+
+def named_logprobs(token_ids: Sequence[int], logprobs: Logprobs, detokenizer: Detokenizer) -> list[LogprobsByToken]:
+    """Return the log probabilities of each place by token id."""
+
     def entry(token_id: int, logprob: float, rank: int) -> Logprob:
         return Logprob(logprob, rank, detokenizer.token_bytes[token_id].decode(errors="backslashreplace"))
 

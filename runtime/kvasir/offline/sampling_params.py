@@ -3,7 +3,9 @@
 `kvasir.params.SamplingParams` is another class: what an engine gets, with every field filled in.
 """
 
-from typing import Annotated, Any, Final
+import copy
+from enum import Enum
+from typing import Annotated, Any, Final, Self
 
 import msgspec
 from msgspec import Meta
@@ -12,17 +14,48 @@ from kvasir.offline.structured_outputs import StructuredOutputsParams
 from kvasir.params import MAX_TOKENS, TOP_LOGPROBS, SamplingFields
 
 MOST_CHOICES: Final = 128
+_MAX_PRECISION: Final = "give at most 20; more, and -1 for the whole vocabulary, are not supported yet"
+
+
+class RequestOutputKind(Enum):
+    """The content of each output of a stream. `LLM` always returns FINAL_ONLY."""
+
+    CUMULATIVE = 0
+    """Everything so far."""
+    DELTA = 1
+    """The new part."""
+    FINAL_ONLY = 2
+    """Everything, once."""
 
 
 class _Fields(SamplingFields, kw_only=True):
     n: Annotated[int, Meta(ge=1, le=MOST_CHOICES)] = 1
     """Outputs for each prompt; the one at index i draws from seed + i."""
     max_tokens: Annotated[int, MAX_TOKENS.meta] | None = 16
-    """None: as many as the context has room for."""
+    """None: as many as the context has room for. An output always ends where the context does."""
     logprobs: Annotated[int, TOP_LOGPROBS.meta] | None = None
     """Report the log probability of each output token and of this many most likely ones."""
     structured_outputs: StructuredOutputsParams | None = None
-    """What the output must look like. None: any text."""
+    """What the output must look like; also as a dict. None: any text."""
+    truncate_prompt_tokens: Annotated[int, Meta(ge=-1)] | None = None
+    """Keep only so many of the prompt's last tokens; -1: as many as leave room for the output."""
+    detokenize: bool = True
+    """False: outputs have no text."""
+    output_kind: RequestOutputKind = RequestOutputKind.CUMULATIVE
+    skip_reading_prefix_cache: bool | None = None
+    """Compute the whole prompt, and keep its KV blocks for no other request."""
+
+
+_NOT_YET: Final[dict[str, tuple[tuple[Any, ...], str]]] = {
+    "extra_args": ((None, {}), "it is for plugins of vLLM"),
+    "flat_logprobs": ((None, False), "log probabilities are a list of dicts"),
+    "thinking_token_budget": ((None, -1), "requests to kvasir serve have it"),
+    "guided_decoding": ((None,), "it is structured_outputs here"),
+    "logits_processors": ((None, []), "functions that change logits are not supported yet"),
+    "repetition_detection": ((None,), "the search for repetitions is not supported yet"),
+    "best_of": ((None, 1), "it is n here"),
+}
+"""Parameters of vLLM that are not there → the values that ask for nothing, and the reason."""
 
 
 class SamplingParams(_Fields, kw_only=True):
@@ -31,16 +64,53 @@ class SamplingParams(_Fields, kw_only=True):
     None: the model's generation_config.json decides, as for requests to a service.
     """
 
+    extra_args: Any = None
+    flat_logprobs: Any = None
+    thinking_token_budget: Any = None
+    guided_decoding: Any = None
+    logits_processors: Any = None
+    repetition_detection: Any = None
+    best_of: Any = None
+
     def __post_init__(self) -> None:
+        self.check()
+
+    def check(self) -> None:
+        """Bring the fields into their own form. Raises ValueError for one that cannot be used."""
+        for name, (neutral, reason) in _NOT_YET.items():
+            if getattr(self, name) not in neutral:
+                raise ValueError(f"{name} is not supported: {reason}; leave it out")
         for name in ("stop", "stop_token_ids", "bad_words"):
             if getattr(self, name) is None:
                 setattr(self, name, [])
+        for name in ("logprobs", "prompt_logprobs"):
+            self._check_logprobs(name)
         self.logit_bias = _by_decimal_number(self.logit_bias or {})
+        if self.seed == -1:  # none, in vLLM
+            self.seed = None
+        if isinstance(self.structured_outputs, dict):
+            self.structured_outputs = StructuredOutputsParams.of(self.structured_outputs)
+        if self.truncate_prompt_tokens == 0:
+            raise ValueError("truncate_prompt_tokens is 0: keep at least 1 token")
+        if not self.detokenize and self.stop:
+            raise ValueError("stop needs the text of the output: leave out stop or detokenize=False")
         try:
-            msgspec.convert(msgspec.to_builtins(self), _Fields)
+            fields = {name: getattr(self, name) for name in _Fields.__struct_fields__}
+            self.output_kind = msgspec.convert(msgspec.to_builtins(fields, enc_hook=repr), _Fields).output_kind
         except msgspec.ValidationError as error:
             problem, _, path = str(error).partition(" - at ")
             raise ValueError(f"{path.strip('`').removeprefix('$.')}: {problem}") from None
+
+    def clone(self) -> Self:
+        """Return a copy that shares nothing with this one."""
+        return copy.deepcopy(self)
+
+    def _check_logprobs(self, name: str) -> None:
+        asked = getattr(self, name)
+        if asked is True or asked is False:
+            setattr(self, name, 1 if asked else None)
+        elif isinstance(asked, int) and (asked == -1 or asked > TOP_LOGPROBS.most):
+            raise ValueError(f"{name} is {asked}: {_MAX_PRECISION}")
 
 
 def _by_decimal_number(bias: dict[Any, float]) -> dict[str, float]:

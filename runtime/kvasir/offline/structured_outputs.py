@@ -1,6 +1,6 @@
 """`kvasir.StructuredOutputsParams`: what an offline output must look like, by the names of vLLM."""
 
-from typing import Any
+from typing import Any, Self
 
 import msgspec
 from pydantic import ValidationError
@@ -32,6 +32,15 @@ class StructuredOutputsParams(msgspec.Struct):
         if (schema_of := getattr(self.json, "model_json_schema", None)) is not None:
             self.json = schema_of()
         self.source()
+
+    @classmethod
+    def of(cls, fields: dict[str, Any]) -> Self:
+        """Return the constraint with these fields. Raises ValueError."""
+        if unknown := sorted(fields.keys() - set(cls.__struct_fields__)):
+            raise ValueError(
+                f"structured_outputs has no field {unknown[0]}: give {', '.join(cls.__struct_fields__)}"
+            )
+        return cls(**fields)
 
     def source(self) -> GrammarSource:
         """Return the constraint. Raises ValueError."""

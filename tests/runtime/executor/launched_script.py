@@ -70,14 +70,14 @@ def answers(workers: int) -> dict[str, Any]:
 
 def constrain(llm: LLM) -> None:
     """Give each request of every second prompt a grammar of its own."""
-    prepare, prompts = llm._input.prepare, itertools.count()
+    prepare, prompts = llm.llm_engine.input.prepare, itertools.count()
 
     def constrained(*arguments: Any, **options: Any) -> Prompted:
         number = next(prompts)
         constraint = OutputConstraint(Grammar(GrammarKind.REGEX, f"[0-9]{{{2 + number}}}")) if number % 2 else None
         return prepare(*arguments, **{**options, "constraint": constraint})
 
-    llm._input.prepare = constrained  # type: ignore[method-assign]
+    llm.llm_engine.input.prepare = constrained  # type: ignore[method-assign]
 
 
 def mistakes(workers: int) -> dict[str, Any]:

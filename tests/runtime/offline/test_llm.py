@@ -51,13 +51,16 @@ def test_prompts_wait_until_the_engine_has_room_for_them(llm: LLM, monkeypatch: 
 def test_a_prompt_is_a_text_or_tokens(llm: LLM) -> None:
     [text] = llm.generate("Kvasir is", GREEDY)
     tokens = text.prompt_token_ids
-    several = llm.generate(
-        [{"prompt": "Kvasir is"}, {"prompt_token_ids": tokens}, {"prompt_token_ids": tokens, "prompt": "as given"}],
-        GREEDY,
-    )
-    assert [output.prompt for output in several] == ["Kvasir is", None, "as given"]
-    assert [output.prompt_token_ids for output in several] == [tokens] * 3
-    assert texts(several) == texts([text] * 3)
+    prompts: list[Any] = [
+        {"prompt": "Kvasir is"},
+        {"prompt_token_ids": tokens},
+        {"prompt_token_ids": tokens, "prompt": "as given", "multi_modal_data": None},
+        tokens,
+    ]
+    several = llm.generate(prompts, GREEDY)
+    assert [output.prompt for output in several] == ["Kvasir is", None, "as given", None]
+    assert [output.prompt_token_ids for output in several] == [tokens] * 4
+    assert texts(several) == texts([text] * 4)
     assert texts(llm.generate({"prompt_token_ids": tokens}, GREEDY)) == texts([text])
     assert llm.generate([], GREEDY) == []
 
@@ -140,7 +143,7 @@ def test_a_bad_prompt_is_named(llm: LLM, prompts: Any, error: str) -> None:
         ({"temperature": "hot"}, "temperature: Expected `float"),
         ({"n": 0}, "n: Expected `int` >= 1"),
         ({"max_tokens": 0}, "max_tokens: Expected `int` >= 1"),
-        ({"logprobs": 21}, "logprobs: Expected `int` <= 20"),
+        ({"logprobs": 21}, "logprobs is 21: give at most 20"),
         ({"stop": [1]}, r"stop\[0\]|stop\[...\]"),
     ],
 )
@@ -153,12 +156,11 @@ def test_parameters_that_the_model_cannot_use_are_named(llm: LLM) -> None:
     for params, error in (
         (SamplingParams(top_p=0), "top_p is 0"),
         (SamplingParams(logit_bias={10**6: 1.0}), "logit_bias: token id 1000000"),  # type: ignore[dict-item]
-        (SamplingParams(max_tokens=600), "an answer of 600 tokens"),
     ):
         with pytest.raises(ValueError, match=error):
             llm.generate("Kvasir", params)
-    with pytest.raises(TypeError, match="detokenize"):
-        SamplingParams(detokenize=False)  # type: ignore[call-arg]
+    with pytest.raises(TypeError, match="temprature"):
+        SamplingParams(temprature=0)  # type: ignore[call-arg]
     with pytest.raises(ValueError, match="2 sampling_params for 1 prompts"):
         llm.generate("Kvasir", [GREEDY, GREEDY])
 
@@ -190,18 +192,18 @@ def test_empty_lists_may_be_none_as_in_vllm() -> None:
 @pytest.mark.parametrize(
     ("options", "error"),
     [
-        ({"quantization": "fp8"}, r"LLM has no option quantization"),
+        ({"quantization": "fp8"}, r"LLM: quantization fp8: quantized weights are not supported yet"),
         (
             {"pipeline_parallel_size": 2, "distributed_executor_backend": "external_launcher"},
             "external_launcher has no pipelines",
         ),
         ({"tensor_parallel_size": 2, "distributed_executor_backend": "uni"}, "choose mp, or leave it out"),
-        ({"max_model_length": 5}, r"LLM has no option max_model_length \(did you mean --max-model-len\?\)"),
+        ({"max_model_length": 5}, r"LLM has no option max_model_length \(did you mean max_model_len\?\)"),
         ({"block_size": 0}, "block_size: 0 is out of range"),
         ({"block_size": True}, "block_size takes a value"),
         ({"dtype": "int8"}, "dtype: 'int8' is not one of auto, float32"),
         ({"async_scheduling": "yes"}, "async_scheduling: 'yes' is not a boolean"),
-        ({"max_model_len": 10**9}, "--max-model-len 1000000000 is more"),
+        ({"max_model_len": 10**9}, "^max_model_len 1000000000 is more"),
     ],
 )
 def test_a_bad_option_is_named(options: dict[str, Any], error: str) -> None:
@@ -225,7 +227,7 @@ def test_a_bad_chat_template_is_refused_before_the_engine_starts(
     def start(*_: object) -> None:
         pytest.fail("an engine was started")
 
-    monkeypatch.setattr("kvasir.offline.llm.start_engine", start)
+    monkeypatch.setattr("kvasir.offline.llm_engine.start_engine", start)
     shutil.copytree(fetch("demo://", weights=False), tmp_path, dirs_exist_ok=True)
     (tmp_path / "chat_template.jinja").write_text("{% if %}")
     with pytest.raises(ConfigError, match="is not a Jinja template, line 1"):

@@ -53,5 +53,5 @@ def test_a_split_answers_as_one_process_until_a_worker_is_killed(expected: list[
 
 
 def test_a_split_that_the_model_does_not_allow_is_named() -> None:
-    with pytest.raises(ConfigError, match=r"--tensor-parallel-size 3 does not divide num_attention_heads = \d"):
+    with pytest.raises(ConfigError, match=r"^tensor_parallel_size 3 does not divide num_attention_heads = \d"):
         LLM("demo://", tensor_parallel_size=3, **OPTIONS)

@@ -1,0 +1,55 @@
+"""vLLM's way of giving the options of an `LLM` on the command line of a program."""
+
+import argparse
+import logging
+import sys
+from types import SimpleNamespace
+from typing import Any, Self
+
+from kvasir.config.options import OptionParser, add_options
+from kvasir.config.settings import ModelConfig
+from kvasir.offline.engine_options import NOT_OF_THE_MODEL, SECTIONS
+
+log = logging.getLogger(__name__)
+
+
+class EngineArgs(SimpleNamespace):
+    """The arguments of an `LLM`: `LLM(**vars(EngineArgs(model=...)))`."""
+
+    def __init__(self, model: str, **options: Any) -> None:
+        super().__init__(model=model, **options)
+
+    @staticmethod
+    def add_cli_args(parser: argparse.ArgumentParser) -> argparse.ArgumentParser:
+        """Add the options of an `LLM` to a parser, and return it."""
+        group = parser.add_argument_group("model")
+        group.add_argument("--model", default="demo://", help="model to load [default: demo://]")
+        group.add_argument("--revision", default=None, help="revision of the model on the hub")
+        group.add_argument("--tokenizer-revision", default=None, help="revision of --tokenizer")
+        add_options(parser, ModelConfig, "model's options", without=NOT_OF_THE_MODEL)
+        for section, title in zip(SECTIONS, ("device", "KV cache", "scheduler", "workers"), strict=True):
+            add_options(parser, section, title)
+        return parser
+
+    @classmethod
+    def from_cli_args(cls, args: argparse.Namespace) -> Self:
+        """Return the arguments without those of the program's own options, and without those that are not set."""
+        parser = cls.add_cli_args(argparse.ArgumentParser(add_help=False))
+        names = {action.dest for action in parser._actions}
+        return cls(**{name: value for name, value in vars(args).items() if name in names and value is not None})
+
+
+class AsyncEngineArgs(EngineArgs):
+    """The arguments of an `AsyncLLM`."""
+
+
+class FlexibleArgumentParser(OptionParser):
+    """A parser that reads options as `vllm serve` does, and logs those of vLLM that change nothing."""
+
+    takes_vllm = True
+
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
+        parsed, rest = super().parse_known_args(sys.argv[1:] if args is None else args, namespace)
+        for note in vars(parsed).pop("notes", ()):
+            log.warning("%s", note)
+        return parsed, rest

@@ -1,0 +1,220 @@
+"""`LLMEngine`: a model in this process for programs that make its steps themselves. `LLM` and `AsyncLLM` use it."""
+
+import random
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Self
+
+from kvasir.client.collector import Delta
+from kvasir.client.input.chat_templates import ChatTemplates
+from kvasir.client.input.input_processor import InputProcessor
+from kvasir.client.live_request import LiveRequest, RequestState
+from kvasir.client.text.detokenizer import Detokenizer
+from kvasir.executor.torchrun.launched_rank import shows_results
+from kvasir.frontend.telemetry.metrics import Metrics
+from kvasir.hub.located_model import read_model
+from kvasir.hub.source import fetch, normalise
+from kvasir.hub.tokenizer import load_tokenizer
+from kvasir.observability.progress import progress_bar
+from kvasir.offline.engine_options import python_names, read_options
+from kvasir.offline.metric_values import Metric, metric_values
+from kvasir.offline.offline_engine import start_engine
+from kvasir.offline.request_builder import PreparedRequest, Prompt, PromptOptions, RequestBuilder, prepared
+from kvasir.offline.request_output import RequestOutput, merged, request_output
+from kvasir.offline.sampling_params import RequestOutputKind, SamplingParams
+
+
+@dataclass
+class _Running:
+    """A prompt whose outputs are not complete."""
+
+    prepared: PreparedRequest
+    choices: list[LiveRequest]
+    so_far: dict[int, Delta] = field(default_factory=dict)
+    """By index. Of DELTA, nothing is kept."""
+    num_ended: int = 0
+
+
+class LLMEngine:
+    """One model in this process. Use it in one thread at a time."""
+
+    def __init__(self, model: str, **engine_options: Any) -> None:
+        """The arguments and errors are those of `LLM`."""
+        with python_names():
+            self._start(model, engine_options)
+
+    def _start(self, model: str, engine_options: Mapping[str, Any]) -> None:
+        options = read_options(model, engine_options)
+        config = options.engine
+        self.shows_progress = shows_results(config.executor)
+        with progress_bar(f"fetching {model}", in_bytes=True, shown=self.shows_progress) as progress:
+            path = fetch(
+                normalise(config.model.source),
+                weights=config.device.load_format != "dummy",
+                download_dir=config.model.download_dir,
+                progress=progress,
+            )
+        self.model = read_model(config.model, path)
+        tokenizer = load_tokenizer(self.model.tokenizer_path)
+        templates = ChatTemplates.load(self.model.tokenizer_path, options.chats)
+        self.detokenizer = Detokenizer(tokenizer)
+        self._metrics = Metrics(model) if options.has_metrics else None
+        engine = self.engine = start_engine(config, self.model, self._metrics)
+        self.input = InputProcessor(
+            self.model,
+            tokenizer,
+            templates,
+            lambda: engine.settings.max_model_len,
+            max_queued=1,
+            takes_priority=lambda: engine.settings.scheduling_policy == "priority",
+        )
+        self.builder = RequestBuilder(self.input, self.detokenizer, lambda: engine.settings.max_model_len)
+        seed = engine.seed if config.model.seed is None else config.model.seed
+        self.builder.seeds = None if seed is None else random.Random(seed)
+        self._running: dict[str, _Running] = {}
+        self._of_request: dict[str, tuple[str, int]] = {}
+        """The id of the prompt and the index, by the id of the engine's request."""
+        self.is_closed = False
+
+    @classmethod
+    def from_engine_args(cls, engine_args: Any, **_: Any) -> Self:
+        """Return the engine with these EngineArgs. vLLM's further arguments have no effect."""
+        return cls(**vars(engine_args))
+
+    def add_request(
+        self,
+        request_id: str,
+        prompt: Prompt,
+        params: SamplingParams,
+        *,
+        lora_request: None = None,
+        tokenization_kwargs: Mapping[str, Any] | None = None,
+        priority: int = 0,
+    ) -> None:
+        """Queue a prompt for the next steps. Raises ValueError if it cannot be used."""
+        check_lora(lora_request)
+        options = PromptOptions.of(priority, tokenization_kwargs)
+        self._add(request_id, prepared(0, lambda: self.builder.completion(prompt, params, options)))
+
+    def _add(self, request_id: str, request: PreparedRequest) -> None:
+        if self.is_closed:
+            raise RuntimeError("this engine is closed: create a new one")
+        if request_id in self._running:
+            raise ValueError(f"a request with id {request_id!r} is still running: choose another id")
+        names = [f"{request_id}-{index}" for index in range(request.params.n)]
+        choices = [self.builder.live(name, request, index) for index, name in enumerate(names)]
+        self.engine.add(choices)
+        self._running[request_id] = _Running(request, choices)
+        self._of_request.update((name, (request_id, index)) for index, name in enumerate(names))
+
+    def abort_request(self, request_id: str | Iterable[str]) -> None:
+        """Forget these prompts; those that have ended are passed over."""
+        for each in [request_id] if isinstance(request_id, str) else request_id:
+            if (running := self._running.get(each)) is not None:
+                self.engine.abort(running.choices)
+                self._forget(each)
+
+    def has_unfinished_requests(self) -> bool:
+        return bool(self._running)
+
+    def get_num_unfinished_requests(self) -> int:
+        return len(self._running)
+
+    def step(self) -> list[RequestOutput]:
+        """Compute a step, and return the new outputs by the `output_kind` of each prompt. Raises the error of a
+        prompt that fails, which is forgotten."""
+        outputs = self.advance()
+        for output in outputs.values():
+            if isinstance(output, Exception):
+                raise output
+        return [output for output in outputs.values() if isinstance(output, RequestOutput)]
+
+    def advance(self) -> dict[str, RequestOutput | Exception]:
+        """Compute a step, and return the new output or the error of each prompt by its id."""
+        if not self.engine.has_work:
+            return {}
+        try:
+            touched = self.engine.step()
+        except BaseException:
+            self._running.clear()
+            self._of_request.clear()
+            raise
+        by_prompt: dict[str, list[tuple[int, LiveRequest]]] = {}
+        for live in touched:
+            if (place := self._of_request.get(live.request_id)) is not None:
+                by_prompt.setdefault(place[0], []).append((place[1], live))
+        outputs: dict[str, RequestOutput | Exception] = {}
+        for request_id, choices in by_prompt.items():
+            try:
+                output = self._output(request_id, choices)
+            except Exception as error:
+                self.abort_request(request_id)
+                outputs[request_id] = error
+            else:
+                if output is not None:
+                    outputs[request_id] = output
+        return outputs
+
+    def _output(self, request_id: str, touched: list[tuple[int, LiveRequest]]) -> RequestOutput | None:
+        running = self._running[request_id]
+        kind, so_far = running.prepared.params.output_kind, running.so_far
+        shown: list[tuple[int, LiveRequest, Delta]] = []
+        for index, live in touched:
+            running.num_ended += live.state is RequestState.FINISHED
+            if kind is RequestOutputKind.FINAL_ONLY and live.state is not RequestState.FINISHED:
+                continue  # its collector keeps the output
+            if (delta := live.collector.take_now()) is None:
+                continue
+            if kind is not RequestOutputKind.DELTA:
+                delta = so_far[index] = merged(so_far[index], delta) if index in so_far else delta
+            shown.append((index, live, delta))
+        is_last = running.num_ended == len(running.choices)
+        if is_last:
+            self._forget(request_id)
+        if kind is RequestOutputKind.FINAL_ONLY:
+            shown = [(i, live, so_far[i]) for i, live in enumerate(running.choices)] if is_last else []
+        if not shown:
+            return None
+        return request_output(request_id, running.prepared.prompt, shown, self.detokenizer, is_last)
+
+    def _forget(self, request_id: str) -> None:
+        for live in self._running.pop(request_id).choices:
+            self._of_request.pop(live.request_id, None)
+
+    # ------------------------------------------------------------------------------------------------ the model
+
+    def get_tokenizer(self) -> Any:
+        """Return the model's tokenizer as transformers has it. Raises ImportError and what transformers raises."""
+        from transformers import AutoTokenizer
+
+        return AutoTokenizer.from_pretrained(self.model.tokenizer_path, local_files_only=True)
+
+    def get_metrics(self) -> list[Metric]:
+        """Return the metrics so far, under vLLM's names. Raises RuntimeError if they are switched off."""
+        if self._metrics is None:
+            raise RuntimeError("metrics are off: give disable_log_stats=False when you create the LLM")
+        return metric_values(self._metrics.render().decode(), self.engine)
+
+    def reset_prefix_cache(self, reset_running_requests: bool = False, reset_connector: bool = False) -> bool:
+        """Empty the prefix cache. Return False if running requests use it."""
+        return not self.engine.call_core("reset_prefix_cache").error
+
+    def call_profiler(self, method: str) -> None:
+        """Raises RuntimeError, for example without `profiler_config`."""
+        if error := self.engine.call_core(method).error:
+            raise RuntimeError(error)
+
+    def close(self) -> None:
+        """Free the model. A second call does nothing."""
+        if not self.is_closed:
+            self.is_closed = True
+            self.input.close()
+            self.engine.close()
+
+
+def check_lora(lora_request: object) -> None:
+    """Raise ValueError for an adapter."""
+    if lora_request is not None and lora_request != []:
+        raise ValueError(
+            "lora_request: LoRA adapters are not supported yet: merge the adapter into the model and load that"
+        )

@@ -1,0 +1,206 @@
+"""Turns the prompts and conversations of an offline call into requests for the engine."""
+
+import random
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, NotRequired, TypedDict
+
+import msgspec
+
+from kvasir.client.input.input_processor import InputProcessor, Prompted
+from kvasir.client.live_request import LiveRequest
+from kvasir.client.text.detokenizer import Detokenizer, TextStream
+from kvasir.client.text.stop_strings import StopSearch
+from kvasir.constraint import OutputConstraint
+from kvasir.frontend.endpoints.chat.request import ChatRequest
+from kvasir.frontend.endpoints.request_body import parse
+from kvasir.frontend.errors import ApiError
+from kvasir.offline.sampling_params import SamplingParams
+
+
+class TextPrompt(TypedDict):
+    """A prompt as text; the model's special tokens are added."""
+
+    prompt: str
+    cache_salt: NotRequired[str]
+
+
+class TokensPrompt(TypedDict):
+    """A prompt as token ids. `prompt` is only returned with the output."""
+
+    prompt_token_ids: Sequence[int]
+    prompt: NotRequired[str]
+    cache_salt: NotRequired[str]
+
+
+Prompt = str | Sequence[int] | TextPrompt | TokensPrompt
+_KEYS: Final = frozenset({"prompt", "prompt_token_ids", "cache_salt"})
+
+
+@dataclass(frozen=True)
+class PreparedRequest:
+    """One prompt of a call, ready for the engine."""
+
+    prompt: str | None
+    prompted: Prompted
+    params: SamplingParams
+
+
+@dataclass(frozen=True)
+class PromptOptions:
+    """The options of one prompt, besides the sampling parameters."""
+
+    priority: int = 0
+    add_special_tokens: bool = True
+
+    @classmethod
+    def of(cls, priority: int, tokenization: Mapping[str, Any] | None) -> "PromptOptions":
+        """`tokenization`: vLLM's tokenization_kwargs. Raises ValueError for those that are not there."""
+        fields = dict(tokenization or {})
+        special = fields.pop("add_special_tokens", True)
+        if given := [name for name, value in fields.items() if value not in (None, False)]:
+            raise ValueError(
+                f"tokenization_kwargs: {given[0]} is not supported: give add_special_tokens, and "
+                "truncate_prompt_tokens in SamplingParams"
+            )
+        return cls(priority, bool(special))
+
+
+class RequestBuilder:
+    """Belongs to one thread at a time."""
+
+    def __init__(self, input: InputProcessor, detokenizer: Detokenizer, max_model_len: Callable[[], int]) -> None:
+        self._input = input
+        self._detokenizer = detokenizer
+        self._max_model_len = max_model_len
+        self.seeds: random.Random | None = None
+        """Draws the seeds of prompts without one; None: they are random."""
+
+    def completion(self, prompt: Prompt, params: SamplingParams, options: PromptOptions) -> PreparedRequest:
+        """Raises ValueError and ApiError."""
+        text, token_ids, salt = _parts(prompt)
+        keep = self._kept(params)
+        if token_ids is None:
+            token_ids = self._input.encode(text or "", options.add_special_tokens, "prompt", keep)
+        elif keep is not None:
+            token_ids = token_ids[-keep:]
+        return self._request(text, token_ids, params, options.priority, salt)
+
+    def chat(self, fields: Mapping[str, Any], params: SamplingParams, options: PromptOptions) -> PreparedRequest:
+        """`fields`: of the body of POST /v1/chat/completions. Raises ValueError and ApiError."""
+        body = parse(ChatRequest, fields, strict=True)
+        body.check()
+        variables = body.template_variables()
+        variables["tools"] = body.tool_use().for_template
+        text = self._input.chat_text(body.template_messages(), **variables)
+        token_ids = self._input.encode_chat(text, self._kept(params), body.chat_template)
+        return self._request(text, token_ids, params, options.priority)
+
+    def live(self, request_id: str, prepared: PreparedRequest, index: int) -> LiveRequest:
+        """Return the request for one of the outputs of a prompt."""
+        prompted = prepared.prompted.child(index)
+        text: TextStream = _NoText()
+        if prepared.params.detokenize:
+            text = self._detokenizer.stream(
+                prompted.prompt_token_ids, prompted.skip_special_tokens, prompted.spaces_between_special_tokens
+            )
+        return LiveRequest(
+            request_id,
+            prompted.prompt_token_ids,
+            prompted.params,
+            text,
+            stops=None if prompted.stops is None else StopSearch(prompted.stops, prompted.include_stop),
+            include_stop=prompted.include_stop,
+            priority=prompted.priority,
+            cache_salt=prompted.cache_salt,
+            constraint=prompted.constraint,
+        )
+
+    def _kept(self, params: SamplingParams) -> int | None:
+        """Return how many of the prompt's last tokens are used; None: all."""
+        if params.truncate_prompt_tokens == -1:
+            return max(1, self._max_model_len() - (params.max_tokens or 1))
+        return params.truncate_prompt_tokens
+
+    def _request(
+        self, text: str | None, token_ids: Sequence[int], params: SamplingParams, priority: int, salt: str = ""
+    ) -> PreparedRequest:
+        params.check()  # it may have been changed
+        left, max_tokens, asked = self._max_model_len() - len(token_ids), params.max_tokens, params
+        if max_tokens is None or max_tokens >= left:  # the output ends with the context, as in vLLM
+            if max_tokens is None or params.min_tokens <= max_tokens:
+                asked = msgspec.structs.replace(params, min_tokens=min(params.min_tokens, max(left, 0)))
+            max_tokens = None
+        if self.seeds is not None and params.seed is None:
+            asked = msgspec.structs.replace(asked, seed=self.seeds.getrandbits(63))
+        if params.skip_reading_prefix_cache:
+            salt = f"{salt}-{random.SystemRandom().getrandbits(64):x}"
+        structured = params.structured_outputs
+        prompted = self._input.prepare(
+            token_ids,
+            asked,
+            max_tokens=max_tokens,
+            logprobs=params.logprobs,
+            priority=priority,
+            cache_salt=salt,
+            constraint=None if structured is None else OutputConstraint(structured.source().grammar()),
+        )
+        return PreparedRequest(text, prompted, params)
+
+
+class _NoText:
+    """Implements TextStream for outputs without text."""
+
+    def push(self, token_ids: Sequence[int]) -> str:
+        return ""
+
+    def finish(self) -> str:
+        return ""
+
+
+def prepared(index: int, make: Callable[[], PreparedRequest]) -> PreparedRequest:
+    """Return the request, or raise its error with the index of the prompt."""
+    try:
+        return make()
+    except (ValueError, ApiError) as error:
+        raise ValueError(f"prompt {index}: {error}") from None
+
+
+def listed(prompts: Prompt | Sequence[Prompt]) -> Sequence[Prompt]:
+    return [prompts] if isinstance(prompts, str | Mapping) else prompts  # type: ignore[return-value]
+
+
+def for_each(asked: SamplingParams | Sequence[SamplingParams] | None, count: int) -> Sequence[SamplingParams]:
+    """Return the parameters of each prompt. Raises ValueError."""
+    if asked is None:
+        asked = SamplingParams()
+    if isinstance(asked, SamplingParams):
+        return [asked] * count
+    if len(asked) != count:
+        raise ValueError(f"{len(asked)} sampling_params for {count} prompts: give one for all, or one for each")
+    return asked
+
+
+def _parts(prompt: Prompt) -> tuple[str | None, Sequence[int] | None, str]:
+    """Return the text, the tokens and the cache salt of a prompt; at least one of the first two."""
+    if isinstance(prompt, str):
+        return prompt, None, ""
+    if isinstance(prompt, list | tuple) and all(type(each) is int for each in prompt):
+        return None, prompt, ""
+    if not isinstance(prompt, Mapping):
+        raise ValueError(
+            f'a prompt of type {type(prompt).__name__}: give a text, or token ids as {{"prompt_token_ids": [...]}}'
+        )
+    values: Mapping[str, Any] = {name: value for name, value in prompt.items() if value is not None}
+    if unknown := values.keys() - _KEYS:
+        raise ValueError(f"a prompt has no key {sorted(unknown)[0]!r}: give prompt or prompt_token_ids")
+    text, token_ids, salt = values.get("prompt"), values.get("prompt_token_ids"), values.get("cache_salt", "")
+    if not isinstance(salt, str):
+        raise ValueError("cache_salt is not a text")
+    if not isinstance(text, str | None) or (text is None and token_ids is None):
+        raise ValueError("a prompt needs a text as its prompt, or a list of integers as its prompt_token_ids")
+    if token_ids is None:
+        return text, None, salt
+    if not isinstance(token_ids, Sequence) or not all(type(each) is int for each in token_ids):
+        raise ValueError("prompt_token_ids is not a list of integers")
+    return text, token_ids, salt
