@@ -35,6 +35,8 @@ RELEASE: Final = Release(frontend_image="frontend:1", engine_image="engine:1", v
 NEWER: Final = Release(frontend_image="frontend:2", engine_image="engine:2", version="2.0")
 SECRET_NAME: Final = "demo-link-abc"
 SCHEMA: Final = CRDSchema.of_crd()
+SURGE_SECONDS: Final = 30.0
+"""The default of rollout.surgeTimeout."""
 
 
 def service(ranks: int = 2, frontends: int = 1, **spec: Any) -> InferenceService:
@@ -79,6 +81,7 @@ _STATES: Final[Mapping[str, tuple[Phase, Reason, str]]] = {
     "starting": (Phase.STARTING, Reason.LOADING, ""),
     "loading": (Phase.LOADING, Reason.LOADING, ""),
     "pending": (Phase.SCHEDULING, Reason.UNSCHEDULABLE, "no node accepts the pod"),
+    "node-comes": (Phase.SCHEDULING, Reason.WAITING_FOR_NODE, "a node is being added"),
     "pulling": (Phase.PULLING, Reason.LOADING, ""),
     "no-image": (Phase.PULLING, Reason.IMAGE_PULL_FAILED, "image x cannot be pulled"),
     "crashing": (Phase.FAILED, Reason.CRASH_LOOPING, "the container ended with exit code 1"),

@@ -144,7 +144,7 @@ class Operator:
     async def _lead(self, cluster: Cluster, lease: Lease) -> None:
         """Reconcile until cancelled. Raises LeaseLostError or the error that ended a part."""
         settings, reports = self._settings, StatusReports()
-        cordons: Cordons[Key] = Cordons(lambda key: queue.add(key))
+        cordons: Cordons[Key] = Cordons(lambda key: queue.add(key), settings.drain_taints)
         polls = DemandPolls(reports, lambda key: queue.add(key))
         reconciler = Reconciler(
             cluster,

@@ -16,6 +16,7 @@ from typing import Final
 from kvasir_contract.endpoints import ANY_HOST
 from kvasir_contract.extras import DISTRIBUTION
 from kvasir_contract.units import parse_duration
+from kvasir_operator.observe.objects import DRAIN_TAINTS
 from kvasir_operator.resources.release import Release
 
 _NAMESPACE_FILE: Final = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
@@ -28,6 +29,8 @@ class OperatorSettings:
     """The operator handles only services of this class."""
     max_upgrades: int
     """How many services may upgrade automatically at the same time; 0 if none may."""
+    drain_taints: tuple[str, ...]
+    """Keys of the taints that announce the removal of a node."""
     namespaces: tuple[str, ...]
     """Watched namespaces; empty for all."""
     lease_namespace: str
@@ -71,7 +74,7 @@ def _settings(
         if not getattr(options, image):
             flag = "--" + image.replace("_", "-")
             parser.error(f"{flag} (or {_variable(flag)}) is required, for services without spec.image")
-    namespaces = tuple(name.strip() for name in options.namespaces.split(",") if name.strip())
+    namespaces = _listed(options.namespaces)
     return OperatorSettings(
         release=Release(
             frontend_image=options.frontend_image,
@@ -82,6 +85,7 @@ def _settings(
         ),
         operator_class=options.operator_class,
         max_upgrades=options.max_upgrades if options.upgrade == "automatic" else 0,
+        drain_taints=_listed(options.drain_taints),
         namespaces=namespaces,
         lease_namespace=options.lease_namespace,
         lease_duration=options.lease_duration,
@@ -123,6 +127,11 @@ def _add_service_options(option: Callable[..., None], environment: Mapping[str, 
         "roll out a new release of the operator automatically, or only when a service requests it",
         choices=["manual", "automatic"],
     )
+    option(
+        "--drain-taints",
+        ",".join(DRAIN_TAINTS),
+        "comma-separated keys of taints with which autoscalers announce that they remove a node, as a cordon does",
+    )
     option("--max-upgrades", "1", "how many services may upgrade automatically at the same time", type=_count)
     option(
         "--operator-namespace",
@@ -148,6 +157,10 @@ def _add_process_options(option: Callable[..., None], environment: Mapping[str, 
     option("--workers", "8", "how many services are reconciled at the same time", type=_count)
     option("--log-level", "info", "least severe level to log", choices=["debug", "info", "warning", "error"])
     option("--log-format", "text", "format of log lines", choices=["text", "json"])
+
+
+def _listed(text: str) -> tuple[str, ...]:
+    return tuple(name.strip() for name in text.split(",") if name.strip())
 
 
 def _variable(flag: str) -> str:

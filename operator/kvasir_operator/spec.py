@@ -136,6 +136,8 @@ class RolloutSpec:
     """How many engines may be missing if the cluster has no room for additional ones."""
     drain_timeout: float
     """Seconds that an engine has to finish its requests."""
+    surge_timeout: float
+    """Seconds that an additional engine may wait for a node."""
 
 
 @dataclass(frozen=True)
@@ -266,6 +268,7 @@ def _rollout(rollout: Json) -> RolloutSpec:
         max_surge=rollout["maxSurge"],
         max_unavailable=rollout["maxUnavailable"],
         drain_timeout=parsed(parse_duration, rollout, "drainTimeout", "rollout"),
+        surge_timeout=parsed(parse_duration, rollout, "surgeTimeout", "rollout"),
     )
 
 

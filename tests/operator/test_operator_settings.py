@@ -84,6 +84,12 @@ def test_an_upgrade_setting_that_cannot_be_used_is_refused(arguments: list[str])
     assert end.value.code == 2
 
 
+def test_the_taints_of_a_drain_are_a_setting() -> None:
+    assert "karpenter.sh/disrupted" in parse_settings([], IMAGES).drain_taints
+    assert parse_settings(["--drain-taints", "a/b, c"], IMAGES).drain_taints == ("a/b", "c")
+    assert parse_settings([], {**IMAGES, "KVASIR_DRAIN_TAINTS": ""}).drain_taints == ()
+
+
 def test_upgrade_settings_have_variables() -> None:
     environment = {**IMAGES, "KVASIR_UPGRADE": "automatic", "KVASIR_MAX_UPGRADES": "3"}
     assert parse_settings([], environment).max_upgrades == 3

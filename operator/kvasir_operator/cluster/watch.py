@@ -13,7 +13,6 @@ from kvasir_contract.api import INSTANCE_LABEL, MANAGED_BY_LABEL, MANAGER
 from kvasir_operator.cluster.cluster_client import Cluster
 from kvasir_operator.cluster.kinds import CHILDREN, INFERENCE_SERVICE, NODE, POD, Kind
 from kvasir_operator.observe.cordons import Cordons
-from kvasir_operator.observe.objects import is_cordoned
 from kvasir_operator.observe.service_memory import Key
 
 WATCHED: Final = (*CHILDREN, POD)
@@ -40,7 +39,7 @@ def registry(cluster: Cluster, put: Callable[[Key], None], cordons: Cordons[Key]
 
         @kopf.on.event(*_selector(NODE), registry=handlers)
         async def node_changed(name: str | None, type: str | None, body: kopf.Body, **_: Any) -> None:
-            cordons.node_changed(str(name), cordoned=type != "DELETED" and is_cordoned(dict(body)))
+            cordons.node_changed(str(name), cordoned=type != "DELETED" and bool(cordons.drains(dict(body))))
 
     return handlers
 

@@ -1,21 +1,44 @@
-"""Which nodes are cordoned, and which services have pods on them. A watch maintains this without further requests.
+"""The nodes of a service's pods: those that are being drained, and those that no longer respond.
 
-`kubectl drain` cordons a node before it evicts pods. A cordon triggers a reconcile of the services that have pods
-on the node, and the observer then reads the node itself.
+`kubectl drain` cordons a node before it evicts pods; autoscalers and clouds set a taint instead. Both trigger a
+reconcile of the services that have pods on the node, and the observer then reads the node itself.
 """
 
-from collections.abc import Callable, Iterable
-from typing import Generic, TypeVar
+import logging
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, Generic, TypeVar
+
+from kvasir_operator.cluster.cluster_client import Cluster, ClusterError, NotFoundError
+from kvasir_operator.cluster.kinds import NODE
+from kvasir_operator.observe import objects
+from kvasir_operator.observe.observed import Member, Object, Pod
+from kvasir_operator.observe.service_memory import Key
+
+log = logging.getLogger(__name__)
 
 KeyT = TypeVar("KeyT")
 
 
 class Cordons(Generic[KeyT]):
-    def __init__(self, put: Callable[[KeyT], None]) -> None:
+    """Which nodes are being drained, and which services have pods on them. A watch maintains this."""
+
+    def __init__(self, put: Callable[[KeyT], None], drain_taints: Collection[str] = objects.DRAIN_TAINTS) -> None:
         """`put` is called with the key of each service that a change of a node affects."""
         self._put = put
+        self._drain_taints = frozenset(drain_taints)
         self._cordoned: set[str] = set()
         self._nodes: dict[KeyT, frozenset[str]] = {}
+
+    def drains(self, node: Object) -> list[Mapping[str, Any]]:
+        """Return the taints because of which pods should leave the node; a cordon counts as its taint."""
+        spec = node.get("spec", {})
+        taints = [
+            taint
+            for taint in spec.get("taints") or ()
+            if taint["key"] in self._drain_taints and taint["effect"] in ("NoSchedule", "NoExecute")
+        ]
+        return [*taints, objects.CORDON_TAINT] if spec.get("unschedulable") else taints
 
     def node_changed(self, name: str, *, cordoned: bool) -> None:
         if cordoned == (name in self._cordoned):
@@ -34,3 +57,60 @@ class Cordons(Generic[KeyT]):
 
     def forget(self, key: KeyT) -> None:
         self._nodes.pop(key, None)
+
+
+class Nodes:
+    def __init__(self, cluster: Cluster, cordons: Cordons[Key], *, reads_nodes: bool) -> None:
+        self._cluster = cluster
+        self._cordons = cordons
+        self._reads_nodes = reads_nodes
+
+    async def lost(self, suspects: Sequence[Pod]) -> Mapping[str, str]:
+        """Return, by name, the problems of the nodes of pods that do not respond."""
+        lost: dict[str, str] = {}
+        if not self._reads_nodes:
+            return lost
+        for name in sorted({pod.node for pod in suspects if pod.node}):
+            try:
+                problem = objects.node_problem(await self._cluster.get(NODE, None, name))
+            except NotFoundError:
+                problem = f"node {name} no longer exists"
+            except ClusterError as error:
+                log.debug("cannot read node %s: %s", name, error)
+                continue
+            if problem:
+                lost[name] = problem
+        return lost
+
+    async def drained(self, key: Key, members: Sequence[Member]) -> tuple[frozenset[str], list[Member]]:
+        """Return the nodes that members should leave, and the members, with `stays` set.
+
+        The watch names candidates, and the nodes themselves are read.
+        """
+        drained: dict[str, list[Mapping[str, Any]]] = {}
+        for name in sorted(self._cordons.among(key, (member.pod.node for member in members if member.pod.node))):
+            try:
+                if taints := self._cordons.drains(await self._cluster.get(NODE, None, name)):
+                    drained[name] = taints
+            except ClusterError as error:
+                log.debug("cannot read node %s: %s", name, error)
+        kept = [
+            replace(member, pod=replace(member.pod, stays=stays(member.pod, drained[member.pod.node])))
+            if member.pod.node in drained
+            else member
+            for member in members
+        ]
+        return frozenset(drained.keys() & {member.pod.node for member in kept if not member.pod.stays}), kept
+
+
+def stays(pod: Pod, taints: Sequence[Mapping[str, Any]]) -> bool:
+    """Return whether a pod tolerates all of a node's taints. Its successor might be placed on the same node."""
+    return all(any(_tolerates(toleration, taint) for toleration in pod.tolerations) for taint in taints)
+
+
+def _tolerates(toleration: Mapping[str, Any], taint: Mapping[str, Any]) -> bool:
+    if toleration.get("effect", "") not in ("", taint["effect"]):
+        return False
+    if toleration.get("operator", "Equal") == "Exists":
+        return toleration.get("key", "") in ("", taint["key"])
+    return (toleration.get("key"), toleration.get("value", "")) == (taint["key"], taint.get("value", ""))

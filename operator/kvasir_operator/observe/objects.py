@@ -1,6 +1,6 @@
 """Converts the API server's dictionaries to the typed facts of `observed`."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from ipaddress import ip_address
 from typing import Any, Final
 
@@ -17,6 +17,18 @@ from kvasir_operator.observe.observed import (
 from kvasir_operator.spec import InferenceService
 
 REVISION_LABEL: Final = "controller-revision-hash"
+DRAIN_TAINTS: Final = (
+    "karpenter.sh/disrupted",
+    "karpenter.sh/disruption",
+    "ToBeDeletedByClusterAutoscaler",
+    "cloud.google.com/impending-node-termination",
+    "aws-node-termination-handler/spot-itn",
+    "aws-node-termination-handler/scheduled-maintenance",
+    "aws-node-termination-handler/asg-lifecycle-termination",
+    "aws-node-termination-handler/rebalance-recommendation",
+)
+"""Keys of the taints with which node autoscalers and clouds announce that they remove a node."""
+CORDON_TAINT: Final[Mapping[str, Any]] = {"key": "node.kubernetes.io/unschedulable", "effect": "NoSchedule"}
 
 
 def child_of(resource: Object, service: InferenceService) -> ChildObject:
@@ -74,6 +86,16 @@ def pod_of(resource: Object) -> Pod:
         schedule_message=scheduled.get("message", ""),
         scheduling_changed=scheduled.get("lastTransitionTime") or metadata.get("creationTimestamp", ""),
         container=_container(component, spec, status),
+        gates=tuple(gate["name"] for gate in spec.get("schedulingGates") or ()),
+        init_containers=tuple(
+            _container(entry["name"], spec, status, "initContainers") for entry in spec.get("initContainers") or ()
+        ),
+        sidecars=tuple(
+            _container(entry["name"], spec, status)
+            for entry in spec.get("containers") or ()
+            if entry["name"] != component
+        ),
+        tolerations=tuple(spec.get("tolerations") or ()),
     )
 
 
@@ -94,10 +116,6 @@ def node_problem(node: Object) -> str:
     if ready.get("status") != "Unknown":
         return ""
     return f"node {node['metadata']['name']} does not respond ({ready.get('message') or ready.get('reason')})"
-
-
-def is_cordoned(node: Object) -> bool:
-    return bool(node.get("spec", {}).get("unschedulable", False))
 
 
 def event_time(event: Object) -> str:
@@ -128,12 +146,16 @@ def _condition(status: Mapping[str, Any], kind: str) -> Mapping[str, Any]:
     return next((entry for entry in status.get("conditions", ()) if entry["type"] == kind), {})
 
 
-def _container(name: str, spec: Mapping[str, Any], status: Mapping[str, Any]) -> Container:
-    """Return the state of our container. A webhook may have added others."""
-    declared: Mapping[str, Any] = next((entry for entry in spec.get("containers", ()) if entry["name"] == name), {})
-    found: Mapping[str, Any] = next(
-        (entry for entry in status.get("containerStatuses", ()) if entry["name"] == name), {}
-    )
+def _container(
+    name: str, spec: Mapping[str, Any], status: Mapping[str, Any], kind: str = "containers"
+) -> Container:
+    """Return the state of a container. `kind` is the field of the pod that declares it."""
+
+    def named(entries: Sequence[Mapping[str, Any]]) -> Mapping[str, Any]:
+        return next((entry for entry in entries if entry["name"] == name), {})
+
+    declared = named(spec.get(kind) or ())
+    found = named(status.get("initContainerStatuses" if kind == "initContainers" else "containerStatuses") or ())
     state = found.get("state", {})
     waiting = state.get("waiting", {})
     return Container(
@@ -144,6 +166,8 @@ def _container(name: str, spec: Mapping[str, Any], status: Mapping[str, Any]) ->
         ended=_ended(state.get("terminated")),
         ended_before=_ended(found.get("lastState", {}).get("terminated")),
         restarts=found.get("restartCount", 0),
+        name=name,
+        ready=found.get("ready", False),
     )
 
 

@@ -3,7 +3,7 @@
 Everything is immutable and comes from one pass of reads, plus the API server's answers to earlier requests.
 """
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import Any, Final
@@ -79,6 +79,8 @@ class Container:
     ended_before: Ended | None
     """How the previous instance of the container terminated."""
     restarts: int
+    name: str = ""
+    ready: bool = False
 
 
 @dataclass(frozen=True)
@@ -105,11 +107,23 @@ class Pod:
     scheduling_changed: str
     """When the scheduler placed the pod or first found no room for it (RFC 3339); before that, its creation."""
     container: Container
+    gates: tuple[str, ...] = ()
+    """Scheduling gates, until which the scheduler ignores the pod."""
+    init_containers: tuple[Container, ...] = ()
+    """Containers that others have added, such as webhooks; the same applies to `sidecars`."""
+    sidecars: tuple[Container, ...] = ()
+    tolerations: tuple[Mapping[str, Any], ...] = ()
+    stays: bool = False
+    """Whether the pod tolerates that its node is being drained."""
 
     @property
     def ordinal(self) -> int:
         """The ordinal of an engine's pod (see `engine_ranks`)."""
         return int(self.name.rpartition("-")[2])
+
+    def leaves(self, drained: Collection[str]) -> bool:
+        """Return whether the pod should move, if these nodes are being drained."""
+        return self.node in drained and not self.stays
 
     @property
     def reference(self) -> Object:
@@ -156,6 +170,9 @@ class Member:
     """Whether the pod has sent a report. Without one, a running pod that is not ready counts as Starting."""
     report: StatusReport | None = None
     """The report of this pass, never an earlier one; None if the pod did not respond."""
+
+    unreached: float | None = None
+    """For frontends that run but do not report their demand, the seconds for which this has been observed."""
 
     @property
     def serves(self) -> bool:
@@ -205,7 +222,7 @@ class Observed:
     missing_key_secrets: frozenset[str] = frozenset()
     """Fields of the frontend that name a Secret with keys that does not exist."""
     cordoned: frozenset[str] = frozenset()
-    """Nodes with pods of the service that are cordoned, because they are being drained."""
+    """Nodes that are being drained, and on which the service has pods that should leave."""
     refusals: Mapping[ChildKey, Refusal] = field(default_factory=dict)
     unchanged: Mapping[str, str] = field(default_factory=dict)
     """By UID of a child, the digest of the last apply (see plan.applies)."""

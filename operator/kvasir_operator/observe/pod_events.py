@@ -21,11 +21,17 @@ EVENT_MARGIN_SECONDS: Final = 60.0
 """How much older the Event about a missing pod may be than the first observation of its absence."""
 MAX_PODS_ASKED: Final = 4
 """How many pods of a service have their Events read in one pass."""
+MAX_SCALE_UP_SECONDS: Final = 900.0
+"""How long an autoscaler's Event keeps a pod waiting for its node: as long as the cluster autoscaler and Karpenter
+give a node to join."""
 
 _NOT_CREATED: Final = re.compile(
     r"create Pod \S+-(?P<ordinal>\d+) in StatefulSet \S+ failed error: (?P<why>.*)", re.DOTALL
 )
 """The StatefulSet controller's message. Kubernetes has no field for the cause."""
+_SCALE_UP_EVENTS: Final = ("TriggeredScaleUp", "Nominated")
+"""Of the cluster autoscaler and of Karpenter."""
+_NO_SCALE_UP_EVENT: Final = "NotTriggerScaleUp"
 _MOUNT_EVENTS: Final = ("FailedMount", "FailedAttachVolume", "FailedMapVolume")
 
 
@@ -36,7 +42,9 @@ class PodEvents:
     async def mount_failures(self, pods: Sequence[Pod], memory: ServiceMemory, now: float) -> Mapping[str, str]:
         """Return by UID why volumes of waiting pods cannot be mounted. `now` is monotonic."""
         waiting = [
-            pod for pod in pods if _waits_for_volumes(pod) and _pulls_for(pod, memory, now) >= OVERDUE_SECONDS
+            pod
+            for pod in pods
+            if _waits_for_volumes(pod) and _waits_in(Phase.PULLING, pod.uid, memory, now) >= OVERDUE_SECONDS
         ]
         failures = {}
         for pod in waiting[:MAX_PODS_ASKED]:
@@ -44,6 +52,24 @@ class PodEvents:
                 if event.get("reason") in _MOUNT_EVENTS:
                     failures[pod.uid] = str(event.get("message", ""))
         return failures
+
+    async def scale_ups(
+        self, pods: Sequence[Pod], memory: ServiceMemory, now: float, clock: datetime
+    ) -> Mapping[str, str]:
+        """Return by UID the messages of autoscalers that add nodes for pods. `now` is monotonic, `clock` is not."""
+        waiting = {pod.uid for pod in pods if pod.scheduled is False and not pod.terminating and not pod.gates}
+        if not any(_waits_in(Phase.SCHEDULING, uid, memory, now) >= OVERDUE_SECONDS for uid in waiting):
+            return {}
+        since = _stamp(clock - timedelta(seconds=MAX_SCALE_UP_SECONDS))
+        namespace, events = pods[0].namespace, []
+        for reason in (*_SCALE_UP_EVENTS, _NO_SCALE_UP_EVENT):
+            events += await self._read(namespace, f"involvedObject.kind=Pod,reason={reason}")
+        last = {event["involvedObject"].get("uid"): event for event in sorted(events, key=objects.event_time)}
+        return {
+            uid: str(event.get("message", ""))
+            for uid, event in last.items()
+            if uid in waiting and event["reason"] != _NO_SCALE_UP_EVENT and objects.event_time(event) >= since
+        }
 
     async def not_created(
         self,
@@ -60,7 +86,7 @@ class PodEvents:
         longest = max(missing.values(), default=0.0)
         if longest < OVERDUE_SECONDS or stateful_set is None:
             return {}
-        since = (clock - timedelta(seconds=longest + EVENT_MARGIN_SECONDS)).strftime("%Y-%m-%dT%H:%M:%S")
+        since = _stamp(clock - timedelta(seconds=longest + EVENT_MARGIN_SECONDS))
         refused = {}
         for event in await self._read(namespace, f"involvedObject.uid={stateful_set.uid},reason=FailedCreate"):
             match = _NOT_CREATED.search(event.get("message", ""))
@@ -100,8 +126,10 @@ def _waits_for_volumes(pod: Pod) -> bool:
     )
 
 
-def _pulls_for(pod: Pod, memory: ServiceMemory, now: float) -> float:
-    """Return the seconds for which the pod has been observed in phase Pulling."""
-    return max(
-        (now - seen for mark, seen in memory.first_seen.items() if mark[:2] == (pod.uid, Phase.PULLING)), default=0
-    )
+def _waits_in(phase: Phase, uid: str, memory: ServiceMemory, now: float) -> float:
+    """Return the seconds for which the pod has been observed in this phase."""
+    return max((now - seen for mark, seen in memory.first_seen.items() if mark[:2] == (uid, phase)), default=0)
+
+
+def _stamp(time: datetime) -> str:
+    return time.strftime("%Y-%m-%dT%H:%M:%S")

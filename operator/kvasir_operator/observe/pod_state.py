@@ -7,22 +7,13 @@ from kvasir_contract.failure import Failure, cut, find_failure
 from kvasir_contract.phases import Phase
 from kvasir_contract.reasons import Reason
 from kvasir_contract.status_report import ReportedProgress, StatusReport
+from kvasir_operator.observe.added_containers import PULL_FAILURES, added_failure, awaited_container
 from kvasir_operator.observe.observed import Container, Ended, Pod, PodState
+from kvasir_operator.observe.scheduling import unscheduled
 
 MAX_MESSAGE_BYTES: Final = 1024
 """Longer messages are truncated: the image may be the user's, and a status with 1,024 ranks must fit into etcd."""
 
-_PULL_FAILURES: Final = frozenset(
-    {
-        "ErrImagePull",
-        "ImagePullBackOff",
-        "InvalidImageName",
-        "ErrImageNeverPull",
-        "ImageInspectError",
-        "RegistryUnavailable",
-        "SignatureValidationFailed",
-    }
-)
 _WAITING: Final = {
     Phase.LOADING: Reason.LOADING,
     Phase.WARMING: Reason.WARMING,
@@ -41,11 +32,13 @@ def pod_state(
     report: StatusReport | None = None,
     lost_node: str = "",
     mount_failure: str = "",
+    scale_up: str = "",
 ) -> PodState:
     """Return the state of a pod.
 
     `resource_name` is the extended resource of which the pod requests `amount_of_resource`, or "". `lost_node` is
-    the problem of its node. `mount_failure` is the reason that its volumes cannot be mounted, or "".
+    the problem of its node. `mount_failure` is the reason that its volumes cannot be mounted, or "". `scale_up` is
+    an autoscaler's message that it adds a node for the pod, or "".
     """
     if lost_node and not pod.ready:
         return _state(pod, Phase.FAILED, Reason.NODE_LOST, f"{lost_node}: a replacement starts on another node")
@@ -57,12 +50,23 @@ def pod_state(
         return _state(pod, Phase.READY, Reason.AS_DESIRED, report.message if report else "", ready=True)
     if pod.has_ended:
         return _state(pod, Phase.FAILED, Reason.CRASH_LOOPING, pod.end_message or "the pod failed")
+    if pod.gates and not pod.node:
+        waits = f"the pod is queued until its scheduling gates are removed: {', '.join(pod.gates)}"
+        return _state(pod, Phase.SCHEDULING, Reason.QUEUED, waits)
     if pod.scheduled is None:
         return _state(pod, Phase.SCHEDULING, Reason.LOADING)
     if pod.scheduled is False:
-        refused = unscheduled(pod.schedule_message, resource_name, amount_of_resource)
+        if scale_up:
+            coming = f"a node is being added for the pod ({scale_up})"
+            return _state(pod, Phase.SCHEDULING, Reason.WAITING_FOR_NODE, coming)
+        refused = unscheduled(pod.schedule_message, resource_name, amount_of_resource, pod.component or "engine")
         return _state(pod, Phase.SCHEDULING, refused.reason, refused.message)
-    return _state(pod, *_container_state(pod.container, report, mount_failure))
+    phase, reason, message, progress = _container_state(pod.container, report, mount_failure)
+    if not reason.is_failure:
+        if (problem := added_failure(pod)) is not None:
+            return _state(pod, Phase.FAILED, problem.reason, problem.message)
+        message = message or awaited_container(pod)
+    return _state(pod, phase, reason, message, progress)
 
 
 def _state(
@@ -91,30 +95,10 @@ def _container_state(
     return Phase.PULLING, Reason.LOADING, "", ""
 
 
-def unscheduled(message: str, resource_name: str, amount: int = 1) -> Failure:
-    """Return why no node accepts a pod that requests an amount of a resource, from the scheduler's message."""
-    if resource_name and f"Insufficient {resource_name}" in message:
-        if amount == 1:
-            missing, free = f"a free {resource_name}", "add nodes or free one"
-        else:
-            missing = f"{amount} free {resource_name}"
-            free = f"add nodes or free {amount} on one node, create the service with more engine.nodes"
-        return Failure(
-            Reason.INSUFFICIENT_GPU,
-            f"no node has {missing} ({message}): {free}, lower engine.dataParallelSize, or set another "
-            "engine.resourceName",
-        )
-    return Failure(
-        Reason.UNSCHEDULABLE,
-        f"no node accepts the pod ({message}): check pod.resources, nodeSelector, affinity and tolerations against "
-        "the nodes",
-    )
-
-
 def waiting_failure(container: Container) -> Failure | None:
     """Return why a container cannot be started, or None if it may still start."""
     why, message = container.waiting_reason, container.waiting_message
-    if why in _PULL_FAILURES:
+    if why in PULL_FAILURES:
         detail = f" ({message})" if message else ""
         return Failure(
             Reason.IMAGE_PULL_FAILED,

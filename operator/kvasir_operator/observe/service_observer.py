@@ -18,7 +18,6 @@ from kvasir_operator.cluster.cluster_client import Cluster, ClusterError, Confli
 from kvasir_operator.cluster.kinds import (
     CHILDREN,
     DEPLOYMENT,
-    NODE,
     POD,
     SECRET,
     SERVICE_ACCOUNT,
@@ -26,7 +25,7 @@ from kvasir_operator.cluster.kinds import (
     Kind,
 )
 from kvasir_operator.observe import objects
-from kvasir_operator.observe.cordons import Cordons
+from kvasir_operator.observe.cordons import Cordons, Nodes
 from kvasir_operator.observe.frontend_links import awaited_frontends, is_linked
 from kvasir_operator.observe.observed import (
     ChildKey,
@@ -65,10 +64,9 @@ class ServiceObserver:
         now: Callable[[], datetime] = lambda: datetime.now(UTC),
     ) -> None:
         self._cluster = cluster
-        self._reads_nodes = reads_nodes
         self._reports = reports
         self._events = PodEvents(cluster)
-        self._cordons = cordons
+        self._nodes = Nodes(cluster, cordons, reads_nodes=reads_nodes)
         self._monotonic = monotonic
         self._now = now
 
@@ -88,6 +86,7 @@ class ServiceObserver:
         # Prefer the newest name, which the ServiceAccount may not record yet.
         link_secret = memory.link_secret or _link_secret(children, service)
         await self._check_secrets(service, link_secret, members, memory)
+        cordoned, members = await self._nodes.drained(Key(service.namespace, service.name), members)
         missing = missing_pods(stateful_set, engines, memory, self._monotonic())
         return Observed(
             generation=resource["metadata"]["generation"],
@@ -103,7 +102,7 @@ class ServiceObserver:
             link_secret=link_secret,
             link_secret_exists=memory.link_secret_exists,
             missing_key_secrets=memory.missing_key_secrets,
-            cordoned=await self._cordoned(Key(service.namespace, service.name), members),
+            cordoned=cordoned,
             refusals=memory.refusals,
             now=self._monotonic(),
             unchanged=dict(memory.unchanged),
@@ -144,11 +143,13 @@ class ServiceObserver:
         fresh: Mapping[str, StatusReport],  # of this pass; those in the memory may be older
     ) -> list[Member]:
         reports = memory.reports
-        lost = await self._lost_nodes([pod for pod in pods if not pod.ready and pod.uid not in reports])
+        lost = await self._nodes.lost([pod for pod in pods if not pod.ready and pod.uid not in reports])
         failures = await self._events.mount_failures(pods, memory, self._monotonic())
+        scale_ups = await self._events.scale_ups(pods, memory, self._monotonic(), self._now())
         marks: set[Mark] = set()
         states: dict[str, PodState] = {}
         waited: dict[str, float] = {}
+        unreached: dict[str, float] = {}
         for pod in pods:
             state = states[pod.uid] = pod_state(
                 pod,
@@ -157,10 +158,15 @@ class ServiceObserver:
                 report=reports.get(pod.uid),
                 lost_node=lost.get(pod.node, ""),
                 mount_failure=failures.get(pod.uid, ""),
+                scale_up=scale_ups.get(pod.uid, ""),
             )
             mark: Mark = (pod.uid, state.phase, "leaving" if pod.terminating else "")
             marks.add(mark)
             waited[pod.uid] = memory.since(mark, self._monotonic())
+            if pod.component == "frontend" and not _is_reached(pod, fresh.get(pod.uid)):
+                mark = (pod.uid, "unreached")
+                marks.add(mark)
+                unreached[pod.uid] = memory.since(mark, self._monotonic())
         memory.forget_but(marks, of_missing=False)
         frontends = awaited_frontends(pods, waited)
         return [
@@ -171,6 +177,7 @@ class ServiceObserver:
                 is_linked(reports.get(pod.uid), frontends),
                 reported=pod.uid in reports,
                 report=fresh.get(pod.uid),
+                unreached=unreached.get(pod.uid),
             )
             for pod in pods
         ]
@@ -181,34 +188,6 @@ class ServiceObserver:
         """Keep the last report of each ready pod, so that one late answer changes nothing."""
         kept = {pod.uid: memory.reports[pod.uid] for pod in pods if pod.ready and pod.uid in memory.reports}
         memory.reports = {**kept, **reports}
-
-    async def _lost_nodes(self, suspects: Sequence[Pod]) -> Mapping[str, str]:
-        """Return, by name, the problems of the nodes of pods that do not respond."""
-        lost: dict[str, str] = {}
-        if not self._reads_nodes:
-            return lost
-        for name in sorted({pod.node for pod in suspects if pod.node}):
-            try:
-                problem = objects.node_problem(await self._cluster.get(NODE, None, name))
-            except NotFoundError:
-                problem = f"node {name} no longer exists"
-            except ClusterError as error:
-                log.debug("cannot read node %s: %s", name, error)
-                continue
-            if problem:
-                lost[name] = problem
-        return lost
-
-    async def _cordoned(self, key: Key, members: Collection[Member]) -> frozenset[str]:
-        """Return the cordoned nodes. The watch names candidates, and the nodes themselves are read."""
-        cordoned = set()
-        for name in sorted(self._cordons.among(key, (member.pod.node for member in members if member.pod.node))):
-            try:
-                if objects.is_cordoned(await self._cluster.get(NODE, None, name)):
-                    cordoned.add(name)
-            except ClusterError as error:
-                log.debug("cannot read node %s: %s", name, error)
-        return frozenset(cordoned)
 
     # ------------------------------------------------------------------------------------------------- Secrets
 
@@ -298,3 +277,10 @@ def _frontend_pods(pods: Sequence[Object], service: InferenceService) -> list[Po
         and objects.controller_of(pod)["name"].startswith(prefix)
     ]
     return [pod for pod in owned if pod.component == "frontend" and not pod.terminating and not pod.has_ended]
+
+
+def _is_reached(frontend: Pod, report: StatusReport | None) -> bool:
+    """Return whether a frontend that runs has reported its demand, or need not because it has just begun."""
+    if frontend.container.state != "running":
+        return True
+    return report is not None and (report.demand is not None or not frontend.ready)

@@ -20,7 +20,6 @@ from kvasir_contract.reasons import Reason
 from kvasir_operator.cluster.kinds import SERVICE
 from kvasir_operator.observe.engine_ranks import EngineRank
 from kvasir_operator.observe.observed import Observed, Ownership, PodState
-from kvasir_operator.plan.engine_rollout import SURGE_PATIENCE_SECONDS
 from kvasir_operator.plan.problem import Problem, most_urgent
 from kvasir_operator.plan.words import count, verb
 from kvasir_operator.plan.zero import ZeroDecision
@@ -178,7 +177,7 @@ def _most_urgent_problem(
     if leaving:
         under_way.append(f"{count(leaving, 'engine pod')} {verb(leaving, 'is', 'are')} being removed")
     # A surge rank that fails delays the roll-out, even if every desired engine is ready.
-    surge = [rank.state for rank in ranks if rank.number in decisions.surge and _is_overdue(rank)]
+    surge = [rank.state for rank in ranks if rank.number in decisions.surge and _is_overdue(service, rank)]
     failed = _most_urgent_of_pods([state for state in surge if state.reason.is_failure])
     return most_urgent(
         [
@@ -200,9 +199,9 @@ def _because_of_zero(zero: ZeroDecision, engines: PodGroup) -> list[Problem]:
     return []
 
 
-def _is_overdue(surge: EngineRank) -> bool:
+def _is_overdue(service: InferenceService, surge: EngineRank) -> bool:
     return bool(surge.pods) and (
-        surge.state.phase is not Phase.SCHEDULING or surge.waited >= SURGE_PATIENCE_SECONDS
+        surge.state.phase is not Phase.SCHEDULING or surge.waited >= service.rollout.surge_timeout
     )
 
 

@@ -19,9 +19,6 @@ from kvasir_operator.observe.observed import Observed, Pod
 from kvasir_operator.plan.words import count, verb
 from kvasir_operator.spec import InferenceService
 
-SURGE_PATIENCE_SECONDS: Final = 30.0
-"""How long a surge rank may wait for a node before the roll-out continues without it."""
-
 
 @dataclass(frozen=True)
 class PodDeletion:
@@ -96,7 +93,7 @@ class _Template:
 
     def is_left_by(self, pod: Pod) -> bool:
         """Return whether a pod runs an old revision or is on a node that is being drained."""
-        return (self.revision != "" and pod.revision != self.revision) or pod.node in self.cordoned
+        return (self.revision != "" and pod.revision != self.revision) or pod.leaves(self.cordoned)
 
     def outdated(self, rank: EngineRank) -> list[Pod]:
         """Return the outdated pods of a rank, without those that are terminating."""
@@ -186,7 +183,7 @@ def _may_go_without_surge(service: InferenceService, rank: EngineRank, template:
     rank, or until `kubectl drain` evicts it. The eviction would take a single pod of a larger rank, so the operator
     replaces such a rank as a whole if others remain.
     """
-    if all(pod.node not in template.cordoned for pod in template.outdated(rank)):
+    if all(not pod.leaves(template.cordoned) for pod in template.outdated(rank)):
         return True
     return service.engine.nodes > 1 and service.engine.data_parallel_size > 1
 
@@ -210,18 +207,19 @@ def _has_no_room(service: InferenceService, observed: Observed, ranks: Sequence[
     """
     if service.rollout.max_unavailable == 0:
         return False
-    waits = any(_cannot_be_placed(rank) and rank.waited >= SURGE_PATIENCE_SECONDS for rank in ranks)
+    patience = service.rollout.surge_timeout
+    waits = any(_cannot_be_placed(rank) and rank.waited >= patience for rank in ranks)
     first = service.engine.pods
     return waits or any(
-        ordinal >= first and observed.missing.get(ordinal, 0.0) >= SURGE_PATIENCE_SECONDS
-        for ordinal in observed.not_created
+        ordinal >= first and observed.missing.get(ordinal, 0.0) >= patience for ordinal in observed.not_created
     )
 
 
 def _cannot_be_placed(rank: EngineRank) -> bool:
-    """Return whether no node accepts a pod of the rank, or its volume is still attached to another pod."""
+    """Return whether no node accepts a pod of the rank and none is being added, or its volume is still attached to
+    another pod."""
     if rank.state.phase is Phase.SCHEDULING:
-        return True
+        return rank.state.reason is not Reason.WAITING_FOR_NODE
     return rank.state.reason is Reason.VOLUME_FAILED and "Multi-Attach" in rank.state.message
 
 
@@ -241,14 +239,14 @@ def _deletions_of_rank(rank: EngineRank, template: _Template) -> Iterator[PodDel
 
 
 def _cause(pod: Pod, template: _Template) -> str:
-    if pod.node in template.cordoned:
+    if pod.leaves(template.cordoned):
         return f"is on node {pod.node}, which is being drained"
     return "runs the old revision"
 
 
 def _under_way(ranks: Sequence[EngineRank], template: _Template) -> str:
     outdated = [pod for rank in ranks for pod in template.outdated(rank)]
-    moving = sum(pod.node in template.cordoned for pod in outdated)
+    moving = sum(pod.leaves(template.cordoned) for pod in outdated)
     old = len(outdated) - moving
     parts = []
     if old:

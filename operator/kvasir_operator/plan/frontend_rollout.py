@@ -25,7 +25,7 @@ def roll_frontends(service: InferenceService, observed: Observed) -> FrontendRol
     as long as enough others serve.
     """
     desired, deployment = service.frontend.replicas, observed.deployment
-    leaving = [member for member in observed.frontends if member.pod.node in observed.cordoned]
+    leaving = [member for member in observed.frontends if member.pod.leaves(observed.cordoned)]
     if deployment is None:
         return FrontendRollout(desired)
     if not leaving:

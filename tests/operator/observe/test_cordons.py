@@ -1,6 +1,12 @@
 """Cordons find the services that they affect without a request."""
 
-from kvasir_operator.observe.cordons import Cordons
+from typing import Any
+
+import pytest
+
+from kvasir_operator.observe.cordons import Cordons, stays
+from kvasir_operator.observe.objects import DRAIN_TAINTS
+from operator_facts import pod
 
 
 def made() -> tuple[Cordons[str], list[str]]:
@@ -59,3 +65,52 @@ def test_a_service_may_be_forgotten_by_its_own_reconcile() -> None:
         cordons.among(key, ["n1"])
     cordons.node_changed("n1", cordoned=True)
     assert cordons.among("one", ["n1"]) == {"n1"}
+
+
+def taint(key: str, effect: str = "NoSchedule") -> dict[str, Any]:
+    return {"key": key, "effect": effect}
+
+
+@pytest.mark.parametrize("key", DRAIN_TAINTS)
+def test_taints_of_autoscalers_drain_a_node(key: str) -> None:
+    cordons, _ = made()
+    assert cordons.drains({"spec": {"taints": [taint(key)]}}) == [taint(key)]
+    assert cordons.drains({"spec": {"taints": [taint(key, "NoExecute")]}})
+    assert not cordons.drains({"spec": {"taints": [taint(key, "PreferNoSchedule")]}})
+
+
+def test_a_cordon_drains_a_node_and_other_taints_do_not() -> None:
+    cordons, _ = made()
+    assert cordons.drains({"spec": {"unschedulable": True}})
+    for spec in (
+        {},
+        {"taints": None},
+        {"taints": [taint("nvidia.com/gpu"), taint("node.kubernetes.io/not-ready")]},
+    ):
+        assert not cordons.drains({"spec": spec})
+    assert not cordons.drains({})
+
+
+def test_the_settings_choose_the_taints_of_a_drain() -> None:
+    cordons: Cordons[str] = Cordons(lambda _: None, ["example.com/leaving"])
+    assert cordons.drains({"spec": {"taints": [taint("example.com/leaving")]}})
+    assert not cordons.drains({"spec": {"taints": [taint("karpenter.sh/disrupted")]}})
+
+
+@pytest.mark.parametrize(
+    ("toleration", "kept"),
+    [
+        ({"operator": "Exists"}, True),
+        ({"operator": "Exists", "effect": "NoSchedule"}, True),
+        ({"operator": "Exists", "effect": "NoExecute"}, False),
+        ({"key": "karpenter.sh/disrupted", "operator": "Exists"}, True),
+        ({"key": "karpenter.sh/disrupted", "effect": "NoSchedule"}, True),
+        ({"key": "karpenter.sh/disrupted", "value": "other"}, False),
+        ({"key": "nvidia.com/gpu", "operator": "Exists"}, False),
+    ],
+)
+def test_a_pod_that_tolerates_the_drain_stays(toleration: dict[str, str], kept: bool) -> None:
+    """Its successor could be placed on the same node, and would move again and again."""
+    tolerant = pod("demo-engine-0", tolerations=(toleration,))
+    assert stays(tolerant, [taint("karpenter.sh/disrupted")]) is kept
+    assert not stays(tolerant, [taint("karpenter.sh/disrupted"), taint("other")]) or "key" not in toleration

@@ -9,7 +9,6 @@ from kvasir_contract.api import COMPONENT_LABEL, INSTANCE_LABEL, MANAGED_BY_LABE
 from kvasir_operator.observe.objects import (
     child_of,
     event_time,
-    is_cordoned,
     node_problem,
     pod_of,
     workload_of,
@@ -205,12 +204,6 @@ def test_node_problem(status: str | None, problem: str) -> None:
     condition = {"type": "Ready", "status": status, "message": "kubelet stopped", "reason": "NodeStatusUnknown"}
     conditions = [{"type": "MemoryPressure", "status": "False"}, *([condition] if status else [])]
     assert node_problem({"metadata": {"name": "n1"}, "status": {"conditions": conditions}}) == problem
-
-
-def test_is_cordoned_reads_the_spec() -> None:
-    assert is_cordoned({"spec": {"unschedulable": True}})
-    assert not is_cordoned({"spec": {}})
-    assert not is_cordoned({})
 
 
 @pytest.mark.parametrize(

@@ -113,6 +113,59 @@ def test_pod_state_without_a_report(case: str) -> None:
     assert found.ready is (case == "serving")
 
 
+TAINT = "1 node(s) had untolerated taint {nvidia.com/gpu: present}"
+CONTROL = "1 node(s) had untolerated taint {node-role.kubernetes.io/control-plane: }"
+NOT_READY = "1 node(s) had untolerated taint {node.kubernetes.io/not-ready: }"
+LACK = "2 Insufficient nvidia.com/gpu"
+SELECTOR = "1 node(s) didn't match Pod's node affinity/selector"
+PREEMPTION = "preemption: 0/4 nodes are available: 4 Preemption is not helpful for scheduling."
+
+
+@pytest.mark.parametrize(
+    ("parts", "reason", "words"),
+    [
+        ([TAINT, LACK], Reason.UNSCHEDULABLE, [TAINT, "engine.pod.tolerations", "the other nodes have no free"]),
+        ([LACK, TAINT], Reason.UNSCHEDULABLE, [TAINT, "engine.pod.tolerations"]),
+        (["1 node(s) had untolerated taint(s)", LACK], Reason.UNSCHEDULABLE, ["taint(s): add it"]),
+        (["1 node(s) had taint {a: b}, that the pod didn't tolerate", LACK], Reason.UNSCHEDULABLE, ["tolerations"]),
+        ([SELECTOR, LACK], Reason.UNSCHEDULABLE, [SELECTOR, "engine.pod.nodeSelector"]),
+        ([TAINT, SELECTOR], Reason.UNSCHEDULABLE, [f"pod: {TAINT}", SELECTOR]),
+        (["1 node(s) had volume node affinity conflict", LACK], Reason.UNSCHEDULABLE, ["engine.pod.volumes"]),
+        (['persistentvolumeclaim "m" not found'], Reason.UNSCHEDULABLE, ['"m" not found: create or correct']),
+        (["1 node(s) didn't match pod topology spread constraints"], Reason.UNSCHEDULABLE, ["relax engine.pod"]),
+        ([CONTROL, LACK], Reason.INSUFFICIENT_GPU, ["add nodes or free one"]),
+        ([NOT_READY, LACK], Reason.INSUFFICIENT_GPU, ["add nodes or free one"]),
+        ([CONTROL, TAINT, LACK], Reason.UNSCHEDULABLE, [f"pod: {TAINT}: add"]),
+        (["2 Insufficient nvidia.com/gpu.shared"], Reason.UNSCHEDULABLE, ["check engine.pod.resources"]),
+        (["1 Insufficient cpu", LACK], Reason.INSUFFICIENT_GPU, ["add nodes"]),
+    ],
+)
+def test_an_unscheduled_pod_names_taints_and_selectors_first(
+    parts: list[str], reason: Reason, words: list[str]
+) -> None:
+    found = state_of(unscheduled(f"0/4 nodes are available: {', '.join(parts)}. {PREEMPTION}"))
+    assert (found.phase, found.reason) == (Phase.SCHEDULING, reason)
+    positions = [found.message.find(word) for word in words]
+    assert -1 not in positions, found.message
+    assert positions == sorted(positions), found.message
+    assert parts[0] in found.message
+
+
+def test_a_gated_pod_is_queued() -> None:
+    gates = {"containers": [{"name": "engine"}], "schedulingGates": [{"name": "kueue.x-k8s.io/admission"}]}
+    condition = {"type": "PodScheduled", "status": "False", "reason": "SchedulingGated", "message": "blocked"}
+    found = state_of({**pod({"conditions": [condition]}), "spec": gates})
+    assert (found.phase, found.reason) == (Phase.SCHEDULING, Reason.QUEUED)
+    assert "kueue.x-k8s.io/admission" in found.message
+    assert not found.reason.is_failure
+
+
+def test_a_pod_for_which_a_node_is_added_is_not_a_failure() -> None:
+    found = state_of(unscheduled(LACK), scale_up="pod triggered scale-up: [{pool 0->1 (max: 4)}]")
+    assert (found.reason, found.reason.is_failure) == (Reason.WAITING_FOR_NODE, False)
+    assert "0->1" in found.message
+
+
 ENDED: dict[str, tuple[dict[str, Any], Reason, str]] = {
     "a failure": (ended(2, LINE), Reason.MODEL_NOT_FOUND, "/x does not exist"),
     "a failure after a log": (ended(1, f"{TRACEBACK}{LINE}\n"), Reason.MODEL_NOT_FOUND, "/x does not exist"),

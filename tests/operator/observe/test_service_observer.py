@@ -19,7 +19,12 @@ from kvasir_operator.cluster.kinds import (
 )
 from kvasir_operator.observe.cordons import Cordons
 from kvasir_operator.observe.observed import Observed, Ownership
-from kvasir_operator.observe.pod_events import EVENT_MARGIN_SECONDS, MAX_PODS_ASKED, OVERDUE_SECONDS
+from kvasir_operator.observe.pod_events import (
+    EVENT_MARGIN_SECONDS,
+    MAX_PODS_ASKED,
+    MAX_SCALE_UP_SECONDS,
+    OVERDUE_SECONDS,
+)
 from kvasir_operator.observe.service_memory import Key, ServiceMemory
 from kvasir_operator.observe.service_observer import ServiceObserver
 from kvasir_operator.observe.status_reports import StatusReports
@@ -62,7 +67,7 @@ class Looks:
         self.clock.seconds += seconds_ago
         event = {
             "metadata": {"name": f"event-{len(self.cluster.objects)}", "namespace": "default"},
-            "involvedObject": {"uid": uid},
+            "involvedObject": {"uid": uid, "kind": "Pod" if "Scale" in reason or reason == "Nominated" else ""},
             "reason": reason,
             "message": message,
             "lastTimestamp": time,
@@ -282,6 +287,58 @@ async def test_a_cordon_is_read_before_it_counts(looks: Looks, unschedulable: bo
     looks.cordons.node_changed("node-2", cordoned=True)
     await looks.look()
     assert looks.cluster.calls["get", "Node"] == 2
+
+
+async def test_a_tolerant_pod_does_not_leave_a_drained_node(looks: Looks) -> None:
+    looks.cluster.put(NODE, node(unschedulable=True))
+    looks.cordons.node_changed("node-1", cordoned=True)
+    looks.cluster.of(POD, "demo-engine-0")["spec"]["tolerations"] = [{"operator": "Exists"}]
+    found = await looks.look()
+    assert [member.pod.leaves(found.cordoned) for member in (*found.engines, *found.frontends)] == [False, True]
+
+
+async def test_a_frontend_without_a_report_is_timed(looks: Looks) -> None:
+    """`StatusReports` reaches no pod here. One whose container does not run is not expected to report."""
+    (name,) = [name for name in looks.cluster.names(POD) if "frontend" in name]
+    assert [member.unreached for member in (await looks.look()).frontends] == [0.0]
+    found = await looks.look(after=40)
+    assert [member.unreached for member in (*found.frontends, *found.engines)] == [40.0, None]
+    looks.set_pod(name, state=CREATING)
+    assert (await looks.look()).frontends[0].unreached is None
+    looks.set_pod(name)
+    assert (await looks.look(after=5)).frontends[0].unreached == 0.0
+
+
+# --------------------------------------------------------------------------------------------------- scale-ups
+
+
+@pytest.fixture
+def pending(looks: Looks) -> Looks:
+    engine = looks.cluster.of(POD, "demo-engine-0")
+    engine["spec"].pop("nodeName")
+    engine["status"] = {"conditions": [{"type": "PodScheduled", "status": "False", "message": "0/1"}]}
+    return looks
+
+
+@pytest.mark.parametrize("reason", ["TriggeredScaleUp", "Nominated"])
+async def test_an_event_of_an_autoscaler_is_seen(pending: Looks, reason: str) -> None:
+    uid = pending.cluster.of(POD, "demo-engine-0")["metadata"]["uid"]
+    pending.add_event(uid, reason, "pool 0->1")
+    pending.add_event("uid-of-another", reason, "other pool")
+    await pending.look()
+    assert pending.cluster.calls["list", "Event"] == 0
+    state = (await pending.look(after=OVERDUE_SECONDS)).engines[0].state
+    assert (state.reason, "pool 0->1" in state.message) == (Reason.WAITING_FOR_NODE, True)
+    state = (await pending.look(after=MAX_SCALE_UP_SECONDS)).engines[0].state
+    assert state.reason is Reason.UNSCHEDULABLE
+
+
+async def test_a_scale_up_that_was_given_up_does_not_count(pending: Looks) -> None:
+    uid = pending.cluster.of(POD, "demo-engine-0")["metadata"]["uid"]
+    pending.add_event(uid, "TriggeredScaleUp", "pool 0->1", seconds_ago=60)
+    pending.add_event(uid, "NotTriggerScaleUp", "1 in backoff after failed scale-up", seconds_ago=30)
+    await pending.look()
+    assert (await pending.look(after=OVERDUE_SECONDS)).engines[0].state.reason is Reason.UNSCHEDULABLE
 
 
 # --------------------------------------------------------------------------------------------------------- Secrets

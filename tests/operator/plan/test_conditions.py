@@ -7,9 +7,8 @@ import pytest
 from kvasir_contract.reasons import Reason
 from kvasir_operator.observe.observed import Member
 from kvasir_operator.plan.conditions import Decisions, condition
-from kvasir_operator.plan.engine_rollout import SURGE_PATIENCE_SECONDS
 from kvasir_operator.plan.problem import Problem
-from operator_facts import engines, frontends
+from operator_facts import SURGE_SECONDS, engines, frontends
 from status_facts import READY, SURGE, conditions, message, status_of
 
 STARTING = frontends("starting")
@@ -153,7 +152,7 @@ def test_conditions(case: str) -> None:
 
 @pytest.mark.parametrize(
     ("waited", "ready"),
-    [(SURGE_PATIENCE_SECONDS - 0.1, "True RollingOut"), (SURGE_PATIENCE_SECONDS, "True Unschedulable")],
+    [(SURGE_SECONDS - 0.1, "True RollingOut"), (SURGE_SECONDS, "True Unschedulable")],
 )
 def test_a_surge_rank_without_room_is_a_problem_after_its_patience(waited: float, ready: str) -> None:
     ranks = [*engines("old ready", "old ready"), *engines("-", "-", "pending", waited=waited)]

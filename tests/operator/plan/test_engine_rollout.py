@@ -6,10 +6,10 @@ import pytest
 
 from kvasir_operator.observe.engine_ranks import engine_ranks
 from kvasir_operator.observe.observed import Observed
-from kvasir_operator.plan.engine_rollout import SURGE_PATIENCE_SECONDS, EngineRollout, roll_engines
+from kvasir_operator.plan.engine_rollout import EngineRollout, roll_engines
 from kvasir_operator.plan.lost_pods import LOST_POD_MARGIN_SECONDS, release_lost
 from kvasir_operator.spec import InferenceService
-from operator_facts import engines, observed, service, workload
+from operator_facts import SURGE_SECONDS, engines, observed, service, workload
 
 NO_SURGE = {"maxSurge": 0, "maxUnavailable": 1}
 
@@ -60,6 +60,18 @@ def test_ranks_replaced_without_surge(ranks: str, replaced: list[int]) -> None:
     assert rolled(*words, rollout=NO_SURGE) == (len(words), replaced, "")
 
 
+@pytest.mark.parametrize("waited", [SURGE_SECONDS, 100 * SURGE_SECONDS])
+def test_a_surge_rank_is_kept_while_its_node_is_added(waited: float) -> None:
+    assert rolled("old ready", "node-comes", desired=1, replicas=2, waited=waited) == (2, [], "")
+
+
+@pytest.mark.parametrize(("waited", "expected"), [(299.0, (2, [], "")), (300.0, (1, [0], "new"))])
+def test_the_surge_timeout_is_a_field(waited: float, expected: tuple[int, list[int], str]) -> None:
+    ranks = ("old ready", "pending")
+    found = rolled(*ranks, desired=1, replicas=2, waited=waited, rollout={"surgeTimeout": "5m"})
+    assert found == expected
+
+
 def test_unready_old_ranks_are_bounded_by_max_unavailable() -> None:
     """Under load, ranks are sometimes not ready for a moment and recover by themselves."""
     words = ["old unready"] * 4
@@ -102,8 +114,8 @@ def test_a_broken_template_never_replaces_the_old_rank() -> None:
 
 def test_without_room_for_a_surge_rank_max_unavailable_rules() -> None:
     for waited, expected in (
-        (SURGE_PATIENCE_SECONDS - 1, (2, [], "")),
-        (SURGE_PATIENCE_SECONDS, (1, [0], "new")),
+        (SURGE_SECONDS - 1, (2, [], "")),
+        (SURGE_SECONDS, (1, [0], "new")),
     ):
         assert rolled("old ready", "pending", desired=1, replicas=2, waited=waited) == expected
         found = rolled("old ready", desired=1, replicas=2, not_created={1: "exceeded quota"}, missing={1: waited})

@@ -5,9 +5,8 @@ from typing import Any
 
 import pytest
 
-from kvasir_operator.plan.engine_rollout import SURGE_PATIENCE_SECONDS
 from kvasir_operator.plan.frontend_rollout import FrontendRollout, roll_frontends
-from operator_facts import frontends, observed, service, workload
+from operator_facts import SURGE_SECONDS, frontends, observed, service, workload
 
 DRAINED = frozenset({"a"})
 
@@ -57,7 +56,7 @@ def test_frontends_leave_a_drained_node_as_others_serve(
 )
 def test_without_room_no_serving_frontend_is_deleted(pods: list[str], desired: int) -> None:
     """A cordon alone must not end the service: the drain waits until a node has room."""
-    assert drained(pods, desired, waited=100 * SURGE_PATIENCE_SECONDS) == (desired + 1, [])
+    assert drained(pods, desired, waited=100 * SURGE_SECONDS) == (desired + 1, [])
 
 
 def test_no_frontend_is_deleted_before_the_spec_is_observed() -> None:

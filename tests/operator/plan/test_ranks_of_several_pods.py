@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 from kvasir_operator.observe.engine_ranks import engine_ranks
 from kvasir_operator.observe.observed import Member
 from kvasir_operator.plan.conditions import UNENCRYPTED
-from kvasir_operator.plan.engine_rollout import SURGE_PATIENCE_SECONDS, EngineRollout, roll_engines
+from kvasir_operator.plan.engine_rollout import EngineRollout, roll_engines
 from kvasir_operator.plan.plan import make_plan
 from kvasir_operator.spec import InferenceService
-from operator_facts import NOON, RELEASE, engines, frontends, observed, service, workload
+from operator_facts import NOON, RELEASE, SURGE_SECONDS, engines, frontends, observed, service, workload
 from status_facts import message
 
 NO_SURGE = {"maxSurge": 0, "maxUnavailable": 1}
@@ -92,8 +92,8 @@ def test_the_stateful_set_has_the_pods_of_all_ranks() -> None:
 @pytest.mark.parametrize("broken", [("pending", "pulling"), ("pulling", "pending"), ("pending", "pending")])
 def test_a_surge_rank_without_room_for_a_pod_is_given_up(broken: tuple[str, str]) -> None:
     old = ("old ready", "old ready")
-    before = roll(*old, *broken, ranks=1, waited=SURGE_PATIENCE_SECONDS - 1)
-    after = roll(*old, *broken, ranks=1, waited=SURGE_PATIENCE_SECONDS)
+    before = roll(*old, *broken, ranks=1, waited=SURGE_SECONDS - 1)
+    after = roll(*old, *broken, ranks=1, waited=SURGE_SECONDS)
     assert (deleted(before), before.ranks) == ([], 2)
     assert (deleted(after), after.ranks, after.surge_refused) == ([0, 1], 1, "new")
 
@@ -101,7 +101,7 @@ def test_a_surge_rank_without_room_for_a_pod_is_given_up(broken: tuple[str, str]
 @pytest.mark.parametrize(("others", "forbidden"), [(["starting"], [3]), ([], [2, 3])])
 def test_a_surge_rank_with_a_forbidden_pod_is_given_up(others: list[str], forbidden: list[int]) -> None:
     quota = dict.fromkeys(forbidden, "exceeded quota")
-    for waited, expected in ((SURGE_PATIENCE_SECONDS - 1, ([], 2)), (SURGE_PATIENCE_SECONDS, ([0, 1], 1))):
+    for waited, expected in ((SURGE_SECONDS - 1, ([], 2)), (SURGE_SECONDS, ([0, 1], 1))):
         missing = dict.fromkeys(forbidden, waited)
         found = roll("old ready", "old ready", *others, ranks=1, replicas=4, not_created=quota, missing=missing)
         assert (deleted(found), found.ranks) == expected
@@ -121,7 +121,7 @@ def test_a_rank_with_one_pod_on_a_drained_node_moves_as_a_whole() -> None:
 
 def test_without_room_a_drained_rank_goes_only_if_others_remain() -> None:
     """The budget forbids evictions of its pods, so the drain would never end."""
-    cordoned, waited = frozenset({"a"}), SURGE_PATIENCE_SECONDS
+    cordoned, waited = frozenset({"a"}), SURGE_SECONDS
     surge = ("pending", "pending")
     alone = roll("ready @b", "ready @a", *surge, ranks=1, cordoned=cordoned, waited=waited)
     assert (deleted(alone), alone.ranks) == ([], 2)
@@ -129,7 +129,7 @@ def test_without_room_a_drained_rank_goes_only_if_others_remain() -> None:
     assert (deleted(two), two.ranks) == ([0, 1], 2)
 
 
-@pytest.mark.parametrize(("waited", "ranks"), [(SURGE_PATIENCE_SECONDS - 1, 3), (SURGE_PATIENCE_SECONDS, 2)])
+@pytest.mark.parametrize(("waited", "ranks"), [(SURGE_SECONDS - 1, 3), (SURGE_SECONDS, 2)])
 def test_surge_ranks_leave_their_room_to_a_half_placed_rank(waited: float, ranks: int) -> None:
     """Rank 1 has left a drained node, and the surge rank has the room of its second pod."""
     pods = ("ready @b", "ready @a", "unready @b", "pending", "ready @b", "ready @b")

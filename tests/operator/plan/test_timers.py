@@ -8,11 +8,10 @@ import pytest
 from kvasir_contract.reasons import Reason
 from kvasir_operator.cluster.kinds import DISRUPTION_BUDGET
 from kvasir_operator.observe.observed import Member, Refusal
-from kvasir_operator.plan.engine_rollout import SURGE_PATIENCE_SECONDS
 from kvasir_operator.plan.lost_pods import LOST_POD_MARGIN_SECONDS
 from kvasir_operator.plan.plan import BLOCKED_INTERVAL_SECONDS, PROGRESS_INTERVAL_SECONDS, Plan, make_plan
 from kvasir_operator.spec import InferenceService
-from operator_facts import LATER, NOON, RELEASE, engines, frontends, observed, service, workload
+from operator_facts import LATER, NOON, RELEASE, SURGE_SECONDS, engines, frontends, observed, service, workload
 
 LEAST, MOST = PROGRESS_INTERVAL_SECONDS
 READY = frontends("ready")
@@ -69,9 +68,7 @@ def test_a_surge_rank_without_a_pod_is_looked_at() -> None:
 
 def test_a_pod_without_room_is_looked_at_like_an_obstacle() -> None:
     of = service(1)
-    stuck = plan_for(
-        of, engines("old ready", "pending", waited=SURGE_PATIENCE_SECONDS - 1), stateful_set=workload(2)
-    )
+    stuck = plan_for(of, engines("old ready", "pending", waited=SURGE_SECONDS - 1), stateful_set=workload(2))
     assert stuck.again is not None
     assert stuck.again <= BLOCKED_INTERVAL_SECONDS
 
@@ -128,8 +125,8 @@ def test_a_surge_rank_is_given_up_after_its_patience() -> None:
         plan = plan_for(of, ranks, stateful_set=workload(2))
         return [deletion.pod.name for deletion in plan.deletions]
 
-    assert deleted(SURGE_PATIENCE_SECONDS - 0.1) == []
-    assert deleted(SURGE_PATIENCE_SECONDS) == ["demo-engine-0"]
+    assert deleted(SURGE_SECONDS - 0.1) == []
+    assert deleted(SURGE_SECONDS) == ["demo-engine-0"]
 
 
 def test_a_pod_of_a_lost_node_is_released_after_the_margin() -> None:
