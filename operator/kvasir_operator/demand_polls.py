@@ -66,10 +66,14 @@ class DemandPolls:
         return self._polls.keys()
 
     async def _poll(self, key: Key, pod: Pod, seconds: float) -> None:
-        delay = LEAST_SECONDS
+        delay, reached = LEAST_SECONDS, True
         while True:
             began = self._monotonic()
             report = await self._reports.wait_for_demand(pod)
+            is_reached = report is not None
+            if is_reached != reached:
+                self._wake(key)  # the reconcile times how long the frontend cannot be asked
+            reached = is_reached
             if has_demand(report, seconds):
                 self._wake(key)
                 least, delay = delay, min(2 * delay, MOST_WAKE_SECONDS)  # engines do not start: do not insist

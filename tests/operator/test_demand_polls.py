@@ -84,12 +84,19 @@ async def test_demand_wakes_the_service(bench: Bench) -> None:
     await bench.reports.until(lambda: bench.reports.waiting == {"a", "b"})
     await bench.next_poll("a", report())
     await bench.next_poll("a", report(request=AFTER))
-    await bench.next_poll("a", None)
     assert bench.woken == []
     await bench.next_poll("b", report(live=1, request=0.0))
     assert bench.woken == [DEMO]
     await bench.next_poll("a", report(request=AFTER - 1))
     assert bench.woken == [DEMO, DEMO]
+
+
+async def test_a_frontend_that_stops_answering_wakes_once(bench: Bench) -> None:
+    bench.polls.follow(DEMO, [pod("a", "frontend")], AFTER)
+    await bench.reports.until(lambda: bench.reports.waiting == {"a"})
+    for response, woken in ((report(), 0), (None, 1), (None, 1), (report(), 2), (report(), 2), (None, 3)):
+        await bench.next_poll("a", response)
+        assert len(bench.woken) == woken
 
 
 async def test_each_frontend_has_one_poll(bench: Bench) -> None:

@@ -14,6 +14,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
+from kvasir_contract.endpoints import OPS_PORT
 from kvasir_contract.failure import cut
 from kvasir_contract.phases import Phase
 from kvasir_contract.reasons import Reason
@@ -32,6 +33,10 @@ MAX_NAMED: Final = 3
 MAX_MESSAGE_BYTES: Final = 4096
 UNENCRYPTED: Final = "; the pods of an engine exchange tensors without encryption"
 """In EnginesReady of a service whose engines have several pods."""
+
+
+_STEADY: Final = (Reason.PAUSED, Reason.FRONTENDS_UNREACHABLE, Reason.SCALED_TO_ZERO)
+"""Reasons of a service that stays as it is until something outside changes."""
 
 
 @dataclass(frozen=True)
@@ -117,7 +122,7 @@ def service_conditions(
         frontends.condition("FrontendsReady"),
         Condition(
             "Progressing",
-            worst is not None and not reason.is_failure and reason not in (Reason.PAUSED, Reason.SCALED_TO_ZERO),
+            worst is not None and not reason.is_failure and reason not in _STEADY,
             reason,
             worst.message if worst else "everything is as desired",
         ),
@@ -193,10 +198,24 @@ def _most_urgent_problem(
 def _because_of_zero(zero: ZeroDecision, engines: PodGroup) -> list[Problem]:
     if zero.at_zero:
         return [Problem(Reason.SCALED_TO_ZERO, "no requests came for a while: the next one starts the engines")]
+    hidden = _hidden_demand(zero.unreachable) if zero.unreachable else ""
     if zero.waking:
+        why = "a request came at zero and waits for the engines"
+        if hidden:
+            why = f"{Reason.FRONTENDS_UNREACHABLE}: {hidden}"
         state = "" if engines.problem is None else f"; {engines.problem.message}"
-        return [Problem(Reason.WAKING_UP, f"a request came at zero and waits for the engines{state}")]
-    return []
+        return [Problem(Reason.WAKING_UP, why + state)]
+    return [Problem(Reason.FRONTENDS_UNREACHABLE, hidden)] if hidden else []
+
+
+def _hidden_demand(frontends: Sequence[str]) -> str:
+    named = ", ".join(frontends[:MAX_NAMED])
+    more = f" and {len(frontends) - MAX_NAMED} more" if len(frontends) > MAX_NAMED else ""
+    return (
+        f"the operator gets no report of demand from {named}{more} on port {OPS_PORT}, so engines run although no "
+        "requests may come: allow plain HTTP to this port from the operator's namespace in network policies and in "
+        "the service mesh"
+    )
 
 
 def _is_overdue(service: InferenceService, surge: EngineRank) -> bool:

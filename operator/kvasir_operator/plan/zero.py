@@ -3,14 +3,14 @@
 A service goes to zero in two phases. When all frontends have been idle for `toZeroAfter`, they are asked to close
 their gates, behind which requests are held. Only after all of them have reported that they are closed and still
 idle, the engines are removed. If one reports demand or does not respond, the gates are opened again. At zero, a
-request at any frontend starts the engines.
+request at any frontend starts the engines, and so does a frontend that cannot be asked.
 
 The decision follows from the replicas of the StatefulSet and the reports of this pass. Thus an operator that starts
 again continues in the middle of any phase.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from kvasir_contract.status_report import StatusReport
@@ -23,6 +23,9 @@ LEAST_INTERVAL_SECONDS: Final = 5.0
 """Shortest interval between two looks at a service in use, whatever its toZeroAfter."""
 UNKNOWN_INTERVAL_SECONDS: Final = 30.0
 """Interval between two looks while it is not known whether the service is idle."""
+UNREACHED_SECONDS: Final = 30.0
+"""How long a frontend may hide its demand until it counts as unreachable, and starts the engines of a service at
+zero."""
 FROM_ZERO: Final = "fromZero"
 """In `status.rollout`: no engine has been ready since the service was at zero."""
 
@@ -46,6 +49,8 @@ class ZeroDecision:
     """Seconds until the decision may change without an event."""
     memo: Mapping[str, Any] = field(default_factory=dict)
     """The state that the next decision needs. The status keeps it."""
+    unreachable: tuple[str, ...] = ()
+    """Names of frontends that hide their demand, so that the service has engines."""
 
 
 def decide_zero(service: InferenceService, observed: Observed, memo: Mapping[str, Any]) -> ZeroDecision:
@@ -54,6 +59,7 @@ def decide_zero(service: InferenceService, observed: Observed, memo: Mapping[str
     waking = bool(memo.get(FROM_ZERO)) and not any(member.serves for member in observed.engines)
     if seconds is None:
         return _with_engines(waking, frontends)
+    unreachable = _unreachable(frontends)
     is_at_zero = observed.stateful_set is not None and observed.stateful_set.replicas == 0
     if service.paused:
         return _at_zero() if is_at_zero else ZeroDecision(waking=waking, memo=_memo(waking))
@@ -61,12 +67,17 @@ def decide_zero(service: InferenceService, observed: Observed, memo: Mapping[str
         reports = [*(member.report for member in frontends), *(report for _, report in observed.leaving_frontends)]
         if any(has_demand(report, seconds) for report in reports) or any(map(_cannot_hold, frontends)):
             return _with_engines(True, frontends)
+        if unreachable:
+            return replace(_with_engines(True, frontends), unreachable=unreachable)
         # A frontend that has started at zero becomes ready with this order.
         polled = (*(member.pod for member in frontends), *(pod for pod, _ in observed.leaving_frontends))
-        return _at_zero(_orders(frontends, closed=True), polled)
+        return replace(
+            _at_zero(_orders(frontends, closed=True), polled), again=_seconds_until_unreachable(frontends)
+        )
     wait = _seconds_until_idle(observed, seconds)
     if wait > 0:
-        return _with_engines(waking, frontends, max(wait, LEAST_INTERVAL_SECONDS))
+        kept = _with_engines(waking, frontends, max(wait, LEAST_INTERVAL_SECONDS))
+        return replace(kept, unreachable=unreachable)
     if all(_is_closed(member) for member in frontends):
         return _at_zero(polled=tuple(member.pod for member in frontends))
     gates = tuple(GateOrder(member.pod, closed=True) for member in frontends)
@@ -85,6 +96,20 @@ def _cannot_hold(frontend: Member) -> bool:
     """Return whether a frontend rejects requests without an engine, so that it is never ready at zero."""
     report = frontend.report
     return report is not None and report.demand is not None and not report.demand.can_hold
+
+
+def _unreachable(frontends: Sequence[Member]) -> tuple[str, ...]:
+    return tuple(
+        member.pod.name
+        for member in frontends
+        if member.unreached is not None and member.unreached >= UNREACHED_SECONDS
+    )
+
+
+def _seconds_until_unreachable(frontends: Sequence[Member]) -> float | None:
+    """Return the seconds after which a frontend counts as unreachable if it stays as it is; None if all report."""
+    waits = [UNREACHED_SECONDS - member.unreached for member in frontends if member.unreached is not None]
+    return max(1.0, min(waits)) if waits else None
 
 
 def _with_engines(waking: bool, frontends: Sequence[Member], again: float | None = None) -> ZeroDecision:

@@ -43,6 +43,11 @@ def fronts(*demands: ReportedDemand | None, live: int = 0) -> tuple[Member, ...]
     )
 
 
+def hidden(front: Sequence[Member], seconds: float) -> tuple[Member, ...]:
+    """Return the frontends; those without a report have not been reached for so long."""
+    return tuple(member if member.report else replace(member, unreached=seconds) for member in front)
+
+
 def leaving(demand: ReportedDemand, live: int = 0) -> tuple[tuple[Pod, StatusReport | None], ...]:
     """Return a frontend that terminates."""
     [member] = fronts(demand, live=live)
@@ -181,9 +186,21 @@ def test_a_request_at_one_frontend_starts_the_engines(other: ReportedDemand, liv
     assert orders(decision) == [False] * (1 + other.gate_closed)
 
 
-def test_a_silent_frontend_does_not_start_the_engines() -> None:
-    decision = decided(fronts(ASLEEP, None), replicas=0)
-    assert (decision.at_zero, len(decision.polled)) == (True, 2)
+@pytest.mark.parametrize(
+    ("seconds", "at_zero", "again"), [(0.0, True, 30.0), (29.5, True, 1.0), (30.0, False, None)]
+)
+def test_a_frontend_that_cannot_be_asked_starts_the_engines(
+    seconds: float, at_zero: bool, again: float | None
+) -> None:
+    decision = decided(hidden(fronts(ASLEEP, None), seconds), replicas=0)
+    assert (decision.at_zero, decision.again, decision.waking) == (at_zero, again, not at_zero)
+    assert decision.unreachable == (() if at_zero else ("demo-frontend-b",))
+
+
+def test_a_paused_service_at_zero_stays_there_unreached() -> None:
+    paused = zero_service(paused=True)
+    found = observed(paused, (), hidden(fronts(None), 99.0), stateful_set=workload(0))
+    assert decide_zero(paused, found, {}).at_zero
 
 
 def test_a_request_that_started_the_engines_does_not_let_them_go() -> None:
@@ -265,6 +282,26 @@ def test_a_service_that_fails_to_wake_is_not_ready() -> None:
     assert ready(made) == ("False", "CrashLooping")
     loading = plan(fronts(ASLEEP, live=1), 2, engines("loading", "loading"))
     assert ready(loading) == ("False", "Loading")  # a first start
+
+
+@pytest.mark.parametrize(
+    ("replicas", "ranks", "expected"),
+    [
+        (0, (), ("True", "WakingUp")),
+        (2, ("loading", "loading"), ("True", "WakingUp")),
+        (2, ("ready", "ready"), ("True", "FrontendsUnreachable")),
+        (2, ("crashing", "crashing"), ("False", "CrashLooping")),
+    ],
+)
+def test_unreachable_frontends_are_named_in_ready(
+    replicas: int, ranks: Sequence[str], expected: tuple[str, str]
+) -> None:
+    made = plan(hidden(fronts(None, None), 30.0), replicas, engines(*ranks), memo="ready" not in ranks)
+    assert ready(made) == expected
+    message = condition(made.status, "Ready")["message"]
+    assert ("demo-frontend-a" in message) is (expected[0] == "True")
+    progressing = condition(made.status, "Progressing")["status"]
+    assert progressing == str("loading" in ranks or replicas == 0)
 
 
 def test_the_orders_to_gates_are_in_the_plan() -> None:

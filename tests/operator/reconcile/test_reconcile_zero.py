@@ -101,6 +101,44 @@ async def test_a_frontend_that_does_not_respond_keeps_the_engines(world: World) 
     await world.until_size(0)
 
 
+async def test_unreachable_frontends_at_zero_start_the_engines(world: World) -> None:
+    await world.until_size(0)
+    for _ in range(5):
+        await world.tick()
+    assert world.wait is None
+    for frontend in world.frontends.values():
+        frontend.responds = False
+    world.request()  # its long poll fails, which triggers a reconcile
+    began = world.operator.clock.seconds
+    await world.until_answered(limit=60)
+    assert world.operator.clock.seconds - began >= 30
+    for _ in range(300):
+        await world.tick()
+    assert (world.replicas, world.cluster.condition("Ready")) == ([1, 0, 1], ("True", "FrontendsUnreachable"))
+    for frontend in world.frontends.values():
+        frontend.responds = True
+    await world.until_size(0)
+    for _ in range(5):
+        await world.tick()
+    assert world.cluster.condition("Ready") == ("True", "ScaledToZero")
+
+
+async def test_a_short_silence_at_zero_starts_nothing(world: World) -> None:
+    await world.until_size(0)
+    for seconds in (10, 25, 28):
+        for frontend in world.frontends.values():
+            frontend.responds = False
+        world.wait = 0.0
+        for _ in range(seconds):
+            await world.tick()
+        for frontend in world.frontends.values():
+            frontend.responds = True
+        world.wait = 0.0
+        for _ in range(3):
+            await world.tick()
+    assert world.replicas == [1, 0]
+
+
 async def test_gates_do_not_stay_closed_without_an_operator(world: World) -> None:
     while not all(frontend.closed for frontend in world.frontends.values()):
         await world.tick()
