@@ -215,6 +215,6 @@ class Reconciler:
         log.info("%s: Ready=%s %s: %s", name, after["status"], after["reason"], after["message"])
         if after["reason"] in (Reason.SCALED_TO_ZERO, Reason.WAKING_UP):
             await self._events.record(resource, after["reason"], after["message"], NORMAL)
-        if after["status"] != before.get("status", "False"):
+        if (after["status"] == "True") != (before.get("status") == "True"):
             reason, kind = ("Ready", NORMAL) if after["status"] == "True" else ("NotReady", WARNING)
             await self._events.record(resource, reason, after["message"], kind)

@@ -6,12 +6,14 @@ The reason of a status condition is chosen in these functions:
     EnginesReady, FrontendsReady    _most_urgent_of_pods: of the engines or frontends that are not ready
     Degraded                        as EnginesReady while it is true, otherwise as Ready
     UpgradeAvailable                _upgrade
+    Reconciling, Stalled            gitops_conditions: as Ready, for kstatus (Flux, Helm, kpt)
 
 `Reason.urgency` orders the reasons. observe/pod_state.py chooses the reason of each pod.
 """
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from datetime import datetime
 from typing import Any, Final
 
 from kvasir_contract.endpoints import OPS_PORT
@@ -27,7 +29,12 @@ from kvasir_operator.plan.zero import ZeroDecision
 from kvasir_operator.resources.names import RELEASE_ANNOTATION
 from kvasir_operator.spec import InferenceService
 
-CONDITIONS: Final = ("Ready", "EnginesReady", "FrontendsReady", "Progressing", "Degraded", "UpgradeAvailable")
+CONDITIONS: Final = (
+    *("Ready", "EnginesReady", "FrontendsReady", "Progressing", "Degraded", "UpgradeAvailable"),
+    *("Reconciling", "Stalled"),
+)
+STALLED_SECONDS: Final = 30.0
+"""How long a failure must last until Stalled is true, which ends the wait of a tool. Until then it is Unknown."""
 MAX_NAMED: Final = 3
 """The most pods that a message names. A failure names one pod, because its message is long."""
 MAX_MESSAGE_BYTES: Final = 4096
@@ -60,7 +67,8 @@ class Condition:
     """A condition without its generation and time."""
 
     type: str
-    status: bool
+    status: bool | None
+    """None for Unknown."""
     reason: Reason
     message: str
 
@@ -108,7 +116,7 @@ def service_conditions(
     decisions: Decisions,
     engines: PodGroup,
 ) -> list[Condition]:
-    """Return all conditions, in the order of CONDITIONS."""
+    """Return all conditions but those of `gitops_conditions`, in the order of CONDITIONS."""
     frontends = _group("frontends", [member.state for member in observed.frontends], service.frontend.replicas)
     worst = _most_urgent_problem(service, ranks, decisions, (engines, frontends))
     reason = worst.reason if worst else Reason.AS_DESIRED
@@ -131,6 +139,33 @@ def service_conditions(
     ]
 
 
+def gitops_conditions(
+    found: Sequence[Condition], previous: Mapping[str, Any], now: datetime
+) -> tuple[Condition, Condition]:
+    """Return Reconciling and Stalled for the other conditions. `previous` is the current status or {}."""
+    progressing = next(each for each in found if each.type == "Progressing")
+    reason, message = progressing.reason, progressing.message
+    before = condition(previous, "Stalled")
+    stalled: bool | None = False
+    if reason.is_failure:
+        lasts = before.get("status") == "Unknown" and _seconds_since(before, now) >= STALLED_SECONDS
+        stalled = True if lasts or before.get("status") == "True" else None
+    reconciling = bool(progressing.status) or stalled is None
+    return Condition("Reconciling", reconciling, reason, message), Condition("Stalled", stalled, reason, message)
+
+
+def seconds_until_stalled(status: Mapping[str, Any], now: datetime) -> float | None:
+    """Return the seconds after which Stalled becomes true if nothing changes; None if it does not."""
+    stalled = condition(status, "Stalled")
+    if stalled.get("status") != "Unknown":
+        return None
+    return max(1.0, STALLED_SECONDS - _seconds_since(stalled, now))
+
+
+def _seconds_since(entry: Mapping[str, Any], now: datetime) -> float:
+    return (now - datetime.fromisoformat(entry["lastTransitionTime"])).total_seconds()
+
+
 def is_reachable(service: InferenceService, observed: Observed) -> bool:
     """Return whether the Service for clients exists and belongs to this InferenceService."""
     child = observed.children.get((SERVICE, service.name))
@@ -149,7 +184,7 @@ def stamped(
     before = {entry["type"]: entry for entry in previous}
     entries = []
     for condition in conditions:
-        status = "True" if condition.status else "False"
+        status = "Unknown" if condition.status is None else str(condition.status)
         old = before.get(condition.type, {})
         entries.append(
             {

@@ -15,7 +15,7 @@ from kvasir_operator.cluster.kinds import DEPLOYMENT, SECRET, SERVICE_ACCOUNT, S
 from kvasir_operator.observe.engine_ranks import engine_ranks, not_created_ranks
 from kvasir_operator.observe.observed import ChildKey, ChildObject, Object, Observed, Ownership, Pod
 from kvasir_operator.plan.applies import Apply, plan_applies, plan_prunes
-from kvasir_operator.plan.conditions import MAX_NAMED, Decisions
+from kvasir_operator.plan.conditions import MAX_NAMED, Decisions, seconds_until_stalled
 from kvasir_operator.plan.engine_rollout import EngineRollout, PodDeletion, roll_engines
 from kvasir_operator.plan.frontend_rollout import FrontendRollout, roll_frontends
 from kvasir_operator.plan.lost_pods import regroup, release_lost
@@ -279,6 +279,8 @@ def _again(
         for rank in status["engines"]["ranks"]
         if rank["phase"] == Phase.SCHEDULING
     ]
+    if (until_stalled := seconds_until_stalled(status, now)) is not None:
+        waits.append(until_stalled)
     if moving:
         least, most = PROGRESS_INTERVAL_SECONDS
         waits.append(min(max(min(moving) / 10, least), most))

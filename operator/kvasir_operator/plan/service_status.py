@@ -6,6 +6,7 @@ processed yet counts as under way.
 """
 
 from collections.abc import Mapping, Sequence
+from datetime import datetime
 from typing import Any
 
 from kvasir_contract.reasons import Reason
@@ -17,6 +18,7 @@ from kvasir_operator.plan.conditions import (
     Decisions,
     condition,
     engine_group,
+    gitops_conditions,
     is_reachable,
     service_conditions,
     serving,
@@ -40,6 +42,8 @@ def service_status(
 ) -> Status:
     """Return the status to write. `previous` is the current status or {}; `now` is in RFC 3339."""
     group = engine_group(service, ranks, decisions)
+    conditions = service_conditions(service, observed, ranks, decisions, group)
+    conditions += gitops_conditions(conditions, previous, datetime.fromisoformat(now))
     frontends = [member.state for member in observed.frontends]
     fields: Status = {
         "observedGeneration": observed.generation,
@@ -61,12 +65,7 @@ def service_status(
             "restarts": sum(state.restarts for state in frontends),
         },
         "rollout": dict(decisions.rollout) or None,
-        "conditions": stamped(
-            service_conditions(service, observed, ranks, decisions, group),
-            previous.get("conditions", ()),
-            observed.generation,
-            now,
-        ),
+        "conditions": stamped(conditions, previous.get("conditions", ()), observed.generation, now),
     }
     return {name: value for name, value in fields.items() if value is not None}
 
@@ -87,7 +86,8 @@ def invalid_status(error: str, generation: int, previous: Mapping[str, Any], now
     conditions = [
         Condition(
             kind,
-            kind != "Progressing" and condition(previous, kind).get("status") == "True",
+            kind == "Stalled"
+            or (kind not in ("Progressing", "Reconciling") and condition(previous, kind).get("status") == "True"),
             Reason.INVALID_SPEC,
             message,
         )

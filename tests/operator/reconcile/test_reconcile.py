@@ -13,7 +13,7 @@ from kvasir_operator.cluster.kinds import (
     STATEFUL_SET,
 )
 from kvasir_operator.observe.pod_events import OVERDUE_SECONDS
-from kvasir_operator.plan.plan import BLOCKED_INTERVAL_SECONDS
+from kvasir_operator.plan.conditions import STALLED_SECONDS
 from kvasir_operator.reconciler import STATUS_INTERVAL_SECONDS
 from mock_cluster import refusal
 from mock_operator import Operator
@@ -90,7 +90,7 @@ async def test_the_sooner_of_two_waits_is_returned(operator: Operator) -> None:
     operator.cluster.run_controllers()
     operator.clock.seconds += 1.5
     assert await operator.once() == pytest.approx(0.5)  # the status may be written then
-    assert await operator.later(0.5) == BLOCKED_INTERVAL_SECONDS
+    assert await operator.later(0.5) == STALLED_SECONDS - STATUS_INTERVAL_SECONDS
 
 
 async def test_a_change_is_under_way_until_it_is_observed(settled: Operator) -> None:
