@@ -4,13 +4,15 @@ Only low-level event handlers are registered, so kopf writes nothing to the clus
 status or Event. The watches are only triggers; reconciler.py reads the state itself.
 """
 
+import hashlib
+import json
 from collections.abc import Callable
 from typing import Any, Final
 
 import kopf
 
 from kvasir_contract.api import INSTANCE_LABEL, MANAGED_BY_LABEL, MANAGER
-from kvasir_operator.cluster.cluster_client import Cluster
+from kvasir_operator.cluster.cluster_client import Cluster, Object
 from kvasir_operator.cluster.kinds import CHILDREN, INFERENCE_SERVICE, NODE, POD, Kind
 from kvasir_operator.observe.cordons import Cordons
 from kvasir_operator.observe.service_memory import Key
@@ -20,15 +22,19 @@ WATCHED: Final = (*CHILDREN, POD)
 
 def registry(cluster: Cluster, put: Callable[[Key], None], cordons: Cordons[Key] | None) -> kopf.OperatorRegistry:
     """Return the handlers. `put` is called in the event loop. `cordons` is None if nodes may not be watched."""
-    handlers = kopf.OperatorRegistry()
+    handlers, changes = kopf.OperatorRegistry(), ServiceChanges()
 
     @kopf.on.login(registry=handlers)
     async def login(**_: Any) -> kopf.ConnectionInfo:
         return await connection(cluster)
 
     @kopf.on.event(*_selector(INFERENCE_SERVICE), registry=handlers)
-    async def service_changed(namespace: str | None, name: str | None, **_: Any) -> None:
-        put(Key(str(namespace), str(name)))
+    async def service_changed(
+        namespace: str | None, name: str | None, type: str | None, body: kopf.Body, **_: Any
+    ) -> None:
+        key = Key(str(namespace), str(name))
+        if changes.is_new(key, dict(body), deleted=type == "DELETED"):
+            put(key)
 
     async def child_changed(namespace: str | None, labels: kopf.Labels, **_: Any) -> None:
         put(Key(str(namespace), labels[INSTANCE_LABEL]))
@@ -42,6 +48,31 @@ def registry(cluster: Cluster, put: Callable[[Key], None], cordons: Cordons[Key]
             cordons.node_changed(str(name), cordoned=type != "DELETED" and bool(cordons.drains(dict(body))))
 
     return handlers
+
+
+class ServiceChanges:
+    """Recognizes events that only report our own write of a status, which need no reconcile."""
+
+    def __init__(self) -> None:
+        self._seen: dict[Key, str] = {}
+
+    def is_new(self, key: Key, service: Object, *, deleted: bool) -> bool:
+        if deleted:
+            self._seen.pop(key, None)
+            return True
+        metadata = service["metadata"]
+        # An entry changes with the fields that its manager writes, so a status that another client writes counts.
+        others = [
+            entry
+            for entry in metadata.get("managedFields") or ()
+            if (entry.get("manager"), entry.get("subresource")) != (MANAGER, "status")
+        ]
+        kept = {name: metadata.get(name) for name in ("uid", "generation", "deletionTimestamp", "annotations")}
+        seen = json.dumps([kept, others], sort_keys=True)
+        digest = hashlib.sha256(seen.encode()).hexdigest()
+        is_new = self._seen.get(key) != digest
+        self._seen[key] = digest
+        return is_new
 
 
 def kopf_settings() -> kopf.OperatorSettings:
