@@ -4,7 +4,14 @@ from collections.abc import Mapping, Sequence
 from ipaddress import ip_address
 from typing import Any, Final
 
-from kvasir_contract.api import COMPONENT_LABEL, INSTANCE_LABEL, MANAGED_BY_LABEL, MANAGER
+from kvasir_contract.api import (
+    API_VERSION,
+    COMPONENT_LABEL,
+    INSTANCE_LABEL,
+    KIND,
+    MANAGED_BY_LABEL,
+    MANAGER,
+)
 from kvasir_operator.observe.observed import (
     ChildObject,
     Container,
@@ -32,7 +39,8 @@ CORDON_TAINT: Final[Mapping[str, Any]] = {"key": "node.kubernetes.io/unschedulab
 
 
 def child_of(resource: Object, service: InferenceService) -> ChildObject:
-    return ChildObject(resource, _ownership(resource, service), is_terminating(resource))
+    leaves = is_terminating(resource) or _owner_is_gone(resource, service)
+    return ChildObject(resource, _ownership(resource, service), leaves)
 
 
 def is_terminating(resource: Object) -> bool:
@@ -122,6 +130,13 @@ def event_time(event: Object) -> str:
     """Return when an Event last occurred (RFC 3339, UTC). Old and new Events store this in different fields."""
     series = event.get("series") or {}
     return str(event.get("lastTimestamp") or series.get("lastObservedTime") or event.get("eventTime") or "")
+
+
+def _owner_is_gone(resource: Object, service: InferenceService) -> bool:
+    """Return whether the controller is an earlier service of this name, so that the object will be deleted."""
+    owner = controller_of(resource)
+    named = (owner.get("apiVersion"), owner.get("kind"), owner.get("name"))
+    return named == (API_VERSION, KIND, service.name) and owner["uid"] != service.uid
 
 
 def _ownership(resource: Object, service: InferenceService) -> Ownership:

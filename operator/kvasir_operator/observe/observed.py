@@ -34,6 +34,7 @@ class ChildObject:
     """The object as the API server returned it."""
     ownership: Ownership
     terminating: bool
+    """Whether the object is being deleted, or will be because its owner is."""
 
     @property
     def uid(self) -> str:

@@ -27,23 +27,28 @@ class Applies:
     """Names that belong to foreign objects."""
     held_back: frozenset[ChildKey]
     """Children that were refused recently and would be refused again."""
+    awaited: tuple[str, ...] = ()
+    """Foreign objects that are being deleted, and whose names are then free."""
 
 
 def plan_applies(desired: Sequence[Object], observed: Observed, retry_seconds: float) -> Applies:
     """Return the applies in the order of `desired`. A refused body is retried after `retry_seconds`."""
-    applies, taken, held_back = [], [], set()
+    applies, taken, held_back, awaited = [], [], set(), []
     for body in desired:
         key = kind_of(body), body["metadata"]["name"]
         existing, refusal = observed.children.get(key), observed.refusals.get(key)
         if existing is not None and existing.ownership is Ownership.FOREIGN:
-            taken.append(name_taken(key))
+            if existing.terminating:
+                awaited.append(f"{key[0].kind} {key[1]}")
+            else:
+                taken.append(name_taken(key))
         elif refusal is not None and refusal.body == digest_of(body) and observed.now < refusal.at + retry_seconds:
             held_back.add(key)
         elif existing is None:
             applies.append(Apply(key, body, None))
         elif not existing.terminating and observed.unchanged.get(existing.uid) != digest(body, existing.object):
             applies.append(Apply(key, body, existing))
-    return Applies(tuple(applies), tuple(taken), frozenset(held_back))
+    return Applies(tuple(applies), tuple(taken), frozenset(held_back), tuple(awaited))
 
 
 def plan_prunes(wanted: Sequence[ChildKey], observed: Observed) -> tuple[tuple[ChildKey, ChildObject], ...]:

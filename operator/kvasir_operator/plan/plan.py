@@ -14,7 +14,7 @@ from kvasir_contract.reasons import Reason
 from kvasir_operator.cluster.kinds import DEPLOYMENT, SECRET, SERVICE_ACCOUNT, STATEFUL_SET, Kind
 from kvasir_operator.observe.engine_ranks import engine_ranks, not_created_ranks
 from kvasir_operator.observe.observed import ChildKey, ChildObject, Object, Observed, Ownership, Pod
-from kvasir_operator.plan.applies import Apply, plan_applies, plan_prunes
+from kvasir_operator.plan.applies import Applies, Apply, plan_applies, plan_prunes
 from kvasir_operator.plan.conditions import MAX_NAMED, Decisions, seconds_until_stalled
 from kvasir_operator.plan.engine_rollout import EngineRollout, PodDeletion, roll_engines
 from kvasir_operator.plan.frontend_rollout import FrontendRollout, roll_frontends
@@ -74,7 +74,7 @@ def make_plan(
     problems = [*found.taken, *_problems(service, observed)]
     decisions = Decisions(
         problems=tuple(problems),
-        under_way=_under_way(service, observed, found.applies, engines, frontends),
+        under_way=_under_way(service, observed, found, engines, frontends),
         surge=engines.surge,
         rollout={**engines.memo, **zero.memo},
         zero=zero,
@@ -98,7 +98,9 @@ def make_plan(
         held_back=found.held_back,
         prunes=plan_prunes(child_keys(service), observed),
         deletions=_deletions(observed, found.applies, engines, frontends, incomplete),
-        again=_earliest(_again(observed, status, problems, now, rolling=engines.under_way != ""), zero.again),
+        again=_earliest(
+            _again(observed, status, [*problems, *found.awaited], now, rolling=engines.under_way != ""), zero.again
+        ),
         upgrade_available=desired.upgrade != "",
     )
 
@@ -133,20 +135,19 @@ def _deletions(
 def _under_way(
     service: InferenceService,
     observed: Observed,
-    applies: Sequence[Apply],
+    found: Applies,
     engines: EngineRollout,
     frontends: FrontendRollout,
 ) -> tuple[str, ...]:
     """Return descriptions of the changes that are in progress."""
+    awaited = f"the deletion of {', '.join(found.awaited[:MAX_NAMED])} is awaited" if found.awaited else ""
     blocked = (
         f"the pod of surge rank {rank} cannot be created ({why})"
         for rank, why in not_created_ranks(service, observed).items()
         if rank in engines.surge
     )
-    return tuple(filter(None, [_writes(observed, applies), engines.under_way, *blocked, frontends.under_way]))
-
-
-# --------------------------------------------------------------------------------------------------------- children
+    parts = [awaited, _writes(observed, found.applies), engines.under_way, *blocked, frontends.under_way]
+    return tuple(filter(None, parts))
 
 
 @dataclass(frozen=True)
@@ -246,9 +247,6 @@ def _problems(service: InferenceService, observed: Observed) -> list[Problem]:
     return problems
 
 
-# ----------------------------------------------------------------------------------------------------------- timers
-
-
 _MOVING: Final = frozenset({Phase.PULLING, Phase.STARTING, Phase.LOADING, Phase.WARMING})
 
 
@@ -257,7 +255,7 @@ def _is_moving(observed: Observed) -> bool:
 
 
 def _again(
-    observed: Observed, status: Status, problems: Sequence[Problem], now: datetime, *, rolling: bool
+    observed: Observed, status: Status, obstacles: Sequence[object], now: datetime, *, rolling: bool
 ) -> float | None:
     """Return the seconds until the state may have changed without a watch event.
 
@@ -289,7 +287,7 @@ def _again(
     stateful_set = observed.stateful_set
     # This includes surge ranks: no watch event reports that a quota forbids their pods.
     missing = stateful_set is not None and len(observed.engines) < stateful_set.replicas
-    if problems or blocked or unobserved or missing or observed.cordoned:
+    if obstacles or blocked or unobserved or missing or observed.cordoned:
         waits.append(BLOCKED_INTERVAL_SECONDS)
     return min(waits, default=None)
 

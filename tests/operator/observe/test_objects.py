@@ -5,7 +5,7 @@ from typing import Any, Final
 
 import pytest
 
-from kvasir_contract.api import COMPONENT_LABEL, INSTANCE_LABEL, MANAGED_BY_LABEL, MANAGER
+from kvasir_contract.api import API_VERSION, COMPONENT_LABEL, INSTANCE_LABEL, KIND, MANAGED_BY_LABEL, MANAGER
 from kvasir_operator.observe.objects import (
     child_of,
     event_time,
@@ -75,6 +75,22 @@ def test_child_of_determines_the_owner(case: str) -> None:
 
 def test_child_of_an_object_that_is_being_deleted() -> None:
     assert child_of(child(deletionTimestamp="2026-11-21T12:00:00Z"), OF).terminating
+
+
+@pytest.mark.parametrize(
+    ("changed", "leaves"),
+    [({}, True), ({"uid": OF.uid}, False), ({"name": "other"}, False), ({"kind": "Deployment"}, False)],
+)
+def test_a_child_of_an_earlier_service_of_the_name_leaves(changed: dict[str, str], leaves: bool) -> None:
+    owner = {
+        "apiVersion": API_VERSION,
+        "kind": KIND,
+        "name": OF.name,
+        "uid": "uid-0",
+        "controller": True,
+        **changed,
+    }
+    assert child_of(child(ownerReferences=[owner]), OF).terminating is leaves
 
 
 # -------------------------------------------------------------------------------------------------------- workloads

@@ -6,8 +6,9 @@ import pytest
 
 from kvasir_contract.reasons import Reason
 from kvasir_operator.cluster.kinds import SERVICE, kind_of
-from kvasir_operator.observe.observed import ChildKey, Object, Observed, Refusal
+from kvasir_operator.observe.observed import ChildKey, Object, Observed, Ownership, Refusal
 from kvasir_operator.plan.applies import digest, digest_of, plan_applies
+from kvasir_operator.plan.conditions import condition
 from kvasir_operator.plan.plan import BLOCKED_INTERVAL_SECONDS, make_plan
 from kvasir_operator.resources.children import children
 from operator_facts import NOON, RELEASE, SECRET_NAME, engines, frontends, observed, service
@@ -29,6 +30,20 @@ def refused(body: Object, seconds_ago: float) -> Observed:
     gone = {key: child for key, child in found.children.items() if key != KEY}
     refusal = Refusal(Reason.REFUSED, "exceeded quota", body=digest_of(body), at=100.0)
     return replace(found, children=gone, refusals={KEY: refusal}, now=100.0 + seconds_ago)
+
+
+@pytest.mark.parametrize("terminating", [True, False])
+def test_a_name_that_will_be_free_is_awaited(terminating: bool) -> None:
+    """A service that is deleted and created again finds the children of the first one."""
+    found = observed(service(), engines("ready", "ready"), frontends("ready"))
+    old = replace(found.children[KEY], ownership=Ownership.FOREIGN, terminating=terminating)
+    facts = replace(found, children={**found.children, KEY: old})
+    plan = make_plan(service(), facts, {}, RELEASE, NOON)
+    ready = condition(plan.status, "Ready")
+    assert ready["reason"] == ("RollingOut" if terminating else "NameTaken")
+    assert ("the deletion of Service demo is awaited" in ready["message"]) is terminating
+    assert plan.again == BLOCKED_INTERVAL_SECONDS
+    assert not plan.applies
 
 
 @pytest.mark.parametrize(("seconds_ago", "is_held"), [(0, True), (29.9, True), (30, False)])
