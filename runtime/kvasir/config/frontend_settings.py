@@ -51,6 +51,7 @@ class ServerConfig:
         metavar="NAME",
     )
     disable_fastapi_docs: bool = option(False, "do not serve /docs and /openapi.json")
+    disable_page: bool = option(False, "do not show browsers a page at /; / describes the server as JSON")
     enable_request_id_headers: bool = option(True, "send each request's id as X-Request-Id")
     admin_api_key: tuple[str, ...] = option(
         (),

@@ -28,19 +28,20 @@ from kvasir.frontend.errors import CLIENT_CLOSED_REQUEST, ApiError, as_api_error
 from kvasir.frontend.http.middleware import Entrance, Gate
 from kvasir.frontend.http.root_path import RootPath
 from kvasir.frontend.http.user_middleware import add_middleware
+from kvasir.frontend.page import route as page
 from kvasir.frontend.routing import LeanApp
 from kvasir.frontend.service import Service, service_of
 from kvasir.frontend.telemetry.request_log import record_of
 
 
 def create_app(service: Service) -> LeanApp:
-    modules = [completions, chat, invocations, responses, messages, tokens, models, control, ops]
+    modules = [completions, chat, invocations, responses, messages, tokens, models, control, ops, page]
     if service.has_docs:
         modules.append(description)
     app = LeanApp(
         title="Kvasir",
         version=__version__,
-        openapi_url=None,  # endpoints/description has both pages: they need nothing from elsewhere
+        openapi_url=None,  # endpoints/description has both pages: they load nothing from other hosts
         redirect_slashes=False,
         telemetry={"tracing": False, "metrics": False, "logs": False},  # frontend/telemetry/ has Kvasir's own
         routes=[route for module in modules for route in module.router.routes],

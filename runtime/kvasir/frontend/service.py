@@ -55,6 +55,7 @@ class Service:
         self.root_path = config.server.root_path
         self.middleware = load_middleware(config.server.middleware)
         self.has_docs = not config.server.disable_fastapi_docs
+        self.has_page = not config.server.disable_page
         self.sends_request_ids = config.server.enable_request_id_headers
         self.max_live_requests = config.server.max_live_requests
         self.max_prompts = config.server.client_requests

@@ -25,6 +25,7 @@ GET_PATHS = (
         "/version",
         "/openapi.json",
         "/docs",
+        "/",
     ),
     *("/v1/models", f"/v1/models/{MODEL}"),
 )

@@ -251,6 +251,18 @@ class VersionAnswer(BaseModel):
     version: str
 
 
+class IndexAnswer(BaseModel):
+    service: Literal["kvasir"]
+    version: str
+    api: str
+    """Path of the OpenAI API."""
+    docs: str | None
+    """None with `--disable-fastapi-docs`."""
+    metrics: str
+    health: str
+    api_key_required: bool
+
+
 # ---------------------------------------------------------------------------------------------- for the description
 
 _STATUSES: Final = {

@@ -16,6 +16,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from kvasir.client.request_errors import TooManyRequests
 from kvasir.frontend.error_forms import error_response
 from kvasir.frontend.errors import CLIENT_CLOSED_REQUEST, ApiError, as_api_error, internal_error
+from kvasir.frontend.page.page_files import DOCS_FILES, PAGE_FILES
 from kvasir.frontend.service import Service
 from kvasir.frontend.telemetry.request_log import RequestRecord
 from kvasir_contract.endpoints import LIVE_PATH, METRICS_PATH, READY_PATH
@@ -24,7 +25,7 @@ log = logging.getLogger(__name__)
 
 PROBES: Final = frozenset({"/health", LIVE_PATH, READY_PATH, "/ping", METRICS_PATH, "/load"})
 """Polled every few seconds: not logged."""
-OPEN: Final = PROBES | {"/version", "/openapi.json", "/docs"}
+OPEN: Final = PROBES | {"/", "/v1", "/v1/", "/version", "/openapi.json", "/docs"} | {*PAGE_FILES, *DOCS_FILES}
 """Paths without a key: their answers contain nothing of any request."""
 GENERATING: Final = frozenset(
     {"/v1/completions", "/v1/chat/completions", "/v1/responses", "/v1/messages", "/invocations"}

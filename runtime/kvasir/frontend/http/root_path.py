@@ -1,5 +1,6 @@
 """--root-path: the path of this server behind a proxy, whether the proxy removes it from requests or not."""
 
+from starlette.responses import RedirectResponse
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 
@@ -13,6 +14,9 @@ class RootPath:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "http":
             path = scope["path"]
+            if path == self._root_path:  # the URLs of pages are relative to a folder
+                await RedirectResponse(f"{path}/")(scope, receive, send)
+                return
             while path.startswith(self._root_path + "/"):
                 path = path.removeprefix(self._root_path)
             scope = {**scope, "path": path, "root_path": self._root_path}
