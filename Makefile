@@ -8,7 +8,7 @@ CPU    := runtime/kvasir/kernels/cpu
 BUILT  := pyproject.toml hatch_build.py $(wildcard $(CPU)/*.c $(CPU)/*.h $(CPU)/*.inc)
 
 .DEFAULT_GOAL := help
-.PHONY: help up test test-kernels test-workers test-service test-dashboard test-clients test-ray chaos e2e e2e-operator e2e-load images lint mutation kernels format demo-model cluster cluster-down kind-node clean
+.PHONY: help up test test-kernels test-workers test-service test-dashboard test-page test-clients test-ray chaos e2e e2e-operator e2e-load images lint mutation kernels format demo-model cluster cluster-down kind-node clean
 
 help:  ## list the targets
 	@sed -n 's/^\([a-z0-9-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 22
@@ -25,7 +25,7 @@ WORKERS := tests/runtime/executor tests/runtime/parallel tests/runtime/engine/te
 SERVICE := tests/service
 # pytest prints the stacks of a test that has run for ten minutes, and exits.
 LIMIT   := -o faulthandler_timeout=600 -o faulthandler_exit_on_timeout=true
-APART   := $(KERNELS) $(WORKERS) $(SERVICE) tests/clients tests/dashboard
+APART   := $(KERNELS) $(WORKERS) $(SERVICE) tests/clients tests/dashboard tests/page
 # One process more than cores, because many tests wait; each runs whole modules. More than four take gigabytes.
 # PYTEST_ARGS="-n 0" for a debugger.
 CORES   := -n $$(($$(nproc) + 1)) --maxprocesses 4 --dist loadscope
@@ -43,6 +43,9 @@ test-service: $(VENV)/.dev  ## run the tests that start a whole service
 
 test-dashboard: $(VENV)/.dev  ## show vLLM's Grafana dashboard data of a running service, with a real Prometheus
 	@$(BIN)/python -m pytest tests/dashboard $(PYTEST_ARGS)
+
+test-page: $(VENV)/.page  ## open the page of a service in a headless Chromium
+	@$(BIN)/python -m pytest tests/page $(PYTEST_ARGS)
 
 # Installed below ~/.cache, in environments of their own: they pin packages that Kvasir uses too.
 test-clients: $(VENV)/.dev  ## run client libraries (OpenAI, LangChain, litellm, AI SDK, ...) against a service
@@ -114,6 +117,10 @@ $(VENV)/.dev: $(BUILT) $(VENV)/.run | $(BIN)/python
 
 $(VENV)/.ray: pyproject.toml | $(VENV)/.dev
 	@$(PIP) install --progress-bar on -e '.[frontend,engine,bench,operator,otel,dev,ray]'
+	@touch $@
+
+$(VENV)/.page: pyproject.toml | $(VENV)/.dev
+	@$(PIP) install --progress-bar on -e '.[frontend,engine,bench,operator,otel,dev,browser]'
 	@touch $@
 
 $(VENV)/.mutation: pyproject.toml | $(VENV)/.dev

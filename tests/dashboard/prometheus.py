@@ -1,19 +1,18 @@
 """A real Prometheus on loopback that scrapes a service: Debian's package, unpacked into the user's cache."""
 
-import os
 import shutil
 import socket
 import subprocess
-import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import httpx
 
-CACHE = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "kvasir" / "prometheus"
+from debian import unpacked
+
 START_SECONDS = 60.0
 SCRAPE_SECONDS = 1
 
@@ -23,10 +22,6 @@ scrape_configs:
   - job_name: kvasir
     {discovery}
 """
-
-
-class NoPrometheus(Exception):
-    """The program could not be found or fetched. The message contains the cause and the next action."""
 
 
 class Prometheus:
@@ -57,28 +52,10 @@ class Prometheus:
 
 
 def program() -> Path:
-    """Return the path of Prometheus, which is fetched with apt-get if it is not installed. Raises NoPrometheus."""
+    """Return the path of Prometheus, which is fetched with apt-get if it is not installed. Raises NoProgram."""
     if installed := shutil.which("prometheus"):
         return Path(installed)
-    path = CACHE / "usr/bin/prometheus"
-    if not path.exists():
-        if shutil.which("apt-get") is None:
-            raise NoPrometheus("Debian's package prometheus is needed, and apt-get is not here: install Prometheus")
-        CACHE.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(dir=CACHE) as folder:
-            _run(["apt-get", "-q", "download", "prometheus"], folder)
-            [package] = Path(folder).glob("prometheus_*.deb")
-            _run(["dpkg-deb", "-x", str(package), str(CACHE)], folder)
-    return path
-
-
-def _run(command: Sequence[str], folder: str) -> None:
-    ended = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
-    if ended.returncode != 0:
-        raise NoPrometheus(
-            f"Debian's package prometheus could not be fetched: {' '.join(command)}: {ended.stderr.strip()}; "
-            "install Prometheus, or run apt-get update"
-        )
+    return unpacked("prometheus") / "usr/bin/prometheus"
 
 
 @contextmanager

@@ -15,7 +15,8 @@ from urllib.parse import urlsplit
 import httpx
 import pytest
 
-from dashboard.prometheus import NoPrometheus, Prometheus, program, scraping
+from dashboard.prometheus import Prometheus, program, scraping
+from debian import NoProgram
 from kvasir.local.run import TARGETS
 from service.running import Service, running
 
@@ -109,7 +110,7 @@ def _prometheus_is_here() -> None:
     """Before a service starts for nothing."""
     try:
         program()
-    except NoPrometheus as missing:
+    except NoProgram as missing:
         pytest.skip(str(missing))
 
 

@@ -40,6 +40,13 @@ def test_libraries_need_no_newer_c_library_than_the_tag_says() -> None:
     assert max(map(int, needed), default=0) <= int(HOOK.GLIBC.partition(".")[2])
 
 
+def test_a_wheel_has_the_files_of_the_page(tree: Tree) -> None:
+    folder = Path("kvasir/frontend/page/assets")
+    with zipfile.ZipFile(tree.wheel()) as archive:
+        names = {Path(name).name for name in archive.namelist() if Path(name).parent == folder}
+    assert names == {path.name for path in (ROOT / "runtime" / folder).iterdir()}
+
+
 def test_an_editable_install_puts_libraries_next_to_the_sources(tree: Tree) -> None:
     assert tree.run(f"build_editable({str(tree.out)!r})").returncode == 0
     assert sorted(path.name for path in tree.folder.glob("*.so")) == LIBRARIES

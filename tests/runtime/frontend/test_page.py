@@ -178,3 +178,22 @@ async def test_docs_can_be_switched_off_with_the_page_left() -> None:
         assert (await client.get("/", headers=BROWSER)).text.startswith("<!doctype html>")
         for path in ("/docs", *DOCS_FILES):
             assert (await client.get(path)).status_code == 404
+
+
+def luminance(colour: str) -> float:
+    """Return the relative luminance of #rrggbb, as WCAG 2 defines it."""
+    digits = colour.lstrip("#") if len(colour) == 7 else "".join(2 * digit for digit in colour.lstrip("#"))
+    parts = [int(digits[at : at + 2], 16) / 255 for at in (0, 2, 4)]
+    red, green, blue = (part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts)
+    return 0.2126 * red + 0.7152 * green + 0.0722 * blue
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_texts_have_the_contrast_of_wcag_aa(scheme: str) -> None:
+    light, dark = re.findall(r":root \{(.*?)\}", (ASSETS / "style.css").read_text(), re.DOTALL)
+    colours = dict(re.findall(r"--([a-z-]+): (#[0-9a-f]+);", light if scheme == "light" else dark))
+    pairs = [(text, back) for text in ("text", "soft") for back in ("back", "card", "mine", "code")]
+    pairs += [("accent", "card"), ("on-accent", "accent"), ("down", "back"), ("down", "card")]
+    for text, back in pairs:
+        one, other = sorted((luminance(colours[text]), luminance(colours[back])))
+        assert (other + 0.05) / (one + 0.05) >= 4.5, f"--{text} on --{back}"

@@ -39,7 +39,7 @@ function headers(more = {}) {
 
 export async function get(path) {
   const signal = AbortSignal.timeout(TIMEOUT_MS);
-  const answer = await fetch(urlOf(path), { headers: headers({ Accept: "application/json" }), signal });
+  const answer = await fetch(urlOf(path), { headers: headers({ Accept: "application/json" }), cache: "no-store", signal });
   return { status: answer.status, body: await answer.json().catch(() => ({})) };
 }
 

@@ -1,6 +1,6 @@
 import { recall, remember, urlOf } from "./api.js";
 import { Chat } from "./chat.js";
-import { by, copyOnClick } from "./dom.js";
+import { by, copyOnClick, serviceIsShown, showService } from "./dom.js";
 import { Status } from "./status.js";
 
 const FIELDS = ["system", "temperature", "max-tokens", "tools"];
@@ -97,10 +97,7 @@ by("key-form").addEventListener("submit", (event) => {
   by("key").value = "";
   status.setKey(key);
 });
-by("state").addEventListener("click", () => {
-  const shown = document.body.classList.toggle("show-service");
-  by("state").setAttribute("aria-expanded", String(shown));
-});
+by("state").addEventListener("click", () => showService(!serviceIsShown()));
 status.addEventListener("models", () => (by("curl").textContent = curl()));
 for (const id of FIELDS) {
   by(id).value = recall(id) ?? "";
@@ -110,6 +107,7 @@ by("tools").placeholder = EXAMPLE_TOOLS;
 by("base-url").textContent = urlOf("v1");
 copyOnClick(by("copy-url"), () => urlOf("v1"));
 copyOnClick(by("copy-curl"), curl);
-addEventListener("pagehide", () => chat.save());
+addEventListener("pagehide", () => chat.leave());
+showService(serviceIsShown());
 chat.restore();
 status.start();

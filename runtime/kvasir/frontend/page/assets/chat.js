@@ -1,5 +1,5 @@
 // The conversation: kept for the tab, sent with each message, and continued by streams.
-import { recall, remember, stream } from "./api.js";
+import { ApiError, recall, remember, stream } from "./api.js";
 import { by } from "./dom.js";
 import { resultForm, Turn } from "./turn.js";
 
@@ -28,8 +28,19 @@ export class Chat {
     this.#settle();
   }
 
+  /** The page is closed or loaded again: its streams end. */
+  leave() {
+    if (this.#running) {
+      this.stop();
+      this.#running = null;
+      this.#turn.message.note = "Interrupted when the page was closed";
+      this.#drawNow();
+      this.#settle();
+    }
+    this.save();
+  }
+
   save() {
-    if (this.#running) this.#turn.message.note = "Interrupted when the page was closed";
     remember("chat", JSON.stringify(this.#messages));
   }
 
@@ -68,6 +79,8 @@ export class Chat {
     this.#running = running;
     this.#messages.push(message);
     this.#turn = this.#add(message);
+    this.#status.awaited = true;
+    this.#status.ask();
     this.#log.scrollTop = this.#log.scrollHeight;
     this.#settle();
     const clock = new Clock();
@@ -90,6 +103,7 @@ export class Chat {
     message.seconds ??= clock.thought;
     if (this.#running !== running) return; // a newer chat
     this.#running = null;
+    this.#status.awaited = false;
     cancelAnimationFrame(this.#frame);
     this.#frame = 0;
     this.#drawNow();
@@ -119,7 +133,7 @@ export class Chat {
 
   #fail(message, error) {
     message.failed = true;
-    message.note = error.name === "ApiError" ? error.message : "The connection to the server failed";
+    message.note = error instanceof ApiError ? error.message : "The connection to the server failed";
     if (error.status === 401) this.#status.refused(error.message);
     else this.#status.ask();
   }

@@ -11,6 +11,18 @@ export function make(tag, attributes = {}, ...children) {
 
 export const by = (id) => document.getElementById(id);
 
+const NARROW = matchMedia("(max-width: 50rem)"); // as in style.css
+const SWAPPED = "swapped"; // shows the column of the service on a narrow screen, and hides it on a wide one
+
+export function serviceIsShown() {
+  return document.body.classList.contains(SWAPPED) === NARROW.matches;
+}
+
+export function showService(shown) {
+  document.body.classList.toggle(SWAPPED, shown === NARROW.matches);
+  by("state").setAttribute("aria-expanded", String(shown));
+}
+
 /** Set the rows of a <dl>. */
 export function rows(list, pairs) {
   const text = JSON.stringify(pairs);

@@ -1,6 +1,6 @@
 // What is served, by which engines, and their load. Asks the server while the page is visible.
 import { get, recall, remember } from "./api.js";
-import { by, make, rows } from "./dom.js";
+import { by, make, rows, showService } from "./dom.js";
 
 const CALM_MS = 3000;
 const CHANGING_MS = 1000;
@@ -11,6 +11,7 @@ export class Status extends EventTarget {
   models = [];
   usable = false;
   text = "Connecting";
+  awaited = false; // the user waits for an answer
   #seen = new Map(); // rank → when it was connected last
   #timer = 0;
   #asking = false;
@@ -36,7 +37,7 @@ export class Status extends EventTarget {
     } finally {
       this.#asking = false;
     }
-    if (!document.hidden) this.#timer = setTimeout(() => this.ask(), calm ? CALM_MS : CHANGING_MS);
+    if (!document.hidden) this.#timer = setTimeout(() => this.ask(), calm && !this.awaited ? CALM_MS : CHANGING_MS);
   }
 
   async setKey(key) {
@@ -64,7 +65,7 @@ export class Status extends EventTarget {
       rows(by("facts"), [
         ["Name", model.id],
         ...(others.length ? [["Also named", others.join(", ")]] : []),
-        ...(model.root === model.id ? [] : [["Model", model.root]]),
+        ...(model.root === model.id ? [] : [["Source", model.root]]),
         ["Context", `${model.max_model_len.toLocaleString()} tokens`],
         ["Server", `Kvasir ${index.version}`],
       ]);
@@ -80,7 +81,7 @@ export class Status extends EventTarget {
   #askForKey(message) {
     by("key-form").hidden = false;
     by("key-note").textContent = recall("key") ? message : "This service needs an API key.";
-    document.body.classList.add("show-service");
+    showService(true);
     this.dispatchEvent(new Event("models"));
   }
 
