@@ -77,8 +77,8 @@ class Tab:
 async def chromium() -> AsyncIterator[Browser]:
     path = program()
     env: dict[str, str | float | bool] = {**os.environ}
-    if path.is_relative_to(CACHE):  # its libraries are there too
-        env["LD_LIBRARY_PATH"] = ":".join(map(str, (CACHE / PACKAGE / "usr/lib").glob("*-linux-gnu")))
+    if path.is_relative_to(folder := CACHE / PACKAGE):  # its libraries are there too
+        env["LD_LIBRARY_PATH"] = ":".join(sorted({str(library.parent) for library in folder.rglob("*.so*")}))
     async with async_playwright() as playwright:
         browser = await playwright.chromium.launch(executable_path=path, env=env)
         try:
