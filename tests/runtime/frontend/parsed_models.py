@@ -10,6 +10,7 @@ from pydantic import BaseModel
 
 from kvasir.config.chat_settings import ChatConfig
 from kvasir.constraint import Grammar
+from kvasir.frontend.parsers.streaming.emitter import MAX_HELD_CHARACTERS
 from runtime.frontend.harness import Frontend, demo_model, running_frontend, script_for
 from runtime.frontend.scripted import Script
 from runtime.wire import prompt_of
@@ -29,6 +30,8 @@ UNKNOWN_FORMATS = {"tool_call_parser": "auto", "reasoning_parser": "auto"}
 SCHEMA: dict[str, object] = {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}
 THOUGHTS = "The user asks about two cities."
 TEXT = "I look it up."
+LONG = json.dumps({"city": "Oslo " * (MAX_HELD_CHARACTERS // 5) + "and Rome, Bergen, Paris and Athens"})
+"""Arguments that are sent while they arrive."""
 OSLO, ROME = '{"city": "Oslo"}', '{"city": "Rome"}'
 
 

@@ -1,10 +1,12 @@
 """Tool calls in streams of chats: OpenAI's deltas, the tokens that come with them, and the usage."""
 
+import json
 from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
 
+from kvasir.frontend.parsers.streaming.emitter import MAX_HELD_CHARACTERS
 from runtime.frontend.harness import Frontend
 from runtime.frontend.talking import (
     ARGUMENTS,
@@ -66,13 +68,26 @@ async def test_tokens_are_reported_once_and_with_their_chunk(talking: Frontend) 
         assert len(entries) == len(choice.get("token_ids") or ())
 
 
-@pytest.mark.parametrize("known", ['{"name', '{"namespace": ', '{"namespace": "web"', ARGUMENTS])
+LONG = json.dumps({"namespace": "n" * MAX_HELD_CHARACTERS, "labels": {"app": "web"}})
+
+
+@pytest.mark.parametrize("known", [LONG[: MAX_HELD_CHARACTERS + 5], LONG[: LONG.index("labels")], LONG])
 async def test_arguments_are_sent_as_they_are_written(talking: Frontend, known: str) -> None:
     """The engine goes on when the client has the arguments so far."""
-    end = CALL.rindex(known) + len(known)
-    parts = CALL[:end], CALL[end:]
+    call = CALL.replace(ARGUMENTS, LONG)
+    end = call.rindex(known) + len(known)
+    parts = call[:end], call[end:]
+    sent = known.removesuffix(', "')
     deltas = await deltas_in_two_parts(
-        talking, parts, lambda deltas: arguments_of(deltas).startswith(known.rstrip()), tools=TOOLS
+        talking, parts, lambda deltas: arguments_of(deltas).startswith(sent), tools=TOOLS
+    )
+    assert arguments_of(deltas) == LONG
+
+
+async def test_a_call_is_sent_once_its_arguments_are_whole(talking: Frontend) -> None:
+    end = CALL.index("\n</tool_call>")
+    deltas = await deltas_in_two_parts(
+        talking, (CALL[:end], CALL[end:]), lambda deltas: arguments_of(deltas) == ARGUMENTS, tools=TOOLS
     )
     assert arguments_of(deltas) == ARGUMENTS
 

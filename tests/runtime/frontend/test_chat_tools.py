@@ -111,9 +111,9 @@ async def test_a_call_that_is_cut_off_says_so(talking: Frontend) -> None:
     assert choice["message"]["tool_calls"][0]["function"]["arguments"] == '{"name'
 
 
-async def test_a_stop_string_within_the_arguments_is_a_normal_end(talking: Frontend) -> None:
+async def test_a_call_that_a_stop_string_cuts_is_content(talking: Frontend) -> None:
     choice = (await answer_of(talking, tools=TOOLS, stop="web"))["choices"][0]
-    assert choice["message"]["tool_calls"][0]["function"]["arguments"] == '{"namespace": "'
+    assert choice["message"] == {"role": "assistant", "content": CALL.partition("web")[0], "refusal": None}
     assert (choice["finish_reason"], choice["stop_reason"]) == ("stop", "web")
 
 
@@ -161,9 +161,10 @@ async def test_the_finish_reason_is_openais(talking: Frontend, choice: Any, reas
     assert events[-1]["choices"][0]["finish_reason"] == reason
 
 
-async def test_without_a_call_allowed_the_text_is_the_content(talking: Frontend) -> None:
+async def test_without_a_call_allowed_calls_are_dropped(talking: Frontend) -> None:
+    says(talking, f"It runs.\n{CALL}")
     choice = (await answer_of(talking, tools=TOOLS, tool_choice="none"))["choices"][0]
-    assert choice["message"] == {"role": "assistant", "content": CALL, "refusal": None}
+    assert choice["message"] == {"role": "assistant", "content": "It runs.", "refusal": None}
     assert choice["finish_reason"] == "stop"
     assert '"name": "pods"' in prompt_text(talking)
 

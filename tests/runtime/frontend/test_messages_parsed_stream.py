@@ -10,6 +10,7 @@ from anthropic.types import MessageParam, RawMessageStreamEvent, ThinkingBlock, 
 from runtime.frontend.harness import MODEL, Frontend
 from runtime.frontend.parsed_models import (
     EVERYTHING,
+    LONG,
     OSLO,
     ROME,
     SCHEMA,
@@ -98,8 +99,10 @@ async def test_thinking_may_be_followed_by_a_call(model: Frontend) -> None:
 
 
 async def test_input_comes_in_several_deltas(model: Frontend) -> None:
+    model.engine.script = paced(call(LONG))
     events = await events_of(model, tools=[WEATHER])
     deltas = [event["delta"] for event in events if event["type"] == "content_block_delta"]
+    assert "".join(delta["partial_json"] for delta in deltas) == LONG
     assert len([delta for delta in deltas if delta["type"] == "input_json_delta"]) > 4
 
 

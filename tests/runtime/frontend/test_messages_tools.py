@@ -119,10 +119,10 @@ async def test_a_call_that_is_cut_off_has_the_input_so_far(model: Frontend) -> N
     assert answer.stop_reason == "max_tokens"
 
 
-async def test_a_stop_sequence_wins_over_a_call(model: Frontend) -> None:
+async def test_a_call_wins_over_a_stop_sequence(model: Frontend) -> None:
     model.engine.script = script_for(f"{call(OSLO)} and so on")
     answer = await create(model, tools=[WEATHER], stop_sequences=[" and"])
-    assert (answer.stop_reason, answer.stop_sequence) == ("stop_sequence", " and")
+    assert (answer.stop_reason, answer.stop_sequence) == ("tool_use", None)
 
 
 async def test_the_budget_of_the_thinking_goes_to_the_engine(model: Frontend) -> None:

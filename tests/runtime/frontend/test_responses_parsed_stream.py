@@ -8,6 +8,7 @@ from openai.types.responses import ResponseFunctionToolCall, ResponseStreamEvent
 
 from runtime.frontend.harness import MODEL, Frontend
 from runtime.frontend.parsed_models import (
+    LONG,
     OSLO,
     ROME,
     SCHEMA,
@@ -102,8 +103,10 @@ async def test_reasoning_may_be_followed_by_a_call(model: Frontend) -> None:
 
 
 async def test_arguments_come_in_several_deltas(model: Frontend) -> None:
+    model.engine.script = paced(call(LONG))
     events = await events_of(model, tools=[WEATHER])
     deltas = [event for event in events if event["type"] == "response.function_call_arguments.delta"]
+    assert "".join(event["delta"] for event in deltas) == LONG
     assert len(deltas) > 4
     assert all(event["delta"] for event in deltas)
 

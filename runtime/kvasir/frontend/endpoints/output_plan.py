@@ -48,7 +48,8 @@ class OutputPlan:
 
     def parsed_text(self) -> ParsedText:
         """Return a parser for one output."""
-        return ParsedText(None if self.new_parser is None else self.new_parser(), self.use.parallel)
+        most_calls = 0 if not self.use.callable else None if self.use.parallel else 1
+        return ParsedText(None if self.new_parser is None else self.new_parser(), most_calls)
 
 
 async def plan_output(
@@ -70,7 +71,9 @@ async def plan_output(
     parsers, field = service.parsers, use.field if source is None else source.param
     if use.callable and parsers.tool_format is None:
         raise _no_tool_format(use)
-    if not use.callable and parsers.reasoning_format is None:
+    # Calls that tool_choice none forbids are parsed and dropped, unless the content has a grammar of its own.
+    tools = use.callable or (use.offered if parsers.tool_format is not None and source is None else ())
+    if not tools and parsers.reasoning_format is None:
         return OutputPlan(use, None if answer is None else OutputConstraint(answer), constraint_field=field)
     tail = service.llm.input.prompt_tail(prompt)
     budget = None if parsers.reasoning_format is None else thinking_budget
@@ -79,10 +82,10 @@ async def plan_output(
         partial(_constraint, parsers, use, tail, answer, budget),
         inline=count_values(schemas, INLINE_VALUES) <= INLINE_VALUES,
     )
-    new_parser = partial(parsers.parser, tools=use.callable, prompt_tail=tail, reasoning=not continued)
+    new_parser = partial(parsers.parser, tools=tools, prompt_tail=tail, reasoning=not continued)
     if new_parser() is None:
         return OutputPlan(use, constraint, constraint_field=field)
-    return OutputPlan(use, constraint, new_parser, parsers.special_ids(tools=bool(use.callable)), field)
+    return OutputPlan(use, constraint, new_parser, parsers.special_ids(tools=bool(tools)), field)
 
 
 def _constraint(

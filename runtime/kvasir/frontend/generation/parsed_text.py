@@ -4,6 +4,7 @@ from typing import Final
 
 from kvasir.client.async_llm import Delta
 from kvasir.frontend.parsers.parsed import CallArguments, CallBegun, ContentText, OutputParser, ParsedEvent
+from kvasir.link.protocol import FinishReason
 
 _CALLS: Final = (CallBegun, CallArguments)
 
@@ -11,12 +12,17 @@ _CALLS: Final = (CallBegun, CallArguments)
 class ParsedText:
     """Parses the deltas of one choice. Without a parser, all text is content."""
 
-    def __init__(self, parser: OutputParser | None, parallel_calls: bool = True) -> None:
-        """`parallel_calls`: False keeps the first tool call only."""
+    def __init__(self, parser: OutputParser | None, most_calls: int | None = None) -> None:
+        """`most_calls`: further tool calls are dropped; None: all are kept."""
         self._parser = parser
-        self._most_calls = None if parallel_calls else 1
+        self._most_calls = most_calls
         self.calls = 0
         """Tool calls so far."""
+
+    @property
+    def ends_with_calls(self) -> bool:
+        """Whether the client has calls to run. After a torn one, the end of the output is a normal one."""
+        return self.calls > 0 and not (self._parser is not None and self._parser.is_torn)
 
     @property
     def reasoning_tokens(self) -> int:
@@ -29,7 +35,7 @@ class ParsedText:
             return [ContentText(delta.text)] if delta.text else []
         events = self._parser.push(delta.text, delta.token_ids)
         if delta.finish_reason is not None:
-            events += self._parser.finish()
+            events += self._parser.finish(is_cut=delta.finish_reason is FinishReason.LENGTH)
         events = [event for event in events if self._is_wanted(event)]
         self.calls += sum(isinstance(event, CallBegun) for event in events)
         return events

@@ -42,7 +42,7 @@ class CallBegun:
 
 @dataclass(frozen=True, slots=True)
 class CallArguments:
-    """The next part of the arguments of a call. All parts together are a JSON object."""
+    """The next part of the arguments of a call. All parts together are a JSON object, unless the output is cut."""
 
     index: int
     text: str
@@ -65,7 +65,14 @@ class OutputParser(Protocol):
         """
         ...
 
-    def finish(self) -> list[ParsedEvent]:
-        """Return the remaining events at the end of the output. A call that is cut off keeps the arguments that it
-        has; text that only looked like the beginning of a call is content."""
+    @property
+    def is_torn(self) -> bool:
+        """Whether the last call broke after its beginning was in the events. Its arguments are JSON even so."""
+        ...
+
+    def finish(self, *, is_cut: bool = False) -> list[ParsedEvent]:
+        """Return the remaining events at the end of the output. Text that only looked like a call is content.
+
+        `is_cut`: the output was cut at the limit of its length. A call that it cuts keeps the arguments so far.
+        """
         ...

@@ -83,10 +83,14 @@ class Parsers:
         which may have begun or ended the reasoning. `reasoning`: False leaves reasoning marks in the content
         (not with harmony, where all text stands in channels).
         """
+        by_name = {tool.name: tool for tool in tools}
         if isinstance(self._tools, HarmonyFormat):
             count = ReasoningCount(self._ids((END,)), repeats=True)
             return StreamingParser(
-                lambda reader, emitter, count: HarmonyMessages(reader, emitter, count, prompt_tail).read(), count
+                lambda reader, emitter, count: HarmonyMessages(
+                    reader, emitter, count, prompt_tail, by_name.keys()
+                ).read(),
+                count,
             )
         described = self._reasoning if reasoning and not isinstance(self._reasoning, HarmonyFormat) else None
         if described and _ended(described, prompt_tail):
@@ -94,7 +98,6 @@ class Parsers:
         tool_format = self._tools if tools else None
         if described is None and tool_format is None:
             return None
-        by_name = {tool.name: tool for tool in tools}
 
         def machine(reader: Reader, emitter: Emitter, count: ReasoningCount) -> Steps[None]:
             if described:

@@ -25,7 +25,7 @@ WEATHER: Final = Tool(
         },
     },
 )
-TOOLS: Final = (WEATHER, Tool("now"))
+TOOLS: Final = (WEATHER, Tool("now"), Tool("f"), Tool("g"))
 
 SPECIAL_TOKENS: Final = [
     "<|python_tag|>", "<|python_start|>", "<|python_end|>", "[TOOL_CALLS]", "[ARGS]", "<|tool_call|>",
@@ -75,6 +75,9 @@ _OF_FORMAT: Final[dict[str, list[str]]] = {
         '<tool_call>{"name": "weather", "arguments": [1]}</tool_call>',
         '<tool_call>{"name": "weather", "arguments": {"days": 01}}</tool_call>',
         '<tool_call>{"name": "weather", "arguments": {"days": tru}}</tool_call> more',
+        '<tool_call>{"name": "weather", "arguments": {"city": "Os\nlo", "tags": ["a",],}}}\n</tool_call>',
+        "<tool_call>{'name': 'weather', 'arguments': {city: 'a\"b', 'note': None</tool_call>",
+        '<tool_call>{"name": "no such", "arguments": {}}</tool_call>',
         '<tool_call>{"name": "weather", "arguments": {"days": 1}} and </tool_call>',
         '<tool_call>{"name": "", "arguments": {}}</tool_call>',
         '<tool_call>{"name": "\\ud800", "arguments": {}}</tool_call>',
@@ -90,6 +93,8 @@ _OF_FORMAT: Final[dict[str, list[str]]] = {
         "</parameter>\n<parameter=exact>\nTrue\n</parameter>\n</function>\n</tool_call>",
         "<tool_call>\n<function=>\n</function>\n</tool_call>",
         "<tool_call>{}</tool_call> and <function is text",
+        "<tool_call>\n<function=weather>\n<parameter=city>\nx\n<parameter=days>\n3\n</function>\n</tool_call> and",
+        "Write `<function=now>` or <function=now></function>, or\n<function=now> alone.",
     ],
     "llama3_json": [
         '<|python_tag|>{"name": "now", "parameters": {}}; {"name": "weather", "arguments": {"days": 1}}\n'
@@ -111,6 +116,8 @@ _OF_FORMAT: Final[dict[str, list[str]]] = {
     "mistral": [
         '[TOOL_CALLS]weather[ARGS]{"days": 1}[TOOL_CALLS]now{}',
         "[TOOL_CALLS]now[ARGS]x",
+        "[TOOL_CALLS]now[CALL_ID]abc123XYZ[ARGS]{}}",
+        '[TOOL_CALLS][{"name": "nope", "arguments": {}}, {"name": "now", "arguments": {}}]',
         "[TOOL_CALLS][]",
         "[TOOL_CALLS][1]",
         '[TOOL_CALLS] [{"name": "now", "arguments": {}}, {"name": 1}] end',
@@ -130,6 +137,8 @@ _OF_FORMAT: Final[dict[str, list[str]]] = {
         "commentary json<|message|><|call|>",
         "<|channel|>commentary to=functions.now<|message|>not JSON<|call|>",
         "<|channel|>commentary to=browser.search<|message|>{}<|call|>",
+        '<|channel|>commentary to=weather <|constrain|>json<|message|>{"city": "a\nb",}}<|call|>',
+        "<|channel|>commentary to=functions.nope<|message|>{}<|call|>",
         "no channel <|message|> at all<|end|>",
         "<|channel|>" + "x" * 1100,
     ],
@@ -167,15 +176,20 @@ def parsers(tool_name: str | None, reasoning_name: str | None = None, tokenizer:
 
 
 def parse(
-    made: Parsers, pieces: Iterable[str], tools: Sequence[Tool] = TOOLS, prompt_tail: str = ""
+    made: Parsers,
+    pieces: Iterable[str],
+    tools: Sequence[Tool] = TOOLS,
+    prompt_tail: str = "",
+    *,
+    is_cut: bool = False,
 ) -> list[ParsedEvent]:
-    """The events of an output that arrives in these pieces, merged."""
+    """The events of an output that arrives in these pieces, merged. `is_cut`: by its length."""
     parser = made.parser(tools=tools, prompt_tail=prompt_tail)
     assert parser is not None
     events: list[ParsedEvent] = []
     for piece in pieces:
         events += parser.push(piece, [])
-    return merged(events + parser.finish())
+    return merged(events + parser.finish(is_cut=is_cut))
 
 
 def content(events: Iterable[ParsedEvent]) -> str:

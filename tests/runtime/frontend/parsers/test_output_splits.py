@@ -26,7 +26,8 @@ def test_events_are_the_same_for_every_split(name: str, text: str) -> None:
 def test_truncated_outputs_are_split_alike(name: str, text: str) -> None:
     made = parsers(name)
     for end in range(len(text)):
-        assert parse(made, text[:end]) == parse(made, [text[:end]])
+        for is_cut in (False, True):
+            assert parse(made, text[:end], is_cut=is_cut) == parse(made, [text[:end]], is_cut=is_cut)
 
 
 @pytest.mark.parametrize("name", [name for name in NAMES if name != "openai"])
@@ -77,8 +78,8 @@ def test_any_text_is_split_alike(name: str, parts: list[str], sizes: list[int]) 
         place += len(pieces[-1])
     events = parse(made, pieces)
     assert events == parse(made, [text]) == parse(made, text)
-    for _, arguments in calls(events)[:-1]:
-        assert arguments.startswith("{")
+    for _, arguments in calls(events):
+        assert isinstance(json.loads(arguments), dict)
 
 
 @pytest.mark.parametrize("name", [name for name in NAMES if name != "openai"])
@@ -93,8 +94,7 @@ def test_a_word_at_any_place_is_in_an_event(name: str) -> None:
 @pytest.mark.parametrize(("name", "text"), CASES)
 def test_arguments_of_whole_calls_are_json(name: str, text: str) -> None:
     for _, arguments in calls(parse(parsers(name), [text])):
-        if not any(mistake in text for mistake in ("tru}", "01}", "\0")):
-            assert isinstance(json.loads(arguments), dict)
+        assert isinstance(json.loads(arguments), dict)
 
 
 UNITS = [

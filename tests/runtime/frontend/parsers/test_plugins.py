@@ -25,7 +25,7 @@ def example() -> str:
 
 
 def check_example(made: Parsers) -> None:
-    events = parse(made, OUTPUT, tools=[Tool("weather")])
+    events = parse(made, OUTPUT, tools=[Tool("weather"), Tool("now")])
     assert (reasoning(events), content(events)) == ("Look.", "Now:")
     assert calls(events) == [("weather", '{"city": "Oslo"}'), ("now", "{}")]
 

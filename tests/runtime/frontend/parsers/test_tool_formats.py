@@ -7,7 +7,8 @@ import pytest
 from kvasir.frontend.parsers.formats.descriptions import ToolFormat
 from kvasir.frontend.parsers.formats.dry_run import try_tool_format
 from kvasir.frontend.parsers.formats.tool_formats import TOOL_FORMATS
-from kvasir.frontend.parsers.parsed import CallArguments, CallBegun, Tool
+from kvasir.frontend.parsers.parsed import CallArguments, CallBegun, ContentText, Tool
+from kvasir.frontend.parsers.streaming.emitter import MAX_HELD_CHARACTERS
 from runtime.frontend.parsers.outputs import (
     ARGUMENTS,
     CALL,
@@ -39,13 +40,21 @@ def test_json_arguments_are_passed_on_unchanged(name: str) -> None:
 
 @pytest.mark.parametrize("name", JSON_FORMATS)
 def test_json_arguments_stream_while_they_arrive(name: str) -> None:
-    text = outputs(name)[0]
+    city = "x" * MAX_HELD_CHARACTERS
+    arguments = ARGUMENTS.replace("Køb", f"Køb{city}")
+    text = outputs(name)[0].replace(ARGUMENTS, arguments)
     cut = text.index("tags")
-    events = parse(parsers(name), [text[:cut]])
-    assert calls(events) == [("weather", ARGUMENTS[: ARGUMENTS.index("tags")])]
     parser = parsers(name).parser(tools=TOOLS, prompt_tail="")
     assert parser is not None
-    assert parser.push(text[:cut], [])[-1] == CallArguments(0, ARGUMENTS[: ARGUMENTS.index("tags")])
+    assert parser.push(text[:cut], [])[-1] == CallArguments(0, arguments[: arguments.index("tags")])
+
+
+@pytest.mark.parametrize("name", JSON_FORMATS)
+def test_call_that_the_length_cuts_keeps_its_arguments(name: str) -> None:
+    text = outputs(name)[0]
+    events = parse(parsers(name), [text[: text.index("tags")]], is_cut=True)
+    assert calls(events) == [("weather", ARGUMENTS[: ARGUMENTS.index("tags")])]
+    assert content(events) == ""
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -72,11 +81,6 @@ def test_whitespace_between_calls_is_dropped() -> None:
     events = parse(parsers("hermes"), [f"One.\n\n{call}\n{call}\n\nTwo. \n"])
     assert content(events) == "One.\n\nTwo. \n"
     assert len(calls(events)) == 2
-
-
-def test_unknown_names_are_passed_on() -> None:
-    events = parse(parsers("hermes"), ['<tool_call>{"name": "no such", "arguments": {}}</tool_call>'])
-    assert calls(events) == [("no such", "{}")]
 
 
 @pytest.mark.parametrize(
@@ -117,12 +121,6 @@ def test_malformed_calls_are_content(body: str) -> None:
     assert (content(events), calls(events)) == (text, [])
 
 
-def test_call_that_breaks_keeps_what_was_sent() -> None:
-    events = parse(parsers("hermes"), ['<tool_call>{"name": "f", "arguments": {"a": tru}}</tool_call>'])
-    assert calls(events) == [("f", '{"a": tru')]
-    assert content(events) == "}}</tool_call>"
-
-
 @pytest.mark.parametrize("name", ["hermes", "deepseek_v3", "deepseek_v31", "llama4_pythonic"])
 def test_output_cut_within_a_closing_mark_has_no_rest_of_it(name: str) -> None:
     text = outputs(name)[0] if name != "llama4_pythonic" else "<|python_start|>[now()]<|python_end|>"
@@ -132,11 +130,11 @@ def test_output_cut_within_a_closing_mark_has_no_rest_of_it(name: str) -> None:
         assert content(events) == ""
 
 
-@pytest.mark.parametrize("number", ["01", "1.", "-", "1e", "--1", "1.5.5", "+1"])
-def test_wrong_numbers_end_the_arguments(number: str) -> None:
+@pytest.mark.parametrize("number", ["01", "-", "1e", "--1", "1.5.5"])
+def test_call_with_a_wrong_number_is_content(number: str) -> None:
     text = f'<tool_call>{{"name": "f", "arguments": {{"a": {number}, "b": 1}}}}</tool_call>'
     events = parse(parsers("hermes"), [text])
-    assert content(events).endswith(', "b": 1}}</tool_call>')
+    assert (content(events), calls(events)) == (text, [])
     assert parse(parsers("hermes"), text) == events
 
 
@@ -191,8 +189,11 @@ def test_xml_value_that_does_not_fit_is_a_string() -> None:
 
 
 def test_xml_texts_stream_while_they_arrive() -> None:
-    text = '<tool_call><function=weather><parameter=city>\nKø"b\n\nen'
-    assert calls(parse(parsers("qwen3_coder"), [text])) == [("weather", '{"city": "Kø\\"b\\n\\nen')]
+    city = "x" * MAX_HELD_CHARACTERS
+    parser = parsers("qwen3_coder").parser(tools=TOOLS, prompt_tail="")
+    assert parser is not None
+    events = parser.push(f'<tool_call><function=weather><parameter=city>\nKø"b\n\nen{city}', [])
+    assert events == [CallBegun(0, "weather"), CallArguments(0, f'{{"city": "Kø\\"b\\n\\nen{city}')]
 
 
 def test_xml_value_keeps_marks_that_end_nothing() -> None:
@@ -212,9 +213,7 @@ def test_pythonic_values_become_json() -> None:
     }  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    "text", ["[f(1)]", "[1, 2]", "[f(a=g())]", "[f(a=1e999)]", "[f(a={1: 2})]", "[f(a='\n')]", "[]"]
-)
+@pytest.mark.parametrize("text", ["[f(1)]", "[1, 2]", "[f(a=g())]", "[f(a={1: 2})]", "[]"])
 def test_python_that_is_not_a_call_is_content(text: str) -> None:
     events = parse(parsers("pythonic"), [text])
     assert (content(events), calls(events)) == (text, [])
@@ -245,9 +244,9 @@ def test_harmony_prompt_may_have_begun_the_message() -> None:
 
 
 def test_deep_json_is_only_text() -> None:
-    text = '{"a": ' + "[" * 100_000 + "]" * 100_000 + "}"
-    events = parse(parsers("hermes"), [f'<tool_call>{{"name": "f", "arguments": {text}}}</tool_call>'])
-    assert calls(events) == [("f", text)]
+    arguments = '{"a": ' + "[" * 100_000 + "]" * 100_000 + "}"
+    text = f'<tool_call>{{"name": "f", "arguments": {arguments}}}</tool_call>'
+    assert parse(parsers("hermes"), [text]) == [ContentText(text)]
     text = "[f(a=" + "[" * 100_000
     assert content(parse(parsers("pythonic"), [text])) == text
 

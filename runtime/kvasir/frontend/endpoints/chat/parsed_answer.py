@@ -3,8 +3,6 @@
 from collections.abc import Sequence
 from typing import Any
 
-import orjson
-
 from kvasir.client.async_llm import Delta
 from kvasir.frontend.endpoints.chat.answer import AnswerWriter
 from kvasir.frontend.endpoints.output_plan import OutputPlan
@@ -108,11 +106,8 @@ class _Reading:
         return [piece for event in _joined(events) if (piece := self._take(event)) is not None]
 
     def finish_reason(self, reason: FinishReason) -> str:
-        """Return OpenAI's reason: a named function that was called counts as a normal end there, and so does a stop
-        string that cuts the arguments of a call."""
-        if not self._calls or self._use.is_named or reason is not FinishReason.STOP:
-            return reason
-        if not _is_json(self._arguments[-1]):
+        """Return OpenAI's reason: a named function that was called counts as a normal end there."""
+        if not self.text.ends_with_calls or self._use.is_named or reason is not FinishReason.STOP:
             return reason
         return "function_call" if self._use.is_older_form else "tool_calls"
 
@@ -163,14 +158,6 @@ class _Reading:
 def _reasoning(text: str) -> dict[str, str]:
     """Clients read one or the other: DeepSeek's and vLLM's older name, or OpenRouter's and vLLM's newer one."""
     return {"reasoning_content": text, "reasoning": text}
-
-
-def _is_json(parts: Sequence[str]) -> bool:
-    try:
-        orjson.loads("".join(parts))
-    except orjson.JSONDecodeError:
-        return False
-    return True
 
 
 def _joined(events: Sequence[ParsedEvent]) -> list[ParsedEvent]:

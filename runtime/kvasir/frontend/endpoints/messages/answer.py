@@ -29,9 +29,11 @@ class MessageObject:
         """Return why the message ended."""
         if last.finish_reason is FinishReason.LENGTH:
             return {"stop_reason": self._length, "stop_sequence": None}
+        if self._text.ends_with_calls:
+            return {"stop_reason": "tool_use", "stop_sequence": None}
         if isinstance(last.stop_reason, str):
             return {"stop_reason": "stop_sequence", "stop_sequence": last.stop_reason}
-        return {"stop_reason": "tool_use" if self._text.calls else "end_turn", "stop_sequence": None}
+        return {"stop_reason": "end_turn", "stop_sequence": None}
 
     def usage(self, usage: dict[str, Any]) -> dict[str, Any]:
         """Return a Generation's usage under the names of this API, which counts cached tokens apart."""

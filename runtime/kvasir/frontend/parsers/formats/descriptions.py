@@ -33,6 +33,8 @@ class Layout:
     """Mark before each call."""
     name_end: str = ""
     """NAMED_JSON: the mark between the name and the arguments."""
+    id_mark: str = ""
+    """NAMED_JSON: a mark before name_end, with the id of the call between them. It may be missing."""
     name_end_is_optional: bool = False
     """NAMED_JSON: the arguments may also follow the name at once."""
     call_closing: str = ""

@@ -28,7 +28,7 @@ def try_tool_format(described: ToolFormat) -> None:
         raise BadFormat(f"the tool format {described.name} has no sample to be tried with")
 
     def machine(reader: Reader, emitter: Emitter, count: ReasoningCount) -> Steps[None]:
-        return ToolSections(reader, emitter, described, {}).read()
+        return ToolSections(reader, emitter, described, None).read()
 
     events = _parsed(StreamingParser(machine, ReasoningCount()), described.sample)
     match events:

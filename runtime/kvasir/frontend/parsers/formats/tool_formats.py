@@ -46,7 +46,13 @@ PYTHONIC: Final = ToolFormat(
 MISTRAL: Final = ToolFormat(
     name="mistral",
     layouts=(
-        Layout(Body.NAMED_JSON, name_end="[ARGS]", name_end_is_optional=True, token="[ARGS]"),
+        Layout(
+            Body.NAMED_JSON,
+            id_mark="[CALL_ID]",
+            name_end="[ARGS]",
+            name_end_is_optional=True,
+            token="[ARGS]",
+        ),
         Layout(Body.JSON_OBJECT, array=True, first="["),
     ),
     openings=("[TOOL_CALLS]",),

@@ -2,12 +2,12 @@
 
 import json
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Sequence
 from typing import Final
 
 from kvasir.frontend.parsers.formats.descriptions import Layout
 from kvasir.frontend.parsers.streaming.emitter import Emitter
-from kvasir.frontend.parsers.streaming.json_scanner import JsonScanner, Scan
+from kvasir.frontend.parsers.streaming.json_mender import JsonMender, Scan
 from kvasir.frontend.parsers.streaming.reader import Cut, Malformed, Reader, Steps
 
 MAX_NAME_CHARACTERS: Final = 256
@@ -20,13 +20,14 @@ _OTHER_KEYS: Final = ("id", "type")
 class ObjectCall:
     """{"name": "f", "arguments": {...}}: keys in any order. Other keys are ignored.
 
-    The arguments are sent while they arrive when the name stands before them.
+    The arguments are passed on while they arrive when the name stands before them.
     """
 
-    def __init__(self, reader: Reader, emitter: Emitter, *, needs_arguments: bool) -> None:
-        """`needs_arguments`: an object without them is not a call."""
-        self._reader = reader
-        self._emitter = emitter
+    def __init__(self, out: "CallOutput", stops: Sequence[str], *, needs_arguments: bool) -> None:
+        """`stops`: marks that end the call. `needs_arguments`: an object without them is not a call."""
+        self._reader = out.reader
+        self._out = out
+        self._stops = stops
         self._needs_arguments = needs_arguments
         self._name: str | None = None
         self._arguments: str | None = None
@@ -39,12 +40,16 @@ class ObjectCall:
         yield from reader.expect("{")
         while True:
             yield from reader.skip_space()
+            if (yield from reader.accept("}")) is not None:  # the comma before it is one too many
+                break
             key = yield from json_string(reader)
             yield from reader.skip_space()
             yield from reader.expect(":")
             yield from reader.skip_space()
             yield from self._value(key)
             yield from reader.skip_space()
+            if self._has_arguments and (yield from reader.follows(*self._stops)):
+                break
             if (yield from reader.expect(",", "}")) == "}":
                 break
         if self._name is None:
@@ -52,8 +57,7 @@ class ObjectCall:
         if not self._has_arguments:
             if self._needs_arguments or self._has_others:
                 raise Malformed
-            self._emitter.begin_call(self._name)
-            self._emitter.arguments("{}")
+            self._out.whole_call(self._name, "{}")
 
     def _value(self, key: str) -> Steps[None]:
         if key == "name" and self._name is None:
@@ -61,13 +65,13 @@ class ObjectCall:
             if not is_name(self._name):
                 raise Malformed
             if self._arguments is not None:
-                send_call(self._reader, self._emitter, self._name, self._arguments)
+                self._out.whole_call(self._name, self._arguments)
         elif key in _ARGUMENTS_KEYS and not self._has_arguments:
             self._has_arguments = True
             if self._name is None:
-                self._arguments = yield from argument_text(self._reader)
+                self._arguments = yield from argument_text(self._reader, self._stops)
             else:
-                yield from send_arguments(self._reader, self._emitter, self._name)
+                yield from self._out.read_arguments(self._name, self._stops)
         else:
             self._has_others = self._has_others or key not in _OTHER_KEYS
             yield from json_value(self._reader, _drop)
@@ -76,14 +80,16 @@ class ObjectCall:
 class NamedCall:
     """The name, a mark, and the arguments as JSON."""
 
-    def __init__(self, reader: Reader, emitter: Emitter, layout: Layout) -> None:
-        self._reader = reader
-        self._emitter = emitter
+    def __init__(self, out: "CallOutput", layout: Layout, stops: Sequence[str]) -> None:
+        self._out = out
         self._layout = layout
+        self._stops = stops
 
     def read(self) -> Steps[None]:
-        reader, layout = self._reader, self._layout
+        reader, layout = self._out.reader, self._layout
         name = yield from call_name(reader)
+        if layout.id_mark and (yield from reader.accept(layout.id_mark)):
+            yield from call_name(reader)
         if layout.name_end_is_optional:
             yield from reader.skip_space()
             if (yield from reader.accept(layout.name_end)) is None and (yield from reader.peek()) != "{":
@@ -91,7 +97,43 @@ class NamedCall:
         else:
             yield from reader.expect(layout.name_end)
         yield from reader.skip_space()
-        yield from send_arguments(reader, self._emitter, name)
+        yield from self._out.read_arguments(name, self._stops)
+
+
+class CallOutput:
+    """Passes one call after another on to the emitter."""
+
+    def __init__(self, reader: Reader, emitter: Emitter, names: Collection[str] | None) -> None:
+        """`names`: of the functions that are offered; None: any."""
+        self.reader = reader
+        self._emitter = emitter
+        self._names = names
+
+    def begin(self, name: str) -> None:
+        self._emitter.begin_call(name, is_offered=self._names is None or name in self._names)
+
+    def arguments(self, text: str) -> None:
+        self._emitter.arguments(text)
+        if self._emitter.is_call_sent:
+            self.reader.record()
+
+    def whole_call(self, name: str, arguments: str) -> None:
+        self.begin(name)
+        self.arguments(arguments)
+        self.end()
+
+    def end(self) -> None:
+        """The arguments are complete."""
+        self._emitter.arguments_are_whole()
+
+    def read_arguments(self, name: str, stops: Sequence[str]) -> Steps[None]:
+        """Read the arguments of a call as JSON. `stops`: marks that end them even if brackets are missing."""
+        if (yield from self.reader.peek()) == "{":
+            self.begin(name)
+            yield from json_value(self.reader, self.arguments, stops)
+            self.end()
+        else:
+            self.whole_call(name, (yield from argument_text(self.reader, stops)))
 
 
 def call_name(reader: Reader) -> Steps[str]:
@@ -109,58 +151,44 @@ def _encodes(text: str) -> bool:
     return not any("\ud800" <= character <= "\udfff" for character in text)
 
 
-def send_arguments(reader: Reader, emitter: Emitter, name: str) -> Steps[None]:
-    """Read the arguments of a call whose name is known, and send both."""
-    if (yield from reader.peek()) == "{":
-        send_call(reader, emitter, name, "")
-        yield from json_value(reader, lambda text: _send(reader, emitter, text))
-    else:
-        text = yield from argument_text(reader)
-        send_call(reader, emitter, name, text)
-
-
-def send_call(reader: Reader, emitter: Emitter, name: str, arguments: str) -> None:
-    """Send the name and the arguments so far. The text that was read can no longer be content."""
-    emitter.begin_call(name)
-    _send(reader, emitter, arguments)
-
-
-def _send(reader: Reader, emitter: Emitter, arguments: str) -> None:
-    emitter.arguments(arguments)
-    reader.record()
-
-
-def argument_text(reader: Reader) -> Steps[str]:
+def argument_text(reader: Reader, stops: Sequence[str] = ()) -> Steps[str]:
     """Read a JSON value and return it as a JSON object: null is {}, and a string may hold the text of an object."""
     parts: list[str] = []
-    yield from json_value(reader, parts.append)
+    yield from json_value(reader, parts.append, stops)
     text = "".join(parts)
+    if text.startswith('"'):
+        text = _mended(json.loads(text).strip() or "null")
     if text == "null":
         return "{}"
-    if text.startswith('"'):
-        text = json.loads(text).strip()
-        if not text.startswith("{") or JsonScanner().scan(text, 0) != (len(text), Scan.DONE) or not _encodes(text):
-            raise Malformed
     if not text.startswith("{"):
         raise Malformed
     return text
 
 
+def _mended(text: str) -> str:
+    """Return the whole of a text as valid JSON."""
+    end, mended, state = JsonMender().scan(text, 0, is_end=True)
+    if state is not Scan.DONE or end < len(text) or not _encodes(mended):
+        raise Malformed
+    return mended
+
+
 def json_string(reader: Reader) -> Steps[str]:
     """Read a JSON string and return its value."""
-    if (yield from reader.peek()) != '"':
+    if (yield from reader.peek()) not in "\"'":
         raise Malformed
     parts: list[str] = []
     yield from json_value(reader, parts.append)
     return str(json.loads("".join(parts)))
 
 
-def json_value(reader: Reader, sink: Callable[[str], None]) -> Steps[None]:
-    """Read a JSON value, and pass its text on as it arrives. Raises Malformed at the first wrong character."""
-    scanner = JsonScanner()
+def json_value(reader: Reader, sink: Callable[[str], None], stops: Sequence[str] = ()) -> Steps[None]:
+    """Read a JSON value, and pass it on as valid JSON while it arrives. Raises Malformed if that is impossible."""
+    mender = JsonMender(stops)
     while True:
-        end, state = scanner.scan(reader.buffer, reader.position)
-        sink(reader.take_to(end))
+        end, text, state = mender.scan(reader.buffer, reader.position, reader.ended)
+        reader.take_to(end)
+        sink(text)
         if state is Scan.DONE:
             return
         if state is Scan.FAILED:

@@ -1,10 +1,27 @@
 """Collects the events of an output, neighbouring texts of a kind as one."""
 
+from dataclasses import dataclass, field
+from typing import Final
+
 from kvasir.frontend.parsers.parsed import CallArguments, CallBegun, ContentText, ParsedEvent, ReasoningText
+from kvasir.frontend.parsers.streaming.json_mender import JsonMender
+
+MAX_HELD_CHARACTERS: Final = 512
+"""Arguments of a call that is not complete: it is content if it breaks before that, and streams behind that."""
+
+
+@dataclass
+class _Call:
+    name: str
+    is_offered: bool
+    parts: list[str] = field(default_factory=list)
+    length: int = 0
+    is_whole: bool = False
+    is_sent: bool = False
 
 
 class Emitter:
-    """Numbers the calls, and drops whitespace that stands next to a call only.
+    """Numbers the calls, holds back a call that may still break, and drops whitespace that stands next to calls.
 
     Whitespace at the end of the content is held back: it is dropped if a call follows, or at the end of the output
     if it stands behind a call.
@@ -16,8 +33,19 @@ class Emitter:
         self._holds_space = False
         self._calls = 0
         self._is_behind_call = False
-        self.is_call_sent = False
-        """The current call has begun in the events: its text cannot become content any more."""
+        self._call: _Call | None = None
+        self._strays: list[str] = []
+        self.is_torn = False
+        """The last call was sent, and then broke."""
+
+    @property
+    def is_call_open(self) -> bool:
+        return self._call is not None
+
+    @property
+    def is_call_sent(self) -> bool:
+        """The open call has begun in the events: its text cannot become content any more."""
+        return self._call is not None and self._call.is_sent
 
     def hold_space(self) -> None:
         """From now on a call may follow the content."""
@@ -41,18 +69,63 @@ class Emitter:
         if len(stripped) < len(text):
             self._space.append(text[len(stripped) :])
 
-    def begin_call(self, name: str) -> None:
-        self._space.clear()
-        self._events.append(CallBegun(self._calls, name))
-        self._calls += 1
-        self._is_behind_call = self.is_call_sent = True
+    def stray(self, text: str) -> None:
+        """Content that stands before the next call, if there is one in this section."""
+        self._strays.append(text)
+
+    def begin_section(self) -> None:
+        self._strays.clear()
+
+    def begin_call(self, name: str, *, is_offered: bool) -> None:
+        self._call = _Call(name, is_offered)
 
     def arguments(self, text: str) -> None:
-        if text:
+        """Add text to the arguments of the open call."""
+        call = self._call
+        assert call is not None
+        if not text:
+            return
+        call.parts.append(text)
+        call.length += len(text)
+        if call.is_sent:
             self._events.append(CallArguments(self._calls - 1, text))
+        elif call.is_offered and call.length > MAX_HELD_CHARACTERS:
+            self._send(call)
 
-    def end_call(self) -> None:
-        self.is_call_sent = False
+    def arguments_are_whole(self) -> None:
+        assert self._call is not None
+        self._call.is_whole = True
+
+    def end_call(self) -> bool:
+        """The open call is complete. Return whether it is in the events: its function is offered."""
+        call, self._call = self._call, None
+        assert call is not None
+        if call.is_offered and not call.is_sent:
+            self._send(call)
+        return call.is_offered
+
+    def drop_call(self) -> bool:
+        """The open call, if there is one, is not well-formed. Return whether it is in the events all the same: then
+        its arguments are completed."""
+        call, self._call = self._call, None
+        if call is None or not call.is_sent:
+            return False
+        self.is_torn = True
+        mender = JsonMender()
+        mender.scan("".join(call.parts), 0, is_end=True)
+        self._events.append(CallArguments(self._calls - 1, mender.completion()))
+        return True
+
+    def cut_call(self, is_cut: bool) -> bool:
+        """The output has ended within the open call. Return whether the call is in the events.
+
+        `is_cut`: at the limit of its length. Then the arguments stay as they are.
+        """
+        call = self._call
+        assert call is not None
+        if call.is_whole or (is_cut and call.is_offered):
+            return self.end_call()
+        return self.drop_call()
 
     def end(self) -> None:
         """The output has ended."""
@@ -64,6 +137,18 @@ class Emitter:
         """Return the events since the last call, and forget them."""
         events, self._events = merged(self._events), []
         return events
+
+    def _send(self, call: _Call) -> None:
+        for stray in self._strays:
+            self.content(stray)
+        self._strays.clear()
+        self._space.clear()
+        self._events.append(CallBegun(self._calls, call.name))
+        if call.parts:
+            self._events.append(CallArguments(self._calls, "".join(call.parts)))
+        self._calls += 1
+        self._is_behind_call = call.is_sent = True
+        self.is_torn = False
 
 
 def merged(events: list[ParsedEvent]) -> list[ParsedEvent]:

@@ -1,13 +1,14 @@
 """Reads gpt-oss's messages: <|channel|>NAME[ to=RECIPIENT] ...<|message|>TEXT<|end|>, one after another.
 
-analysis is reasoning; commentary and final are content; a message to functions.NAME is a call of that function.
+analysis is reasoning; commentary and final are content; a message to functions.NAME, or to NAME, is a call of that
+function if it is offered.
 """
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Final
 
-from kvasir.frontend.parsers.streaming.call_bodies import is_name, send_arguments, send_call
+from kvasir.frontend.parsers.streaming.call_bodies import CallOutput, is_name
 from kvasir.frontend.parsers.streaming.emitter import Emitter
 from kvasir.frontend.parsers.streaming.reader import Cut, Malformed, Marks, Reader, Steps
 from kvasir.frontend.parsers.streaming.reasoning_count import ReasoningCount
@@ -25,16 +26,26 @@ _BODY_ENDS: Final = (END, CALL, RETURN, START, CHANNEL)
 _MESSAGE_MARKS: Final = Marks([MESSAGE])
 _END_MARKS: Final = Marks(_BODY_ENDS)
 _CHANNEL_NAME: Final = re.compile(re.escape(CHANNEL) + r"\s*(\w+)")
-_FUNCTION: Final = re.compile(r"\bto=functions\.([^\s<]+)")
+_RECIPIENT: Final = re.compile(r"\bto=(functions\.)?([^\s<]+)")
 
 
 class HarmonyMessages:
     """The messages of one output. Text that is not part of a message is content."""
 
-    def __init__(self, reader: Reader, emitter: Emitter, count: ReasoningCount, prompt_tail: str) -> None:
-        """`prompt_tail`: the prompt may have begun the header of the first message."""
+    def __init__(
+        self,
+        reader: Reader,
+        emitter: Emitter,
+        count: ReasoningCount,
+        prompt_tail: str,
+        names: Collection[str],
+    ) -> None:
+        """`prompt_tail`: the prompt may have begun the header of the first message. `names`: of the offered
+        functions."""
         self._reader = reader
         self._emitter = emitter
+        self._out = CallOutput(reader, emitter, names)
+        self._names = names
         self._count = count
         self._header = prompt_tail[prompt_tail.rfind(START) :] if START in prompt_tail else ""
 
@@ -79,10 +90,10 @@ class HarmonyMessages:
         yield from self._body("".join(header))
 
     def _body(self, header: str) -> Steps[None]:
-        function = _FUNCTION.search(header)
-        if function and is_name(function[1]):
+        recipient = _RECIPIENT.search(header)
+        if recipient and is_name(recipient[2]) and (recipient[1] or recipient[2] in self._names):
             self._count.undo()
-            yield from self._call(function[1], header)
+            yield from self._call(recipient[2], header)
             return
         channel = _CHANNEL_NAME.search(header)
         if channel and channel[1] == "analysis":
@@ -108,26 +119,35 @@ class HarmonyMessages:
     def _call(self, name: str, header: str) -> Steps[None]:
         reader, emitter = self._reader, self._emitter
         reader.record()
-        begun = False
+        is_in_events = False
         try:
             yield from reader.skip_space()
             if (yield from self._is_at_end()):
-                send_call(reader, emitter, name, "{}")
+                self._out.whole_call(name, "{}")
             else:
-                yield from send_arguments(reader, emitter, name)
-            emitter.end_call()
-            begun = True
-            reader.record()
-            yield from reader.skip_space()
+                yield from self._out.read_arguments(name, _BODY_ENDS)
+            is_in_events = emitter.end_call()
+            if is_in_events:
+                reader.record()
+            yield from self._surplus(keeps_record=not is_in_events)
         except Malformed:
-            pass
+            is_in_events = emitter.drop_call()
         except Cut:
-            if emitter.is_call_sent:
+            if emitter.is_call_open:
+                is_in_events = emitter.cut_call(reader.is_cut)
+            if is_in_events:
                 reader.record()
         text = reader.recorded()
         if text.strip():
-            emitter.content(text if begun or emitter.is_call_sent else f"{header}{MESSAGE}{text}")
-        emitter.end_call()
+            emitter.content(text if is_in_events else f"{header}{MESSAGE}{text}")
+
+    def _surplus(self, *, keeps_record: bool) -> Steps[None]:
+        """Read whitespace and brackets that stand behind the arguments."""
+        yield from self._reader.skip_space()
+        while (yield from self._reader.accept("}")):
+            if not keeps_record:
+                self._reader.record()
+            yield from self._reader.skip_space()
 
     def _is_at_end(self) -> Steps[bool]:
         """Return whether the message ends here. Its end mark is consumed, or missing: engines stop at it."""

@@ -30,8 +30,13 @@ class StreamingParser:
         self.reasoning_tokens = self._count.tokens
         return self._emitter.taken()
 
-    def finish(self) -> list[ParsedEvent]:
+    @property
+    def is_torn(self) -> bool:
+        return self._emitter.is_torn
+
+    def finish(self, *, is_cut: bool = False) -> list[ParsedEvent]:
         self._reader.ended = True
+        self._reader.is_cut = is_cut
         self._run()
         self._emitter.end()
         self.reasoning_tokens = self._count.tokens

@@ -31,6 +31,8 @@ class Reader:
         self.position = 0
         """The first character of the buffer that is not consumed."""
         self.ended = False
+        self.is_cut = False
+        """The output has ended at the limit of its length."""
         self._record: list[str] | None = None
 
     def feed(self, text: str) -> None:
@@ -85,15 +87,12 @@ class Reader:
                 return
             yield
 
-    def accept(self, *literals: str) -> Steps[str | None]:
-        """Consume one of some texts if it comes next, the longest that does. Return it, or None.
-
-        At the end of the output a beginning of one is consumed, and Cut is raised.
-        """
+    def follows(self, *literals: str) -> Steps[str | None]:
+        """Return the longest of some texts that comes next, or None. Raises Cut if the output ends within one."""
         if not any(literals):
             return None
         while True:
-            found = [each for each in literals if self.buffer.startswith(each, self.position)]
+            found = [each for each in literals if each and self.buffer.startswith(each, self.position)]
             rest = len(self.buffer) - self.position
             undecided = rest < max(map(len, literals)) and any(
                 len(each) > rest and self.buffer.endswith(each[:rest]) for each in literals
@@ -101,15 +100,25 @@ class Reader:
             if undecided and not self.ended:
                 yield
             elif found:
-                best = max(found, key=len)
-                self.take_to(self.position + len(best))
-                return best
+                return max(found, key=len)
             elif undecided:
-                if rest:
-                    self.take_to(len(self.buffer))
                 raise Cut
             else:
                 return None
+
+    def accept(self, *literals: str) -> Steps[str | None]:
+        """Consume one of some texts if it comes next, the longest that does. Return it, or None.
+
+        At the end of the output a beginning of one is consumed, and Cut is raised.
+        """
+        try:
+            found = yield from self.follows(*literals)
+        except Cut:
+            self.take_to(len(self.buffer))
+            raise
+        if found is not None:
+            self.take_to(self.position + len(found))
+        return found
 
     def expect(self, *literals: str) -> Steps[str]:
         """Consume and return one of some texts. Raises Malformed if another text comes."""

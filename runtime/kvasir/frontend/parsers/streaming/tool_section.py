@@ -1,8 +1,11 @@
 """Reads the content of an output: text, and sections of calls between marks, as the format describes."""
 
+from collections.abc import Mapping
+from contextlib import suppress
+
 from kvasir.frontend.parsers.formats.descriptions import Body, Layout, ToolFormat
 from kvasir.frontend.parsers.parsed import Tool
-from kvasir.frontend.parsers.streaming.call_bodies import NamedCall, ObjectCall
+from kvasir.frontend.parsers.streaming.call_bodies import CallOutput, NamedCall, ObjectCall
 from kvasir.frontend.parsers.streaming.emitter import Emitter
 from kvasir.frontend.parsers.streaming.python_call import PythonCall
 from kvasir.frontend.parsers.streaming.reader import Cut, Malformed, Marks, Reader, Steps
@@ -10,37 +13,51 @@ from kvasir.frontend.parsers.streaming.xml_call import FUNCTION_OPENING, XmlCall
 
 
 class ToolSections:
-    """Content with tool calls. A section that is not well-formed is content, up to the first wrong character; calls
-    that were complete before remain."""
+    """Content with tool calls. A call that is not well-formed is content, and so is one of a function that is not
+    offered; calls that were complete before remain."""
 
-    def __init__(self, reader: Reader, emitter: Emitter, described: ToolFormat, tools: dict[str, Tool]) -> None:
+    def __init__(
+        self, reader: Reader, emitter: Emitter, described: ToolFormat, tools: Mapping[str, Tool] | None
+    ) -> None:
+        """`tools`: by name; None: any function may be called."""
         self._reader = reader
         self._emitter = emitter
         self._format = described
-        self._tools = tools
+        self._tools = tools or {}
+        self._out = CallOutput(reader, emitter, None if tools is None else tools.keys())
         openings = list(described.openings)
         if any(layout.body is Body.XML for layout in described.layouts):
             openings.append(FUNCTION_OPENING)  # models forget the mark before it
         self._marks = Marks(openings) if openings else None
+        self._closings = [mark for mark in (described.closing, *_call_closings(described)) if mark]
         self._is_behind_call = False
+        self._is_line_blank = True
 
     def read(self) -> Steps[None]:
         """Read to the end of the output."""
-        reader, emitter = self._reader, self._emitter
-        emitter.hold_space()
+        reader = self._reader
+        self._emitter.hold_space()
         if self._format.bare:
             yield from self._bare_section()
         while True:
             mark = self._marks.search(reader) if self._marks else None
             if mark:
-                emitter.content(reader.take_to(mark.start()))
-                yield from self._attempt(mark[0])
+                self._content(reader.take_to(mark.start()))
+                if mark[0] == FUNCTION_OPENING and not self._is_line_blank:
+                    self._content(reader.take_to(mark.end()))
+                else:
+                    yield from self._attempt(mark[0])
                 continue
             end = self._marks.safe_end(reader) if self._marks else len(reader.buffer)
-            emitter.content(reader.take_to(end))
+            self._content(reader.take_to(end))
             if reader.ended:
                 return
             yield
+
+    def _content(self, text: str) -> None:
+        self._emitter.content(text)
+        _, line_break, line = text.rpartition("\n")
+        self._is_line_blank = not line.strip() and (bool(line_break) or self._is_line_blank)
 
     def _bare_section(self) -> Steps[None]:
         reader = self._reader
@@ -57,17 +74,24 @@ class ToolSections:
         """Read a section. Text that is not part of a call or its marks becomes content."""
         reader, emitter = self._reader, self._emitter
         self._is_behind_call = False
+        self._is_line_blank = True
         reader.record()
+        emitter.begin_section()
+        is_torn = False
         try:
             yield from self._section(opening)
         except Malformed:
-            pass
+            is_torn = emitter.drop_call()
         except Cut:
-            in_mark = self._is_behind_call and self._begins_mark(reader.recorded_so_far().strip())
-            if emitter.is_call_sent or in_mark:
+            if emitter.is_call_open:
+                is_in_events = emitter.cut_call(reader.is_cut)
+            else:
+                is_in_events = self._is_behind_call and self._begins_mark(reader.recorded_so_far().strip())
+            if is_in_events:
                 reader.record()
-        emitter.content(reader.recorded())
-        emitter.end_call()
+        self._content(reader.recorded())
+        if is_torn:
+            yield from self._rest_of_torn_call()
 
     def _section(self, opening: str) -> Steps[None]:
         reader = self._reader
@@ -81,17 +105,60 @@ class ToolSections:
         if layout.call_opening:
             yield from reader.expect(layout.call_opening)
         while True:
+            start = len(reader.recorded_so_far())
             yield from self._call(layout, is_bare=not opening)
-            self._end_call()
-            yield from self._closing(layout.call_closing)
-            yield from reader.skip_space()
+            is_in_events = self._emitter.end_call()
+            if is_in_events:
+                self._is_behind_call = True
+                reader.record()
+            yield from self._end(layout, layout.call_closing, keeps_record=not is_in_events)
+            if not is_in_events:
+                self._not_offered(layout.call_opening + reader.recorded_so_far()[start:])
             if not (yield from self._another(layout)):
                 break
-        yield from self._closing(self._format.closing)
+        yield from self._end(layout, self._format.closing, keeps_record=not self._is_behind_call)
 
-    def _closing(self, mark: str) -> Steps[None]:
-        if (yield from self._reader.accept(mark)) is not None:
+    def _not_offered(self, text: str) -> None:
+        """Make content of a call."""
+        if self._is_behind_call:
+            self._content(text)
             self._reader.record()
+        else:  # the whole section is content if no other call follows
+            self._emitter.stray(text)
+
+    def _end(self, layout: Layout, mark: str, *, keeps_record: bool) -> Steps[None]:
+        """Read surplus brackets and the mark, if they are there. They are not content, unless the call is."""
+        reader = self._reader
+        yield from reader.skip_space()
+        surplus = () if layout.body is Body.XML else ("}",) if mark == layout.call_closing else ("}", "]")
+        while (yield from reader.accept(*surplus, mark.lstrip())):
+            if not keeps_record:
+                reader.record()
+            yield from reader.skip_space()
+
+    def _rest_of_torn_call(self) -> Steps[None]:
+        """Drop the rest of a call that was sent in part, with its marks. Without a closing mark it is content."""
+        reader = self._reader
+        reader.record()
+        marks = Marks([*self._closings, *self._format.openings]) if self._closings else None
+        while marks and (found := marks.search(reader)) is None:
+            reader.take_to(marks.safe_end(reader))
+            if reader.ended:
+                break
+            yield
+        else:
+            if marks and found and found[0] in self._closings:
+                reader.take_to(found.end())
+                reader.record()
+                with suppress(Cut):
+                    yield from self._closing_marks()
+        self._content(reader.recorded())
+
+    def _closing_marks(self) -> Steps[None]:
+        yield from self._reader.skip_space()
+        while (yield from self._reader.accept(*(mark.lstrip() for mark in self._closings))):
+            self._reader.record()
+            yield from self._reader.skip_space()
 
     def _chosen_layout(self) -> Steps[Layout]:
         character = yield from self._reader.peek()
@@ -99,28 +166,23 @@ class ToolSections:
         return next((each for each in layouts if each.first == character), layouts[0])
 
     def _call(self, layout: Layout, is_bare: bool) -> Steps[None]:
-        reader, emitter = self._reader, self._emitter
+        stops = [mark.lstrip() for mark in self._closings]
         if layout.body is Body.JSON_OBJECT:
-            yield from ObjectCall(reader, emitter, needs_arguments=is_bare).read()
+            yield from ObjectCall(self._out, stops, needs_arguments=is_bare).read()
         elif layout.body is Body.NAMED_JSON:
-            yield from NamedCall(reader, emitter, layout).read()
+            yield from NamedCall(self._out, layout, stops).read()
         elif layout.body is Body.XML:
-            yield from XmlCall(reader, emitter, self._tools).read()
+            yield from XmlCall(self._out, self._tools).read()
         else:
-            yield from PythonCall(reader, emitter).read()
-
-    def _end_call(self) -> None:
-        """The next text belongs to another call, or is content."""
-        self._emitter.end_call()
-        self._is_behind_call = True
-        self._reader.record()
+            yield from PythonCall(self._out).read()
 
     def _another(self, layout: Layout) -> Steps[bool]:
         """Read what stands between two calls. Return whether another one follows."""
         reader = self._reader
         if layout.array:
             if (yield from reader.expect(",", "]")) == "]":
-                self._reader.record()
+                if self._is_behind_call:
+                    reader.record()
                 yield from reader.skip_space()
                 return False
             yield from reader.skip_space()
@@ -139,6 +201,10 @@ class ToolSections:
         for layout in self._format.layouts:
             marks += [layout.call_opening, layout.call_closing, layout.separator]
         return any(mark.strip().startswith(text) for mark in marks if mark)
+
+
+def _call_closings(described: ToolFormat) -> list[str]:
+    return [layout.call_closing for layout in described.layouts]
 
 
 def _first(layout: Layout) -> str:

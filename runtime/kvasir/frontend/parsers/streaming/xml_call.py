@@ -2,12 +2,12 @@
 
 import json
 import re
+from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from kvasir.frontend.parsers.formats.schema_types import schema_types
 from kvasir.frontend.parsers.parsed import Tool
-from kvasir.frontend.parsers.streaming.call_bodies import MAX_NAME_CHARACTERS, call_name, send_call
-from kvasir.frontend.parsers.streaming.emitter import Emitter
+from kvasir.frontend.parsers.streaming.call_bodies import MAX_NAME_CHARACTERS, CallOutput, call_name
 from kvasir.frontend.parsers.streaming.python_call import python_literal
 from kvasir.frontend.parsers.streaming.reader import Cut, Malformed, Marks, Reader, Steps
 
@@ -15,97 +15,142 @@ FUNCTION_OPENING: Final = "<function="
 PARAMETER_OPENING: Final = "<parameter="
 VALUE_END: Final = "</parameter>"
 FUNCTION_CLOSING: Final = "</function>"
+SECTION_CLOSING: Final = "</tool_call>"
 MAX_SPACE_CHARACTERS: Final = 64
 """Whitespace behind the end of a value. With more of it, the mark is part of the value."""
 
 _KEY: Final = re.compile(r"[^<>\n]+")
-_FOLLOWERS: Final = (PARAMETER_OPENING, FUNCTION_CLOSING, "</tool_call>")
-_VALUE_MARKS: Final = Marks(["\n" + VALUE_END, VALUE_END])
+_FOLLOWERS: Final = (PARAMETER_OPENING, FUNCTION_CLOSING, SECTION_CLOSING)
+_VALUE_ENDS: Final = (VALUE_END, *_FOLLOWERS)
+_VALUE_MARKS: Final = Marks([mark for end in _VALUE_ENDS for mark in ("\n" + end, end)])
 
 
 class XmlCall:
-    """<function=f><parameter=a>value</parameter></function>. Texts are sent while they arrive."""
+    """<function=f><parameter=a>value</parameter></function>. Texts are passed on while they arrive."""
 
-    def __init__(self, reader: Reader, emitter: Emitter, tools: dict[str, Tool]) -> None:
-        self._reader = reader
-        self._emitter = emitter
+    def __init__(self, out: CallOutput, tools: Mapping[str, Tool]) -> None:
+        self._reader = out.reader
+        self._out = out
         self._tools = tools
 
     def read(self) -> Steps[None]:
-        reader, emitter = self._reader, self._emitter
+        reader, out = self._reader, self._out
         yield from reader.expect(FUNCTION_OPENING)
         name = yield from call_name(reader)
         yield from reader.expect(">")
-        send_call(reader, emitter, name, "")
+        yield from reader.skip_space()
+        if (yield from reader.follows(*_FOLLOWERS)) is None:  # text that mentions the mark
+            raise Malformed
+        out.begin(name)
         tool = self._tools.get(name)
-        schema = tool.parameters if tool else {}
+        values = _Values(out, tool.parameters if tool else {})
         separator = "{"
-        while True:
-            yield from reader.skip_space()
-            if (yield from reader.accept(PARAMETER_OPENING)) is None:
-                break
+        while (yield from self._another(is_first=separator == "{")):
             key = yield from reader.match(_KEY, MAX_NAME_CHARACTERS)
             yield from reader.expect(">")
-            emitter.arguments(f"{separator}{json.dumps(key, ensure_ascii=False)}: ")
-            yield from self._value(schema, key)
-            reader.record()
+            out.arguments(f"{separator}{json.dumps(key, ensure_ascii=False)}: ")
+            yield from values.read(key)
             separator = ", "
-        emitter.arguments("{}" if separator == "{" else "}")
+        out.arguments("{}" if separator == "{" else "}")
+        out.end()
+        yield from reader.skip_space()
         yield from reader.accept(FUNCTION_CLOSING)
 
-    def _value(self, schema: dict[str, Any], key: str) -> Steps[None]:
+    def _another(self, *, is_first: bool) -> Steps[bool]:
+        """Read up to the next parameter. Return whether there is one."""
+        try:
+            yield from self._reader.skip_space()
+            return (yield from self._reader.accept(PARAMETER_OPENING)) is not None
+        except Cut:
+            if self._reader.is_cut or is_first:
+                raise
+            return False
+
+
+class _Values:
+    """The values of the parameters of one call."""
+
+    def __init__(self, out: CallOutput, schema: dict[str, Any]) -> None:
+        self._reader = out.reader
+        self._out = out
+        self._schema = schema
         properties = schema.get("properties")
-        described = properties.get(key, {}) if isinstance(properties, dict) else {}
-        types = schema_types(described, schema)
+        self._properties = properties if isinstance(properties, dict) else {}
+        self._seen: set[str] = set()
+
+    def read(self, key: str) -> Steps[None]:
+        self._seen.add(key)
+        types = schema_types(self._properties.get(key, {}), self._schema)
         yield from self._reader.accept("\n")
         if types <= {"string"}:
-            self._emitter.arguments('"')
+            self._out.arguments('"')
             yield from self._text(self._send_text)
-            self._emitter.arguments('"')
+            self._out.arguments('"')
         else:
             parts: list[str] = []
             try:
                 yield from self._text(parts.append)
             finally:
-                self._emitter.arguments(typed_value("".join(parts), types))
+                self._out.arguments(typed_value("".join(parts), types))
 
     def _send_text(self, text: str) -> None:
-        self._emitter.arguments(json.dumps(text, ensure_ascii=False)[1:-1])
+        self._out.arguments(json.dumps(text, ensure_ascii=False)[1:-1])
 
-    def _text(self, sink: Any) -> Steps[None]:
-        """Read a value to its end, without the line break before the mark there."""
+    def _text(self, sink: Callable[[str], None]) -> Steps[None]:
+        """Read a value to its end, without the line break before the mark there. Other marks are left."""
         reader = self._reader
         while True:
-            end = reader.buffer.find(VALUE_END, reader.position)
-            if end < 0:
-                sink(reader.take_to(_VALUE_MARKS.safe_end(reader)))
+            found = _VALUE_MARKS.search(reader)
+            sink(reader.take_to(found.start() if found else _VALUE_MARKS.safe_end(reader)))
+            if found is None:
                 yield from reader.more()
                 continue
-            has_break = end > reader.position and reader.buffer[end - 1] == "\n"
-            mark = "\n" + VALUE_END if has_break else VALUE_END
-            sink(reader.take_to(end + len(VALUE_END) - len(mark)))
-            is_end = yield from self._is_end(len(mark))
-            text = reader.take_to(reader.position + len(mark))
-            if is_end:
-                return
-            sink(text)
+            mark = found[0]
+            while (is_end := self._is_end(mark)) is None:
+                yield
+            if not is_end:
+                sink(reader.take_to(reader.position + len(mark)))
+                continue
+            reader.take_to(reader.position + (len(mark) if mark.endswith(VALUE_END) else mark.count("\n")))
+            return
 
-    def _is_end(self, length: int) -> Steps[bool]:
-        """Return whether an end mark of this length ends the value: another mark of the format follows on it."""
+    def _is_end(self, mark: str) -> bool | None:
+        """Return whether the mark that comes next ends the value: by what follows on it. None: not known yet."""
         reader = self._reader
-        while True:
-            start = reader.position + length
-            behind = reader.buffer[start : start + MAX_SPACE_CHARACTERS + len(PARAMETER_OPENING) + 1]
-            follower = behind.lstrip(" \t\r\n")
-            if len(behind) - len(follower) > MAX_SPACE_CHARACTERS:
-                return False
-            if follower.startswith(_FOLLOWERS):
-                return True
-            if not any(each.startswith(follower) for each in _FOLLOWERS):
-                return False
-            if reader.ended:
-                return True
-            yield
+        start = reader.position + len(mark)
+        if mark.endswith(PARAMETER_OPENING):
+            return self._is_other_parameter(start)
+        behind = reader.buffer[start : start + MAX_SPACE_CHARACTERS + len(SECTION_CLOSING) + 1]
+        follower = behind.lstrip(" \t\r\n")
+        if len(behind) - len(follower) > MAX_SPACE_CHARACTERS:
+            return False
+        if not follower:
+            return reader.ended or None
+        if mark.endswith(VALUE_END):
+            return _starts(follower, _FOLLOWERS, reader.ended)
+        if mark[0] == "\n" and behind[0] == "\n":  # it has a line of its own
+            return True
+        return mark.endswith(FUNCTION_CLOSING) and _starts(follower, (SECTION_CLOSING,), reader.ended)
+
+    def _is_other_parameter(self, start: int) -> bool | None:
+        """Return whether the name of a parameter without a value stands here: the value's end mark is missing."""
+        reader = self._reader
+        name = _KEY.match(reader.buffer, start, start + MAX_NAME_CHARACTERS)
+        end = name.end() if name else start
+        if end == len(reader.buffer):
+            return False if reader.ended else None
+        key = name[0] if name else ""
+        is_known = key in self._properties if self._properties else bool(key)
+        return reader.buffer[end] == ">" and is_known and key not in self._seen
+
+
+def _starts(text: str, marks: tuple[str, ...], is_end: bool) -> bool | None:
+    """Return whether a text begins with one of the marks; None if more of it decides that."""
+    if text.startswith(marks):
+        return True
+    if not any(mark.startswith(text) for mark in marks):
+        return False
+    return is_end or None
 
 
 def typed_value(text: str, types: set[str]) -> str:

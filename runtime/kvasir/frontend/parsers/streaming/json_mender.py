@@ -1,0 +1,298 @@
+"""Reads one JSON value as models write it, piece by piece, and returns valid JSON for it.
+
+Valid JSON is returned unchanged. Of the rest, this is repaired: control characters and quotes in strings, wrong
+escapes, halves of surrogate pairs, single quotes, keys without quotes, Python's literals, numbers that overflow,
+commas too many or too few, and brackets that are missing before a mark of the format. Anything else fails.
+"""
+
+import ast
+import json
+import math
+import re
+from collections.abc import Sequence
+from enum import Enum, auto
+from typing import Final
+
+MAX_DEPTH: Final = 128
+"""jiter, which many clients use, reads 200 levels."""
+MAX_WORD_CHARACTERS: Final = 400
+MAX_SPACE_CHARACTERS: Final = 64
+"""Whitespace behind a quote in which the character that follows is looked for."""
+
+_SPACE: Final = re.compile(r"[ \t\r\n]*")
+_PLAIN: Final = {'"': re.compile(r'[^"\\\x00-\x1f]+'), "'": re.compile(r"[^'\"\\\x00-\x1f]+")}
+_WORD: Final = re.compile(r"[\w.+-]+")
+_KEY: Final = re.compile(r"[^\W\d][\w.-]*")
+_HEX: Final = re.compile(r"[0-9a-fA-F]*")
+_LOW_SURROGATE: Final = re.compile(r"\\u[dD][c-fC-F][0-9a-fA-F]{2}")
+_REPLACEMENT: Final = "\\ufffd"
+_NUMBER: Final = re.compile(r"-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?(?:[eE][+-]?[0-9]+)?")
+_PYTHON_NUMBER: Final = re.compile(r"[-+]?[0-9.][\w.+-]*")
+_LARGEST: Final = "1.7976931348623157e308"
+_WORDS: Final = {
+    "True": "true", "False": "false", "None": "null", "true": "true", "false": "false", "null": "null",
+    "undefined": "null", "NaN": "null", "Infinity": "null", "-Infinity": "null",
+}  # fmt: skip
+
+
+class Scan(Enum):
+    """How far a scan has come."""
+
+    OPEN = auto()
+    """The value goes on in the next piece."""
+    DONE = auto()
+    FAILED = auto()
+    """The next text cannot be repaired."""
+
+
+class _State(Enum):
+    VALUE = auto()
+    ITEM = auto()
+    """A value of an array, or its end."""
+    KEY = auto()
+    """A key, or the end of the object."""
+    COLON = auto()
+    AFTER_VALUE = auto()
+    STRING = auto()
+    FAILED = auto()
+
+
+class JsonMender:
+    """Reads one value, which begins with the first character that it is given."""
+
+    def __init__(self, stops: Sequence[str] = ()) -> None:
+        """`stops`: marks that end the value even if brackets are missing."""
+        self._stops = tuple(filter(None, stops))
+        self._state = _State.VALUE
+        self._closers: list[str] = []
+        self._quote = '"'
+        self._is_key = False
+        self._gap = ""
+        """A comma and the whitespace behind it: written when another value follows."""
+        self._out: list[str] = []
+
+    def scan(self, text: str, position: int, is_end: bool = False) -> tuple[int, str, Scan]:
+        """Read from an index on. Return the index of the first character that is left, JSON for the text before it,
+        and how far the value is. `is_end`: no text follows."""
+        self._out = []
+        state = Scan.OPEN
+        while position < len(text):
+            step = self._in_string if self._state is _State.STRING else self._structure
+            end = step(text, position, is_end)
+            if self._state is _State.FAILED:
+                state = Scan.FAILED
+                break
+            if end is None:
+                break
+            position = end
+            if self._state is _State.AFTER_VALUE and not self._closers:
+                state = Scan.DONE
+                break
+        return position, "".join(self._out), state
+
+    def completion(self) -> str:
+        """Return the text that makes valid JSON of what was returned so far."""
+        ending = '"' if self._state is _State.STRING else ""
+        if self._state is _State.COLON or (self._state is _State.STRING and self._is_key):
+            ending += ": null"
+        elif self._state is _State.VALUE:
+            ending = "null"
+        return ending + "".join(reversed(self._closers))
+
+    # Each step returns the index behind what it has read, or None if it needs more text.
+
+    def _structure(self, text: str, position: int, is_end: bool) -> int | None:
+        space = _SPACE.match(text, position)
+        assert space is not None  # matches any text
+        if space.end() > position:
+            self._add_space(space[0])
+            return space.end()
+        state, character = self._state, text[position]
+        if state in (_State.AFTER_VALUE, _State.KEY, _State.ITEM):
+            if (stop := self._stop_at(text, position, is_end)) is not False:
+                return None if stop is None else self._close_all(position)
+            while character == "}" and self._closers[-1] == "]" and "}" in self._closers:
+                self._out.append(self._gap[1:] + self._closers.pop())
+                self._gap = ""
+            if character == self._closers[-1]:
+                self._out.append(self._gap[1:] + self._closers.pop())
+                self._gap, self._state = "", _State.AFTER_VALUE
+                return position + 1
+        if character == "," and (state is _State.AFTER_VALUE or self._gap):
+            self._gap = self._gap or ","
+            self._state = self._next_member()
+        elif character in "\"'" and state is _State.AFTER_VALUE:
+            self._gap, self._state = ",", self._next_member()
+            return position
+        elif character == ":" and state is _State.COLON:
+            self._out.append(":")
+            self._state = _State.VALUE
+        elif state is _State.KEY:
+            return self._key(text, position, is_end)
+        elif state in (_State.VALUE, _State.ITEM):
+            return self._value(text, position, is_end)
+        else:
+            self._state = _State.FAILED
+        return position + 1
+
+    def _add_space(self, space: str) -> None:
+        if self._gap:
+            self._gap += space
+        else:
+            self._out.append(space)
+
+    def _next_member(self) -> _State:
+        return _State.KEY if self._closers[-1] == "}" else _State.ITEM
+
+    def _key(self, text: str, position: int, is_end: bool) -> int | None:
+        if text[position] in "\"'":
+            return self._begin_string(text, position, is_key=True)
+        word = _KEY.match(text, position)
+        if word is None or word.end() - position > MAX_WORD_CHARACTERS:
+            self._state = _State.FAILED
+        elif word.end() == len(text) and not is_end:
+            return None
+        else:
+            self._write(json.dumps(word[0], ensure_ascii=False))
+            self._state = _State.COLON
+            return word.end()
+        return position
+
+    def _value(self, text: str, position: int, is_end: bool) -> int | None:
+        character = text[position]
+        if character in "\"'":
+            return self._begin_string(text, position, is_key=False)
+        if character in "{[" and len(self._closers) < MAX_DEPTH:
+            self._write(character)
+            self._closers.append("}" if character == "{" else "]")
+            self._state = self._next_member()
+            return position + 1
+        word = _WORD.match(text, position)
+        if word is not None and word.end() == len(text) and not is_end and len(word[0]) <= MAX_WORD_CHARACTERS:
+            return None
+        value = json_word(word[0]) if word is not None else None
+        if word is None or value is None:
+            self._state = _State.FAILED
+            return position
+        self._write(value)
+        self._state = _State.AFTER_VALUE
+        return word.end()
+
+    def _write(self, text: str) -> None:
+        self._out += (self._gap, text)
+        self._gap = ""
+
+    def _close_all(self, position: int) -> int:
+        self._out.append("".join(reversed(self._closers)))
+        self._closers.clear()
+        self._gap, self._state = "", _State.AFTER_VALUE
+        return position
+
+    def _stop_at(self, text: str, position: int, is_end: bool) -> bool | None:
+        """Return whether a stop comes next; None if that is not known yet."""
+        if text.startswith(self._stops, position):
+            return True
+        rest = text[position : position + MAX_SPACE_CHARACTERS]
+        return None if not is_end and any(stop.startswith(rest) for stop in self._stops) else False
+
+    def _begin_string(self, text: str, position: int, *, is_key: bool) -> int:
+        self._write('"')
+        self._state, self._quote, self._is_key = _State.STRING, text[position], is_key
+        return position + 1
+
+    def _in_string(self, text: str, position: int, is_end: bool) -> int | None:
+        if plain := _PLAIN[self._quote].match(text, position):
+            self._out.append(plain[0])
+            return plain.end()
+        character = text[position]
+        if character == "\\":
+            return self._escape(text, position, is_end)
+        if character == self._quote:
+            ends = self._ends_string(text, position + 1, is_end)
+            if ends is None:
+                return None
+            if ends:
+                self._out.append('"')
+                self._state = _State.COLON if self._is_key else _State.AFTER_VALUE
+                return position + 1
+        self._out.append(json.dumps(character)[1:-1])
+        return position + 1
+
+    def _ends_string(self, text: str, position: int, is_end: bool) -> bool | None:
+        """Return whether a quote before this index ends the string: by the character that follows. None: not known
+        yet."""
+        space = _SPACE.match(text, position)
+        assert space is not None  # matches any text
+        follower = space.end()
+        if follower - position > MAX_SPACE_CHARACTERS:
+            return True
+        if follower == len(text):
+            return True if is_end else None
+        if self._is_key:
+            return text[follower] == ":"
+        closer = self._closers[-1] if self._closers else ""
+        if text[follower] in {"}": ",}", "]": ",}]", "": ",}]:"}[closer]:
+            return True
+        if text[follower] in "\"'" and "\n" in space[0]:  # a comma is missing
+            return True
+        return self._stop_at(text, follower, is_end)
+
+    def _escape(self, text: str, position: int, is_end: bool) -> int | None:
+        kind = text[position + 1 : position + 2]
+        if not kind:
+            return None
+        if kind in '"\\/bfnrt':
+            self._out.append(text[position : position + 2])
+            return position + 2
+        if kind == "'":
+            self._out.append("'")
+            return position + 2
+        digits = _HEX.match(text, position + 2, position + 6)
+        count = len(digits[0]) if kind == "u" and digits else 0
+        if kind == "u" and count < 4 and position + 2 + count == len(text) and not is_end:
+            return None
+        if count < 4:
+            self._out.append("\\\\")
+            return position + 1
+        return self._unit(text, position, is_end)
+
+    def _unit(self, text: str, position: int, is_end: bool) -> int | None:
+        """Read an escape of a UTF-16 unit, and of the one that makes a pair with it."""
+        unit, end = text[position : position + 6], position + 6
+        if unit[2] not in "dD" or unit[3] in "01234567":
+            self._out.append(unit)
+        elif unit[3] in "cdefCDEF":
+            self._out.append(_REPLACEMENT)
+        elif pair := _LOW_SURROGATE.match(text, end):
+            self._out.append(unit + pair[0])
+            return pair.end()
+        elif len(text) - end < 6 and not is_end:
+            return None
+        else:
+            self._out.append(_REPLACEMENT)
+        return end
+
+
+def json_word(word: str) -> str | None:
+    """Return a literal or a number of JSON or Python as JSON; None if it is neither.
+
+    >>> [json_word(word) for word in ("None", "1.", "1e999", "01")]
+    ['null', '1.0', '1.7976931348623157e308', None]
+    """
+    if word in _WORDS:
+        return _WORDS[word]
+    if len(word) > MAX_WORD_CHARACTERS:
+        return None
+    number: object = None
+    if _NUMBER.fullmatch(word):
+        if math.isfinite(float(word)):
+            return word
+        number = float(word)
+    elif _PYTHON_NUMBER.fullmatch(word):
+        try:
+            number = ast.literal_eval(word)
+        except (ValueError, SyntaxError):
+            return None
+    if isinstance(number, float) and math.isinf(number):
+        return _LARGEST if number > 0 else f"-{_LARGEST}"
+    return json.dumps(number) if isinstance(number, int | float) else None
