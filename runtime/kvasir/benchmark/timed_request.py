@@ -9,6 +9,7 @@ from typing import Any
 import aiohttp
 import msgspec
 
+from kvasir.benchmark.event_stream import DONE, EventStream
 from kvasir.benchmark.request_outcome import RequestOutcome
 from kvasir.benchmark.workload import RequestPlan
 
@@ -71,22 +72,19 @@ async def send(session: aiohttp.ClientSession, url: str, plan: RequestPlan) -> R
 
 
 async def _read_stream(response: aiohttp.ClientResponse, plan: RequestPlan, outcome: RequestOutcome) -> None:
-    """Server-sent events, with the line ends of any server; those that come together have the same time."""
-    rest, chunks = b"", 0
-    async for data in response.content.iter_any():
-        now = time.perf_counter()
-        *lines, rest = (rest + data).split(b"\n")
-        for line in lines:
-            if not line.startswith(b"data:") or (event := line[5:].strip()) == b"[DONE]":
+    chunks, stream = 0, EventStream(response)
+    async with stream.events() as events:
+        async for event in events:
+            if event.data in ("", DONE):
                 continue
-            answer = _decode(event)
+            answer = _decode(event.data)
             _take(outcome, answer)
             if outcome.error:
                 return
             for choice in answer.choices:
                 if choice.has_token:
                     chunks += 1
-                    outcome.chunk_came(now)
+                    outcome.chunk_came(stream.arrived)
             if plan.hang_up_after is not None and chunks >= plan.hang_up_after:
                 outcome.hung_up = True
                 return

@@ -12,6 +12,7 @@ from typing import Any, Final
 
 import aiohttp
 
+from kvasir.benchmark.event_stream import DONE, EventStream
 from kvasir.chaos.questions import Question
 
 REFUSED: Final = "engine_failed_repeatedly"
@@ -94,20 +95,18 @@ def join_chunk(joined: dict[int, dict[str, Any]], chunk: Mapping[str, Any]) -> b
 async def _read_stream(response: aiohttp.ClientResponse, answer: Answer) -> None:
     choices: dict[int, dict[str, Any]] = {}
     usage: Any = None
-    async for line in response.content:
-        if not line.startswith(b"data:"):
-            continue  # a comment while the request is held, or the end of an event
-        data = line.removeprefix(b"data:").strip()
-        if data == b"[DONE]":
-            answer.content = {"choices": [choices[index] for index in sorted(choices)], "usage": usage}
-            return
-        chunk = json.loads(data)
-        if "error" in chunk:
-            _take_error(answer, data.decode(), "in the stream")
-            return
-        if join_chunk(choices, _without(chunk)):
-            answer.chunks.append(time.monotonic())
-        usage = _without(chunk.get("usage")) or usage
+    async with EventStream(response).events() as events:
+        async for event in events:
+            if event.data == DONE:
+                answer.content = {"choices": [choices[index] for index in sorted(choices)], "usage": usage}
+                return
+            chunk = json.loads(event.data)
+            if "error" in chunk:
+                _take_error(answer, event.data, "in the stream")
+                return
+            if join_chunk(choices, _without(chunk)):
+                answer.chunks.append(time.monotonic())
+            usage = _without(chunk.get("usage")) or usage
     answer.error = "the stream ended before its last event"
 
 

@@ -1,4 +1,5 @@
-"""The `kvasir` command. main.py finds the sub-command; every other module is one sub-command, but api_client.py."""
+"""The `kvasir` command. main.py finds the sub-command; every other module is one
+sub-command, but api_client.py and conversation.py."""
 
 import os
 import signal

@@ -14,6 +14,7 @@ from types import TracebackType
 from typing import Any, Final, TypeVar
 
 import httpx
+from httpx_sse import SSEError, connect_sse
 
 from kvasir.config.options import CommandFailed, ConfigError, OptionParser
 from kvasir.config.parsers import argument_type, parse_int, parse_number
@@ -64,7 +65,9 @@ def add_request_options(parser: OptionParser) -> None:
 
 
 def add_server_options(parser: OptionParser) -> None:
-    parser.add_argument("--model", metavar="NAME", help="name of the model [default: the first served name]")
+    parser.add_argument(
+        "--model", "--model-name", metavar="NAME", help="name of the model [default: the first served name]"
+    )
     add_api_key(parser)
 
 
@@ -114,6 +117,7 @@ class ApiServer:
 
     def __init__(self, url: str, api_key: str | None) -> None:
         self.url = url
+        self._has_key = bool(api_key)
         headers = {b"Authorization": f"Bearer {api_key}".encode()} if api_key else {}
         self._http = httpx.Client(base_url=url, headers=headers, timeout=httpx.Timeout(600, connect=5))
 
@@ -132,7 +136,7 @@ class ApiServer:
         except httpx.RequestError as error:
             raise self._unreachable(error) from error
         if answer.is_error:
-            raise _refusal(answer)
+            raise self._refusal(answer)
         try:
             return str(answer.json()["data"][0]["id"])
         except (ValueError, LookupError, TypeError):
@@ -147,23 +151,30 @@ class ApiServer:
         except httpx.RequestError as error:
             raise self._unreachable(error) from error
         if answer.is_error:
-            raise _refusal(answer)
+            raise self._refusal(answer)
         return _object(answer.text)
 
     def stream(self, path: str, body: dict[str, Any]) -> Iterator[Event]:
         """Yield the events of a streamed answer."""
+        has_ended = False
         try:
-            with self._http.stream("POST", path, json=body | {"stream": True}) as answer:
-                if answer.is_error:
-                    answer.read()
-                    raise _refusal(answer)
-                for line in answer.iter_lines():
-                    if line == "data: [DONE]":
+            with connect_sse(self._http, "POST", path, json=body | {"stream": True}) as source:
+                if source.response.is_error:
+                    source.response.read()
+                    raise self._refusal(source.response)
+                for event in source.iter_sse():
+                    if event.data == "[DONE]":
                         return
-                    if line.startswith("data: "):
-                        yield _event(line.removeprefix("data: "))
+                    if event.data:
+                        value = _event(event.data)
+                        has_ended = has_ended or _ends(value)
+                        yield value
+        except SSEError as error:
+            raise CommandFailed(f"{self.url} does not stream its answer: {error}") from error
         except httpx.RequestError as error:
             raise self._unreachable(error) from error
+        if has_ended:  # some servers send no [DONE]
+            return
         raise CommandFailed(f"{self.url} closed the stream before the answer was complete: see its log")
 
     def _unreachable(self, error: httpx.RequestError) -> CommandFailed:
@@ -171,6 +182,19 @@ class ApiServer:
         if "CERTIFICATE_VERIFY_FAILED" in str(error):
             advice = "Give the certificate of its issuer: set SSL_CERT_FILE to the PEM file"
         return CommandFailed(f"no answer from {self.url}: {error}. {advice}")
+
+    def _refusal(self, answer: httpx.Response) -> Exception:
+        if answer.status_code == 401:
+            need = "does not accept this API key: check" if self._has_key else "needs an API key: give it with"
+            return ConfigError(f"{self.url} {need} --api-key or the variable KVASIR_API_KEY")
+        return _refusal(answer)
+
+
+def _ends(event: Event) -> bool:
+    choices = event.get("choices")
+    return isinstance(choices, list) and any(
+        isinstance(each, dict) and each.get("finish_reason") for each in choices
+    )
 
 
 def _event(text: str) -> Event:

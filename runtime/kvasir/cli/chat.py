@@ -1,8 +1,8 @@
 """`kvasir chat [URL]`: chat with a served model in the terminal, or send one message."""
 
 import argparse
+import os
 import sys
-from typing import Any
 
 from kvasir.cli.api_client import (
     URL_HELP,
@@ -12,13 +12,20 @@ from kvasir.cli.api_client import (
     base_url,
     check_text,
     default_url,
-    parts,
     read_input,
     request_fields,
 )
+from kvasir.cli.conversation import Conversation, Display
 from kvasir.config.options import CommandFailed, ConfigError, OptionParser
 
-Message = dict[str, str]
+HELP = '''\
+/reset          start a new conversation
+/system TEXT    set the system message and start a new conversation
+/quit, Ctrl-D   exit
+Ctrl-C          stop an answer
+"""             begin a message of several lines, which ends with a second """
+//TEXT          send a message that begins with a slash'''
+_QUOTES = '"""'
 
 
 def parser() -> OptionParser:
@@ -26,11 +33,19 @@ def parser() -> OptionParser:
         prog="kvasir chat",
         usage="kvasir chat [URL] [option …]",
         description="Chat with a served model. With --message, or with text on standard input, send one message "
-        "and exit. In the chat, /reset starts a new conversation, /quit or Ctrl-D exits, Ctrl-C stops an answer.",
+        "and exit. In the chat, /help lists the commands. Reasoning is dim on a terminal; elsewhere it goes to "
+        "standard error, and the answer alone to standard output.",
     )
     result.add_argument("url", metavar="URL", nargs="?", default=default_url(), help=URL_HELP)
-    result.add_argument("-m", "--message", metavar="TEXT", help="send this message and exit")
-    result.add_argument("--system", metavar="TEXT", help="system message")
+    result.add_argument("--url", dest="given_url", metavar="URL", help="the same")
+    result.add_argument("-m", "--message", "-q", "--quick", metavar="TEXT", help="send this message and exit")
+    result.add_argument("--system", "--system-prompt", metavar="TEXT", help="system message")
+    result.add_argument("--hide-reasoning", action="store_true", help="do not print the reasoning of the model")
+    result.add_argument(
+        "--stats",
+        action=argparse.BooleanOptionalAction,
+        help="print the number and rate of tokens after an answer, on standard error [default: in a chat]",
+    )
     add_request_options(result)
     add_server_options(result)
     return result
@@ -38,51 +53,35 @@ def parser() -> OptionParser:
 
 def run(args: argparse.Namespace) -> int:
     check_text(args)
-    with ApiServer(base_url(args.url), args.api_key) as server:
-        chat = Chat(server, args.model or server.first_model(), args.system, request_fields(args))
-        if args.message is not None or not sys.stdin.isatty():
-            chat.ask(args.message if args.message is not None else read_input())
-            return 0
-        return _dialogue(chat)
+    given = None if args.message is None and sys.stdin.isatty() else _message(args.message)
+    display = Display(
+        hides_reasoning=args.hide_reasoning,
+        has_stats=given is None if args.stats is None else args.stats,
+        has_colour=sys.stdout.isatty() and not os.environ.get("NO_COLOR"),
+    )
+    with ApiServer(base_url(args.given_url or args.url), args.api_key) as server:
+        model = args.model or server.first_model()
+        chat = Conversation(server, model, args.system, request_fields(args), display)
+        if given is None:
+            return _dialogue(chat)
+        chat.ask(given)
+        return 0
 
 
-class Chat:
-    """One conversation: its messages so far, and the request for the next one."""
-
-    def __init__(self, server: ApiServer, model: str, system: str | None, fields: dict[str, Any]) -> None:
-        self._server = server
-        self._fields = fields
-        self._system: list[Message] = [{"role": "system", "content": system}] if system else []
-        self._messages: list[Message] = list(self._system)
-        self._model = model
-
-    @property
-    def title(self) -> str:
-        return f"{self._model} at {self._server.url}"
-
-    def ask(self, text: str) -> None:
-        """Print the answer as it streams in. An incomplete answer is not added to the conversation."""
-        asked: list[Message] = [*self._messages, {"role": "user", "content": text.strip()}]
-        answer: list[str] = []
-        body = {"model": self._model, "messages": asked, **self._fields}
-        for event in self._server.stream("/v1/chat/completions", body):
-            for piece in parts(event, lambda choice: str(choice["delta"].get("content") or "")):
-                answer.append(piece)
-                print(piece, end="", flush=True)
-        print()
-        self._messages = [*asked, {"role": "assistant", "content": "".join(answer)}]
-
-    def reset(self) -> None:
-        self._messages = list(self._system)
+def _message(given: str | None) -> str:
+    text = read_input() if given is None else given
+    if not text.strip():
+        raise ConfigError("the message is empty: give it with --message, or on standard input")
+    return text
 
 
-def _dialogue(chat: Chat) -> int:
+def _dialogue(chat: Conversation) -> int:
     import readline  # noqa: F401  (input() edits lines and keeps a history once it is imported)
 
-    print(f"{chat.title}. /reset starts a new conversation, /quit exits.")
+    print(f"{chat.title}. /help lists the commands, /quit exits.")
     while True:
         try:
-            text = input("\n> ").strip()
+            text = _read()
             text.encode()
         except (EOFError, KeyboardInterrupt):
             print()
@@ -92,14 +91,45 @@ def _dialogue(chat: Chat) -> int:
             continue
         if text in ("/quit", "/exit"):
             return 0
-        if text == "/reset":
-            chat.reset()
-            continue
-        if not text:
-            continue
-        try:
-            chat.ask(text)
-        except KeyboardInterrupt:
-            print(" [stopped]")
-        except (CommandFailed, ConfigError) as error:
-            print(f"\n{error}", file=sys.stderr)
+        if _is_command(text):
+            _obey(chat, text)
+        elif text:
+            _ask(chat, text.removeprefix("/") if text.startswith("//") else text)
+
+
+def _read() -> str:
+    """Return a message, without a command's spaces. Lines between triple quotes are one message."""
+    text = input("\n> ").strip()
+    if not text.startswith(_QUOTES):
+        return text
+    text = text.removeprefix(_QUOTES)
+    while _QUOTES not in text:
+        text += "\n" + input("… ")
+    return text.partition(_QUOTES)[0].strip()
+
+
+def _is_command(text: str) -> bool:
+    """A path such as /etc/hosts is not one."""
+    word = text.partition(" ")[0]
+    return word.startswith("/") and "/" not in word[1:] and "\n" not in text
+
+
+def _obey(chat: Conversation, text: str) -> None:
+    word, _, rest = text.partition(" ")
+    if word == "/help":
+        print(HELP)
+    elif word == "/reset":
+        chat.reset()
+    elif word == "/system":
+        chat.set_system(rest.strip())
+    else:
+        print(f"{word} is not a command: /help lists them, and /{text} sends this text", file=sys.stderr)
+
+
+def _ask(chat: Conversation, text: str) -> None:
+    try:
+        chat.ask(text)
+    except KeyboardInterrupt:
+        print(" [stopped]")
+    except (CommandFailed, ConfigError) as error:
+        print(f"\n{error}", file=sys.stderr)

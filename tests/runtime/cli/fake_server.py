@@ -63,4 +63,6 @@ class _Handler(LoopbackHandler):
 
     def _answer(self) -> None:
         self.server.keys.append(self.headers.get("Authorization", "").encode("latin-1"))
-        self.send(*self.server.answers.get(self.path, (404, b'{"error": {"message": "no such path"}}')))
+        status, body = self.server.answers.get(self.path, (404, b'{"error": {"message": "no such path"}}'))
+        kind = "text/event-stream" if body.startswith((b"data:", b"event:", b":")) else "application/json"
+        self.send(status, body, {"Content-Type": kind})
