@@ -23,7 +23,7 @@ def test_a_killed_engine_is_reported_at_once_and_started_again() -> None:
             assert time.monotonic() - killed < 5, "the frontend did not notice"  # by its silence: after 10
         for _ in range(8):  # by the other rank
             assert _answer(service.url) == expected
-        service.read_until(r"rank 0: Restarting: ended by SIGKILL; next try in 1 s")
+        service.read_until(r"rank 0: Restarting: ended by signal 9 \(SIGKILL\), restart 1; next try in 1 s")
         service.read_until(r"rank 0: Ready")
         engines = httpx.get(f"{service.url}/health").json()["engines"]
         assert sorted(engine["rank"] for engine in engines if engine["usable"]) == [0, 1]

@@ -132,3 +132,17 @@ def test_the_demo_model_has_lines_for_a_tool_and_for_json_that_are_complete_requ
     assert tool["tools"][0]["function"]["name"] == "get_weather"
     assert form["response_format"]["json_schema"]["schema"]["required"] == ["name", "age"]
     assert max(map(len, lines)) < 450, "a line to paste is short"
+
+
+def test_the_cause_of_a_restart_stays_on_the_screen() -> None:
+    out = io.StringIO()
+    screen = LiveScreen([], several=False, console=Console(file=out, force_terminal=True, width=120))
+    killed = state()
+    killed.phase, killed.message = LocalPhase.RESTARTING, "ended by signal 9 (SIGKILL), restart 1; next try in 1 s"
+    screen.changed(killed)
+    killed.phase, killed.message, killed.ready_after = Phase.READY, "", 2.0
+    killed.restarts, killed.cause = 1, "ended by signal 9 (SIGKILL)"
+    screen.changed(killed)
+    screen.close()
+    assert "rank 0: Restarting: ended by signal 9 (SIGKILL), restart 1; next try in 1 s\n" in out.getvalue()
+    assert "Ready (2.0 s), restart 1: ended by signal 9 (SIGKILL)" in out.getvalue()

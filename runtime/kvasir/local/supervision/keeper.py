@@ -83,6 +83,8 @@ class Keeper:
             lines = child.last_lines()
             failure = find_failure("\n".join(lines))
             self.state.last_lines = [line for line in lines if Failure.from_json(line) is None]
+            if code < 0:  # it wrote nothing about a signal
+                self.state.last_lines = [line for line in self.state.last_lines if not _is_routine(line)]
             if code == ExitCode.USER_ERROR:
                 self._enter(Phase.FAILED, failure.message if failure else _last_of(lines))
                 return
@@ -127,8 +129,11 @@ class Keeper:
         if ran >= self._timing.healthy_after:
             self._pause = self._timing.first_pause
         self.state.restarts += 1
+        self.state.cause = reason
         self.state.ready_after = None
-        self._enter(LocalPhase.RESTARTING, f"{reason}; next try in {self._pause:g} s")
+        self._enter(
+            LocalPhase.RESTARTING, f"{reason}, restart {self.state.restarts}; next try in {self._pause:g} s"
+        )
         try:
             async with asyncio.timeout(self._pause):
                 await self._shutdown.stop.wait()
@@ -150,9 +155,14 @@ def warnings_of(lines: Sequence[str]) -> list[str]:
     return list(dict.fromkeys(message for level, message in records if level == "warning"))
 
 
+def _is_routine(line: str) -> bool:
+    record = read_line(line)
+    return record is not None and record[0] in ("debug", "info")
+
+
 def _last_of(lines: Sequence[str]) -> str:
     return lines[-1] if lines else "it wrote nothing"
 
 
 def _describe(code: int) -> str:
-    return f"ended by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
+    return f"ended by signal {-code} ({signal.Signals(-code).name})" if code < 0 else f"ended with exit code {code}"

@@ -59,6 +59,8 @@ class ProcessState:
     ready_after: float | None = None
     """Seconds from the process's start until it was Ready."""
     restarts: int = 0
+    cause: str = ""
+    """Why the last process ended, once there was a restart."""
     pid: int | None = None
     last_lines: list[str] = field(default_factory=list)
     """The end of its log, after it failed."""

@@ -110,7 +110,10 @@ class LiveScreen:
         self._live.start()
 
     def changed(self, state: ProcessState) -> None:
-        self._states[title_of(state, self._several)] = state
+        title = title_of(state, self._several)
+        self._states[title] = state
+        if state.phase == LocalPhase.RESTARTING:  # the row shows it for a second only
+            self.note(f"{title}: {describe(state)}")
         for line in self._log_lines.lines(state):
             self._console.print(Text(line, style="dim"), soft_wrap=True)
         self._live.update(self._table(), refresh=True)
@@ -174,6 +177,8 @@ def describe(state: ProcessState, coarse: bool = False) -> str:
         text += f" {_amount(done, total)}"
     if state.phase == Phase.READY and state.ready_after is not None:
         text += f" ({state.ready_after:.1f} s)"
+        if state.restarts:
+            text += f", restart {state.restarts}: {state.cause}"
     if state.message:
         text += f": {state.message}"
     return text
