@@ -113,6 +113,19 @@ def wrong_examples(page: str) -> Iterator[str]:
             yield path
 
 
+def test_page_of_linear_methods_names_all_of_them() -> None:
+    methods = {
+        name for name in names_in(ROOT / "runtime/kvasir/layers/linear_method.py") if name.endswith("Method")
+    }
+    assert methods - {"LinearMethod"} <= set(CODE.findall(read("docs/design/adding-a-linear-method.md")))
+
+
+def test_architecture_page_lists_each_package() -> None:
+    packages = {path.parent.name for path in (ROOT / "runtime/kvasir").glob("*/__init__.py")}
+    table = read("docs/design/architecture.md").partition("## Folders")[2]
+    assert packages <= set(re.findall(r"`runtime/kvasir/(\w+)/", table))
+
+
 @pytest.mark.parametrize("page", PAGES)
 def test_links_of_a_page_resolve(page: str) -> None:
     assert list(broken_links(page)) == []
