@@ -135,4 +135,4 @@ _FORMATS: Final = (
     ("*.pth", _published("another program")),
     ("*.pt", _published("another program")),
 )
-"""Patterns of names, the most telling first."""
+"""Patterns of names, the most specific first."""

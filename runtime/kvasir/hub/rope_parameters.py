@@ -28,7 +28,7 @@ def has_sections(values: Mapping[str, Any]) -> bool:
 
 
 def rope_parameters(values: Mapping[str, Any], by_layer: bool | None = None) -> dict[str, Any]:
-    """Return the normal form of a config's settings; what it leaves out is the architecture's default.
+    """Return the normal form of a config's settings, without the values that are the architecture's defaults.
 
     >>> rope_parameters({"rope_theta": 1e6, "rope_scaling": {"type": "linear", "factor": 2.0}})
     {'factor': 2.0, 'rope_type': 'linear', 'rope_theta': 1000000.0}

@@ -48,7 +48,7 @@ _MAY_CHANGE: Final = frozenset((
     "dual_chunk_attention_config", "final_logit_softcapping", "head_dim", "interleaved_sliding_window", "is_causal",
     "kv_lora_rank", "lm_head_bias", "multi_query", "num_key_value_heads", "q_lora_rank", "qk_layernorm", "qk_norm",
     "qkv_bias", "query_pre_attn_scalar", "sliding_window", "sliding_window_pattern", "sliding_window_size",
-    "use_bidirectional_attention", "use_qk_norm", "use_sliding_window", "v_head_dim",
+    "use_bidirectional_attention", "use_qk_norm", "v_head_dim",
     # positions
     "alpha", "apply_yarn_scaling", "attn_factor", "extrapolation_factor", "llama_4_scaling",
     "llama_4_scaling_beta", "mrope_interleaved", "mrope_section", "no_rope_layer_interval", "no_rope_layers",
@@ -69,13 +69,13 @@ _MAY_CHANGE: Final = frozenset((
 ))  # fmt: skip
 """Keys that some architecture of transformers or vLLM computes with."""
 
-_NEUTRAL: Final = MappingProxyType[str, Any]({
-    "apply_yarn_scaling": True, "attn_factor": 1, "bias": "none", "embedding_multiplier": 1,
-    "extrapolation_factor": 1, "is_causal": True, "logit_scale": 1, "logits_scaling": 1,
-    "position_embedding_type": "rope", "residual_multiplier": 1, "rope_percent": 1, "rope_ratio": 1,
-    "rotary_pct": 1, "scale_depth": 1, "scale_emb": 1, "use_rope": True,
+_NEUTRAL: Final = MappingProxyType[str, tuple[Any, ...]]({
+    "apply_yarn_scaling": (True,), "attn_factor": (1,), "bias": (False, "none"), "embedding_multiplier": (1,),
+    "extrapolation_factor": (1,), "is_causal": (True,), "logit_scale": (1,), "logits_scaling": (1,),
+    "position_embedding_type": ("rope",), "residual_multiplier": (1,), "rope_percent": (1,), "rope_ratio": (1,),
+    "rotary_pct": (1,), "scale_depth": (1,), "scale_emb": (1,), "use_rope": (True,),
 })  # fmt: skip
-"""Values of them that change nothing; null, false and empty ones never do."""
+"""Values of some of them that change nothing; of the others false, 0 and empty ones. null is absent."""
 
 _FROM_ORIGINAL: Final = frozenset(("llama3", "longrope", "yarn"))
 _REQUIRED: Final = object()
@@ -96,6 +96,7 @@ class ConfigReader:
         return value
 
     def number(self, key: str, default: Any = _REQUIRED) -> float:
+        """A number above 0."""
         value = self._value(key, default)
         if isinstance(value, bool) or not isinstance(value, int | float) or value <= 0:
             raise self._bad(key, value, "a number above 0")
@@ -157,9 +158,10 @@ class ConfigReader:
         """A nested object."""
         return ConfigReader(self._value(key, {}), f"{key} of {self._name}")
 
-    def has(self, key: str) -> bool:
-        """Return whether the key is there and not null."""
-        return self._config.get(key) is not None
+    def is_set(self, key: str) -> bool:
+        """Return whether the key is there, and neither null nor 0."""
+        self._read.add(key)
+        return bool(self._config.get(key))
 
     def require(self, key: str, value: Any, elsewhere: bool = False) -> None:
         """A key that may be absent but has no other supported value than this one.
@@ -174,14 +176,15 @@ class ConfigReader:
         """Log the keys that were not read and change nothing. Raises ModelLoadError for one that may."""
         notes = []
         for key, value in self._config.items():
-            if key in self._read or key in ignored or not value:
+            if key in self._read or key in ignored or value is None:
                 continue
             if self._may_change(key, value):
                 raise ModelLoadError(
                     f"{self._name} sets {key!r} to {value!r}, which this architecture does not compute with here: "
                     f"it may change the answers; if not, remove it with --hf-overrides '{{\"{key}\": null}}'"
                 )
-            notes.append(key)
+            if value:
+                notes.append(key)
         if notes:
             log.info("%s has keys that change nothing: %s", self._name, ", ".join(sorted(notes)))
 
@@ -191,7 +194,7 @@ class ConfigReader:
         if key == "original_max_position_embeddings":
             scaling = rope_parameters(self._config)
             return scaling.get("rope_type") in _FROM_ORIGINAL and scaling.get(key) != value
-        return key in _MAY_CHANGE and not (key in _NEUTRAL and value == _NEUTRAL[key])
+        return key in _MAY_CHANGE and (value not in _NEUTRAL[key] if key in _NEUTRAL else bool(value))
 
     def _value(self, key: str, default: Any) -> Any:
         self._read.add(key)

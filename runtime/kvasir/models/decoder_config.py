@@ -92,7 +92,7 @@ def read_windows(
 
 
 def check_layer_types(reader: ConfigReader, windows: Sequence[int | None]) -> None:
-    """Accept `layer_types` that say what is computed. Raises ModelLoadError for others."""
+    """Accept `layer_types` that equal the computed ones. Raises ModelLoadError for others."""
     stated = reader.choices("layer_types", len(windows), LAYER_TYPES)
     if stated is not None and stated != tuple(window is not None for window in windows):
         raise ModelLoadError(

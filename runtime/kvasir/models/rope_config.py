@@ -42,7 +42,7 @@ def rope_of(section: ConfigReader, defaults: RopeDefaults) -> Rope:
     dim = _rotated(defaults, _partial(section, defaults.partial))
     kind = section.choice("rope_type", "default", {name: name for name in defaults.types})
     scaling = _scaling(kind, section, dim, defaults)
-    if section.has("factor") and not section.has("rope_type"):
+    if section.is_set("factor") and not section.is_set("rope_type"):
         raise ModelLoadError(
             "config.json has a factor for rotary positions without a rope_type: add that, or remove it"
         )
@@ -96,8 +96,9 @@ def _scaling(kind: str, section: ConfigReader, dim: int, defaults: RopeDefaults)
 
 def _yarn(section: ConfigReader, original: int) -> YarnScaling:
     factor = section.number("factor")
-    mscale = section.optional(section.number, "mscale", None)
-    mscale_all_dim = section.optional(section.number, "mscale_all_dim", None)
+    mscale, mscale_all_dim = (
+        section.number(name) if section.is_set(name) else None for name in ("mscale", "mscale_all_dim")
+    )
     if mscale and mscale_all_dim:
         attention_factor = _amplitude(factor, mscale) / _amplitude(factor, mscale_all_dim)
     else:

@@ -63,6 +63,11 @@ def test_null_is_absent() -> None:
             YarnScaling(4.0, 32, 32.0, 1.0, truncate=True, attention_factor=0.1 * math.log(4) + 1),
         ),
         (
+            {"rope_scaling": {"type": "yarn", "mscale": 0.7, "mscale_all_dim": 0} | YARN},
+            10000.0,
+            YarnScaling(4.0, 32, 32.0, 1.0, truncate=True, attention_factor=0.1 * math.log(4) + 1),
+        ),
+        (
             {"rope_parameters": {"rope_type": "yarn", "mscale": 2.0, "mscale_all_dim": 2.0} | YARN},
             10000.0,
             YarnScaling(4.0, 32, 32.0, 1.0, truncate=True, attention_factor=1.0),

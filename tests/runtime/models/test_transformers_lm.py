@@ -17,12 +17,14 @@ from transformers import (
     GPTBigCodeConfig,
     GPTNeoXConfig,
     GraniteConfig,
+    LlamaConfig,
     MambaConfig,
     MixtralConfig,
     Olmo2Config,
     OPTConfig,
     PreTrainedConfig,
     PreTrainedModel,
+    Qwen3MoeConfig,
     Starcoder2Config,
 )
 
@@ -31,7 +33,7 @@ from kvasir.layers.parameter import Placement
 from kvasir.models.architectures import transformers_lm
 from kvasir.models.load_model import load_model
 from kvasir.models.model_load_error import ModelLoadError
-from runtime.models.tiny import VOCAB, decoder, save
+from runtime.models.tiny import VOCAB, decoder, load_reference, save
 from runtime.worker.driver import Driver, greedy
 
 MODELS: Mapping[str, Callable[[], PreTrainedModel]] = MappingProxyType(
@@ -119,6 +121,90 @@ def test_a_window_that_layers_do_not_pass_is_refused(tmp_path: Path) -> None:
     assert "do not pass their sliding_window to attention" in refusal(
         MODELS["olmo2"](), tmp_path, sliding_window=20
     )
+
+
+def test_a_window_that_is_switched_off_is_no_reason_to_refuse(tmp_path: Path) -> None:
+    path = save(MODELS["olmo2"](), tmp_path)
+    edit(path, sliding_window=20, use_sliding_window=False)
+    assert Driver.load(path)
+
+
+def edit(path: Path, **config: Any) -> None:
+    file = path / "config.json"
+    file.write_text(json.dumps(json.loads(file.read_text()) | config))
+
+
+def tokens(path: Path, **overrides: Any) -> list[int]:
+    """Greedy tokens of the model that load_model chooses."""
+    driver = Driver.load(path, files=ModelFiles(overrides=overrides))
+    driver.add("r", prompts()[0], greedy(10))
+    return driver.run()["r"]
+
+
+def expected(path: Path) -> list[int]:
+    model: Any = load_reference(path, torch.float32)
+    prompt = torch.tensor([prompts()[0]])
+    output = model.generate(prompt, max_new_tokens=10, min_new_tokens=10, do_sample=False, eos_token_id=None)
+    return output[0, prompt.shape[1] :].tolist()  # type: ignore[no-any-return]
+
+
+YARN = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 64}
+
+
+@pytest.mark.parametrize(
+    ("overrides", "written"),
+    [
+        ({"rope_theta": 50.0}, {"rope_parameters": {"rope_type": "default", "rope_theta": 50.0}}),
+        ({"rope_scaling": YARN}, {"rope_parameters": YARN | {"rope_theta": 10000.0}}),
+        (
+            {"rope_scaling": {"type": "linear", "factor": 2.0}, "rope_theta": 50.0},
+            {"rope_parameters": {"rope_type": "linear", "factor": 2.0, "rope_theta": 50.0}},
+        ),
+    ],
+)
+@pytest.mark.parametrize("config", [Olmo2Config, LlamaConfig])
+def test_rope_overrides_change_answers_like_the_file(
+    config: type[PreTrainedConfig], overrides: dict[str, Any], written: dict[str, Any], tmp_path: Path
+) -> None:
+    path = save(decoder(config), tmp_path)
+    plain, changed = tokens(path), tokens(path, **overrides)
+    edit(path, **written)
+    assert changed == expected(path)
+    assert changed != plain
+
+
+def test_a_rope_override_without_effect_is_a_warning(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    path = save(MODELS["gpt-bigcode"](), tmp_path)
+    with caplog.at_level(logging.WARNING):
+        assert tokens(path, rope_theta=50.0) == expected(path)
+    assert "GPTBigCodeForCausalLM has no rope_parameters, so they change nothing" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("model", "changes"),
+    [
+        (lambda: decoder(LlamaConfig, hidden_act="relu6"), {}),
+        (
+            lambda: decoder(Qwen3MoeConfig, num_experts=4, num_experts_per_tok=2, moe_intermediate_size=32),
+            {"use_sliding_window": True, "sliding_window": 4},
+        ),
+    ],
+)
+def test_a_setting_that_only_transformers_computes_is_served_by_it(
+    model: Callable[[], PreTrainedModel], changes: dict[str, Any], tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = save(model(), tmp_path)
+    edit(path, **changes)
+    with caplog.at_level(logging.WARNING):
+        assert tokens(path) == expected(path)
+    assert "Kvasir's own code for" in caplog.text
+
+
+def test_a_setting_that_neither_code_computes_names_both_reasons(tmp_path: Path) -> None:
+    dynamic = {"rope_type": "dynamic", "factor": 2.0}
+    said = refusal(decoder(LlamaConfig), tmp_path, rope_scaling=dynamic)
+    assert "sets 'rope_type' to 'dynamic'; supported is one of default" in said
+    assert "transformers' code for LlamaForCausalLM cannot be used either: rope_type dynamic" in said
 
 
 def refusal(model: PreTrainedModel, path: Path, **config: Any) -> str:

@@ -15,7 +15,7 @@ from kvasir.config.resolve import ResolvedEngine
 from kvasir.config.settings import ExecutorConfig
 from kvasir.engine.kv.kv_manager import longest_sequence
 from kvasir.executor.executor import Executor
-from kvasir.hub.model_info import load_model_info
+from kvasir.hub.model_info import ModelFiles, load_model_info
 from kvasir.link.protocol import Logprobs
 from kvasir.parallel.parallel_state import SINGLE, ParallelState
 from kvasir.params import SamplingParams
@@ -126,10 +126,11 @@ class Driver:
         path: Path,
         progress: Callable[[int, int], None] = lambda done, total: None,
         parallel: ParallelState = SINGLE,
+        files: ModelFiles | None = None,
         **changes: Any,
     ) -> "Driver":
         settings = engine_settings(**changes)
-        worker = Worker(settings, load_model_info(path), parallel)
+        worker = Worker(settings, load_model_info(path, files or ModelFiles()), parallel)
         worker.load(progress)
         layout = worker.kv_layout()
         longest = longest_sequence(layout, settings.max_num_batched_tokens)

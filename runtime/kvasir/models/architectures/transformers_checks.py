@@ -53,7 +53,8 @@ def check_windows(architecture: str, config: transformers.PreTrainedConfig, wind
     """Refuse windows that only the masks apply; `windows` are those that its layers pass to attention."""
     types = getattr(config, "layer_types", None) or ["full_attention"] * len(windows)
     hidden = [index for index, kind in enumerate(types) if kind == "sliding_attention" and windows[index] is None]
-    if hidden or (getattr(config, "sliding_window", None) and not any(windows)):
+    is_on = getattr(config, "sliding_window", None) and getattr(config, "use_sliding_window", None) is not False
+    if hidden or (is_on and not any(windows)):
         raise unsupported(architecture, "its layers do not pass their sliding_window to attention")
 
 

@@ -56,7 +56,8 @@ def load_with_transformers(
     except ModelLoadError:
         raise
     except Exception as error:  # whatever the code of hundreds of models raises
-        raise ModelLoadError(f"transformers cannot load this {architecture}: {error}") from error
+        text = " ".join(str(error).split())
+        raise ModelLoadError(f"transformers cannot load this {architecture}: {text}") from error
     progress(total, total)
     served = TransformersLM(architecture, model)
     log.warning(
@@ -74,7 +75,10 @@ def _read_config(info: ModelInfo) -> transformers.PreTrainedConfig:
         config = type(config).from_dict(copy.deepcopy(info.config))
     if ROPE_KEYS.isdisjoint(info.overrides):
         return config
-    asked, read = info.config["rope_parameters"], getattr(config, "rope_parameters", None) or {}
+    if not hasattr(type(config), "rope_parameters"):
+        log.warning("--hf-overrides: %s has no rope_parameters, so they change nothing", info.architecture)
+        return config
+    asked, read = info.config["rope_parameters"], config.rope_parameters or {}
     ignored = [name for name, value in asked.items() if value and not _contains(read.get(name), value)]
     if ignored:
         raise unsupported(info.architecture, f"it ignores {', '.join(ignored)} of --hf-overrides")

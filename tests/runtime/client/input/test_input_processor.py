@@ -26,6 +26,21 @@ def test_what_is_left_open_gets_the_models_defaults_and_the_rest_of_the_context(
     assert (params.temperature, params.top_k, params.top_p) == (0.0, 0, 1.0)
 
 
+def test_max_new_tokens_of_the_model_is_a_default(tokenizer: Tokenizer) -> None:
+    processor = processor_of(tokenizer, max_new_tokens=10)
+    assert processor.prepare([5]).params.max_tokens == 10
+    assert processor.prepare([5], max_tokens=20).params.max_tokens == 20
+    assert processor.prepare([5], SamplingFields(min_tokens=12)).params.max_tokens == 12
+    assert processor.prepare([5] * (LIMIT - 4)).params.max_tokens == 4
+
+
+def test_settings_of_the_model_that_are_not_used_are_logged(
+    tokenizer: Tokenizer, caplog: pytest.LogCaptureFixture
+) -> None:
+    processor_of(tokenizer, notes=("generation_config.json: top_p is 2 and is not used",))
+    assert caplog.messages == ["generation_config.json: top_p is 2 and is not used"]
+
+
 def test_without_defaults_of_the_model_nothing_is_cut_off(processor: InputProcessor) -> None:
     params = processor.prepare([5], SamplingFields(seed=-(2**63))).params
     assert params == SamplingParams(max_tokens=LIMIT - 1, seed=-(2**63))
