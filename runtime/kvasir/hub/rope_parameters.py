@@ -87,7 +87,7 @@ def _overridden(
         kept = frozenset() if "rope_parameters" in removed else _OF_ANY_KIND
         before = {name: value for name, value in before.items() if name in kept}
     nulls = {name for name in _OF_ANY_KIND if name in overrides and overrides[name] is None and name not in asked}
-    both = {name: value for name, value in before.items() if name not in nulls} | asked
+    both = {**{name: value for name, value in before.items() if name not in nulls}, **asked}
     return {name: value for name, value in both.items() if value is not None}
 
 

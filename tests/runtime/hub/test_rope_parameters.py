@@ -56,7 +56,7 @@ def test_overrides_win_in_either_form(
     assert override_rope({"a": 1} | file, overrides) == {"a": 1, "rope_parameters": expected}
 
 
-GEMMA = {"full_attention": LINEAR | {"rope_theta": 1e6}, "sliding_attention": {"rope_theta": 1e4}}
+GEMMA: dict[str, Any] = {"full_attention": LINEAR | {"rope_theta": 1e6}, "sliding_attention": {"rope_theta": 1e4}}
 
 
 @pytest.mark.parametrize(

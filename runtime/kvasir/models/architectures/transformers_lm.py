@@ -70,7 +70,9 @@ def load_with_transformers(
 
 def _read_config(info: ModelInfo) -> transformers.PreTrainedConfig:
     """The config with its overrides. Raises ModelLoadError for settings of positions that would be ignored."""
-    config = transformers.AutoConfig.from_pretrained(info.path, trust_remote_code=False)
+    config: transformers.PreTrainedConfig = transformers.AutoConfig.from_pretrained(
+        info.path, trust_remote_code=False
+    )
     if info.overrides:
         config = type(config).from_dict(copy.deepcopy(info.config))
     if ROPE_KEYS.isdisjoint(info.overrides):
