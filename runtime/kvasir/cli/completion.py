@@ -1,54 +1,61 @@
-"""`kvasir completion`: a bash and zsh script, generated from the parsers, that completes commands and options."""
+"""`kvasir completion [SHELL]`: a script made from the parsers that completes commands, options and values."""
 
 import argparse
 import importlib
-from collections.abc import Iterator
+import os
+from pathlib import Path
+from typing import Any, Final
+
+import shtab
 
 from kvasir.config.options import OptionParser
 
-_SCRIPT = """\
-# eval "$(kvasir completion)" in ~/.bashrc or ~/.zshrc
-[ -n "$ZSH_VERSION" ] && autoload -U +X bashcompinit && bashcompinit
-_kvasir() {{
-  local words
-  case "$COMP_CWORD ${{COMP_WORDS[1]}} ${{COMP_WORDS[2]}}" in
-    "1 "*) words="{commands}" ;;
-{cases}
-  esac
-  COMPREPLY=($(compgen -W "$words" -- "${{COMP_WORDS[COMP_CWORD]}}"))
-}}
-complete -o default -F _kvasir kvasir
-"""
+SHELLS: Final = ("bash", "zsh", "fish")
+_FILES: Final = frozenset({"FILE", "FILE_OR_TEXT", "INPUT", "MANIFEST", "OUTPUT"})
+_DIRECTORIES: Final = frozenset({"DIR", "MODEL"})
 
 
 def parser() -> OptionParser:
-    return OptionParser(
+    result = OptionParser(
         prog="kvasir completion",
-        usage="kvasir completion",
-        description="Print a script with which bash or zsh completes kvasir's commands and options. "
-        'Put eval "$(kvasir completion)" into ~/.bashrc or ~/.zshrc.',
+        usage="kvasir completion [SHELL]",
+        description="Print a script with which a shell completes kvasir's commands, options and their values. Put "
+        'eval "$(kvasir completion bash)" into ~/.bashrc, the same with zsh into ~/.zshrc, or '
+        "kvasir completion fish | source into ~/.config/fish/config.fish.",
     )
+    result.add_argument("shell", nargs="?", choices=SHELLS, help="[default: that of the variable SHELL, else bash]")
+    return result
 
 
 def run(args: argparse.Namespace) -> int:
-    from kvasir.cli.main import COMMANDS
-
-    cases = [f'    {pattern}) words="{" ".join(words)}" ;;' for pattern, words in _cases(COMMANDS)]
-    print(_SCRIPT.format(commands=" ".join(COMMANDS), cases="\n".join(cases)), end="")
+    shell = args.shell or Path(os.environ.get("SHELL", "")).name
+    print(script(shell if shell in SHELLS else "bash"), end="")
     return 0
 
 
-def _cases(commands: dict[str, str]) -> Iterator[tuple[str, list[str]]]:
-    """Yield (pattern of the word's position, the command and its first word; possible completions)."""
-    for name in commands:
-        parser = importlib.import_module(f"kvasir.cli.{name.replace('-', '_')}").parser()
-        for action in parser._actions:
-            if isinstance(action, argparse._SubParsersAction):
-                yield f'"2 {name} "*', list(action.choices)
-                for inner, choice in action.choices.items():
-                    yield f'*" {name} {inner}"', _options(choice)
-        yield f'*" {name} "*', _options(parser)
+def script(shell: str) -> str:
+    from kvasir.cli.main import COMMANDS
+
+    root = OptionParser(prog="kvasir", description="serves large language models")
+    root.add_argument("--version", action="store_true", help="print the version")
+    commands = root.add_subparsers(metavar="COMMAND")
+    for name, summary in COMMANDS.items():
+        commands.add_parser(name, help=summary)
+        found = importlib.import_module(f"kvasir.cli.{name.replace('-', '_')}").parser()
+        _mark_paths(found)
+        commands.choices[name] = found
+    text: str = shtab.complete(root, shell)
+    return f"{text}\n"
 
 
-def _options(parser: argparse.ArgumentParser) -> list[str]:
-    return [option for option in parser._option_string_actions if option.startswith("--")]
+def _mark_paths(parser: argparse.ArgumentParser) -> None:
+    """Let the values of options that take paths be completed as such."""
+    for action in parser._actions:
+        path: Any = action
+        if isinstance(action, argparse._SubParsersAction):
+            for inner in action.choices.values():
+                _mark_paths(inner)
+        elif action.metavar in _FILES or action.type is Path:
+            path.complete = shtab.FILE
+        elif action.metavar in _DIRECTORIES:
+            path.complete = shtab.DIRECTORY

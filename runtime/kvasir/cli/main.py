@@ -34,7 +34,7 @@ COMMANDS = {
     "bench": "measure a server, an engine or a start-up",
     "chaos": "disturb a running service and compare every answer",
     "collect-env": "describe this machine and installation, for a bug report",
-    "completion": "print a completion script for bash and zsh",
+    "completion": "print a completion script for bash, zsh or fish",
     "frontend": "run one API server (the command of a frontend pod)",
     "engine": "run one engine, a data-parallel rank (the command of an engine pod)",
 }
@@ -42,6 +42,18 @@ PROCESSES: Final = ("frontend", "engine")
 _WITHOUT_FILES: Final = ("chat", "complete", "collect-env", "completion")
 """Commands that run in a deleted working directory too."""
 _OUTPUT_FAILED: Final = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EBADF)
+
+
+_ELSEWHERE: Final = {
+    "run": "kvasir serve MODEL serves a model, and kvasir chat chats with it",
+    "pull": "kvasir serve MODEL downloads a model that is missing; hf download org/name only downloads it",
+    "list": "hf cache ls lists the downloaded models, and GET /v1/models the served ones",
+    "ls": "hf cache ls lists the downloaded models, and GET /v1/models the served ones",
+    "rm": "hf cache rm removes a downloaded model",
+    "ps": "kvasir serve and kvasir up show their processes; GET /health of a server shows its engines",
+    "stop": "Ctrl-C ends kvasir serve and kvasir up",
+}
+"""Commands of Ollama, docker and others: what does the same here."""
 
 
 class Command(Protocol):
@@ -85,6 +97,8 @@ def _run(argv: list[str]) -> int:
     if argv[0] in ("-V", "--version", "version"):
         print(f"kvasir {__version__}")
         return ExitCode.OK
+    if argv[0].startswith("--help="):
+        return _run([argv[0].removeprefix("--help="), "--help"])
     name, rest = argv[0], argv[1:]
     if name not in COMMANDS:
         print(f"kvasir: unknown command {name!r}; {_advice(name)}", file=sys.stderr)
@@ -175,6 +189,8 @@ def _missing(command: str, error: ModuleNotFoundError) -> str:
 
 
 def _advice(name: str) -> str:
+    if name in _ELSEWHERE:
+        return _ELSEWHERE[name]
     close = difflib.get_close_matches(name, COMMANDS, n=1)
     return f"did you mean {close[0]}?" if close else f"choose from {', '.join(COMMANDS)}"
 

@@ -16,7 +16,7 @@ import sys
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, ClassVar, NoReturn, TypeVar
 
-from kvasir.config import advice
+from kvasir.config import advice, help_search
 from kvasir.config.parsers import argument_type, parse_bool, parse_int, parse_number, parse_tokens
 from kvasir.config.vllm.arguments import advice_for_options, rewrite
 from kvasir.config.vllm.variables import value_for
@@ -60,6 +60,8 @@ class OptionParser(argparse.ArgumentParser):
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
         self._words = list(args or ())
         notes: list[str] = []
+        if asked := next((word for word in self._words if word.startswith("--help=")), None):
+            self._chosen()._help_about(asked.removeprefix("--help="))
         if self.takes_vllm:
             try:
                 rewritten = rewrite(self._words, self._option_string_actions)
@@ -70,6 +72,14 @@ class OptionParser(argparse.ArgumentParser):
         if self.takes_vllm:
             parsed.notes = notes
         return parsed, rest
+
+    def _help_about(self, word: str) -> NoReturn:
+        """Print the help of a group of options, or of the options whose names have this word, and exit."""
+        try:
+            self._print_message(help_search.text_about(self, word), sys.stdout)
+        except LookupError as error:
+            self.error(str(error))
+        self.exit()
 
     def error(self, message: str) -> NoReturn:
         chosen = self._chosen()
@@ -91,6 +101,8 @@ class OptionParser(argparse.ArgumentParser):
         if choice := re.search(r"invalid choice: '(.*?)' \(choose from (.*)\)", message):
             close = difflib.get_close_matches(choice[1], re.findall(r"[\w-]+", choice[2]), n=1)
             return f" (did you mean {close[0]}?)" if close else ""
+        if "argument -h/--help: ignored explicit argument 'f'" in message:
+            return " (-hf is an option of llama.cpp: give the model as hf://org/name)"
         many = [name for name, action in self._option_string_actions.items() if action.nargs == "+"]
         return advice.for_missing(self._words, many) if "are required" in message else ""
 

@@ -4,6 +4,7 @@ The functions that need packages of an extra are imported when they are called: 
 """
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any, Final
 
 from kvasir.config.chat_settings import ChatConfig
@@ -34,6 +35,8 @@ def check_model(
     from kvasir.hub.source import normalise
     from kvasir.hub.weights import weight_files
 
+    if config.source == "demo" and not Path("demo/config.json").exists():
+        raise ConfigError("demo is not the name of a model: did you mean demo://?")
     check_parsers(chat)
     Tls.of(tls)
     model = read_model(config)
