@@ -2,7 +2,8 @@
 PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
-PIP    := $(BIN)/python -m pip --disable-pip-version-check
+# TORCH_INDEX_URL: another package index for torch, for example one with torch for CPUs only.
+INSTALL := $(BIN)/python tools/install_packages.py
 CPU    := runtime/kvasir/kernels/cpu
 # The package is installed in editable mode. A change of these files needs a new installation; other changes do not.
 BUILT  := pyproject.toml hatch_build.py $(wildcard $(CPU)/*.c $(CPU)/*.h $(CPU)/*.inc)
@@ -107,16 +108,15 @@ $(BIN)/python:
 	@$(PYTHON) -m venv $(VENV) || { echo "python's venv module is missing (Debian: apt-get install python3-venv)"; exit 1; }
 
 $(VENV)/.run: $(BUILT) | $(BIN)/python
-	@echo "Installing Kvasir into $(VENV) (torch is large: the first time takes a few minutes)"
-	@$(PIP) install --progress-bar on -e '.[frontend,engine,bench]'
+	@$(INSTALL) '.[frontend,engine,bench]'
 	@touch $@
 
 $(VENV)/.dev: $(BUILT) $(VENV)/.run | $(BIN)/python
-	@$(PIP) install --progress-bar on -e '.[frontend,engine,bench,operator,otel,dev]'
+	@$(INSTALL) '.[frontend,engine,bench,operator,otel,dev]'
 	@touch $@
 
 $(VENV)/.ray: pyproject.toml | $(VENV)/.dev
-	@$(PIP) install --progress-bar on -e '.[frontend,engine,bench,operator,otel,dev,ray]'
+	@$(INSTALL) '.[frontend,engine,bench,operator,otel,dev,ray]'
 	@touch $@
 
 $(VENV)/.page: pyproject.toml | $(VENV)/.dev
@@ -124,5 +124,5 @@ $(VENV)/.page: pyproject.toml | $(VENV)/.dev
 	@touch $@
 
 $(VENV)/.mutation: pyproject.toml | $(VENV)/.dev
-	@$(PIP) install --progress-bar on -e '.[frontend,engine,bench,operator,otel,dev,mutation]'
+	@$(INSTALL) '.[frontend,engine,bench,operator,otel,dev,mutation]'
 	@touch $@

@@ -2,7 +2,10 @@
 
 import asyncio
 import json
+import os
 import shlex
+import shutil
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -87,10 +90,21 @@ def welcome(service: LocalService) -> list[str]:
     where = f"{url}/v1" if service.place.socket_file is None else f"the socket {service.place.socket_file}"
     lines = ["", f"{service.served_name} is served at {where}", "", *(f"  {line}" for line in curl_lines(service))]
     if service.chats and service.place.socket_file is None:
-        lines.append(f"  kvasir chat {url}")
+        lines.append(f"  {program()} chat {url}")
     if service.needs_key:
         lines += ["", "They send the key in KVASIR_API_KEY, one of those that the service accepts."]
     return [*lines, "", "Ctrl-C ends it."]
+
+
+def program(path: str | None = None) -> str:
+    """Return how a shell here starts the running `kvasir`: by its name if that is found, else by its path."""
+    running = Path(path or sys.argv[0])
+    found = shutil.which("kvasir")
+    if found is not None and Path(found).resolve() == running.resolve():
+        return "kvasir"
+    if running.name == "kvasir" and os.access(running, os.X_OK):
+        return shlex.quote(str(running))
+    return f"{shlex.quote(sys.executable)} -m kvasir.cli.main"
 
 
 def curl_lines(service: LocalService) -> list[str]:

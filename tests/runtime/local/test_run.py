@@ -1,6 +1,8 @@
-"""The list of targets for Prometheus."""
+"""The list of targets for Prometheus, and the program in printed commands."""
 
 import json
+import shlex
+import sys
 from contextlib import closing
 from pathlib import Path
 
@@ -9,7 +11,7 @@ import pytest
 from kvasir.config.options import ConfigError
 from kvasir.local.place import open_place
 from kvasir.local.process_specs import engine_spec, frontend_spec
-from kvasir.local.run import LocalService, write_targets
+from kvasir.local.run import LocalService, program, write_targets
 
 
 def test_targets_are_the_probe_ports_of_all_processes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -25,3 +27,17 @@ def test_targets_are_the_probe_ports_of_all_processes(tmp_path: Path, monkeypatc
         ]
         with pytest.raises(ConfigError, match=r"cannot write .* set XDG_STATE_HOME"):
             write_targets(service, tmp_path)
+
+
+def test_the_printed_program_can_be_started_as_printed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for folder in ("venv bin", "other"):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "kvasir").touch(mode=0o755)
+    running = str(tmp_path / "venv bin" / "kvasir")
+    monkeypatch.setenv("PATH", str(tmp_path / "none"))
+    assert program(running) == f"'{running}'"
+    monkeypatch.setenv("PATH", str(tmp_path / "other"))
+    assert program(running) == f"'{running}'"
+    monkeypatch.setenv("PATH", str(tmp_path / "venv bin"))
+    assert program(running) == "kvasir"
+    assert program("/x/main.py") == f"{shlex.quote(sys.executable)} -m kvasir.cli.main"
