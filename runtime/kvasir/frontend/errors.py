@@ -57,6 +57,11 @@ def bad_field(param: str | None, message: str) -> ApiError:
     return ApiError(400, message, param=param)
 
 
+def empty_list(param: str) -> ApiError:
+    """400 for a list that has to have entries."""
+    return ApiError(400, f"{param}: the list is empty: leave it out", param=param, code="empty_array")
+
+
 def shutting_down() -> ApiError:
     return ApiError(
         503,

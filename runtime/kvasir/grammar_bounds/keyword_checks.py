@@ -189,14 +189,8 @@ def _translated(pattern: str, keyword: str, path: str) -> str:
 
 def _check_format(schema: Schema, keyword: str, path: str) -> None:
     name = schema[keyword]
-    if "type" in schema and "string" not in schema["type"]:
-        del schema[keyword]  # formats of numbers, as in OpenAPI, are annotations
-    elif name not in FORMATS:
-        raise bad_keyword(
-            path,
-            keyword,
-            f"is {_shown(name)}, which is not supported: remove it, or use one of {', '.join(sorted(FORMATS))}",
-        )
+    if name not in FORMATS or ("type" in schema and "string" not in schema["type"]):
+        del schema[keyword]  # an annotation
     elif name in FORMAT_PATTERNS:
         del schema[keyword]
         schema["allOf"] = [*schema.get("allOf", ()), {"pattern": FORMAT_PATTERNS[name]}]

@@ -154,6 +154,16 @@ async def test_a_stream_has_its_constraint(frontend: Frontend, path: str) -> Non
             "response_format.json_schema.schema",
             "missing",
         ),
+        (
+            {"response_format": {"type": "json_schema", "json_schema": {"schema": {}}}},
+            "response_format.json_schema.name",
+            "missing",
+        ),
+        (
+            {"response_format": {"type": "json_schema", "json_schema": {"name": "", "schema": {}}}},
+            "response_format.json_schema.name",
+            "missing",
+        ),
         ({"response_format": {"type": "yaml"}}, "response_format.type", "json_schema"),
         ({"response_format": {"type": "structural_tag"}}, "response_format", "format"),
         ({"response_format": FORMAT, "use_beam_search": True}, "response_format", "use_beam_search"),
@@ -171,7 +181,10 @@ async def test_what_cannot_be_enforced_is_refused_by_field(
 @pytest.mark.parametrize(
     ("fields", "param"),
     [
-        ({"response_format": {"type": "json_schema", "json_schema": {"schema": {"not": {}}}}}, "response_format"),
+        (
+            {"response_format": {"type": "json_schema", "json_schema": {"name": "a", "schema": {"not": {}}}}},
+            "response_format",
+        ),
         ({"structured_outputs": {"json": {"items": {"not": {}}}}}, "structured_outputs.json"),
         ({"guided_json": '{"not":{}}'}, "guided_json"),
         (

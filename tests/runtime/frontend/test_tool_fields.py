@@ -76,8 +76,8 @@ def test_a_choice_says_which_tools_may_be_called(choice: Any, expected: ToolChoi
 
 
 def test_clients_may_send_the_defaults_without_tools() -> None:
-    assert use_of(tools=[]) == use_of(tools=None, tool_choice="auto", parallel_tool_calls=False) == ToolUse()
-    assert use_of(functions=[], function_call="none") == ToolUse()
+    assert use_of(tools=None, tool_choice="auto", parallel_tool_calls=False) == ToolUse()
+    assert use_of(functions=None, function_call="none") == ToolUse()
 
 
 def test_the_older_fields_are_the_same() -> None:
@@ -123,7 +123,7 @@ CASES: list[tuple[dict[str, Any], str, str]] = [
     ),
     ({"tools": [tool(strict="yes")]}, "tools[0].function.strict", "expected a boolean"),
     ({"tool_choice": "required"}, "tool_choice", "only allowed when tools are specified"),
-    ({"tools": [], "tool_choice": "required"}, "tool_choice", "only allowed when tools are specified"),
+    ({"tools": None, "tool_choice": "required"}, "tool_choice", "only allowed when tools are specified"),
     ({"tool_choice": named("pods")}, "tool_choice", "only allowed when tools are specified"),
     ({"tools": [tool()], "tool_choice": "any"}, "tool_choice", "'any' is unknown, use none, auto, required"),
     ({"tools": [tool()], "tool_choice": named("x")}, "tool_choice.function.name", "'x' is not among the tools"),

@@ -151,7 +151,13 @@ class GenerationRequest(SamplingBody):
         return f"{prefix}-{self.request_id}", f"{prefix}-{self.request_id}-{unique}"
 
     def kept_prompt_tokens(self, limit: int, max_tokens: int | None) -> int | None:
-        """How many of the prompt's last tokens are left, in a context of `limit`; None: all."""
+        """How many of the prompt's last tokens are left, in a context of `limit`; None: all. Raises ApiError."""
         if self.truncate_prompt_tokens == -1:
             return max(1, limit - (max_tokens or 1))
+        if self.truncate_prompt_tokens is not None and self.truncate_prompt_tokens > limit:
+            raise bad_field(
+                "truncate_prompt_tokens",
+                f"truncate_prompt_tokens: {self.truncate_prompt_tokens} is more than the context of {limit} "
+                "tokens: give at most that, or -1 for what the context leaves",
+            )
         return self.truncate_prompt_tokens

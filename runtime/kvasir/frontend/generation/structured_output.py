@@ -32,7 +32,7 @@ class JsonSchemaFormat(BodyPart):
     """`response_format.json_schema`."""
 
     name: str | None = None
-    """A label: the answer does not depend on it."""
+    """A label that OpenAI requires: the answer does not depend on it."""
     description: str | None = None
     """Without effect: the model does not read it."""
     schema_: Annotated[dict[str, Any] | None, Field(alias="schema")] = None
@@ -149,9 +149,11 @@ def _of_response_format(body: StructuredFields) -> Iterator[_Found]:
         names = ("format", "structures", "triggers")
         parts = {name: value for name in names if (value := getattr(given, name)) is not None}
         yield "structural_tag", "response_format", parts
-    elif given.json_schema is None or given.json_schema.schema_ is None:
-        name = "response_format.json_schema" + ("" if given.json_schema is None else ".schema")
-        raise bad_field(name, f"{name} is missing")
+    elif given.json_schema is None:
+        raise bad_field("response_format.json_schema", "response_format.json_schema is missing")
+    elif missing := [name for name in ("name", "schema_") if getattr(given.json_schema, name) in (None, "")]:
+        path = f"response_format.json_schema.{missing[0].strip('_')}"
+        raise bad_field(path, f"{path} is missing")
     else:
         yield "json", "response_format", given.json_schema.schema_
 

@@ -8,7 +8,7 @@ from kvasir.client.input.chat_templates import RESERVED_VARIABLES
 from kvasir.frontend.endpoints.chat.messages import Messages, template_messages
 from kvasir.frontend.endpoints.chat.tools import Choice, FunctionTool, OlderChoice, function_use, tool_use
 from kvasir.frontend.endpoints.tool_use import Function, ToolUse
-from kvasir.frontend.errors import bad_field
+from kvasir.frontend.errors import bad_field, empty_list
 from kvasir.frontend.generation.generation_request import GenerationRequest
 from kvasir.params import TOP_LOGPROBS
 
@@ -70,6 +70,9 @@ class ChatRequest(GenerationRequest):
         super().check()
         if self.use_beam_search:
             self._check_beams()
+        for name in ("tools", "functions"):
+            if name in self.model_fields_set and not getattr(self, name):
+                raise empty_list(name)
         if self.top_logprobs and not self.logprobs:
             raise bad_field("top_logprobs", "top_logprobs needs logprobs: true")
         if self.continue_final_message and self.add_generation_prompt:

@@ -47,7 +47,7 @@ class TextFormat(BodyPart):
         """Return the format as a response repeats it."""
         if self.type != "json_schema":
             return {"type": self.type}
-        schema = {"type": self.type, "name": self.name or "response", "schema": self.json_schema}
+        schema = {"type": self.type, "name": self.name, "schema": self.json_schema}
         return {**schema, "description": self.description, "strict": self.strict is not False}
 
 
@@ -152,8 +152,9 @@ class ResponsesRequest(RequestBody):
             return None
         if given.type == "json_object":
             return GrammarSource("json", ANY_OBJECT, "text.format")
-        if given.json_schema is None:
-            raise bad_field("text.format.schema", "text.format.schema is missing")
+        for name, value in (("name", given.name), ("schema", given.json_schema)):
+            if value in (None, ""):
+                raise bad_field(f"text.format.{name}", f"text.format.{name} is missing")
         return GrammarSource("json", given.json_schema, "text.format.schema")
 
     def repeated(self) -> dict[str, Any]:
