@@ -29,6 +29,12 @@ class ChatConfig:
         parse=parse_json_object,
         metavar="JSON",
     )
+    special_tokens_in_messages: str = option(
+        "tokens",
+        "how special tokens that the text of a message spells out are read, for example <|im_end|>: as tokens, as "
+        "by vLLM and transformers, or as text, so that a text cannot end its message",
+        choices=("tokens", "text"),
+    )
     trust_request_chat_template: bool = option(False, "use the chat_template of a request, if it has one")
     exclude_tools_when_tool_choice_none: bool = option(
         False, "do not give the tools of a request with tool_choice none to the template"

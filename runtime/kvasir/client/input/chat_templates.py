@@ -55,6 +55,8 @@ class ChatTemplates:
         self._contents = _CONTENTS[config.chat_template_content_format]
         self._variables = _default_variables(config.default_chat_template_kwargs)
         self._trusts_requests = config.trust_request_chat_template
+        self.quotes_special_tokens = config.special_tokens_in_messages == "text"
+        """The special tokens that messages spell out are text."""
         self._plain_logged = False
         self._compiled = lru_cache(REQUEST_TEMPLATES)(self._compile)
 

@@ -24,6 +24,7 @@ from kvasir.constraint import Grammar, OutputConstraint
 from kvasir.hashing import BlockHashing
 from kvasir.hub.chat_template import RENDER_SECONDS, ChatTemplateError, ChatTemplateTooSlow, count_values
 from kvasir.hub.model_info import ModelInfo
+from kvasir.hub.quoted_tokens import QuotedTokens
 from kvasir.hub.tokenizer import Tokenizer
 from kvasir.params import SamplingFields, SamplingParams
 from kvasir.tokens import token_array
@@ -102,6 +103,7 @@ class InputProcessor:
         self._max_new_tokens = model.max_new_tokens
         self._tokenizer = tokenizer
         self._chat_templates = chat_templates
+        self._quoted = QuotedTokens(tokenizer) if chat_templates.quotes_special_tokens else None
         self._max_model_len = max_model_len
         self._max_queued = max_queued
         self._takes_priority = takes_priority
@@ -159,12 +161,18 @@ class InputProcessor:
 
     def encode_chat(self, text: str, keep: int | None = None, chat_template: str | None = None) -> list[int]:
         """The tokens of what `chat_text` returned. A template writes the special tokens itself."""
-        return self.encode(text, self._chat_templates.is_plain_for(chat_template), "messages", keep)
+        add_special_tokens = self._chat_templates.is_plain_for(chat_template)
+        return self._encode(self._quoted or self._tokenizer, text, add_special_tokens, "messages", keep)
 
     def encode(
         self, text: str, add_special_tokens: bool = True, param: str = "prompt", keep: int | None = None
     ) -> list[int]:
         """`tokenize` in this thread: for callers without an event loop. `param` is the field with the text."""
+        return self._encode(self._tokenizer, text, add_special_tokens, param, keep)
+
+    def _encode(
+        self, tokenizer: Tokenizer | QuotedTokens, text: str, add_special_tokens: bool, param: str, keep: int | None
+    ) -> list[int]:
         try:
             text.encode()
         except UnicodeEncodeError:
@@ -172,7 +180,7 @@ class InputProcessor:
                 "the text holds half of a surrogate pair (\\ud800 to \\udfff): send complete characters", param
             ) from None
         self._check_length(len(text), param)
-        return self._tokenizer.encode(text, add_special_tokens, keep)
+        return tokenizer.encode(text, add_special_tokens, keep)
 
     @property
     def vocab_size(self) -> int:
@@ -196,6 +204,9 @@ class InputProcessor:
     def _chat_text(self, messages: list[dict[str, Any]], variables: dict[str, Any], seconds: float) -> str:
         """Raises InvalidRequest and ChatTemplateTooSlow."""
         self._check_length(sum(map(_length_of, messages)), "messages")
+        if self._quoted is not None:
+            messages = [{**self._quoted.quoted(message), "role": message.get("role")} for message in messages]
+            variables = {**variables, "tools": self._quoted.quoted(variables.get("tools"))}
         characters = MACRO_DEPTH * self._max_characters() + INLINE_CHARACTERS
         try:
             return self._chat_templates.render(messages, seconds, characters, **variables)

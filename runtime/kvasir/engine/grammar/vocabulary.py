@@ -14,6 +14,7 @@ import tokenizers
 
 from kvasir.grammar_bounds.special_names import private_name
 from kvasir.hub.hub_errors import HubError
+from kvasir.hub.quoted_tokens import with_private_names
 from kvasir.hub.tokenizer import load_tokenizer
 
 
@@ -103,25 +104,9 @@ def _without_special_names(described: dict[str, Any], names: Set[str]) -> str:
 
     All ids stay.
     """
-    model = described["model"]
-    renamed = names - _merged(model)
     for token in described["added_tokens"]:
-        if token["content"] in renamed:
-            token["content"] = private_name(token["content"])
         token.update(lstrip=False, rstrip=False, single_word=False, normalized=False)
-    if isinstance(entries := model["vocab"], dict):
-        model["vocab"] = {private_name(name) if name in renamed else name: place for name, place in entries.items()}
-    else:
-        model["vocab"] = [[private_name(name) if name in renamed else name, score] for name, score in entries]
-    if (unknown := model.get("unk_token")) in renamed:
-        model["unk_token"] = private_name(unknown)
-    return msgspec.json.encode(described).decode()
-
-
-def _merged(model: dict[str, Any]) -> set[str]:
-    """Return the tokens that the model makes from text, and their parts: it names them in its merges."""
-    prefix = len(model.get("continuing_subword_prefix") or "")
-    return {name for left, right in model.get("merges", ()) for name in (left, right, left + right[prefix:])}
+    return with_private_names(described, names)
 
 
 def _known(backend: tokenizers.Tokenizer) -> int:
