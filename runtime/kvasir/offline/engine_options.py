@@ -38,7 +38,11 @@ _NAMES: Final = (
 )
 _REVISIONS: Final = ("revision", "tokenizer_revision")
 _FLAGS: Final = frozenset(map(flag_of, _NAMES))
-_NO_SERVER: Final = "an LLM has no server"
+_PYTHON_NEUTRAL: Final[dict[str, tuple[Any, ...]]] = {"data_parallel_size": (1,), "hf_token": (True, False)}
+_PYTHON_REFUSED: Final = {
+    "data_parallel_size": "is 1, because an LLM has one engine: start an LLM in each of several processes",
+    "hf_token": "is not an argument: set the variable HF_TOKEN of the environment",
+}
 _FLAG: Final = re.compile(r"--(?:no-)?([a-z][a-z0-9-]*[a-z0-9])")
 
 
@@ -84,11 +88,13 @@ def python_names() -> Iterator[None]:
     try:
         yield
     except ConfigError as error:
-        error.args = (_in_python(str(error)),)
+        error.args = (in_python(str(error)),)
         raise
 
 
-def _in_python(text: str) -> str:
+def in_python(text: str) -> str:
+    """Return the text with the names of options as keyword arguments."""
+
     def name_of(match: re.Match[str]) -> str:
         is_known = {match[0], "--" + match[1]} & {*_FLAGS, *vllm_options()}
         return match[0][2:].replace("-", "_") if is_known else match[0]
@@ -103,22 +109,23 @@ def _used(name: str, value: object) -> str | None:
         raise ConfigError(f"LLM has no option {name}{for_option(flag, _FLAGS, advice_for_options())}")
     if name == "compilation_config" and isinstance(value, int):
         flag = "--optimization-level"
-    notes: list[str] = []
-    given = _given(flag, value)
+    if callable(value) and not isinstance(value, type):
+        raise ConfigError(f"LLM: {name} is a function, which is not supported: give a value")
+    ignored: list[str] = []
     try:
-        found = taken(given, _FLAGS, notes)
+        found = taken(_given(flag, value), _FLAGS, ignored)
     except ValueError as error:
+        if value in _PYTHON_NEUTRAL.get(name, ()):
+            return None
+        if name in _PYTHON_REFUSED:
+            raise ConfigError(f"LLM: {name} {_PYTHON_REFUSED[name]}") from None
         if flag in REFUSED or flag in READ:
             raise ConfigError(f"LLM: {error}") from None
-        if flag == "--data-parallel-size" and value != 1:
-            raise ConfigError(
-                f"LLM: data_parallel_size {value}: an LLM has one engine; start one LLM in each of several "
-                "processes, or kvasir serve -dp"
-            ) from None
-        notes.append(f"{name} has no effect: {_NO_SERVER}")
-        found = None
-    for note in notes:
-        log.warning("LLM: %s", _in_python(note))
+        log.warning("LLM: %s has no effect: an LLM has no server", name)  # the value may be a secret
+        return None
+    for note in ignored:
+        if value not in (False, [], {}):
+            log.warning("LLM: %s=%r%s", name, value, in_python(note[note.index(" has no effect") :]))
     return None if found is None else found.name.removeprefix("--").replace("-", "_")
 
 

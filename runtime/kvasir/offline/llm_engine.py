@@ -16,7 +16,7 @@ from kvasir.hub.located_model import read_model
 from kvasir.hub.source import fetch, normalise
 from kvasir.hub.tokenizer import load_tokenizer
 from kvasir.observability.progress import progress_bar
-from kvasir.offline.engine_options import python_names, read_options
+from kvasir.offline.engine_options import in_python, python_names, read_options
 from kvasir.offline.metric_values import Metric, metric_values
 from kvasir.offline.offline_engine import start_engine
 from kvasir.offline.request_builder import PreparedRequest, Prompt, PromptOptions, RequestBuilder, prepared
@@ -202,7 +202,7 @@ class LLMEngine:
     def call_profiler(self, method: str) -> None:
         """Raises RuntimeError, for example without `profiler_config`."""
         if error := self.engine.call_core(method).error:
-            raise RuntimeError(error)
+            raise RuntimeError(in_python(error.removeprefix("CallError: ")))
 
     def close(self) -> None:
         """Free the model. A second call does nothing."""

@@ -15,6 +15,7 @@ from kvasir.constraint import OutputConstraint
 from kvasir.frontend.endpoints.chat.request import ChatRequest
 from kvasir.frontend.endpoints.request_body import parse
 from kvasir.frontend.errors import ApiError
+from kvasir.offline.engine_options import in_python
 from kvasir.offline.sampling_params import SamplingParams
 
 
@@ -163,7 +164,7 @@ def prepared(index: int, make: Callable[[], PreparedRequest]) -> PreparedRequest
     try:
         return make()
     except (ValueError, ApiError) as error:
-        raise ValueError(f"prompt {index}: {error}") from None
+        raise ValueError(f"prompt {index}: {in_python(str(error))}") from None
 
 
 def listed(prompts: Prompt | Sequence[Prompt]) -> Sequence[Prompt]:

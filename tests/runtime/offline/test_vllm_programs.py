@@ -235,7 +235,11 @@ def test_a_program_for_vllm_runs(
         ),
         ("LLM('demo://', runner='pooling')", ValueError, "runner pooling: models that do not generate text"),
         ("LLM('demo://', tokenizer_mode='mistral')", ValueError, "tokenizer_mode mistral: the tokenizer is always"),
-        ("LLM('demo://', data_parallel_size=2)", ValueError, "data_parallel_size 2: an LLM has one engine"),
+        (
+            "LLM('demo://', data_parallel_size=2)",
+            ValueError,
+            "data_parallel_size is 1, because an LLM",
+        ),
         ("from vllm.lora.request import LoRARequest", ModuleNotFoundError, "LoRA adapters are not supported yet"),
         ("from vllm.multimodal.image import convert_image_mode", ModuleNotFoundError, "images and audio"),
         ("from vllm.pooling_params import PoolingParams", ModuleNotFoundError, "do not generate text"),
