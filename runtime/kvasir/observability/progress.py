@@ -20,6 +20,16 @@ Show = Callable[[int, int], None]
 
 
 @contextmanager
+def spinner(what: str, *, shown: bool = True) -> Iterator[None]:
+    """Show on a terminal that work of unknown length goes on, for as long as the block lasts."""
+    if not (shown and sys.stderr.isatty()):
+        yield
+        return
+    with Console(stderr=True).status(what):
+        yield
+
+
+@contextmanager
 def progress_bar(what: str, *, in_bytes: bool = False, shown: bool = True) -> Iterator[Show]:
     """A bar for as long as the block lasts; afterwards nothing of it is left on the screen."""
     amount = DownloadColumn() if in_bytes else MofNCompleteColumn()

@@ -23,7 +23,7 @@ from kvasir.executor.executor_for import executor_for
 from kvasir.executor.torchrun.launched_rank import shows_results
 from kvasir.hub.model_info import ModelInfo
 from kvasir.link.protocol import Call, EngineStats, FinishReason, Outputs, RequestOutput, Result
-from kvasir.observability.progress import Show, progress_bar
+from kvasir.observability.progress import Show, progress_bar, spinner
 from kvasir.worker.worker_calls import WorkerCall, WorkerResult
 
 _HERE: Final = "offline"
@@ -233,13 +233,16 @@ def _interrupts() -> Iterator[threading.Event]:
 
 def start_engine(config: EngineConfig, model: ModelInfo, observer: RequestObserver | None = None) -> OfflineEngine:
     """Load the model. Raises ConfigError, ModelLoadError and FailureError as an engine's process would."""
-    settings = resolve_settings(config, model)
-    executor = executor_for(settings, model)
+    shown = shows_results(config.executor)
+    with spinner("importing torch", shown=shown):
+        settings = resolve_settings(config, model)
+        executor = executor_for(settings, model)
     try:
-        with progress_bar("loading weights", in_bytes=True, shown=shows_results(config.executor)) as progress:
+        with progress_bar("loading weights", in_bytes=True, shown=shown) as progress:
             executor.start(progress, failed=lambda error: None)  # a step after that raises the error
-        settings, cache = prepare_workers(executor, settings, asked=config.model.max_model_len)
-        core = build_core(settings, model, cache, executor)
+        with spinner("allocating the KV cache and warming up", shown=shown):
+            settings, cache = prepare_workers(executor, settings, asked=config.model.max_model_len)
+            core = build_core(settings, model, cache, executor)
     except BaseException:
         executor.shutdown()
         raise

@@ -36,6 +36,7 @@ class TokensPrompt(TypedDict):
 
 Prompt = str | Sequence[int] | TextPrompt | TokensPrompt
 _KEYS: Final = frozenset({"prompt", "prompt_token_ids", "cache_salt"})
+_NOT_YET: Final = frozenset({"multi_modal_data", "prompt_embeds", "encoder_prompt", "decoder_prompt"})
 
 
 @dataclass(frozen=True)
@@ -193,6 +194,8 @@ def _parts(prompt: Prompt) -> tuple[str | None, Sequence[int] | None, str]:
             f'a prompt of type {type(prompt).__name__}: give a text, or token ids as {{"prompt_token_ids": [...]}}'
         )
     values: Mapping[str, Any] = {name: value for name, value in prompt.items() if value is not None}
+    for name in values.keys() & _NOT_YET:
+        raise ValueError(f"{name} is not supported yet: prompts are texts or token ids")
     if unknown := values.keys() - _KEYS:
         raise ValueError(f"a prompt has no key {sorted(unknown)[0]!r}: give prompt or prompt_token_ids")
     text, token_ids, salt = values.get("prompt"), values.get("prompt_token_ids"), values.get("cache_salt", "")

@@ -1,5 +1,6 @@
 """The offline API with the demo model: outputs in order, bad input by name, nothing left behind."""
 
+import io
 import shutil
 import signal
 import subprocess
@@ -124,6 +125,7 @@ def test_overlapped_steps_give_the_same_answers(llm: LLM) -> None:
         ([1, 2], r"prompt 0: a prompt of type int"),
         (["Kvasir", {"text": "is"}], r"prompt 1: a prompt has no key 'text'"),
         ([{}], r"prompt 0: a prompt needs a text"),
+        ([{"prompt": "x", "multi_modal_data": {"image": 1}}], "prompt 0: multi_modal_data is not supported yet"),
         ([{"prompt": 5}], r"prompt 0: a prompt needs a text"),
         ([{"prompt_token_ids": "abc"}], r"prompt 0: prompt_token_ids is not a list of integers"),
         ([{"prompt_token_ids": [1.5]}], r"prompt 0: prompt_token_ids is not a list of integers"),
@@ -286,6 +288,21 @@ def test_an_engine_whose_step_failed_computes_no_other(
 def test_two_threads_do_not_share_an_engine(llm: LLM) -> None:
     with llm._running, pytest.raises(RuntimeError, match="another thread"):
         llm.generate("Kvasir is", GREEDY)
+
+
+class _Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+@pytest.mark.parametrize("terminal", [_Terminal, io.StringIO])
+def test_a_terminal_shows_how_far_the_start_is(terminal: type, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "stderr", screen := terminal())
+    monkeypatch.setenv("TERM", "xterm")
+    LLM("demo://", **OPTIONS).close()
+    shown = ["fetching demo://", "importing torch", "loading weights", "warming up"]
+    is_terminal = terminal is _Terminal
+    assert [part in screen.getvalue() for part in shown] == [is_terminal] * 4
 
 
 def test_a_closed_llm_has_no_thread_and_answers_nothing() -> None:
