@@ -4,7 +4,7 @@ import asyncio
 import queue
 import threading
 from collections.abc import AsyncGenerator, Callable, Iterable, Mapping
-from typing import Any, Self, TypeVar
+from typing import Any, Final, Self, TypeVar
 
 from kvasir.offline.llm_engine import LLMEngine
 from kvasir.offline.metric_values import Metric
@@ -13,6 +13,7 @@ from kvasir.offline.request_output import RequestOutput
 from kvasir.offline.sampling_params import SamplingParams
 
 Result = TypeVar("Result")
+_SHUT_DOWN: Final = "this AsyncLLM was shut down: create a new one"
 _Item = RequestOutput | BaseException
 
 
@@ -26,6 +27,8 @@ class AsyncLLM:
         """None: end the thread."""
         self._streams: dict[str, Callable[[_Item], None]] = {}
         self._failure: BaseException | None = None
+        self._closing = threading.Lock()
+        self._is_closed = False
         self._thread = threading.Thread(target=self._loop, name="AsyncLLM", daemon=True)
         self._thread.start()
 
@@ -101,7 +104,10 @@ class AsyncLLM:
 
     def shutdown(self) -> None:
         """End the running requests with a RuntimeError and free the model. A second call does nothing."""
-        self._work.put(None)
+        with self._closing:
+            if not self._is_closed:
+                self._is_closed = True
+                self._work.put(None)
         self._thread.join()
         self._engine.close()
 
@@ -121,10 +127,7 @@ class AsyncLLM:
                 self._step()
                 continue
             if work is None:
-                self._end_all(RuntimeError("this AsyncLLM was shut down: create a new one"))
-                while not self._work.empty():
-                    if (late := self._work.get()) is not None:
-                        late()
+                self._end_all(RuntimeError(_SHUT_DOWN))
                 return
             work()
 
@@ -170,9 +173,10 @@ class AsyncLLM:
             else:
                 _call_soon(loop, _set, result, done, None)
 
-        if not self._thread.is_alive():
-            raise self._failure or RuntimeError("this AsyncLLM was shut down: create a new one")
-        self._work.put(work)
+        with self._closing:  # nothing is queued behind the end
+            if self._is_closed:
+                raise RuntimeError(_SHUT_DOWN)
+            self._work.put(work)
         return await result
 
 

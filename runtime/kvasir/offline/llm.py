@@ -96,7 +96,7 @@ class LLM:
         continue_final_message: bool = False,
         tools: Sequence[Mapping[str, Any]] | None = None,
         chat_template_kwargs: Mapping[str, Any] | None = None,
-        **not_yet: Any,
+        mm_processor_kwargs: None = None,
     ) -> list[RequestOutput]:
         """Answer a conversation, a list of {"role": ..., "content": ...}, or each of a list of conversations.
 
@@ -107,19 +107,15 @@ class LLM:
         check_lora(lora_request)
         if chat_template_content_format != "auto":
             raise ValueError("chat_template_content_format is an argument of LLM(...) here: give it there")
-        for name, value in not_yet.items():
-            if name not in ("mm_processor_kwargs", "tokenization_kwargs", "reasoning_effort"):
-                raise TypeError(f"LLM.chat() got an unexpected keyword argument {name!r}")
-            if value is not None and name != "reasoning_effort":
-                raise ValueError(f"{name} is not supported: leave it out")
+        if mm_processor_kwargs:
+            raise ValueError("mm_processor_kwargs is not supported: models take text only")
         several: Sequence[Any] = messages if messages and _is_list(messages[0]) else [messages]
         fields = {
-            "add_generation_prompt": False if continue_final_message else add_generation_prompt,
+            "add_generation_prompt": add_generation_prompt,
             "continue_final_message": continue_final_message,
             "chat_template": chat_template,
             "chat_template_kwargs": dict(chat_template_kwargs or {}),
             "tools": None if tools is None else [dict(tool) for tool in tools],
-            "reasoning_effort": not_yet.get("reasoning_effort"),
         }
         asked = for_each(sampling_params, len(several))
         requests = [

@@ -94,6 +94,8 @@ class OfflineEngine:
             self._outputs.end(request, FinishReason.ABORT)
             self._journal.remove(request)
         self._waiting = deque(request for request in self._waiting if request not in requests)
+        while not len(self._journal) and self.has_work:  # steps in flight, which hold KV blocks
+            self.step()
 
     def step(self) -> list[LiveRequest]:
         """Compute a step; return the requests that have new output or have ended. After an error, no request is

@@ -1,5 +1,6 @@
 """Turns the prompts and conversations of an offline call into requests for the engine."""
 
+import itertools
 import random
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -77,6 +78,7 @@ class RequestBuilder:
         self._max_model_len = max_model_len
         self.seeds: random.Random | None = None
         """Draws the seeds of prompts without one; None: they are random."""
+        self._fresh = itertools.count()
 
     def completion(self, prompt: Prompt, params: SamplingParams, options: PromptOptions) -> PreparedRequest:
         """Raises ValueError and ApiError."""
@@ -136,7 +138,7 @@ class RequestBuilder:
         if self.seeds is not None and params.seed is None:
             asked = msgspec.structs.replace(asked, seed=self.seeds.getrandbits(63))
         if params.skip_reading_prefix_cache:
-            salt = f"{salt}-{random.SystemRandom().getrandbits(64):x}"
+            salt = f"{salt}-fresh-{next(self._fresh)}"  # the same in all processes of torchrun
         structured = params.structured_outputs
         prompted = self._input.prepare(
             token_ids,

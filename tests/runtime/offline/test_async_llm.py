@@ -122,6 +122,17 @@ async def test_a_closed_generator_aborts_its_request(llm: AsyncLLM) -> None:
     assert await llm.reset_prefix_cache()
 
 
+def test_an_abort_leaves_no_step_in_flight() -> None:
+    engine = LLMEngine("demo://", async_scheduling=True, **OPTIONS)
+    engine.add_request("one", "Kvasir is", ENDLESS)
+    for _ in range(4):
+        engine.step()
+    engine.abort_request("one")
+    assert not engine.engine.has_work
+    assert engine.reset_prefix_cache()
+    engine.close()
+
+
 async def test_an_aborted_request_ends_with_an_error(llm: AsyncLLM) -> None:
     stream = llm.generate("Kvasir is", ENDLESS, "victim")
     await anext(stream)

@@ -1,6 +1,5 @@
 """The offline API with the demo model: outputs in order, bad input by name, nothing left behind."""
 
-import io
 import shutil
 import signal
 import subprocess
@@ -288,21 +287,6 @@ def test_an_engine_whose_step_failed_computes_no_other(
 def test_two_threads_do_not_share_an_engine(llm: LLM) -> None:
     with llm._running, pytest.raises(RuntimeError, match="another thread"):
         llm.generate("Kvasir is", GREEDY)
-
-
-class _Terminal(io.StringIO):
-    def isatty(self) -> bool:
-        return True
-
-
-@pytest.mark.parametrize("terminal", [_Terminal, io.StringIO])
-def test_a_terminal_shows_how_far_the_start_is(terminal: type, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sys, "stderr", screen := terminal())
-    monkeypatch.setenv("TERM", "xterm")
-    LLM("demo://", **OPTIONS).close()
-    shown = ["fetching demo://", "importing torch", "loading weights", "warming up"]
-    is_terminal = terminal is _Terminal
-    assert [part in screen.getvalue() for part in shown] == [is_terminal] * 4
 
 
 def test_a_closed_llm_has_no_thread_and_answers_nothing() -> None:

@@ -1,6 +1,8 @@
 """The arguments of LLM's methods and of SamplingParams that vLLM has too."""
 
+import io
 import math
+import sys
 from collections.abc import Iterator
 from typing import Any
 
@@ -138,6 +140,11 @@ def test_a_message_is_continued_as_in_vllms_examples(llm: LLM) -> None:
         ({"mm_processor_kwargs": {"a": 1}}, ValueError, "mm_processor_kwargs is not supported"),
         ({"chat_template_content_format": "openai"}, ValueError, r"an argument of LLM\(...\)"),
         ({"lora_request": object()}, ValueError, "LoRA adapters are not supported yet"),
+        (
+            {"add_generation_prompt": True, "continue_final_message": True},
+            ValueError,
+            "prompt 0: continue_final_message and add_generation_prompt exclude each other",
+        ),
         ({"temperature": 0}, TypeError, "unexpected keyword argument 'temperature'"),
     ],
 )
@@ -208,3 +215,18 @@ def test_what_an_llm_was_not_started_with_is_named(llm: LLM) -> None:
         llm.generate("Kvasir", priority=[1, 2])
     with pytest.raises(ValueError, match="tokenization_kwargs: truncation is not supported"):
         llm.generate("Kvasir", tokenization_kwargs={"truncation": True})
+
+
+class _Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+@pytest.mark.parametrize("terminal", [_Terminal, io.StringIO])
+def test_a_terminal_shows_how_far_the_start_is(terminal: type, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "stderr", screen := terminal())
+    monkeypatch.setenv("TERM", "xterm")
+    LLM("demo://", **OPTIONS).close()
+    shown = ["fetching demo://", "importing torch", "loading weights", "warming up"]
+    is_terminal = terminal is _Terminal
+    assert [part in screen.getvalue() for part in shown] == [is_terminal] * 4
