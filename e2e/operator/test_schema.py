@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import yaml
 
-from e2e.operator.harness.refusals import REFUSALS, Refusal, Rule, cases, merged, rules
+from e2e.operator.harness.refusals import REFUSALS, Refusal, cases, merged, rules
 from e2e.operator.harness.world import World
 from kvasir_operator.cluster.cluster_client import ClusterError, InvalidError, Object
 from kvasir_operator.cluster.kinds import INFERENCE_SERVICE
@@ -19,10 +19,7 @@ CASES = dict(cases())
 
 
 def test_every_rule_has_a_case() -> None:
-    def is_of(case: Refusal, rule: Rule) -> bool:
-        return case.path == rule.path and rule.message.startswith(case.words)
-
-    assert [rule for rule in rules() if not any(is_of(case, rule) for case in REFUSALS)] == []
+    assert [rule for rule in rules() if not any(rule.is_broken_by(case) for case in REFUSALS)] == []
 
 
 @pytest.mark.parametrize("title", CASES)
@@ -53,9 +50,29 @@ async def test_defaults_are_filled_in(world: World) -> None:
     assert spec["engine"]["resourceName"] == "nvidia.com/gpu"
     assert spec["engine"]["kvCache"] == {"blockSize": 16, "memoryUtilization": 0.9}
     assert spec["frontend"] == {"replicas": 1, "drainTimeout": "300s"}
-    assert spec["rollout"] == {"maxSurge": 1, "maxUnavailable": 1, "drainTimeout": "60s"}
+    assert spec["rollout"] == {"maxSurge": 1, "maxUnavailable": 1, "drainTimeout": "60s", "surgeTimeout": "30s"}
     assert spec["network"] == {"policy": True}
     assert (spec["paused"], spec["operatorClass"]) == (False, "")
+
+
+@pytest.mark.parametrize("may", [True, False])
+async def test_scale_to_zero_is_for_services_that_may(world: World, may: bool) -> None:
+    zero = {"autoscaling": {"minRanks": 0, "toZeroAfter": "1h"}} if may else {}
+    await world.request("POST", INFERENCE_SERVICE.path(world.namespace), body(world, "demo", zero))
+    path = INFERENCE_SERVICE.path(world.namespace, "demo", "scale")
+    scale = await world.request("GET", path)
+    wanted = {**scale, "spec": {"replicas": 0}}
+    if may:
+        assert (await world.request("PUT", path, wanted))["spec"].get("replicas", 0) == 0
+        return
+    with pytest.raises(ClusterError, match=r"engine\.dataParallelSize is 0: only a service that may go to zero"):
+        await world.request("PUT", path, wanted)
+
+
+async def test_a_service_without_an_operator_is_pending(world: World) -> None:
+    await world.request("POST", INFERENCE_SERVICE.path(world.namespace), body(world, "demo", {}))
+    ready = await world.condition("Ready")
+    assert (ready["status"], ready["reason"]) == ("Unknown", "Pending")
 
 
 async def test_full_example_is_accepted_and_kept_as_it_is(world: World) -> None:

@@ -2,10 +2,13 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 from kvasir_contract.units import parse_duration
 from kvasir_operator.spec_values import parsed
+
+MAX_IDLE_SECONDS: Final = 60.0
+"""How long a service that is scaled to 0 keeps its engines after a request, at most."""
 
 
 @dataclass(frozen=True)
@@ -20,9 +23,14 @@ class AutoscalingSpec:
         return max(1, self.min_ranks, ranks if self.max_ranks is None else min(ranks, self.max_ranks))
 
 
-def parse_autoscaling(fields: Mapping[str, Any] | None) -> AutoscalingSpec:
-    """Return the typed form of the field; None stands for a service without it. Raises InvalidSpec."""
+def parse_autoscaling(fields: Mapping[str, Any] | None, ranks: int) -> AutoscalingSpec:
+    """Return the typed form of the field; None stands for a service without it. Raises InvalidSpec.
+
+    `ranks` is the number that the spec asks for: with 0, by `kubectl scale` or KEDA, the engines go soon.
+    """
     if fields is None:
         return AutoscalingSpec()
     after = parsed(parse_duration, fields, "toZeroAfter", "autoscaling") if "toZeroAfter" in fields else None
+    if after is not None and ranks == 0:
+        after = min(after, MAX_IDLE_SECONDS)
     return AutoscalingSpec(fields["minRanks"], fields.get("maxRanks"), after)

@@ -183,7 +183,7 @@ def parse_service(resource: Json) -> InferenceService:
 
 
 def _parse(metadata: Json, spec: Json) -> InferenceService:
-    autoscaling = parse_autoscaling(spec.get("autoscaling"))
+    autoscaling = parse_autoscaling(spec.get("autoscaling"), spec["engine"]["dataParallelSize"])
     return InferenceService(
         name=metadata["name"],
         namespace=metadata.get("namespace", "default"),

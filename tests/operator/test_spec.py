@@ -8,6 +8,7 @@ import pytest
 import yaml
 
 from kvasir.local.manifests.crd_schema import CRDSchema
+from kvasir_operator.autoscaling_spec import MAX_IDLE_SECONDS
 from kvasir_operator.spec import parse_service
 from kvasir_operator.spec_values import InvalidSpec
 
@@ -53,6 +54,7 @@ def test_a_value_that_means_nothing_is_an_invalid_spec(field: str, value: Any, w
         ({"minRanks": 4}, 3, 4),
         ({"minRanks": 1, "maxRanks": 2}, 3, 2),
         ({"minRanks": 0, "toZeroAfter": "15m"}, 3, 3),
+        ({"minRanks": 0, "toZeroAfter": "15m"}, 0, 1),
         ({"minRanks": 0, "maxRanks": 1, "toZeroAfter": "15m"}, 3, 1),
     ],
 )
@@ -64,7 +66,8 @@ def test_autoscaling_limits_the_number_of_engines(autoscaling: Any, asked: int, 
     assert not problems
     parsed = parse_service(completed)
     assert parsed.engine.data_parallel_size == ranks
-    assert parsed.autoscaling.to_zero_after == (900.0 if autoscaling and not autoscaling["minRanks"] else None)
+    idle = 900.0 if asked else MAX_IDLE_SECONDS
+    assert parsed.autoscaling.to_zero_after == (idle if autoscaling and not autoscaling["minRanks"] else None)
 
 
 @pytest.mark.parametrize(

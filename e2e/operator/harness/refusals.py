@@ -23,6 +23,9 @@ class Rule:
     path: str
     message: str
 
+    def is_broken_by(self, case: "Refusal") -> bool:
+        return case.path == self.path and case.words in self.message
+
 
 @dataclass(frozen=True)
 class Refusal:
@@ -30,7 +33,7 @@ class Refusal:
 
     path: str
     words: str
-    """A part of the message. The message of a rule begins with it."""
+    """A part of the message."""
     change: Spec
     before: Spec = field(default_factory=dict)
     name: str = "refused"
@@ -87,8 +90,17 @@ _CANNOT_CHANGE: Final = "cannot be changed: create a new InferenceService for an
 REFUSALS: Final = (
     Refusal(WHOLE, "metadata.name: at most 45 characters", {}, name="a" * 46),
     Refusal(WHOLE, "metadata.name: lower-case letters", {}, name="1st"),
-    Refusal("spec", "engine.kvCache.memoryUtilization applies only", _cpu(kvCache={"memoryUtilization": 0.5})),
-    Refusal("spec", "engine.tensorParallelSize · engine.pipelineParallelSize", _cpu(tensorParallelSize=3, nodes=2)),
+    Refusal(
+        "spec",
+        "engine.kvCache.memoryUtilization applies only",
+        _cpu(kvCache={"memoryUtilization": 0.5}),
+    ),
+    Refusal(
+        "spec",
+        "engine.tensorParallelSize · engine.pipelineParallelSize",
+        _cpu(tensorParallelSize=3, nodes=2),
+    ),
+    Refusal("spec", "engine.dataParallelSize is 0", _engine(dataParallelSize=0)),
     Refusal("spec", "engine.dtype float16 is not supported on CPU", _cpu(dtype="float16")),
     Refusal("spec.model.source", "unknown URI scheme", {"model": {"source": "s3://bucket/model"}}),
     Refusal("spec.model.source", "write hf://org/name", {"model": {"source": "hf://gpt2"}}),
@@ -100,11 +112,17 @@ REFUSALS: Final = (
         before={"model": {"source": "demo://"}},
         name="there",
     ),
-    Refusal("spec.engine", "maxNumBatchedTokens is below", _engine(maxNumSeqs=64, maxNumBatchedTokens=32)),
     Refusal(
-        "spec.engine", "extraArgs: one of the options is set by Kvasir", _engine(extraArgs=["--link=tcp://x:1"])
+        "spec.engine",
+        "engine.maxNumBatchedTokens is below engine.maxNumSeqs",
+        _engine(maxNumSeqs=64, maxNumBatchedTokens=32),
     ),
-    Refusal("spec.engine", "extraArgs: one of the options has a field", _engine(extraArgs=["--dtype=auto"])),
+    Refusal(
+        "spec.engine",
+        "is set by Kvasir (link, ports, rank): remove it",
+        _engine(extraArgs=["--link=tcp://x:1"]),
+    ),
+    Refusal("spec.engine", "has a field in spec: set that field", _engine(extraArgs=["--dtype=auto"])),
     Refusal(
         "spec.engine.dtype", f"{_CANNOT_CHANGE} dtype", _engine(dtype="bfloat16"), before=_engine(dtype="auto")
     ),
@@ -117,7 +135,7 @@ REFUSALS: Final = (
     ),
     Refusal(
         "spec.engine.kvCache",
-        "memory and memoryUtilization contradict",
+        "engine.kvCache.memory and engine.kvCache.memoryUtilization contradict",
         _engine(kvCache={"memory": "1Gi", "memoryUtilization": 0.5}),
     ),
     Refusal(
@@ -166,11 +184,21 @@ REFUSALS: Final = (
     ),
     Refusal("spec.frontend.drainTimeout", "too long: at most 24h", {"frontend": {"drainTimeout": "24h1s"}}),
     Refusal(
-        "spec.rollout", "maxSurge and maxUnavailable are both 0", {"rollout": {"maxSurge": 0, "maxUnavailable": 0}}
+        "spec.rollout",
+        "rollout.maxSurge and rollout.maxUnavailable are both 0",
+        {"rollout": {"maxSurge": 0, "maxUnavailable": 0}},
     ),
-    Refusal("spec.autoscaling", "minRanks is above maxRanks", {"autoscaling": {"minRanks": 2, "maxRanks": 1}}),
-    Refusal("spec.autoscaling", "toZeroAfter: set it", {"autoscaling": {"minRanks": 0}}),
-    Refusal("spec.autoscaling", "toZeroAfter: set it", {"autoscaling": {"minRanks": 1, "toZeroAfter": "1m"}}),
+    Refusal(
+        "spec.autoscaling",
+        "autoscaling.minRanks is above autoscaling.maxRanks",
+        {"autoscaling": {"minRanks": 2, "maxRanks": 1}},
+    ),
+    Refusal("spec.autoscaling", "autoscaling.toZeroAfter: set it", {"autoscaling": {"minRanks": 0}}),
+    Refusal(
+        "spec.autoscaling",
+        "autoscaling.toZeroAfter: set it",
+        {"autoscaling": {"minRanks": 1, "toZeroAfter": "1m"}},
+    ),
     Refusal(
         "spec.autoscaling.toZeroAfter",
         "too short: at least 1s",
@@ -189,7 +217,7 @@ REFUSALS: Final = (
         name="there",
     ),
     # Bounds, with Kubernetes' own messages.
-    Refusal("spec.engine.dataParallelSize", "greater than or equal to 1", _engine(dataParallelSize=0)),
+    Refusal("spec.engine.dataParallelSize", "greater than or equal to 0", _engine(dataParallelSize=-1)),
     Refusal("spec.engine.kvCache.memory", "greater than or equal to 1", _cpu(kvCache={"memory": -1})),
     Refusal("spec.engine.kvCache.memory", "should match", _cpu(kvCache={"memory": "0Gi"})),
     Refusal("spec.engine.pod.resources.limits.cpu", "should match", _pod(resources={"limits": {"cpu": "two"}})),

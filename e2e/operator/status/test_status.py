@@ -45,6 +45,8 @@ async def test_a_service_gets_ready(world: World) -> None:
         "Progressing": ("False", "AsDesired"),
         "Degraded": ("False", "AsDesired"),
         "UpgradeAvailable": ("False", "AsDesired"),
+        "Reconciling": ("False", "AsDesired"),
+        "Stalled": ("False", "AsDesired"),
     }
     assert {entry["observedGeneration"] for entry in status["conditions"]} == {status["observedGeneration"]}
 

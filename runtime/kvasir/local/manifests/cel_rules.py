@@ -1,5 +1,6 @@
 """The schema's CEL rules (x-kubernetes-validations), evaluated by cel-python. Called by schema.py for each node."""
 
+import contextlib
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -31,17 +32,24 @@ class Rules:
         try:
             activation = {"self": _to_cel(value, node)}
             for rule in rules:
-                if not self._holds(rule["rule"], activation):
-                    yield rule["message"]
+                if not self._value(rule["rule"], activation):
+                    yield self._message(rule, activation)
         except (CELEvalError, ValueError, TypeError) as error:
             raise RuleError(f"{value!r}: {error}") from error
 
-    def _holds(self, text: str, activation: dict[str, Any]) -> bool:
+    def _message(self, rule: Mapping[str, Any], activation: dict[str, Any]) -> str:
+        """Return the message with values. As in the API server, the plain one stands in if it cannot be made."""
+        if "messageExpression" in rule:
+            with contextlib.suppress(CELEvalError):
+                return str(self._value(rule["messageExpression"], activation))
+        return str(rule["message"])
+
+    def _value(self, text: str, activation: dict[str, Any]) -> Any:
         program = self._programs.get(text)
         if program is None:
             program = self._environment.program(self._environment.compile(text))
             self._programs[text] = program
-        return bool(program.evaluate(activation))
+        return program.evaluate(activation)
 
 
 def _to_cel(value: Any, node: Mapping[str, Any]) -> Any:
