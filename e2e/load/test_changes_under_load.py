@@ -91,6 +91,23 @@ def test_drain_of_a_node_fails_no_request_of_one_rank(one_rank: Served) -> None:
     drain(one_rank)
 
 
+def test_removal_of_a_node_by_an_autoscaler_fails_no_request(one_rank: Served) -> None:
+    """Karpenter taints a node, and does not cordon it."""
+    namespace, cluster = one_rank.namespace, one_rank.namespace.cluster
+    if not cluster.can_load:
+        pytest.skip("tests do not taint nodes of the cluster of KUBECONFIG")
+    (leaving,) = nodes_of(one_rank)
+    (other,) = {*schedulable(cluster)} - {leaving}
+    taint = "karpenter.sh/disrupted:NoSchedule"
+    cluster.kubectl("taint", "node", leaving, taint)
+    try:
+        with load(namespace, "demo", node=other):
+            namespace.until("pods", lambda _: nodes_of(one_rank) == {other}, SETTLED_WITHIN)
+            namespace.wait_for_ranks("demo", one_rank.ranks, SETTLED_WITHIN)
+    finally:
+        cluster.kubectl("taint", "node", leaving, f"{taint}-")
+
+
 def test_scale_up_and_down_fails_no_request(one_rank: Served) -> None:
     namespace = one_rank.namespace
     with load(namespace, "demo"):

@@ -14,6 +14,7 @@ import yaml
 from e2e.in_cluster import Namespace, Object, restricted_namespace
 from e2e.installed import DEMO
 from e2e.kind.cluster import Cluster
+from kvasir_contract.endpoints import LINK_PORT
 
 CYCLES = 10
 REQUESTS = 50
@@ -24,6 +25,17 @@ SLOWER = 3.0
 FRONTEND_PORT = 8000
 READY_LINE = re.compile(r"^(?P<time>\S+Z) .*\bReady after ", re.MULTILINE)
 BODY = {"model": "demo", "prompt": "A pod is", "max_tokens": 8, "temperature": 0}
+HIDE = {
+    "apiVersion": "networking.k8s.io/v1",
+    "kind": "NetworkPolicy",
+    "metadata": {"name": "hide"},
+    "spec": {
+        "podSelector": {"matchLabels": {"app.kubernetes.io/component": "frontend"}},
+        "policyTypes": ["Ingress"],
+        "ingress": [{"ports": [{"port": FRONTEND_PORT}, {"port": LINK_PORT}]}],
+    },
+}
+"""Denies connections to the ops port of frontends. Those of the kubelet are always allowed."""
 
 
 @pytest.fixture(scope="module")
@@ -56,6 +68,25 @@ def test_requests_at_zero_are_all_answered_ten_times(zero: Namespace) -> None:
             )
             assert len({text for text, _ in answers}) == 1
     assert seconds[-1] < SLOWER * sorted(seconds)[CYCLES // 2], seconds
+
+
+def test_a_policy_that_hides_the_frontends_at_zero_starts_engines(zero: Namespace) -> None:
+    """The service's own policy would allow the operator, so it is off."""
+    until_reason(zero, "ScaledToZero")
+    zero.kubectl("patch", "kvs/demo", "--type=merge", "--patch", '{"spec": {"network": {"policy": false}}}')
+    zero.wait("networkpolicy/demo-frontend", "delete")
+    zero.apply(HIDE)
+    try:
+        with frontends(zero) as urls:
+            assert ask(urls[0])
+        until_reason(zero, "FrontendsUnreachable")
+        assert "port 8081" in ready(zero.get("kvs/demo"))["message"]
+    finally:
+        zero.kubectl("delete", "networkpolicy", "hide")
+    until_reason(zero, "ScaledToZero")
+    zero.kubectl("patch", "kvs/demo", "--type=merge", "--patch", '{"spec": {"network": {"policy": true}}}')
+    zero.until("networkpolicies", lambda seen: "demo-frontend" in seen, PATIENCE_SECONDS)
+    until_reason(zero, "ScaledToZero")
 
 
 def test_a_frontend_that_starts_at_zero_gets_requests(zero: Namespace) -> None:

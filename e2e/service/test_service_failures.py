@@ -160,6 +160,41 @@ def test_ranks_without_a_free_gpu_are_named_and_the_others_start(
         restricted.until("kvs/wrong", named)
 
 
+def test_a_taint_is_named_before_the_missing_gpu(restricted: Namespace) -> None:
+    """The scheduler also reports that the other nodes have no GPU."""
+    with gpus(restricted.cluster, 1) as node, tainted(restricted.cluster, node, "example.com/pool=gpu:NoSchedule"):
+        engine = {"resourceName": GPU}
+        restricted.apply(service(engine=engine))
+        restricted.wait("kvs/wrong", 'jsonpath={.status.conditions[?(@.type=="Ready")].reason}=Unschedulable')
+        message = ready_condition(restricted.get("kvs/wrong"))["message"]
+        assert "example.com/pool" in message
+        assert "engine.pod.tolerations" in message
+        tolerant = {"key": "example.com/pool", "operator": "Exists"}
+        restricted.apply(service(engine={**engine, "pod": {"tolerations": [tolerant]}}))
+
+        def placed(seen: Mapping[str, Object]) -> bool:
+            return any(name.startswith("wrong-engine") and "nodeName" in pod["spec"] for name, pod in seen.items())
+
+        restricted.until("pods", placed, 120)
+
+
+def test_an_injected_container_that_crashes_is_named(restricted: Namespace) -> None:
+    """Another client adds it to the template, as a webhook adds it to pods."""
+    restricted.apply(service())
+    restricted.until("statefulsets", lambda seen: "wrong-engine" in seen)
+    setup = idle_pod("setup", image_of_frontends(restricted.cluster))["spec"]["containers"][0]
+    setup |= {"command": ["sh", "-c", "echo no route; exit 3"], "volumeMounts": []}
+    setup["terminationMessagePolicy"] = "FallbackToLogsOnError"
+    patch = {"spec": {"template": {"spec": {"initContainers": [setup]}}}}
+    restricted.kubectl("patch", "statefulset/wrong-engine", "--type=strategic", "--patch", json.dumps(patch))
+
+    def named(seen: Mapping[str, Object]) -> bool:
+        message = ready_condition(seen["wrong"])["message"]
+        return "container setup, which was added to the pod, ended with exit code 3 (no route)" in message
+
+    restricted.until("kvs/wrong", named)
+
+
 def test_a_foreign_object_with_a_childs_name_is_left_alone(restricted: Namespace) -> None:
     restricted.kubectl("create", "service", "externalname", "wrong", "--external-name=example.org")
     before = restricted.get("service/wrong")
@@ -213,8 +248,8 @@ def bare(name: str, spec: Spec) -> Object:
 
 
 @contextlib.contextmanager
-def gpus(cluster: Cluster, count: int) -> Iterator[None]:
-    """Set this capacity on one schedulable node."""
+def gpus(cluster: Cluster, count: int) -> Iterator[str]:
+    """Set this capacity on one schedulable node. Yield its name."""
     listed = json.loads(cluster.kubectl("get", "nodes", "--output", "json"))["items"]
     free = {node["metadata"]["name"] for node in listed if not node["spec"].get("unschedulable")}
     node = next(name for name in schedulable(cluster) if name in free)
@@ -223,9 +258,18 @@ def gpus(cluster: Cluster, count: int) -> Iterator[None]:
         *patch, json.dumps({"status": {"capacity": {GPU: str(count)}, "allocatable": {GPU: str(count)}}})
     )
     try:
-        yield
+        yield node
     finally:
         cluster.kubectl(*patch, json.dumps({"status": {"capacity": {GPU: None}, "allocatable": {GPU: None}}}))
+
+
+@contextlib.contextmanager
+def tainted(cluster: Cluster, node: str, taint: str) -> Iterator[None]:
+    cluster.kubectl("taint", "node", node, taint)
+    try:
+        yield
+    finally:
+        cluster.kubectl("taint", "node", node, f"{taint}-")
 
 
 def ready_condition(resource: Object) -> Object:
