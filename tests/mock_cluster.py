@@ -210,7 +210,7 @@ class MockCluster(Cluster):
         self._count("replace-dry", kind)
         found = self._found(kind, resource["metadata"]["namespace"], resource["metadata"]["name"])
         body = _completed(resource) if kind is INFERENCE_SERVICE else resource
-        return copy.deepcopy({**found, "spec": body["spec"]})
+        return copy.deepcopy({**found, "metadata": resource["metadata"], "spec": body["spec"]})
 
     async def delete(self, kind: Kind, resource: Object, *, grace: int | None = None) -> None:
         self._count("delete", kind)

@@ -21,6 +21,9 @@ from kvasir_operator.resources.release import Release
 
 _NAMESPACE_FILE: Final = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
 
+OPERATOR_NAMESPACE: Final = "kvasir-system"
+"""The namespace of the manifests."""
+
 
 @dataclass(frozen=True)
 class OperatorSettings:
@@ -52,28 +55,31 @@ class OperatorSettings:
 def parse_settings(arguments: Sequence[str], environment: Mapping[str, str] = os.environ) -> OperatorSettings:
     """Return the settings. Exits with code 2 and a one-line message if a value is invalid."""
     parser = _parser(environment)
-    return _settings(parser, parser.parse_args(arguments), environment)
-
-
-def parse_preview(
-    arguments: Sequence[str], environment: Mapping[str, str] = os.environ
-) -> tuple[Path, OperatorSettings]:
-    """Return the file and the settings from the arguments of `kvasir-operator plan`."""
-    parser = _parser(environment)
-    parser.prog = "kvasir-operator plan"
-    parser.description = "Print the changes that the operator would make for a manifest, without making them."
-    parser.add_argument("file", type=Path, metavar="FILE", help="the manifest")
     options = parser.parse_args(arguments)
-    return options.file, _settings(parser, options, environment)
-
-
-def _settings(
-    parser: argparse.ArgumentParser, options: argparse.Namespace, environment: Mapping[str, str]
-) -> OperatorSettings:
     for image in ("frontend_image", "engine_image"):
         if not getattr(options, image):
             flag = "--" + image.replace("_", "-")
             parser.error(f"{flag} (or {_variable(flag)}) is required, for services without spec.image")
+    return _settings(options)
+
+
+def parse_preview(
+    arguments: Sequence[str], environment: Mapping[str, str] = os.environ
+) -> tuple[Path, bool, OperatorSettings]:
+    """Return the file, whether to ask no cluster, and the settings from the arguments of `kvasir-operator plan`.
+
+    The images may be "".
+    """
+    parser = _parser({"POD_NAMESPACE": OPERATOR_NAMESPACE, **environment})
+    parser.prog = "kvasir-operator plan"
+    parser.description = "Print the changes that the operator would make for a manifest, without making them."
+    parser.add_argument("file", type=Path, metavar="FILE", help="the manifest")
+    parser.add_argument("--offline", action="store_true", help="plan a new service, without a cluster")
+    options = parser.parse_args(arguments)
+    return options.file, options.offline, _settings(options)
+
+
+def _settings(options: argparse.Namespace) -> OperatorSettings:
     namespaces = _listed(options.namespaces)
     return OperatorSettings(
         release=Release(

@@ -1,30 +1,35 @@
 """The command `kvasir-operator plan FILE`: a dry run of the operator for the InferenceServices of a manifest.
 
 Nothing is written. The API server fills in defaults and validates the service and each of its children with dry-run
-requests, so the output includes its refusals.
+requests, so the output includes its refusals. Without a cluster, only the schema's defaults are filled in, and the
+service is planned as a new one.
 """
 
 import asyncio
+import os
 import sys
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import yaml
 
-from kvasir_contract.api import KIND
+from kvasir_contract.api import CRD_NAME, KIND, MANAGER
 from kvasir_contract.exits import ExitCode
 from kvasir_operator.cluster.cluster_client import Cluster, ClusterError, NotFoundError
-from kvasir_operator.cluster.kinds import INFERENCE_SERVICE
+from kvasir_operator.cluster.kinds import DEPLOYMENT, INFERENCE_SERVICE
 from kvasir_operator.observe.cordons import Cordons
-from kvasir_operator.observe.observed import Object
+from kvasir_operator.observe.observed import Object, Observed
 from kvasir_operator.observe.service_memory import Key, ServiceMemory
 from kvasir_operator.observe.service_observer import ServiceObserver
 from kvasir_operator.observe.status_reports import StatusReports
 from kvasir_operator.operator_settings import OperatorSettings, parse_preview
-from kvasir_operator.plan.applies import Apply
-from kvasir_operator.plan.plan import Plan, make_plan
+from kvasir_operator.plan.applies import Apply, digest
+from kvasir_operator.plan.plan import make_plan
 from kvasir_operator.plan.text import render
+from kvasir_operator.resources.release import Release
 from kvasir_operator.spec import parse_service
 from kvasir_operator.spec_values import InvalidSpec
 
@@ -35,9 +40,11 @@ class PreviewError(Exception):
 
 def preview(arguments: Sequence[str]) -> int:
     """Print the plans. Return the exit code, which is 2 if the manifest or an object is invalid."""
-    file, settings = parse_preview(arguments)
+    file, offline, settings = parse_preview(arguments)
     try:
         services = read_manifest(file)
+        if offline or _is_alone():
+            return _preview_offline(services, settings)
         return asyncio.run(_preview(services, settings))
     except (PreviewError, ClusterError) as error:
         print(f"kvasir-operator plan: {error}", file=sys.stderr)
@@ -63,10 +70,87 @@ def read_manifest(file: Path) -> list[Object]:
     return services
 
 
+def _is_alone() -> bool:
+    """Return whether nothing names a cluster. A kubeconfig that cannot be used is an error instead."""
+    named = any(os.environ.get(name) for name in ("KUBECONFIG", "KUBERNETES_SERVICE_HOST"))
+    return not named and not (Path.home() / ".kube" / "config").exists()
+
+
+def _preview_offline(services: Sequence[Object], settings: OperatorSettings) -> int:
+    release = _completed(settings.release, {})
+    print(
+        f"# no cluster was asked, so nothing is validated; images: {release.frontend_image}, {release.engine_image}"
+    )
+    code = ExitCode.OK
+    for manifest in services:
+        print(f"# {manifest['metadata']['namespace']}/{manifest['metadata']['name']}")
+        try:
+            service = parse_service(with_defaults(manifest))
+        except InvalidSpec as error:
+            print(f"refused: {error}\n")
+            code = ExitCode.USER_ERROR
+            continue
+        observed = Observed(1, "", link_secret=f"{service.name}-link-new", link_secret_exists=True)
+        plan = make_plan(service, observed, {}, release, datetime.now(UTC))
+        print(render(replace(plan, new_link_keys=True)))
+    return code
+
+
+def with_defaults(manifest: Object) -> Object:
+    """Return the service with the defaults of the CustomResourceDefinition."""
+    (version,) = yaml.safe_load(_crd().read_text())["spec"]["versions"]
+    schema = version["schema"]["openAPIV3Schema"]
+    filled: Object = _filled(manifest, schema)
+    return {**filled, "metadata": {"generation": 1, "uid": "", **filled["metadata"]}}
+
+
+def _filled(value: Any, schema: Mapping[str, Any]) -> Any:
+    if isinstance(value, list):
+        return [_filled(item, schema.get("items", {})) for item in value]
+    if not isinstance(value, dict):
+        return value
+    fields = schema.get("properties", {})
+    missing = {name: field["default"] for name, field in fields.items() if "default" in field and name not in value}
+    return {name: _filled(item, fields.get(name, {})) for name, item in {**value, **missing}.items()}
+
+
+def _crd() -> Path:
+    """Return the package data of an installed operator; in a checkout, the file itself."""
+    package = Path(__file__).parent
+    installed = package / "crds" / f"{CRD_NAME}.yaml"
+    return installed if installed.exists() else package.parents[1] / "crds" / f"{CRD_NAME}.yaml"
+
+
+async def _release(cluster: Cluster, settings: OperatorSettings) -> Release:
+    """Return the release with the images of the options, or else those of the operator's Deployment."""
+    release = settings.release
+    if release.frontend_image and release.engine_image:
+        return release
+    try:
+        operator = await cluster.get(DEPLOYMENT, release.operator_namespace, MANAGER)
+    except ClusterError:
+        found = {}
+    else:
+        containers = operator["spec"]["template"]["spec"]["containers"]
+        found = {entry["name"]: entry.get("value", "") for each in containers for entry in each.get("env") or ()}
+    completed = _completed(release, found)
+    print(f"# images: {completed.frontend_image}, {completed.engine_image}")
+    return completed
+
+
+def _completed(release: Release, found: Mapping[str, str]) -> Release:
+    return replace(
+        release,
+        frontend_image=release.frontend_image or found.get("KVASIR_FRONTEND_IMAGE") or "kvasir-frontend:dev",
+        engine_image=release.engine_image or found.get("KVASIR_ENGINE_IMAGE") or "kvasir-engine:dev",
+    )
+
+
 async def _preview(services: Sequence[Object], settings: OperatorSettings) -> int:
     cluster, reports = await Cluster.connect(), StatusReports()
     code = ExitCode.OK
     try:
+        settings = replace(settings, release=await _release(cluster, settings))
         for service in services:
             metadata = service["metadata"]
             print(f"# {metadata['namespace']}/{metadata['name']}")
@@ -99,15 +183,21 @@ async def _plan(
     if plan.new_link_keys:  # the plan after the Secret is created
         observed = observed.with_changes(link_secret=f"{service.name}-link-new", link_secret_exists=True)
         after = make_plan(service, observed, previous, settings.release, observer.now())
-        plan = Plan(**{**vars(after), "new_link_keys": True})
-    changed, refused = [], []
+        plan = replace(after, new_link_keys=True)
+    changed, refused, unchanged = [], [], {}
     for apply in plan.applies:
         try:
             if await _changes(cluster, apply):
                 changed.append(apply)
+            elif apply.existing is not None:
+                unchanged[apply.existing.uid] = digest(apply.body, apply.existing.object)
         except ClusterError as error:
             refused.append(f"refused {apply.key[0].kind}/{apply.key[1]}: {error}\n")
-    return render(Plan(**{**vars(plan), "applies": tuple(changed)})), refused
+    # The status counts every apply as under way, so plan again without those that change nothing.
+    after = make_plan(
+        service, observed.with_changes(unchanged=unchanged), previous, settings.release, observer.now()
+    )
+    return render(replace(after, new_link_keys=plan.new_link_keys, applies=tuple(changed))), refused
 
 
 async def _stored(cluster: Cluster, manifest: Object) -> Object:
@@ -118,7 +208,12 @@ async def _stored(cluster: Cluster, manifest: Object) -> Object:
         found = await cluster.get(INFERENCE_SERVICE, metadata["namespace"], metadata["name"])
     except NotFoundError:
         return await cluster.create(INFERENCE_SERVICE, metadata["namespace"], manifest, dry_run=True)
-    return await cluster.replace(INFERENCE_SERVICE, {**found, "spec": manifest.get("spec", {})}, dry_run=True)
+    merged = {
+        field: {**(found["metadata"].get(field) or {}), **(metadata.get(field) or {})}
+        for field in ("labels", "annotations")
+    }
+    changed = {**found, "metadata": {**found["metadata"], **merged}, "spec": manifest.get("spec", {})}
+    return await cluster.replace(INFERENCE_SERVICE, changed, dry_run=True)
 
 
 async def _changes(cluster: Cluster, apply: Apply) -> bool:

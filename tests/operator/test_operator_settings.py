@@ -103,8 +103,9 @@ def test_a_namespaced_operator_does_not_read_nodes(namespaces: str, reads_nodes:
 
 
 def test_the_preview_takes_a_file_and_the_operators_options() -> None:
-    file, settings = parse_preview(["demo.yaml", "--operator-class", "gpu"], IMAGES)
-    assert (file, settings.operator_class) == (Path("demo.yaml"), "gpu")
+    file, offline, settings = parse_preview(["demo.yaml", "--operator-class", "gpu"], IMAGES)
+    assert (file, offline, settings.operator_class) == (Path("demo.yaml"), False, "gpu")
+    assert settings.release.operator_namespace == "kvasir-system"
 
 
 def test_the_preview_needs_a_file(capsys: pytest.CaptureFixture[str]) -> None:

@@ -11,12 +11,14 @@ from kvasir_contract.exits import ExitCode
 from kvasir_operator.cluster.cluster_client import Cluster
 from kvasir_operator.cluster.kinds import DEPLOYMENT, INFERENCE_SERVICE, NETWORK_POLICY, STATEFUL_SET
 from kvasir_operator.operator_settings import parse_settings
-from kvasir_operator.preview import PreviewError, preview, read_manifest
+from kvasir_operator.preview import PreviewError, preview, read_manifest, with_defaults
 from kvasir_operator.resources.names import RELEASE_ANNOTATION
 from mock_cluster import Clock, MockCluster, refusal
 from mock_operator import Operator
+from operator_facts import SCHEMA
 
-IMAGES: Final = ["--frontend-image", "frontend:1", "--engine-image", "engine:1"]
+NAMESPACE: Final = ("--operator-namespace", "kvasir-system")
+IMAGES: Final = ["--frontend-image", "frontend:1", "--engine-image", "engine:1", *NAMESPACE]
 
 
 def document(name: str = "demo", **spec: Any) -> dict[str, Any]:
@@ -102,6 +104,7 @@ def cluster(monkeypatch: pytest.MonkeyPatch) -> MockCluster:
         return mock
 
     monkeypatch.setattr(Cluster, "connect", connect)
+    monkeypatch.setenv("KUBECONFIG", "named")
     return mock
 
 
@@ -199,6 +202,67 @@ def test_preview_of_a_newer_release_changes_no_pods(
     assert "UpgradeAvailable=True UpgradePending: release " in out
     assert RELEASE_ANNOTATION in out
     assert cluster.names(STATEFUL_SET) == ["demo-engine"]
+
+
+def test_preview_keeps_the_annotations_of_the_file(
+    cluster: MockCluster, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    running(cluster)
+    newer = ["--frontend-image", "frontend:9", "--engine-image", "engine:9"]
+    asked = document()
+    release = parse_settings(newer).release.id
+    asked["metadata"]["annotations"] = {RELEASE_ANNOTATION: release}
+    preview([str(manifest(tmp_path, asked)), *newer])
+    out = capsys.readouterr().out
+    assert "update StatefulSet/demo-engine" in out
+    assert "engine:9" in out
+
+
+def test_preview_of_an_unchanged_service_writes_nothing(
+    cluster: MockCluster, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    running(cluster)
+    preview([str(manifest(tmp_path, document())), *IMAGES])
+    assert "writing" not in capsys.readouterr().out
+
+
+def test_preview_reads_the_images_of_the_operator(
+    cluster: MockCluster, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    env = [{"name": f"KVASIR_{each}_IMAGE", "value": f"{each.lower()}:7"} for each in ("FRONTEND", "ENGINE")]
+    operator = {"metadata": {"name": "kvasir-operator", "namespace": "kvasir-system"}}
+    cluster.put(DEPLOYMENT, {**operator, "spec": {"template": {"spec": {"containers": [{"env": env}]}}}})
+    assert preview([str(manifest(tmp_path, document()))]) == ExitCode.OK
+    assert capsys.readouterr().out.startswith("# images: frontend:7, engine:7\n")
+
+
+def test_preview_without_rights_takes_the_default_images(
+    cluster: MockCluster, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    cluster.refused["get", DEPLOYMENT] = refusal(403)
+    assert preview([str(manifest(tmp_path, document(network={"policy": False})))]) == ExitCode.USER_ERROR
+    assert capsys.readouterr().out.startswith("# images: kvasir-frontend:dev, kvasir-engine:dev\n")
+
+
+@pytest.mark.parametrize("arguments", [["--offline"], []])
+def test_preview_works_offline(
+    arguments: list[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name in ("KUBECONFIG", "KUBERNETES_SERVICE_HOST"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    bad = document("bad", engine={"kvCache": {"memory": "many"}})
+    assert preview([str(manifest(tmp_path, document())), *arguments]) == ExitCode.OK
+    out = capsys.readouterr().out
+    assert "create StatefulSet/demo-engine\n" in out
+    assert "engines 0/1, frontends 0/1" in out
+    assert preview([str(manifest(tmp_path, bad)), *arguments]) == ExitCode.USER_ERROR
+    assert "refused: spec.engine.kvCache.memory" in capsys.readouterr().out
+
+
+def test_the_offline_defaults_are_those_of_the_schema() -> None:
+    filled = with_defaults(document())
+    assert filled["spec"] == SCHEMA.complete(document())[0]["spec"]
 
 
 def test_preview_without_a_cluster_is_one_line(
