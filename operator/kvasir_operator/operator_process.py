@@ -10,7 +10,7 @@ import logging
 import random
 import signal
 import time
-from collections.abc import Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, Final
 
 import kopf
@@ -39,6 +39,8 @@ from kvasir_operator.upgrades import Upgrades
 
 log = logging.getLogger(__name__)
 
+SECRETS_SECONDS: Final = 45.0
+"""Time in which each service's Secrets are checked once, evenly spread."""
 _RETRY: Final = 5.0
 """Delay before a failed resync is retried."""
 _STUCK: Final = 3.0
@@ -165,6 +167,7 @@ class Operator:
                 group.create_task(queue.run())
                 group.create_task(self._resync(cluster, queue, reconciler))
                 group.create_task(self._watch(cluster, queue, cordons))
+                group.create_task(check_secrets(reconciler, queue.add))
         except* (LeaseLostError, ClusterError) as errors:
             raise _first(errors) from None
         finally:
@@ -243,6 +246,18 @@ class Operator:
 
     def _unready(self) -> str:
         return "" if self._checked else "the API server has not been reached yet"
+
+
+async def check_secrets(reconciler: Reconciler, put: Callable[[Key], None]) -> None:
+    """Queue services whose Secrets were deleted, until cancelled. The operator may not watch Secrets."""
+    while True:
+        keys = reconciler.keys
+        for key in keys:
+            if await reconciler.lost_a_secret(key):
+                put(key)
+            await asyncio.sleep(SECRETS_SECONDS / len(keys))
+        if not keys:
+            await asyncio.sleep(SECRETS_SECONDS)
 
 
 def _first(errors: BaseExceptionGroup[Exception]) -> Exception:

@@ -166,6 +166,16 @@ class Reconciler:
         known = {**memory.unchanged, **outcome.unchanged}
         memory.unchanged = {uid: digest for uid, digest in known.items() if uid in uids}
 
+    @property
+    def keys(self) -> Collection[Key]:
+        """Return the services that this operator handles."""
+        return [*self._memories]
+
+    async def lost_a_secret(self, key: Key) -> bool:
+        """Return whether a Secret of the service was deleted, of which no watch reports."""
+        memory = self._memories.get(key)
+        return memory is not None and await self._observer.lost_a_secret(key.namespace, memory)
+
     def forget_all_but(self, keys: Collection[Key]) -> None:
         """Drop the state of services that no longer exist, in case a watch missed their deletion."""
         for key in [key for key in self._memories if key not in keys]:

@@ -36,6 +36,8 @@ class ServiceMemory:
     """The `rollout` field of the last decided status, written or not."""
     link_secret: str = ""
     secrets_checked: float = float("-inf")
+    secrets: tuple[str, ...] = ()
+    """Names of the Secrets that pods mount, as of the last reconcile."""
     link_secret_exists: bool | None = None
     missing_key_secrets: frozenset[str] = frozenset()
     """Fields of the frontend that name a Secret with keys that does not exist."""

@@ -195,6 +195,7 @@ class ServiceObserver:
         self, service: InferenceService, link_secret: str, members: Collection[Member], memory: ServiceMemory
     ) -> None:
         """Check that the Secrets that pods mount exist: often while pods wait, otherwise rarely."""
+        memory.secrets = tuple(filter(None, (link_secret, *service.frontend.key_secrets.values())))
         waiting = not members or any(member.state.phase is Phase.PULLING for member in members)
         unsure = memory.link_secret_exists is False or memory.missing_key_secrets
         if not waiting and not unsure and self._monotonic() - memory.secrets_checked < SECRET_INTERVAL_SECONDS:
@@ -210,6 +211,16 @@ class ServiceObserver:
                 if await self._exists(SECRET, service.namespace, name) is False
             ]
         )
+
+    async def lost_a_secret(self, namespace: str, memory: ServiceMemory) -> bool:
+        """Return whether a Secret that was not known to be missing no longer exists; the next pass checks again."""
+        if memory.link_secret_exists is False or memory.missing_key_secrets:
+            return False  # checked in each pass
+        for name in memory.secrets:
+            if await self._exists(SECRET, namespace, name) is False:
+                memory.secrets_checked = float("-inf")
+                return True
+        return False
 
     async def _exists(self, kind: Kind, namespace: str, name: str) -> bool | None:
         """Return whether an object exists, or None if unknown.

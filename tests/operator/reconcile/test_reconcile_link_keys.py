@@ -1,9 +1,14 @@
 """The Secrets that pods mount are created once, replaced if they are deleted, and not created per retry."""
 
+import asyncio
+
 import pytest
 
+from kvasir_operator import operator_process
 from kvasir_operator.cluster.kinds import SECRET, SERVICE_ACCOUNT, STATEFUL_SET
+from kvasir_operator.observe.service_memory import Key
 from kvasir_operator.observe.service_observer import SECRET_INTERVAL_SECONDS
+from kvasir_operator.operator_process import SECRETS_SECONDS
 from kvasir_operator.plan.plan import BLOCKED_INTERVAL_SECONDS
 from mock_cluster import refusal
 from mock_operator import Operator
@@ -25,6 +30,22 @@ async def test_deleted_link_keys_are_replaced_and_roll_the_pods(settled: Operato
     assert settled.cluster.names(SECRET) == [settled.cluster.link_secret()] != [first]
     assert settled.cluster.of(STATEFUL_SET, "demo-engine")["spec"]["template"] != template
     assert settled.cluster.condition("Progressing") == ("True", "RollingOut")
+
+
+async def test_deleted_link_keys_are_noticed_between_passes(
+    settled: Operator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert SECRETS_SECONDS <= 60
+    monkeypatch.setattr(operator_process, "SECRETS_SECONDS", 0.0)
+    put: asyncio.Queue[Key] = asyncio.Queue()
+    assert not await settled.reconciler.lost_a_secret(Key("default", "demo"))
+    first = settled.cluster.link_secret()
+    settled.cluster.remove(SECRET, first)
+    checks = asyncio.create_task(operator_process.check_secrets(settled.reconciler, put.put_nowait))
+    assert await put.get() == ("default", "demo")
+    await settled.later()
+    assert settled.cluster.names(SECRET) == [settled.cluster.link_secret()] != [first]
+    checks.cancel()
 
 
 async def test_secrets_of_running_pods_are_checked_now_and_then(settled: Operator) -> None:
