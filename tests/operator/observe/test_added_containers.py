@@ -12,7 +12,7 @@ from pod_facts import CRASHED, SCHEDULED, ended, pod, state_of
 BACKOFF = {"waiting": {"reason": "CrashLoopBackOff"}}
 CRASH = {"state": BACKOFF, "lastState": ended(1, "no route\n"), "restartCount": 3}
 OURS_WAITS = {"state": {"waiting": {"reason": "PodInitializing"}}}
-OURS_RUNS = {"state": {"running": {}}}
+OURS_RUNS: dict[str, Any] = {"state": {"running": {}}}
 PULL = {"state": {"waiting": {"reason": "ImagePullBackOff", "message": "denied"}}}
 
 
