@@ -5,16 +5,12 @@ missing required field means that the installed schema is older than the operato
 accepted raises `InvalidSpec`.
 """
 
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from kvasir_contract.units import parse_duration
 from kvasir_operator.autoscaling_spec import AutoscalingSpec, parse_autoscaling
-from kvasir_operator.spec_values import InvalidSpec, optional_size, parse_quantity, parsed
-
-Json = Mapping[str, Any]
-"""A part of a Kubernetes object that is passed on unchanged."""
+from kvasir_operator.pod_spec import Json, PodSpec, parse_pod
+from kvasir_operator.spec_values import InvalidSpec, optional_size, parsed
 
 
 @dataclass(frozen=True)
@@ -42,25 +38,6 @@ class KVCacheSpec:
 
 
 @dataclass(frozen=True)
-class PodSpec:
-    """The user's additions to the pods of a component, in the format of Kubernetes."""
-
-    resources: Json
-    node_selector: Json
-    tolerations: tuple[Json, ...]
-    affinity: Json
-    topology_spread_constraints: tuple[Json, ...]
-    priority_class_name: str | None
-    runtime_class_name: str | None
-    env: tuple[Json, ...]
-    env_from: tuple[Json, ...]
-    volumes: tuple[Json, ...]
-    volume_mounts: tuple[Json, ...]
-    labels: Mapping[str, str]
-    annotations: Mapping[str, str]
-
-
-@dataclass(frozen=True)
 class EngineSpec:
     data_parallel_size: int
     resource_name: str
@@ -73,11 +50,12 @@ class EngineSpec:
     kv_cache: KVCacheSpec
     extra_args: tuple[str, ...]
     pod: PodSpec
-    # These have defaults, so that they are not part of the digest of a service that does not set them.
+    # Fields with defaults are not part of the digest of a service that does not set them.
     tensor_parallel_size: int = 1
     pipeline_parallel_size: int = 1
     nodes: int = 1
     """Pods of each engine."""
+    image: str | None = None
 
     @property
     def workers(self) -> int:
@@ -113,6 +91,7 @@ class FrontendSpec:
     """In seconds."""
     extra_args: tuple[str, ...]
     pod: PodSpec
+    image: str | None = None
 
     @property
     def serves_https(self) -> bool:
@@ -231,11 +210,12 @@ def _engine(engine: Json, autoscaling: AutoscalingSpec) -> EngineSpec:
         tensor_parallel_size=engine["tensorParallelSize"],
         pipeline_parallel_size=engine["pipelineParallelSize"],
         nodes=engine["nodes"],
+        image=engine.get("image"),
     )
 
 
 def _engine_pod(engine: Json) -> PodSpec:
-    pod, resource_name = _pod(engine.get("pod", {}), "engine.pod"), engine["resourceName"]
+    pod, resource_name = parse_pod(engine.get("pod", {}), "engine.pod"), engine["resourceName"]
     for kind, amounts in pod.resources.items():
         if resource_name in amounts:
             where = f"spec.engine.pod.resources.{kind}"
@@ -254,7 +234,8 @@ def _frontend(frontend: Json) -> FrontendSpec:
         reasoning_parser=frontend.get("reasoningParser"),
         drain_timeout=parsed(parse_duration, frontend, "drainTimeout", "frontend"),
         extra_args=tuple(frontend.get("extraArgs", ())),
-        pod=_pod(frontend.get("pod", {}), "frontend.pod"),
+        pod=parse_pod(frontend.get("pod", {}), "frontend.pod"),
+        image=frontend.get("image"),
     )
 
 
@@ -278,32 +259,3 @@ def _network(network: Json) -> NetworkSpec:
         allow_from=tuple(network["allowFrom"]) if "allowFrom" in network else None,
         allow_metrics_from=tuple(network.get("allowMetricsFrom", ())),
     )
-
-
-def _pod(pod: Json, where: str) -> PodSpec:
-    def listed(field: str) -> tuple[Json, ...]:
-        entries: Sequence[Json] = pod.get(field, ())
-        return tuple(entries)
-
-    return PodSpec(
-        resources=_resources(pod.get("resources", {}), f"{where}.resources"),
-        node_selector=pod.get("nodeSelector", {}),
-        tolerations=listed("tolerations"),
-        affinity=pod.get("affinity", {}),
-        topology_spread_constraints=listed("topologySpreadConstraints"),
-        priority_class_name=pod.get("priorityClassName"),
-        runtime_class_name=pod.get("runtimeClassName"),
-        env=listed("env"),
-        env_from=listed("envFrom"),
-        volumes=listed("volumes"),
-        volume_mounts=listed("volumeMounts"),
-        labels=pod.get("labels", {}),
-        annotations=pod.get("annotations", {}),
-    )
-
-
-def _resources(resources: Json, where: str) -> Json:
-    return {
-        kind: {name: parsed(parse_quantity, amounts, name, f"{where}.{kind}") for name in amounts}
-        for kind, amounts in resources.items()
-    }

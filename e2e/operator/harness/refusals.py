@@ -101,9 +101,11 @@ REFUSALS: Final = (
         _cpu(tensorParallelSize=3, nodes=2),
     ),
     Refusal("spec", "engine.dataParallelSize is 0", _engine(dataParallelSize=0)),
+    Refusal("spec", "engine.nodes and engine.pipelineParallelSize", _engine(tensorParallelSize=2, nodes=2)),
+    Refusal("spec", "engine.nodes and engine.pipelineParallelSize", _engine(pipelineParallelSize=2)),
     Refusal("spec", "engine.dtype float16 is not supported on CPU", _cpu(dtype="float16")),
     Refusal("spec.model.source", "unknown URI scheme", {"model": {"source": "s3://bucket/model"}}),
-    Refusal("spec.model.source", "write hf://org/name", {"model": {"source": "hf://gpt2"}}),
+    Refusal("spec.model.source", "write hf://org/name", {"model": {"source": "hf://a/b/c"}}),
     Refusal("spec.model.source", "write file:///path", {"model": {"source": "file://model"}}),
     Refusal(
         "spec.model.source",

@@ -119,6 +119,16 @@ class Cluster:
         """Check that this kind can be listed. Raises ClusterError."""
         await self._request("GET", kind.path(namespace), {"limit": "1"})
 
+    async def has_api_group(self, name: str) -> bool:
+        """Return whether the API server serves this group of kinds."""
+        try:
+            await self._request("GET", f"/apis/{name}")
+        except ClusterError as error:
+            if error.status in (403, 404):
+                return False
+            raise
+        return True
+
     async def apply(
         self,
         kind: Kind,

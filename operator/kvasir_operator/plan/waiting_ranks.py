@@ -35,7 +35,7 @@ def give_room_back(
 
     Only the highest rank is deleted, and only after the others have had time to take the room of an earlier one.
     """
-    if service.engine.nodes == 1 or not _requests_room(service):
+    if service.engine.nodes == 1:
         return ()
     rank = next((rank for rank in reversed(ranks) if _holds_room_in_vain(rank)), None)
     if rank is None or _held(rank, now) < _patience(service, previous, now):
@@ -47,11 +47,6 @@ def give_room_back(
         PodDeletion(member.pod, "GivingRoomBack", f"pod {member.pod.name} gives its place back, because {why}")
         for member in rank.remaining
     )
-
-
-def _requests_room(service: InferenceService) -> bool:
-    """Return whether the pods request resources. Without requests they keep no other pod from a node."""
-    return service.engine.resource_name != "" or bool(service.engine.pod.resources)
 
 
 def _holds_room_in_vain(rank: EngineRank) -> bool:

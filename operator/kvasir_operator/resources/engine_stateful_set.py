@@ -3,6 +3,7 @@
 If an engine has several pods, `nodes` consecutive ordinals are one rank; the first of them is the engine itself.
 """
 
+import math
 from typing import Final
 
 from kvasir_contract import environment
@@ -20,7 +21,7 @@ from kvasir_contract.endpoints import (
 from kvasir_contract.units import format_duration
 from kvasir_operator.resources.names import POD_INDEX_LABEL, Object, metadata, selector_labels, workload_name
 from kvasir_operator.resources.pinning import workload_annotations
-from kvasir_operator.resources.pod import Mount, http_probe, option_args, pod_template
+from kvasir_operator.resources.pod import Mount, http_probe, option_args, pod_template, with_default_requests
 from kvasir_operator.resources.release import Release
 from kvasir_operator.spec import InferenceService
 
@@ -30,6 +31,11 @@ SHARED_MEMORY_GIB: Final = 1
 NCCL keeps the buffers between GPUs without a direct connection there, up to some hundred MiB for each GPU. The
 executor's messages and gloo's connections do not use it.
 """
+
+_CPU_WORKER_BYTES: Final = 512 * 2**20
+"""Requested for the process of a worker on CPU and the weights of a small model."""
+_CPU_KV_CACHE_BYTES: Final = 2**30
+"""The KV cache of a worker on CPU if kvCache.memory is not set."""
 
 
 def engine_stateful_set(service: InferenceService, release: Release, link_secret: str) -> Object:
@@ -59,7 +65,7 @@ def hands_kv_over(service: InferenceService) -> bool:
 
 def engine_template(service: InferenceService, release: Release, link_secret: str) -> Object:
     container = {
-        "image": service.image or release.engine_image,
+        "image": service.engine.image or service.image or release.engine_image,
         "args": ["engine", service.model.source, *_options(service), *service.engine.extra_args],
         "env": _environment(service),
         "ports": _ports(service),
@@ -75,6 +81,7 @@ def engine_template(service: InferenceService, release: Release, link_secret: st
         "engine",
         service.engine.pod,
         container,
+        fs_group=release.fs_group,
         link_secret=link_secret,
         mounts=[Mount("kvasir-shm", environment.SHM_DIRECTORY, shared_memory)],
         grace=service.rollout.drain_timeout + KILL_MARGIN_SECONDS,
@@ -135,8 +142,13 @@ def _environment(service: InferenceService) -> list[Object]:
 
 
 def _resources(service: InferenceService) -> Object:
-    resources = dict(service.engine.pod.resources)
-    if service.engine.resource_name:
-        amount = {service.engine.resource_name: str(service.engine.workers_per_pod)}
-        resources["limits"] = {**resources.get("limits", {}), **amount}
-    return resources
+    engine = service.engine
+    workers = engine.workers_per_pod
+    resources = dict(engine.pod.resources)
+    if not engine.resource_name:
+        memory = workers * (_CPU_WORKER_BYTES + (engine.kv_cache.memory or _CPU_KV_CACHE_BYTES))
+        return with_default_requests(resources, cpu=f"{workers * 250}m", memory=f"{math.ceil(memory / 2**20)}Mi")
+    amount = {engine.resource_name: str(workers)}
+    resources["limits"] = {**resources.get("limits", {}), **amount}
+    # A node with one GPU often has 4 CPUs and 16 GiB, of which about 3.9 CPUs and 13 GiB are for pods.
+    return with_default_requests(resources, cpu=str(1 + workers), memory=f"{4 + 4 * workers}Gi")

@@ -18,7 +18,7 @@ from kvasir_contract.endpoints import (
 from kvasir_contract.units import format_duration
 from kvasir_operator.resources.names import Object, metadata, selector_labels, workload_name
 from kvasir_operator.resources.pinning import workload_annotations
-from kvasir_operator.resources.pod import Mount, http_probe, option_args, pod_template
+from kvasir_operator.resources.pod import Mount, http_probe, option_args, pod_template, with_default_requests
 from kvasir_operator.resources.release import Release
 from kvasir_operator.spec import InferenceService
 
@@ -44,7 +44,7 @@ def frontend_deployment(service: InferenceService, release: Release, link_secret
 
 def frontend_template(service: InferenceService, release: Release, link_secret: str) -> Object:
     container = {
-        "image": service.image or release.frontend_image,
+        "image": service.frontend.image or service.image or release.frontend_image,
         "args": ["frontend", service.model.source, *_options(service), *service.frontend.extra_args],
         "env": _environment(service),
         "ports": [
@@ -52,7 +52,7 @@ def frontend_template(service: InferenceService, release: Release, link_secret: 
             {"name": LINK_PORT_NAME, "containerPort": LINK_PORT},
             {"name": OPS_PORT_NAME, "containerPort": OPS_PORT},
         ],
-        "resources": service.frontend.pod.resources,
+        "resources": with_default_requests(service.frontend.pod.resources, cpu="100m", memory="256Mi"),
         "startupProbe": http_probe(FRONTEND_STARTUP),
         "livenessProbe": http_probe(LIVENESS),
         "readinessProbe": http_probe(READINESS),
@@ -62,6 +62,7 @@ def frontend_template(service: InferenceService, release: Release, link_secret: 
         "frontend",
         service.frontend.pod,
         container,
+        fs_group=release.fs_group,
         link_secret=link_secret,
         mounts=_key_mounts(service),
         grace=SHUTDOWN_DELAY_SECONDS + service.frontend.drain_timeout + KILL_MARGIN_SECONDS,

@@ -19,6 +19,8 @@ _REVISION_LABELS: Final[Mapping[Component, str]] = {
     "frontend": "pod-template-hash",
 }
 """The label with a pod's revision, which the workload's controller sets."""
+_NVIDIA: Final = "nvidia.com/"
+_NVIDIA_TAINT: Final = "nvidia.com/gpu"
 
 
 @dataclass(frozen=True)
@@ -37,6 +39,7 @@ def pod_template(
     pod: PodSpec,
     container: Object,
     *,
+    fs_group: int | None,
     link_secret: str,
     mounts: Sequence[Mount],
     grace: float,
@@ -51,10 +54,10 @@ def pod_template(
         "enableServiceLinks": False,
         "automountServiceAccountToken": False,
         "serviceAccountName": service.name,
-        "securityContext": {"runAsNonRoot": True, "seccompProfile": {"type": "RuntimeDefault"}},
+        "securityContext": _pod_security(pod, fs_group),
         "imagePullSecrets": [{"name": name} for name in service.image_pull_secrets],
         "nodeSelector": dict(pod.node_selector),
-        "tolerations": _tolerations(pod),
+        "tolerations": _tolerations(pod, _device(service, component)),
         "affinity": dict(pod.affinity),
         "topologySpreadConstraints": _spread(service, component, pod),
         "priorityClassName": pod.priority_class_name,
@@ -76,6 +79,16 @@ def option_args(**options: str | int | float | Sequence[str] | None) -> list[str
         values = [str(value)] if isinstance(value, str | int | float) else list(value)
         args += ["--" + name.replace("_", "-"), *values]
     return args
+
+
+def with_default_requests(resources: Mapping[str, Any], **defaults: str) -> Object:
+    """Return the resources with a request for each of `defaults` that has neither a request nor a limit.
+
+    Kubernetes requests the limit of a resource that has no request, and rejects a request above it.
+    """
+    limits, requests = resources.get("limits", {}), resources.get("requests", {})
+    added = {name: amount for name, amount in defaults.items() if name not in limits}
+    return {**resources, "requests": {**added, **requests}}
 
 
 def http_probe(timing: ProbeTiming) -> Object:
@@ -102,17 +115,41 @@ def _container(
             "imagePullPolicy": service.image_pull_policy,
             "command": ["kvasir"],
             **container,
-            "resources": {kind: dict(amounts) for kind, amounts in container["resources"].items()},
+            "resources": {kind: dict(amounts) for kind, amounts in container["resources"].items() if amounts},
             "env": _environment(service, pod, container["env"]),
             "envFrom": [dict(source) for source in pod.env_from],
             "volumeMounts": [_volume_mount(mount) for mount in mounts] + [dict(m) for m in pod.volume_mounts],
             # If a process crashes before it writes its message, the pod's status contains the end of its log.
             "terminationMessagePolicy": "FallbackToLogsOnError",
-            "securityContext": {
-                "allowPrivilegeEscalation": False,
-                "readOnlyRootFilesystem": True,
-                "capabilities": {"drop": ["ALL"]},
-            },
+            "securityContext": _container_security(pod, _device(service, component)),
+        }
+    )
+
+
+def _device(service: InferenceService, component: Component) -> str:
+    """Return the extended resource that the component's pods request; "" if none."""
+    return service.engine.resource_name if component == "engine" else ""
+
+
+def _container_security(pod: PodSpec, device: str) -> Object:
+    user = dict(pod.security_context)
+    return {
+        "allowPrivilegeEscalation": False,
+        # NVIDIA's CDI hook writes to the root file system and fails the container's creation otherwise.
+        "readOnlyRootFilesystem": not device,
+        **user,
+        "capabilities": {"drop": ["ALL"], **user.get("capabilities", {})},
+    }
+
+
+def _pod_security(pod: PodSpec, fs_group: int | None) -> Object:
+    return without_empty(
+        {
+            "runAsNonRoot": True,
+            "seccompProfile": {"type": "RuntimeDefault"},
+            "fsGroup": fs_group,
+            "fsGroupChangePolicy": "OnRootMismatch",  # Always changes every file of a model at each start
+            **pod.pod_security_context,
         }
     )
 
@@ -164,20 +201,26 @@ def _volume_mount(mount: Mount) -> Object:
     return entry
 
 
-def _tolerations(pod: PodSpec) -> list[Object]:
-    """Return the user's tolerations, and ours for the taints of a lost node that the user's do not cover."""
+def _tolerations(pod: PodSpec, device: str) -> list[Object]:
+    """Return the user's tolerations, and ours for taints that the user's are not about.
+
+    Ours are for a lost node, and for nodes that are reserved for pods with the device.
+    """
     theirs = [dict(toleration) for toleration in pod.tolerations]
-    ours = [
+    lost = [
         {"key": key, "operator": "Exists", "effect": "NoExecute", "tolerationSeconds": LOST_NODE_SECONDS}
         for key in _LOST_NODE_TAINTS
-        if not any(_is_about(toleration, key) for toleration in theirs)
     ]
+    # Nodes with parts of GPUs, such as nvidia.com/mig-1g.10gb, have the taint of whole ones.
+    keys = [device, *([_NVIDIA_TAINT] if device.startswith(_NVIDIA) else [])] if device else []
+    reserved = [{"key": key, "operator": "Exists", "effect": "NoSchedule"} for key in dict.fromkeys(keys)]
+    ours = [ours for ours in (*lost, *reserved) if not any(_is_about(toleration, ours) for toleration in theirs)]
     return [*ours, *theirs]
 
 
-def _is_about(toleration: Object, key: str) -> bool:
-    """Return whether a toleration covers the NoExecute taint of this key. No key or effect means all of them."""
-    return toleration.get("key") in (None, "", key) and toleration.get("effect") in (None, "", "NoExecute")
+def _is_about(toleration: Object, ours: Object) -> bool:
+    """Return whether a toleration is about the taint of `ours`. No key or effect means all of them."""
+    return all(toleration.get(field) in (None, "", ours[field]) for field in ("key", "effect"))
 
 
 def _spread(service: InferenceService, component: Component, pod: PodSpec) -> list[Object]:

@@ -3,6 +3,10 @@
 import hashlib
 import json
 from dataclasses import dataclass
+from typing import Final
+
+IMAGE_GROUP: Final = 65532
+"""The group of the user in the images."""
 
 
 @dataclass(frozen=True)
@@ -16,6 +20,8 @@ class Release:
     """NetworkPolicies allow the operator's requests from this namespace; "" if there is none."""
     reads_nodes: bool = True
     """Whether the operator sees cordoned nodes, so that evictions can wait for it."""
+    fs_group: int | None = IMAGE_GROUP
+    """The group that may write to volumes; None on OpenShift, which chooses one for each namespace."""
 
     @property
     def id(self) -> str:

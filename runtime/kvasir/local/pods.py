@@ -71,6 +71,8 @@ def without_effect(service: InferenceService) -> list[str]:
         "paused": service.paused,
         "operatorClass": service.operator_class,
         "image": service.image,
+        "engine.image": service.engine.image,
+        "frontend.image": service.frontend.image,
         "imagePullPolicy": service.image_pull_policy,
         "imagePullSecrets": service.image_pull_secrets,
         **{f"engine.pod.{name}": value for name, value in _cluster_fields(service.engine.pod).items()},
@@ -92,6 +94,8 @@ def _cluster_fields(pod: PodSpec) -> dict[str, Any]:
         "volumeMounts": pod.volume_mounts,
         "labels": pod.labels,
         "annotations": pod.annotations,
+        "securityContext": pod.security_context,
+        "podSecurityContext": pod.pod_security_context,
     }
 
 

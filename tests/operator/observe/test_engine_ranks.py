@@ -12,7 +12,7 @@ from operator_facts import engines, member, observed, service
 
 def several(ranks: int = 1, nodes: int = 2) -> InferenceService:
     """Return a service whose engines have this many pods."""
-    return service(ranks, engine={"tensorParallelSize": nodes, "nodes": nodes})
+    return service(ranks, engine={"resourceName": "", "tensorParallelSize": nodes, "nodes": nodes})
 
 
 def rank_of(*pods: str, waited: float = 1.0) -> EngineRank:

@@ -358,12 +358,12 @@ async def test_a_secret_that_cannot_be_asked_for_is_unknown(looks: Looks, status
 
 
 async def test_a_pending_pod_names_the_gpus_of_its_workers(operator: Operator) -> None:
-    operator.cluster.add_service(engine={"tensorParallelSize": 8, "nodes": 2})
+    operator.cluster.add_service(engine={"tensorParallelSize": 4})
     await operator.settle()
     looks = Looks(operator)
-    pod = operator.cluster.of(POD, "demo-engine-1")
+    pod = operator.cluster.of(POD, "demo-engine-0")
     pod["spec"].pop("nodeName")
     why = "3 Insufficient nvidia.com/gpu."
     pod["status"] = {"conditions": [{"type": "PodScheduled", "status": "False", "message": why}]}
     states = {member.pod.name: member.state.message for member in (await looks.look()).engines}
-    assert states["demo-engine-1"].startswith("no node has 4 free nvidia.com/gpu")
+    assert states["demo-engine-0"].startswith("no node has 4 free nvidia.com/gpu")

@@ -13,7 +13,7 @@ from kvasir_operator.plan.plan import make_plan
 from kvasir_operator.spec import InferenceService
 from operator_facts import NOON, RELEASE, engines, frontends, observed, service, workload
 
-THREE = {"tensorParallelSize": 3, "nodes": 3}
+THREE = {"resourceName": "", "tensorParallelSize": 3, "nodes": 3}
 
 
 def deletions(of: InferenceService, found: Observed) -> tuple[PodDeletion, ...]:

@@ -122,7 +122,7 @@ def rollout_of_ranks_with_several_pods() -> Situation:
 
 
 def rank_waits_for_room() -> Situation:
-    of = service(2, engine={"resourceName": "nvidia.com/gpu", "tensorParallelSize": 2, "nodes": 2})
+    of = service(2, engine={"resourceName": "", "tensorParallelSize": 2, "nodes": 2})
     ranks = engines("ready", "ready", "starting", "pending", waited=MIN_OBSERVED_SECONDS)
     held = [replace(rank, pod=replace(rank.pod, scheduling_changed="2026-11-21T11:30:00Z")) for rank in ranks]
     return of, observed(of, held, frontends("ready")), {}, RELEASE

@@ -20,7 +20,7 @@ NO_SURGE = {"maxSurge": 0, "maxUnavailable": 1}
 
 
 def several(ranks: int, nodes: int = 2, **spec: Any) -> InferenceService:
-    return service(ranks, engine={"tensorParallelSize": nodes, "nodes": nodes}, **spec)
+    return service(ranks, engine={"resourceName": "", "tensorParallelSize": nodes, "nodes": nodes}, **spec)
 
 
 def roll(

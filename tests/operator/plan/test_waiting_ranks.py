@@ -121,13 +121,8 @@ def test_one_rank_gives_back_and_the_others_take_its_room() -> None:
     assert given_back(of, pods("starting", "pending", "ready", "ready", held=[HELD, HELD, 1.0, 1.0])) == [0, 1]
 
 
-@pytest.mark.parametrize("engine", [{"tensorParallelSize": 1, "nodes": 1, **REQUESTS}, {"pod": {}}])
-def test_pods_that_hold_no_room_for_others_stay(engine: dict[str, Any]) -> None:
-    assert given_back(several(engine=engine), pods("starting", "pending")) == []
-
-
-def test_a_gpu_is_room() -> None:
-    assert given_back(several(engine={"resourceName": "nvidia.com/gpu"}), pods("starting", "pending")) == [0, 1]
+def test_pods_of_one_node_each_hold_no_room_in_vain() -> None:
+    assert given_back(several(engine={"tensorParallelSize": 1, "nodes": 1}), pods("starting", "pending")) == []
 
 
 @pytest.mark.parametrize(("paused", "deleted"), [(False, 2), (True, 0)])

@@ -194,13 +194,17 @@ def test_fields_without_effect_here_are_named() -> None:
     given = service(image="x", frontend={"pod": {"nodeSelector": {"a": "b"}, "env": [{"name": "A", "value": "1"}]}})
     assert without_effect(given) == ["spec.image", "spec.frontend.pod.nodeSelector"]
     assert without_effect(service()) == []
-    assert without_effect(service(engine={"tensorParallelSize": 2, "nodes": 2})) == ["spec.engine.nodes"]
+    own = service(engine={"image": "x", "pod": {"securityContext": {"runAsUser": 1}}})
+    assert without_effect(own) == ["spec.engine.image", "spec.engine.pod.securityContext"]
+    assert without_effect(service(engine={"resourceName": "", "tensorParallelSize": 2, "nodes": 2})) == [
+        "spec.engine.nodes"
+    ]
     to_zero = {"minRanks": 0, "toZeroAfter": "1m"}
     assert without_effect(service(autoscaling=to_zero)) == ["spec.autoscaling.toZeroAfter"]
 
 
 def test_an_engine_of_several_pods_is_one_process_here(place: Place) -> None:
-    in_pods = processes(place, engine={"tensorParallelSize": 4, "nodes": 2})["engine-1"]
-    alone = processes(place, engine={"tensorParallelSize": 4})["engine-1"]
+    in_pods = processes(place, engine={"resourceName": "", "tensorParallelSize": 4, "nodes": 2})["engine-1"]
+    alone = processes(place, engine={"resourceName": "", "tensorParallelSize": 4})["engine-1"]
     assert (in_pods.argv, in_pods.env) == (alone.argv, alone.env)
     assert in_pods.env["KVASIR_DATA_PARALLEL_RANK"] == "1"
