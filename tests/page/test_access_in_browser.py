@@ -14,6 +14,10 @@ async def test_key_is_asked_for_and_kept_for_the_tab(browser: Browser) -> None:
     async with running_frontend(api_key=(key,)) as frontend, opened(browser, frontend.url) as tab:
         await tab.shows("#key-note", "needs an API key")
         await tab.shows("#state", "Ready")
+        for _ in range(2):
+            async with tab.page.expect_response("**/load"):
+                pass
+        assert tab.requests.count("GET /v1/models") == 1, "each refusal is a line in the log of the server"
         assert "demo" not in await tab.page.inner_text("body")
         await tab.ask("Hi")
         await tab.shows(".failed", "API key")

@@ -156,6 +156,10 @@ async def test_error_of_a_request_is_shown_with_its_text(browser: Browser) -> No
         await tab.ask("Hi")
         await tab.has_answered()
         await tab.shows(".failed", "max_tokens")
+        await tab.page.fill("#max-tokens", "3")
+        await tab.page.click("#retry")
+        await tab.has_answered()
+        assert (await tab.note()).endswith("stopped at the token limit")
         await tab.page.fill("#max-tokens", "")
         frontend.engine.script.error = "the GPU is on fire"
         await tab.page.click("#retry")

@@ -64,7 +64,7 @@ async def test_page_is_shown_at_every_printed_address(path: str, settings: dict[
         assert answer.status_code == 200
         assert answer.url.path == f"{root}/", "the URLs of the page are relative to this folder"
         assert answer.headers["content-type"] == "text/html; charset=utf-8"
-        assert answer.headers["vary"] == "Accept"
+        assert {each.headers["vary"] for each in (*answer.history, answer)} == {"Accept"}
         for url in (*Elements(answer.text).urls(), "page/style.css"):
             loaded = await client.get(urljoin(str(answer.url), url))
             assert loaded.status_code == 200, url

@@ -1,5 +1,7 @@
 """GET / and GET /v1: the page for browsers, and a few lines of JSON for other clients."""
 
+from typing import Final
+
 from fastapi import Request, Response
 from fastapi.responses import RedirectResponse
 from starlette.exceptions import HTTPException
@@ -13,27 +15,29 @@ from kvasir_contract.endpoints import METRICS_PATH
 
 router = new_router()
 
+BY_ACCEPT: Final = {"vary": "Accept"}
+"""Caches keep the answers for browsers and programs apart."""
+
 
 @router.get("/", response_model=IndexAnswer)
 async def index(request: Request, service: ServiceDep) -> Response:
     """The paths of this server. A browser gets a page."""
-    if _wants_page(request, service):
-        response = send_file(request, PAGE, PAGE_POLICY)
-    else:
-        response = _index(service)
-    response.headers["vary"] = "Accept"
+    if not _wants_page(request, service):
+        return _index(service)
+    response = send_file(request, PAGE, PAGE_POLICY)
+    response.headers.update(BY_ACCEPT)
     return response
 
 
 @router.get("/v1", include_in_schema=False)
 async def api(request: Request, service: ServiceDep) -> Response:
     """The address that `kvasir serve` prints."""
-    return RedirectResponse("./") if _wants_page(request, service) else _index(service)
+    return RedirectResponse("./", headers=BY_ACCEPT) if _wants_page(request, service) else _index(service)
 
 
 @router.get("/v1/", include_in_schema=False)
 async def api_folder(request: Request, service: ServiceDep) -> Response:
-    return RedirectResponse("../") if _wants_page(request, service) else _index(service)
+    return RedirectResponse("../", headers=BY_ACCEPT) if _wants_page(request, service) else _index(service)
 
 
 @router.get("/page/{name}", include_in_schema=False)
@@ -59,4 +63,4 @@ def _index(service: Service) -> Response:
         health=f"{root}/health",
         api_key_required=service.access.keys.needed,
     )
-    return Response(answer.model_dump_json().encode() + b"\n", media_type="application/json")
+    return Response(answer.model_dump_json().encode() + b"\n", headers=BY_ACCEPT, media_type="application/json")

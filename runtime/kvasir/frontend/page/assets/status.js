@@ -15,6 +15,8 @@ export class Status extends EventTarget {
   #seen = new Map(); // rank → when it was connected last
   #timer = 0;
   #asking = false;
+  #again = false;
+  #refusedKey; // the server has refused it: not asked again until there is another one
 
   start() {
     document.addEventListener("visibilitychange", () => (document.hidden ? clearTimeout(this.#timer) : this.ask()));
@@ -23,36 +25,44 @@ export class Status extends EventTarget {
 
   async ask() {
     clearTimeout(this.#timer);
-    if (this.#asking) return;
+    if (this.#asking) {
+      this.#again = true;
+      return;
+    }
     this.#asking = true;
+    this.#again = false;
     let calm = false;
     try {
-      if (!this.models.length) await this.#askModels();
+      if (!this.models.length && (recall("key") ?? "") !== this.#refusedKey) await this.#askModels();
       const [health, ready, load] = await Promise.all([get("health"), get("health/ready"), get("load")]);
       calm = health.status === 200 && !this.#changes(health.body.engines);
       this.#show(health, ready.body, load.body);
     } catch {
       this.models = []; // the next server may serve another model
+      this.#refusedKey = undefined;
       this.#setState("down", "Not reachable", false);
     } finally {
       this.#asking = false;
     }
+    if (this.#again) return this.ask();
     if (!document.hidden) this.#timer = setTimeout(() => this.ask(), calm && !this.awaited ? CALM_MS : CHANGING_MS);
   }
 
-  async setKey(key) {
+  setKey(key) {
     remember("key", key);
     this.models = [];
-    await this.ask();
+    this.#refusedKey = undefined;
+    this.ask();
   }
 
   /** The server has refused the key of a request. */
   refused(message) {
     this.models = [];
-    this.#askForKey(message);
+    this.#askForKey(recall("key") ?? "", message);
   }
 
   async #askModels() {
+    const key = recall("key") ?? "";
     const index = (await get("")).body;
     by("docs-link").hidden = !index.docs;
     const listed = await get("v1/models");
@@ -74,13 +84,14 @@ export class Status extends EventTarget {
       this.dispatchEvent(new Event("models"));
     } else {
       rows(by("facts"), [["Server", `Kvasir ${index.version}`]]);
-      this.#askForKey(listed.body.error?.message ?? "");
+      this.#askForKey(key, listed.body.error?.message ?? "");
     }
   }
 
-  #askForKey(message) {
+  #askForKey(key, message) {
+    this.#refusedKey = key;
     by("key-form").hidden = false;
-    by("key-note").textContent = recall("key") ? message : "This service needs an API key.";
+    by("key-note").textContent = key ? message : "This service needs an API key.";
     showService(true);
     this.dispatchEvent(new Event("models"));
   }
@@ -117,7 +128,7 @@ export class Status extends EventTarget {
     this.usable = usable;
     this.text = text;
     by("state").dataset.kind = kind;
-    if (by("state-text").textContent !== text) by("state-text").textContent = text;
+    for (const id of ["state-text", "announced"]) set(by(id), text);
     this.dispatchEvent(new Event("state"));
   }
 }
