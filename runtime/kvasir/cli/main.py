@@ -211,17 +211,8 @@ def _overview() -> str:
 def _extra_of(module: str) -> str | None:
     """Return the extra that contains this third-party module; None for other modules."""
     top = module.partition(".")[0]
-    servers = (
-        "fastapi",
-        "pydantic",
-        "pydantic_core",
-        "starlette",
-        "uvicorn",
-        "uvloop",
-        "httptools",
-        "fastapi_offline",
-    )
-    if top in (*servers, "orjson", "tokenizers", "jinja2"):
+    servers = ("fastapi", "pydantic", "pydantic_core", "starlette", "uvicorn", "uvloop", "httptools")
+    if top in (*servers, "fastapi_offline", "orjson", "tokenizers", "jinja2"):
         return "frontend"
     if top == "aiohttp":
         return "bench"
