@@ -61,6 +61,8 @@ class Script:
     """The log probabilities after these tokens, with so many of the most likely ones; else they are made up."""
     by_seed: dict[int, list[int]] = field(default_factory=dict)
     """Other answers for requests of these seeds."""
+    turns: list[list[int]] = field(default_factory=list)
+    """Instead of `answer`: those of the first request, the second, and so on; then again from the first."""
     pace: float = 0.0
     """Seconds before each token. Without them, a frontend may get several tokens in one delta."""
 
@@ -69,6 +71,7 @@ class Script:
 class _Running:
     frontend: str
     request: AddRequest
+    answer: list[int]
     sent: int = 0
     released: bool = False
 
@@ -156,8 +159,9 @@ class ScriptedEngine:
 
     def _take(self, item: Received) -> None:
         if isinstance(item.message, AddRequest):
+            answer = self._answer_of(item.message)
             self.seen.requests.append(item.message)
-            self._running[item.message.request_id] = _Running(item.frontend, item.message)
+            self._running[item.message.request_id] = _Running(item.frontend, item.message, answer)
         elif isinstance(item.message, Call):
             self.seen.calls.append(item.message.method)
             if (error := self.script.calls.get(item.message.method)) is not None:
@@ -167,10 +171,15 @@ class ScriptedEngine:
                 if self._running.pop(request_id, None) is not None:
                     self.seen.aborted.add(request_id)
 
+    def _answer_of(self, request: AddRequest) -> list[int]:
+        if turns := self.script.turns:
+            return turns[len(self.seen.requests) % len(turns)]
+        return self.script.by_seed.get(request.params.seed, self.script.answer)
+
     def _advance(self, running: _Running) -> None:
         """Send what the script allows now."""
         script = self.script
-        answer = script.by_seed.get(running.request.params.seed, script.answer)
+        answer = running.answer
         limit = min(running.request.params.max_tokens, len(answer) + 1)
         while running.sent < limit:
             if running.sent == script.pause_at and not running.released:
