@@ -141,12 +141,14 @@ class Java:
 
 OPENAI: Final = "openai>=3,<4"
 LANGCHAIN: Final = "langchain-openai>=1,<2 langchain>=1,<2"
+LITELLM: Final = "litellm>=1.106,<2"
+ANTHROPIC: Final = "anthropic>=2.12,<3"
 INSTRUCTOR_PACKAGE: Final = "instructor>=1.17,<2"
 PROGRAMS: Final[tuple[Program, ...]] = (
     Python("openai", OPENAI),
     Python("langchain", LANGCHAIN),
     Python("llama_index", "llama-index-llms-openai-like>=0.8,<0.9"),
-    Python("litellm", "litellm>=1.106,<2"),
+    Python("litellm", LITELLM),
     Node("openai"),
     Node("ai_sdk"),
     Java("openai", "OpenAiClient"),
@@ -156,14 +158,22 @@ TOOL_PROGRAMS: Final[tuple[Program, ...]] = (
     Python("openai_tools", OPENAI, environment="openai"),
     Python("langchain_tools", LANGCHAIN, environment="langchain"),
     Python("instructor_tools", INSTRUCTOR_PACKAGE, environment="instructor"),
-    Python("anthropic", "anthropic>=2.12,<3"),
+    Python("anthropic", ANTHROPIC),
     Python("pydantic_ai", "pydantic-ai-slim[anthropic,openai]>=2,<3"),
     Node("openai_tools"),
 )
 """Structured output and tools."""
+LOOP_PROGRAMS: Final[tuple[Program, ...]] = (
+    Python("openai_loop", OPENAI, environment="openai"),
+    Python("openai_agents_loop", "openai-agents>=0.24,<0.25", environment="openai_agents"),
+    Python("anthropic_loop", ANTHROPIC, environment="anthropic"),
+    Python("langchain_loop", LANGCHAIN, environment="langchain"),
+    Python("litellm_loop", LITELLM, environment="litellm"),
+)
+"""Loops of tool calls, against a scripted engine."""
 INSTRUCTOR: Final = Python("instructor", INSTRUCTOR_PACKAGE)
 """It runs against a scripted engine, which writes JSON into text."""
-EVERY_PROGRAM: Final = (*PROGRAMS, *TOOL_PROGRAMS, INSTRUCTOR)
+EVERY_PROGRAM: Final = (*PROGRAMS, *TOOL_PROGRAMS, *LOOP_PROGRAMS, INSTRUCTOR)
 
 
 def label(program: Program) -> str:

@@ -1,4 +1,4 @@
-"""Clients and a server whose engine follows a script: an answer that is late, and one that is JSON."""
+"""Clients and a server whose engine follows a script: late answers, JSON in text, and loops of tool calls."""
 
 import asyncio
 
@@ -7,6 +7,7 @@ import pytest
 from clients.programs import (
     ENVIRONMENT,
     INSTRUCTOR,
+    LOOP_PROGRAMS,
     PROGRAMS,
     RUN_SECONDS,
     NotInstalledError,
@@ -17,13 +18,14 @@ from clients.programs import (
 )
 from kvasir.frontend.generation import sse
 from runtime.frontend.harness import Frontend, running_frontend, script_for
+from runtime.frontend.tool_turns import FORMATS, looping_model
 
 COMMENTS = 3
 
 
-async def failures(program: Program, frontend: Frontend, replay: str) -> dict[str, str]:
+async def failures(program: Program, frontend: Frontend, *replays: str) -> dict[str, str]:
     try:
-        command = command_of(program, f"{frontend.url}/v1", replay)
+        command = command_of(program, f"{frontend.url}/v1", *replays)
     except NotInstalledError as missing:
         pytest.skip(str(missing))
     process = await asyncio.create_subprocess_exec(
@@ -68,3 +70,10 @@ async def test_instructor_reads_json_that_is_text() -> None:
     async with running_frontend() as frontend:
         frontend.engine.script = script_for('```json\n{"name": "web", "replicas": 3}\n```')
         assert await failures(INSTRUCTOR, frontend, "json_in_text") == {}
+
+
+@pytest.mark.parametrize("program", LOOP_PROGRAMS, ids=label)
+@pytest.mark.parametrize("name", FORMATS)
+async def test_loop_of_three_calls_reaches_the_answer(program: Program, name: str) -> None:
+    async with looping_model(name) as frontend:
+        assert await failures(program, frontend) == {}
