@@ -13,7 +13,7 @@ from kvasir.hub.generation_config import eos_token_ids, max_new_tokens, sampling
 from kvasir.hub.hub_errors import HubError, ModelNotFound
 from kvasir.hub.other_formats import explain
 from kvasir.hub.reading import read_json, read_json_if_any
-from kvasir.hub.rope_parameters import ROPE_KEYS, extended_context, override_rope
+from kvasir.hub.rope_parameters import ROPE_KEYS, extended_context, override_rope, rope_parameters
 from kvasir.hub.tokenizer_files import canonical_json, read_tokenizer_config, token_id_of, tokenizer_hash
 
 _DTYPES = ("float32", "bfloat16", "float16")
@@ -139,8 +139,10 @@ class _Config:
         plain = {name: value for name, value in overrides.items() if name not in ROPE_KEYS}
         try:
             self.values = override_rope(merged(values, plain), overrides)
+            rope_parameters(self.values)
         except HubError as error:
-            raise HubError(f"{option or file}: {error}") from None
+            place = file if ROPE_KEYS.isdisjoint(overrides) else option
+            raise HubError(f"{place}: {error}") from None
         text = self.values.get("text_config")
         self._parts = (text, self.values) if isinstance(text, dict) else (self.values,)
         self.part: Mapping[str, Any] = self._parts[0]
