@@ -75,6 +75,20 @@ class ModelFiles:
 
 
 _OWN_FILES: Final = ModelFiles()
+ARCHITECTURES: Final = {
+    "gemma": "GemmaForCausalLM",
+    "gemma2": "Gemma2ForCausalLM",
+    "gemma3_text": "Gemma3ForCausalLM",
+    "gpt2": "GPT2LMHeadModel",
+    "llama": "LlamaForCausalLM",
+    "mistral": "MistralForCausalLM",
+    "phi": "PhiForCausalLM",
+    "phi3": "Phi3ForCausalLM",
+    "qwen2": "Qwen2ForCausalLM",
+    "qwen3": "Qwen3ForCausalLM",
+    "qwen3_moe": "Qwen3MoeForCausalLM",
+}
+"""By model_type, for a config.json without `architectures`. Of Kvasir's own models: frontends have no others' names."""
 GENERATION_FILE: Final = "generation_config.json"
 
 
@@ -203,6 +217,8 @@ def _only_kv_cache(quantization: Any) -> bool:
     it: weights and activations are in groups."""
     if not quantization:
         return True
+    if isinstance(quantization, dict) and quantization.get("quant_method") == "gguf":
+        return True  # a note: transformers has made the safetensors files from a GGUF file
     return isinstance(quantization, dict) and (
         quantization.get("quant_method") == "compressed-tensors"
         and bool(quantization.get("kv_cache_scheme"))
@@ -212,6 +228,8 @@ def _only_kv_cache(quantization: Any) -> bool:
 
 def _architecture(config: _Config) -> str:
     names = config.values.get("architectures")
+    if not names and (found := ARCHITECTURES.get(str(config.get("model_type")))):
+        return found  # transformers leaves the list out of what it reads from GGUF
     if not isinstance(names, list) or not names or not isinstance(names[0], str):
         raise config.error("architectures", names, 'a list with the model\'s class, such as ["LlamaForCausalLM"]')
     return names[0]

@@ -5,9 +5,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
 from kvasir.hub.hub_errors import HubError, ModelNotFound
-from kvasir.hub.model_info import ModelInfo, load_model_info
+from kvasir.hub.model_info import ARCHITECTURES, ModelInfo, load_model_info
 
 CONFIG: dict[str, Any] = {
     "architectures": ["LlamaForCausalLM"],
@@ -261,3 +262,14 @@ def test_tokenizer_hash_changes_with_the_tokenizer_and_not_with_the_chat_templat
     changed = load_model_info(path).tokenizer_hash
     (path / "tokenizer.json").write_text('{"version": "1.0"}')
     assert len({before, changed, load_model_info(path).tokenizer_hash}) == 3
+
+
+@pytest.mark.parametrize(("model_type", "name"), list(ARCHITECTURES.items()))
+def test_missing_architectures_follow_from_the_model_type(tmp_path: Path, model_type: str, name: str) -> None:
+    assert MODEL_FOR_CAUSAL_LM_MAPPING_NAMES[model_type] == name
+    assert info(tmp_path, architectures=None, model_type=model_type).architecture == name
+
+
+def test_quantization_of_the_gguf_file_it_was_read_from_is_a_note(tmp_path: Path) -> None:
+    """Transformers leaves it in the config of the float weights that it made."""
+    info(tmp_path, quantization_config={"quant_method": "gguf", "dequantize": False})
