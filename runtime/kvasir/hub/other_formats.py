@@ -88,10 +88,12 @@ def _adapter(path: Path) -> str:
 
 
 def _gguf(path: Path, name: str) -> str:
+    source = f"{json.dumps(str(path))}, gguf_file={json.dumps(name)}"
     return (
         f"has its weights in {name}, and GGUF is not read: give the model that it was made from, or convert it "
-        f"where transformers and gguf are installed, AutoModelForCausalLM.from_pretrained({json.dumps(str(path))}, "
-        f"gguf_file={json.dumps(name)}).save_pretrained(DIR), the same with AutoTokenizer, and give DIR"
+        "where transformers, gguf and accelerate are installed, AutoModelForCausalLM.from_pretrained("
+        f"{source}, quantization_config=GgufConfig(dequantize=True)).save_pretrained(DIR) and "
+        f"AutoTokenizer.from_pretrained({source}).save_pretrained(DIR), and give DIR"
     )
 
 
