@@ -37,7 +37,7 @@ _USER: Final = {"role": "user", "content": "Hello"}
 _ASKED_USER: Final = {"role": "user", "content": _ASKED}
 _ASSISTANT: Final = {"role": "assistant", "content": _ASKED}
 _ANSWER: Final = {"role": "tool", "name": _NAME, "tool_call_id": _CALL_ID, "content": "3"}
-_TURNS: Final = ([], [_ANSWER, {"role": "assistant", "content": "It is 3."}, _USER])
+_TURNS: Final[Sequence[Sequence[Message]]] = ([], [_ANSWER, {"role": "assistant", "content": "It is 3."}, _USER])
 """What follows a call."""
 _NOT_AS_IT_IS: Final = re.compile(rf"""'{_KEY}': '{_VALUE}'|\\"{_KEY}|'text': '{_ONE}|"text": ?"{_ONE}""")
 """A dict of Python, JSON within JSON, and parts that were not read."""
@@ -151,7 +151,7 @@ class _Forms:
 
     def _is_shown(self, messages: Sequence[Message], texts: Sequence[str], asked: Any = None) -> bool:
         filled = [
-            message | {"content": asked if content is _ASKED else self.forms.content(message["role"], content)}
+            {**message, "content": asked if content is _ASKED else self.forms.content(message["role"], content)}
             if (content := message.get("content")) is not None
             else message
             for message in messages

@@ -95,7 +95,7 @@ NULLS = {
     "{% if 'x' in message.content %}x{% endif %}{{ message.content }}CALLS": "",
     "{% if 'content' in message %}{{ message.content + '' }}{% else %}CALLS{% endif %}": "absent",
 }
-HISTORY = [
+HISTORY: list[dict[str, Any]] = [
     {"role": "user", "content": "q"},
     {
         "role": "assistant",
