@@ -16,6 +16,7 @@ import pytest
 
 from kvasir.client.request_errors import InvalidRequest
 from kvasir.grammar_bounds import KEYWORDS, BadGrammar
+from kvasir.grammar_bounds.keywords import FORMATS
 from runtime.structured_output.guided import Guided
 
 SUITE = Path(__file__).parent / "json_schema_test_suite"
@@ -30,8 +31,11 @@ Group = dict[str, Any]
 
 
 def groups(draft: str) -> Iterator[tuple[str, Group]]:
+    """Yield all but those of formats that no grammar enforces: these are annotations."""
     for name, found in json.loads((SUITE / f"{draft}.json").read_text()).items():
         for group in found:
+            if isinstance(group["schema"], dict) and group["schema"].get("format", "date") not in FORMATS:
+                continue
             yield f"{name}: {group['description']}", group
 
 
