@@ -1,7 +1,8 @@
 """Outputs of models in all formats, and the parsers for them."""
 
+import json
 from collections.abc import Iterable, Sequence
-from typing import Final
+from typing import Any, Final
 
 import tokenizers
 
@@ -213,3 +214,11 @@ def calls(events: Iterable[ParsedEvent]) -> list[tuple[str, str]]:
             assert event.index == len(names) - 1
             arguments[-1] += event.text
     return list(zip(names, arguments, strict=True))
+
+
+def calls_of(name: str, text: str, **options: Any) -> list[tuple[str, Any]]:
+    """Names and values of the calls of an output that has nothing else, however it is split."""
+    events = parse(parsers(name), [text], **options)
+    assert parse(parsers(name), text, **options) == events
+    assert content(events) == ""
+    return [(function, json.loads(arguments)) for function, arguments in calls(events)]

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from kvasir.frontend.parsers.parsed import Tool
 from kvasir.frontend.parsers.streaming.emitter import MAX_HELD_CHARACTERS
-from runtime.frontend.parsers.outputs import CALL, NAMES, calls, content, parse, parsers
+from runtime.frontend.parsers.outputs import CALL, NAMES, calls, calls_of, content, parse, parsers
 
 JSON_CALLS: Final[dict[str, Callable[[str], str]]] = {
     "hermes": lambda text: f'<tool_call>\n{{"name": "f", "arguments": {text}}}\n</tool_call>',
@@ -27,16 +27,7 @@ JSON_CALLS: Final[dict[str, Callable[[str], str]]] = {
     "openai": lambda text: f"<|channel|>commentary to=f <|constrain|>json<|message|>{text}<|call|>",
 }
 """A call of f in each format with JSON, with these arguments."""
-REASONING: Final = "<|channel|>analysis<|message|>Hm <b>.<|end|>"
 LONG: Final = "x" * MAX_HELD_CHARACTERS
-
-
-def calls_of(name: str, text: str, **options: Any) -> list[tuple[str, Any]]:
-    """Names and values of the calls. The text has nothing else."""
-    events = parse(parsers(name), [text], **options)
-    assert parse(parsers(name), text, **options) == events
-    assert content(events) == ""
-    return [(function, json.loads(arguments)) for function, arguments in calls(events)]
 
 
 @pytest.mark.parametrize("name", JSON_CALLS)
@@ -127,6 +118,29 @@ def test_call_without_its_closing_marks_is_a_call(name: str) -> None:
         assert calls_of(name, whole[: whole.index("1}") + 2], is_cut=is_cut) == [("f", {"a": 1})]
 
 
+def test_string_without_its_end_leaves_the_next_call_alone() -> None:
+    torn, whole = JSON_CALLS["hermes"]('{"a": "x}'), JSON_CALLS["hermes"]('{"a": "</tool_call>"}')
+    events = parse(parsers("hermes"), [f"{torn}\nMore. {whole}"])
+    assert parse(parsers("hermes"), f"{torn}\nMore. {whole}") == events
+    assert (content(events), calls(events)) == (f"{torn}\nMore.", [("f", '{"a": "</tool_call>"}')])
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("hermes", '<tool_call>\n{name: "f", arguments: {"a": 1},}\n</tool_call></tool_call>'),
+        ("mistral", '[TOOL_CALLS] f [CALL_ID] abc123XYZ [ARGS] {"a": 1}'),
+        ("mistral", '[TOOL_CALLS]f[CALL_ID][ARGS]{"a": 1}'),
+        ("mistral", '[TOOL_CALLS][{"name": "f", "arguments": {"a": 1}},]'),
+        ("mistral", '[TOOL_CALLS][{"name": "f", "arguments": {"a": 1}}}]]'),
+        ("granite", '<|tool_call|>[{"name": "f", "arguments": {"a": 1}}, ]'),
+        ("pythonic", "[f(a=1),]]"),
+    ],
+)
+def test_marks_may_be_surplus_or_apart(name: str, text: str) -> None:
+    assert calls_of(name, text) == [("f", {"a": 1})]
+
+
 @pytest.mark.parametrize("name", NAMES)
 def test_call_of_a_function_not_offered_is_content(name: str) -> None:
     text = CALL[{"llama4_pythonic": "pythonic"}.get(name, name)]
@@ -163,84 +177,6 @@ def test_only_the_call_not_offered_is_content(name: str, text: str, is_first: bo
     assert calls(events) == [("f", "{}")]
     assert content(events) == other
 
-
-# ------------------------------------------------------------------------------------------------ XML
-
-EDIT: Final = Tool(
-    "edit", parameters={"properties": {"s": {"type": "string"}, "n": {"type": "integer"}, "t": {"type": "string"}}}
-)
-
-
-@pytest.mark.parametrize(
-    ("written", "value"),
-    [
-        ("<parameter=s>\nx\n<parameter=n>\n3\n</parameter>\n</function>\n</tool_call>", {"s": "x", "n": 3}),
-        ("<parameter=s>x<parameter=n>3</function></tool_call>", {"s": "x", "n": 3}),
-        ("<parameter=s>\nx\n</function>\n</tool_call>", {"s": "x"}),
-        ("<parameter=s>\nx\n</function>\n", {"s": "x"}),
-        ("<parameter=s>\nx\n</tool_call>", {"s": "x"}),
-        ("<parameter=n>\n3\n</function>\n</tool_call>", {"n": 3}),
-        ("<parameter=s>\nx\n</parameter>\n</tool_call>", {"s": "x"}),
-        ("<parameter=s>\nx\n</parameter>", {"s": "x"}),
-        ("<parameter=s>\nx\n</parameter>\n</function>\n</tool_call>\n</tool_call>", {"s": "x"}),
-        ("<parameter=s>\na <parameter=s> <parameter=zz> </function> b\n</parameter>\n</function>\n</tool_call>",
-         {"s": "a <parameter=s> <parameter=zz> </function> b"}),
-    ],
-)  # fmt: skip
-def test_xml_values_may_lack_their_end_mark(written: str, value: Any) -> None:
-    text = f"<tool_call>\n<function=edit>\n{written}"
-    assert calls_of("qwen3_coder", text, tools=[EDIT]) == [("edit", value)]
-    long = {**value, "t": LONG}
-    text = f"<tool_call>\n<function=edit>\n<parameter=t>\n{LONG}\n</parameter>\n{written}"
-    assert calls_of("qwen3_coder", text, tools=[EDIT]) == [("edit", long)]
-
-
-def test_xml_value_without_end_mark_ends_before_the_text() -> None:
-    call = "<tool_call>\n<function=edit>\n<parameter=s>\nx\n</function>\n</tool_call>"
-    events = parse(parsers("qwen3_coder"), [f"{call}\nDone.\n{call}"], tools=[EDIT])
-    assert content(events) == "\nDone."
-    assert [json.loads(arguments) for _, arguments in calls(events)] == [{"s": "x"}, {"s": "x"}]
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        "Write `<function=edit>` in the prompt.",
-        "Write `<function=nope>` in the prompt.",
-        "Use the <function=edit> tag to call it.",
-        "<function=edit> is the tag.",
-        "The tag is\n<function=edit>\n",
-        "`<function=edit></function>` is a call",
-        "`<tool_call><function=edit>` and `</function>`",
-        "<function=nope>\n<parameter=s>\nx\n</parameter>\n</function>",
-        "<tool_call>\n<function=edit>\n<parameter=s>\nx",
-    ],
-)
-def test_prose_with_marks_of_xml_is_content(text: str) -> None:
-    events = parse(parsers("qwen3_coder"), [text], tools=[EDIT])
-    assert parse(parsers("qwen3_coder"), text, tools=[EDIT]) == events
-    assert (content(events), calls(events)) == (text, [])
-
-
-# ------------------------------------------------------------------------------------------------ harmony
-
-
-@pytest.mark.parametrize("recipient", ["f", "functions.f"])
-@pytest.mark.parametrize(
-    "header",
-    [
-        "<|channel|>commentary to={} <|constrain|>json",
-        "<|channel|>commentary to={}",
-        "<|channel|>analysis to={} code",
-        "<|start|>assistant to={}<|channel|>commentary json",
-    ],
-)
-def test_harmony_recipient_may_lack_its_namespace(recipient: str, header: str) -> None:
-    text = header.replace("{}", recipient) + '<|message|>{"a": 1}<|call|>'
-    assert calls_of("openai", text) == [("f", {"a": 1})]
-
-
-# ------------------------------------------------------------------------------------------------ any damage
 
 DAMAGE: Final = st.sampled_from(
     [

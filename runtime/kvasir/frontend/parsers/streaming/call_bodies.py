@@ -12,6 +12,7 @@ from kvasir.frontend.parsers.streaming.reader import Cut, Malformed, Reader, Ste
 
 MAX_NAME_CHARACTERS: Final = 256
 _NAME: Final = re.compile(r"""[^\s<>{}()\[\]"'=,;｜]+""")
+_BARE_KEY: Final = re.compile(r"[^\W\d]+")
 _ARGUMENTS_KEYS: Final = ("arguments", "parameters")
 _OTHER_KEYS: Final = ("id", "type")
 """A call without arguments may have these."""
@@ -42,7 +43,7 @@ class ObjectCall:
             yield from reader.skip_space()
             if (yield from reader.accept("}")) is not None:  # the comma before it is one too many
                 break
-            key = yield from json_string(reader)
+            key = yield from _key(reader)
             yield from reader.skip_space()
             yield from reader.expect(":")
             yield from reader.skip_space()
@@ -88,8 +89,12 @@ class NamedCall:
     def read(self) -> Steps[None]:
         reader, layout = self._out.reader, self._layout
         name = yield from call_name(reader)
-        if layout.id_mark and (yield from reader.accept(layout.id_mark)):
-            yield from call_name(reader)
+        if layout.id_mark:
+            yield from reader.skip_space()
+            if (yield from reader.accept(layout.id_mark)):
+                yield from reader.skip_space()
+                if (yield from reader.follows(layout.name_end)) is None:
+                    yield from call_name(reader)
         if layout.name_end_is_optional:
             yield from reader.skip_space()
             if (yield from reader.accept(layout.name_end)) is None and (yield from reader.peek()) != "{":
@@ -171,6 +176,13 @@ def _mended(text: str) -> str:
     if state is not Scan.DONE or end < len(text) or not _encodes(mended):
         raise Malformed
     return mended
+
+
+def _key(reader: Reader) -> Steps[str]:
+    """Read a key of an object, with or without quotes."""
+    if (yield from reader.peek()) in "\"'":
+        return (yield from json_string(reader))
+    return (yield from reader.match(_BARE_KEY, MAX_NAME_CHARACTERS))
 
 
 def json_string(reader: Reader) -> Steps[str]:

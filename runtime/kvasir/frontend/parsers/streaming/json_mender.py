@@ -62,7 +62,7 @@ class JsonMender:
 
     def __init__(self, stops: Sequence[str] = ()) -> None:
         """`stops`: marks that end the value even if brackets are missing."""
-        self._stops = tuple(filter(None, stops))
+        self._stops = tuple(stop for stop in stops if stop)
         self._state = _State.VALUE
         self._closers: list[str] = []
         self._quote = '"'
@@ -91,7 +91,7 @@ class JsonMender:
         return position, "".join(self._out), state
 
     def completion(self) -> str:
-        """Return the text that makes valid JSON of what was returned so far."""
+        """Return the text that makes valid JSON of all texts returned before."""
         ending = '"' if self._state is _State.STRING else ""
         if self._state is _State.COLON or (self._state is _State.STRING and self._is_key):
             ending += ": null"
@@ -99,13 +99,16 @@ class JsonMender:
             ending = "null"
         return ending + "".join(reversed(self._closers))
 
-    # Each step returns the index behind what it has read, or None if it needs more text.
+    # Each step returns the index behind the text that was read, or None if more text is needed.
 
     def _structure(self, text: str, position: int, is_end: bool) -> int | None:
         space = _SPACE.match(text, position)
         assert space is not None  # matches any text
         if space.end() > position:
-            self._add_space(space[0])
+            if self._gap:
+                self._gap += space[0]
+            else:
+                self._out.append(space[0])
             return space.end()
         state, character = self._state, text[position]
         if state in (_State.AFTER_VALUE, _State.KEY, _State.ITEM):
@@ -134,12 +137,6 @@ class JsonMender:
         else:
             self._state = _State.FAILED
         return position + 1
-
-    def _add_space(self, space: str) -> None:
-        if self._gap:
-            self._gap += space
-        else:
-            self._out.append(space)
 
     def _next_member(self) -> _State:
         return _State.KEY if self._closers[-1] == "}" else _State.ITEM
@@ -215,6 +212,9 @@ class JsonMender:
                 self._out.append('"')
                 self._state = _State.COLON if self._is_key else _State.AFTER_VALUE
                 return position + 1
+        if character == "\n" and (stop := self._stop_at(text, position + 1, is_end)) is not False:
+            self._state = self._state if stop is None else _State.FAILED  # the quote at the end is missing
+            return None
         self._out.append(json.dumps(character)[1:-1])
         return position + 1
 

@@ -111,12 +111,14 @@ class ToolSections:
             if is_in_events:
                 self._is_behind_call = True
                 reader.record()
-            yield from self._end(layout, layout.call_closing, keeps_record=not is_in_events)
+            surplus = () if layout.body is Body.XML else ("}",)
+            yield from self._end(surplus, layout.call_closing, keeps_record=not is_in_events)
             if not is_in_events:
                 self._not_offered(layout.call_opening + reader.recorded_so_far()[start:])
             if not (yield from self._another(layout)):
                 break
-        yield from self._end(layout, self._format.closing, keeps_record=not self._is_behind_call)
+        surplus = ("}", "]") if layout.array else ()
+        yield from self._end(surplus, self._format.closing, keeps_record=not self._is_behind_call)
 
     def _not_offered(self, text: str) -> None:
         """Make content of a call."""
@@ -126,11 +128,10 @@ class ToolSections:
         else:  # the whole section is content if no other call follows
             self._emitter.stray(text)
 
-    def _end(self, layout: Layout, mark: str, *, keeps_record: bool) -> Steps[None]:
+    def _end(self, surplus: tuple[str, ...], mark: str, *, keeps_record: bool) -> Steps[None]:
         """Read surplus brackets and the mark, if they are there. They are not content, unless the call is."""
         reader = self._reader
         yield from reader.skip_space()
-        surplus = () if layout.body is Body.XML else ("}",) if mark == layout.call_closing else ("}", "]")
         while (yield from reader.accept(*surplus, mark.lstrip())):
             if not keeps_record:
                 reader.record()
@@ -180,13 +181,14 @@ class ToolSections:
         """Read what stands between two calls. Return whether another one follows."""
         reader = self._reader
         if layout.array:
-            if (yield from reader.expect(",", "]")) == "]":
-                if self._is_behind_call:
-                    reader.record()
+            if (yield from reader.expect(",", "]")) == ",":
                 yield from reader.skip_space()
-                return False
+                if (yield from reader.accept("]")) is None:
+                    return True
+            if self._is_behind_call:
+                reader.record()
             yield from reader.skip_space()
-            return True
+            return False
         if not layout.several:
             return False
         if layout.separator and (yield from reader.accept(layout.separator)):
