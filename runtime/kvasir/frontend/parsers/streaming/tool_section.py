@@ -111,7 +111,7 @@ class ToolSections:
             if is_in_events:
                 self._is_behind_call = True
                 reader.record()
-            surplus = () if layout.body is Body.XML else ("}",)
+            surplus: tuple[str, ...] = () if layout.body is Body.XML else ("}",)
             yield from self._end(surplus, layout.call_closing, keeps_record=not is_in_events)
             if not is_in_events:
                 self._not_offered(layout.call_opening + reader.recorded_so_far()[start:])
