@@ -61,7 +61,7 @@ class AnswerFile:
         """Hashes of the ids that have an answer."""
         self.failed: set[int] = set()
         """Those of them whose answer has an error status."""
-        self._outdated: set[int] = set()
+        self._outdated: Set[int] = frozenset()
         with ExitStack() as files:
             try:
                 self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
@@ -112,7 +112,7 @@ class AnswerFile:
         except BaseException:
             partial.unlink(missing_ok=True)
             raise
-        self._file, self._outdated = new, set()
+        self._file, self._outdated = new, frozenset()
 
     def _is_outdated(self, line: bytes) -> bool:
         return id_hash(_decoder.decode(line).custom_id) in self._outdated

@@ -4,6 +4,7 @@ Prompts are random token ids (the same for the same seed), or come from a file.
 """
 
 import json
+import math
 import random
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -45,29 +46,65 @@ _OPTIONAL: Final = frozenset({"max_tokens", "response_format", "structured_outpu
 """Fields of a request that a line of a file may have."""
 
 
+def _endpoint(text: str) -> str:
+    """Return the endpoint of vLLM's names for it: a path, or a backend."""
+    names = {"/v1/completions": COMPLETIONS, "/v1/chat/completions": CHAT, "openai-chat": CHAT}
+    return names.get(text, COMPLETIONS if text in ("vllm", "openai") else text)
+
+
+def _rate(text: str) -> float:
+    return math.inf if text.lower() == "inf" else float(parse_number(1e-3)(text))
+
+
 @dataclass(frozen=True)
 class Workload:
     """Number and kind of the requests."""
 
-    model: str | None = option(None, "name of the model [default: the first served name]", metavar="NAME")
-    endpoint: str = option(COMPLETIONS, "OpenAI endpoint to send requests to", choices=(COMPLETIONS, CHAT))
-    requests: int = option(100, "requests to send", parse=parse_int(1))
-    input_len: int = option(128, "random tokens per prompt; with --endpoint chat, words", parse=parse_int(1))
-    output_len: int = option(128, "max_tokens of each request", parse=parse_int(1))
+    model: str | None = option(
+        None,
+        "name of the model [default: the first served name]",
+        metavar="NAME",
+        aliases=("--served-model-name",),
+    )
+    endpoint: str = option(
+        COMPLETIONS,
+        "OpenAI endpoint to send requests to",
+        choices=(COMPLETIONS, CHAT),
+        parse=_endpoint,
+        aliases=("--backend",),
+    )
+    requests: int = option(100, "requests to send", parse=parse_int(1), aliases=("--num-prompts",))
+    input_len: int = option(
+        128,
+        "random tokens per prompt; with --endpoint chat, words",
+        parse=parse_int(1),
+        aliases=("--random-input-len",),
+    )
+    output_len: int = option(
+        128, "max_tokens of each request", parse=parse_int(1), aliases=("--random-output-len",)
+    )
     range_ratio: float = option(
         0.0,
         "draw both lengths evenly from their value ± this share of it",
         parse=parse_number(0, 1),
         metavar="SHARE",
+        aliases=("--random-range-ratio",),
     )
-    prefix_len: int = option(0, "additional tokens (words) that all prompts begin with", parse=parse_int(0))
+    prefix_len: int = option(
+        0,
+        "additional tokens (words) that all prompts begin with",
+        parse=parse_int(0),
+        aliases=("--random-prefix-len",),
+    )
     vocab_low: int = option(100, "lowest random token id", parse=parse_int(0))
     vocab_high: int = option(1000, "random token ids are below this", parse=parse_int(1))
     prompts: str | None = option(
         None,
         "read prompts from this file, one per line; in a .jsonl file, each line is an object with prompt (text or "
-        "token ids) or messages, and optionally max_tokens, response_format or structured_outputs",
+        "token ids) or messages, and optionally max_tokens, response_format or structured_outputs; a .json file is "
+        "in ShareGPT's format, and its first message of each conversation is sent",
         metavar="FILE",
+        aliases=("--dataset-path",),
     )
     temperature: float = option(0.0, "temperature of every request", parse=parse_number(0))
     ignore_eos: bool = option(
@@ -97,13 +134,15 @@ class Pace:
         None,
         f"maximum concurrent requests [default: {CONCURRENCY}; unlimited with --request-rate]",
         parse=parse_int(1),
+        aliases=("--max-concurrency",),
     )
     request_rate: float | None = option(
         None,
-        "requests per second, sent at Poisson times, instead of each after an answer",
-        parse=parse_number(1e-3),
+        "requests per second, sent at Poisson times, instead of each after an answer; inf: all at once",
+        parse=_rate,
+        metavar="N",
     )
-    warmup: int = option(1, "requests before the measurement", parse=parse_int(0))
+    warmup: int = option(1, "requests before the measurement", parse=parse_int(0), aliases=("--num-warmups",))
     timeout: float = option(600.0, "maximum time of a request", parse=parse_duration, metavar="TIME")
     new_connections: bool = option(
         False, "open a new connection for each request, for servers that close connections after an answer"
@@ -179,13 +218,26 @@ def _from_file(workload: Workload) -> Iterator[dict[str, Any]]:
         raise ConfigError(f"--prompts {path}: {getattr(error, 'strerror', None) or error}") from error
     if not lines:
         raise ConfigError(f"--prompts {path}: there is no prompt in it")
-    if path.suffix == ".jsonl":
+    if path.suffix == ".json":
+        asked = _sharegpt(path, "\n".join(lines))
+    elif path.suffix == ".jsonl":
         asked = [_entry(f"--prompts {path}, line {number}", line) for number, line in enumerate(lines, 1)]
     else:
         asked = [{"prompt": line} for line in lines]
     if workload.endpoint == CHAT:
         asked = [_as_chat(entry) for entry in asked]
     return _endless([{"max_tokens": workload.output_len, **entry} for entry in asked])
+
+
+def _sharegpt(path: Path, text: str) -> list[dict[str, Any]]:
+    try:
+        entries = json.loads(text)
+        found = [{"prompt": str(entry["conversations"][0]["value"])} for entry in entries if entry["conversations"]]
+    except (ValueError, LookupError, TypeError):
+        found = []
+    if not found:
+        raise ConfigError(f"--prompts {path}: give a list of objects with conversations, as ShareGPT has it")
+    return found
 
 
 def _endless(entries: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:

@@ -10,7 +10,7 @@ from kvasir.benchmark.figures import Figures, check_json, load_figures, load_lin
 from kvasir.benchmark.workload import OfflineWorkload, Pace, Workload
 from kvasir.cli import serve as serve_command
 from kvasir.cli.api_client import URL_HELP, add_api_key, base_url, check_text, default_url
-from kvasir.config.options import OptionParser, add_options, from_args
+from kvasir.config.options import ConfigError, OptionParser, add_options, from_args
 from kvasir.config.parsers import argument_type, parse_int
 from kvasir.config.settings import (
     CacheConfig,
@@ -24,6 +24,7 @@ from kvasir.config.tls_settings import TlsConfig
 from kvasir.config.variables import unknown_variables
 from kvasir.executor.torchrun.launched_rank import shows_results
 from kvasir.observability.progress import progress_bar
+from kvasir_contract.endpoints import HTTP_PORT
 from kvasir_contract.logs import setup_logging
 from kvasir_contract.units import parse_duration
 
@@ -71,6 +72,20 @@ def _add_serve(commands: "Commands") -> None:
     )
     parser.set_defaults(measure=_serve)
     parser.add_argument("url", metavar="URL", nargs="?", default=default_url(), help=URL_HELP)
+    parser.add_argument("--base-url", metavar="URL", help="the same")
+    parser.add_argument("--host", metavar="HOST", help="host of the server, instead of URL")
+    parser.add_argument(
+        "--port",
+        type=argument_type(parse_int(1, 65535)),
+        default=HTTP_PORT,
+        metavar="N",
+        help="its port, with --host",
+    )
+    parser.add_argument(
+        "--dataset-name",
+        choices=("random", "sharegpt", "custom"),
+        help="kind of the prompts: random, or those of --prompts",
+    )
     add_options(parser, Workload, "requests")
     add_options(parser, Pace, "pace")
     add_api_key(parser)
@@ -84,7 +99,9 @@ def _serve(args: argparse.Namespace) -> int:
 
     check_text(args)
     workload, pace = from_args(Workload, args, environ={}), from_args(Pace, args, environ={})
-    url = base_url(args.url)
+    if args.dataset_name not in (None, "random") and workload.prompts is None:
+        raise ConfigError(f"--dataset-name {args.dataset_name} needs a file: give --prompts FILE")
+    url = base_url(args.base_url or (f"{args.host}:{args.port}" if args.host else args.url))
     with progress_bar("requests") as progress, asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         measured = runner.run(measure(url, args.api_key, workload, pace, progress))
     if measured.interrupted and not measured.outcomes:
@@ -116,6 +133,7 @@ def _add_throughput(commands: "Commands") -> None:
     parser.set_defaults(measure=_throughput)
     parser.add_argument(
         "--requests",
+        "--num-prompts",
         type=argument_type(parse_int(1)),
         default=64,
         metavar="N",
@@ -149,7 +167,9 @@ def _add_latency(commands: "Commands") -> None:
     parser.add_argument(
         "--batch-size", type=number, default=1, metavar="N", help="requests in a batch [default: 1]"
     )
-    parser.add_argument("--iterations", type=number, default=10, metavar="N", help="batches to time [default: 10]")
+    parser.add_argument(
+        "--iterations", "--num-iters", type=number, default=10, metavar="N", help="batches to time [default: 10]"
+    )
     _add_engine(parser)
 
 
@@ -232,7 +252,9 @@ def _warn(args: argparse.Namespace) -> None:
 
 
 def _add_json(parser: OptionParser) -> None:
-    parser.add_argument("--json", metavar="FILE", help="also write the figures to this file")
+    parser.add_argument(
+        "--json", "--output-json", "--result-filename", metavar="FILE", help="also write the figures to this file"
+    )
 
 
 def _show(figures: Figures, lines: list[str], file: str | None) -> None:

@@ -117,13 +117,14 @@ def option(
     many: bool = False,
     never_blank: bool = False,
     short: str | None = None,
+    aliases: Sequence[str] = (),
 ) -> Any:
     """A dataclass field that is also a command-line option.
 
     `many` takes one or more values (comma-separated in the environment) into a tuple. A field whose default is a
     bool becomes a pair of flags, --x and --no-x; with another default, one that is parsed by parse_bool. With
     `never_blank` an environment variable that is set and empty is rejected; otherwise it counts as unset. `short`
-    is a second, shorter flag.
+    is a second, shorter flag; `aliases` are flags of other programs with the same meaning.
     """
     return dataclasses.field(
         default=default,
@@ -135,6 +136,7 @@ def option(
             "many": many,
             "never_blank": never_blank,
             "short": short,
+            "aliases": aliases,
         },
     )
 
@@ -169,6 +171,8 @@ def add_options(
         group.add_argument(
             *([meta["short"]] if meta["short"] else []),
             flag,
+            *meta["aliases"],
+            dest=field.name,
             default=None,
             type=argument_type(meta["parse"]),
             choices=meta["choices"],

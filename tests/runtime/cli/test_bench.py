@@ -174,3 +174,31 @@ def test_what_cannot_be_measured_is_told_in_words(
     captured = capfd.readouterr()
     assert message in captured.err
     assert "Traceback" not in captured.err
+
+
+def test_options_of_vllm_bench_serve_are_aliases(server: FakeServer, tmp_path: Path) -> None:
+    conversations = [{"conversations": [{"from": "human", "value": f"q{number}"}]} for number in range(2)]
+    (tmp_path / "sharegpt.json").write_text(json.dumps(conversations, indent=1))
+    host, port = server.address.split(":")
+    vllm = ["--backend", "vllm", "--host", host, "--port", port, "--endpoint", "/v1/completions"]
+    data = ["--dataset-name", "sharegpt", "--dataset-path", str(tmp_path / "sharegpt.json")]
+    rate = ["--num-prompts", "4", "--request-rate", "inf", "--max-concurrency", "2", "--num-warmups", "0"]
+    assert main.main(["bench", "serve", *vllm, *data, *rate, "--random-output-len", "5"]) == 0
+    assert sorted(body["prompt"] for body in server.bodies) == ["q0", "q0", "q1", "q1"]
+    assert {body["max_tokens"] for body in server.bodies} == {5}
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--dataset-name", "sharegpt"], "--dataset-name sharegpt needs a file: give --prompts FILE"),
+        (["--dataset-path", "FOLDER/other.json"], "give a list of objects with conversations"),
+    ],
+)
+def test_a_data_set_that_cannot_be_used_is_named(
+    options: list[str], message: str, server: FakeServer, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "other.json").write_text('[{"text": 1}]')
+    words = [word.replace("FOLDER", str(tmp_path)) for word in options]
+    assert main.main(["bench", "serve", server.address, *words]) == 2
+    assert message in capfd.readouterr().err
