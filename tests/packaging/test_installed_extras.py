@@ -34,7 +34,7 @@ def install(wheel: Path, tmp_path: Path) -> Install:
         (site,) = (tmp_path / "venv").glob("lib/python*/site-packages")
         with zipfile.ZipFile(wheel) as archive:
             archive.extractall(site)
-        for found in _closure(next(Distribution.discover(name=DISTRIBUTION, path=[str(site)])), set(extras)):
+        for found in _closure(next(iter(Distribution.discover(name=DISTRIBUTION, path=[str(site)]))), set(extras)):
             _link(found, site)
         return tmp_path / "venv" / "bin" / "python"
 

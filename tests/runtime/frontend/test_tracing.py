@@ -191,13 +191,14 @@ def test_an_endpoint_that_is_not_a_url_is_rejected(endpoint: str) -> None:
 
 def test_a_missing_package_is_named_with_the_command_that_installs_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "opentelemetry.sdk.trace", None)
-    with pytest.raises(ConfigError, match=r"--otlp-traces-endpoint needs packages .*pip install 'kvasir\[otel\]'"):
+    command = r"pip install 'kvasir-serve\[otel\]'"
+    with pytest.raises(ConfigError, match=f"--otlp-traces-endpoint needs packages .*{command}"):
         Tracing("http://127.0.0.1:4318")
 
 
 def test_a_missing_package_of_grpc_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "opentelemetry.exporter.otlp.proto.grpc.trace_exporter", None)
-    with pytest.raises(ConfigError, match=r"opentelemetry-exporter-otlp-proto-grpc', or use the HTTP port"):
+    with pytest.raises(ConfigError, match=r"opentelemetry-exporter-otlp-proto-grpc, or use the HTTP port"):
         Tracing("http://127.0.0.1:4317")
 
 

@@ -83,4 +83,4 @@ def test_wrong_settings_of_a_manifest_are_found_early(
     given = service("a", resourceName="", **engine)
     given = replace(given, frontend=replace(given.frontend, extra_args=arguments))
     with ExitStack() as stack, pytest.raises(ConfigError, match=f"^InferenceService {message}"):
-        prepare_services(stack, Manifest([given], {}), "127.0.0.1", 0)
+        prepare_services(stack, Manifest([given]), "127.0.0.1", 0)
