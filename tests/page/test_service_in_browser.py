@@ -64,10 +64,11 @@ async def test_page_notices_that_the_server_is_gone(browser: Browser) -> None:
 
 async def test_hidden_page_asks_nothing(browser: Browser) -> None:
     async with running_frontend() as frontend, opened(browser, frontend.url) as tab:
+        await tab.page.clock.install()
+        await tab.page.reload()
         await tab.is_ready()
         show = "hidden => { Object.defineProperty(document, 'hidden', {value: hidden, configurable: true}); "
         show += "document.dispatchEvent(new Event('visibilitychange')) }"
-        await tab.page.clock.install()
         await tab.page.evaluate(show, True)
         tab.requests.clear()
         await tab.page.clock.run_for(60_000)
