@@ -4,10 +4,14 @@ Usage: python3 requirements.py PYPROJECT EXTRA… The output includes the packag
 list of dependencies, and a layer is rebuilt only if its own lines change. Standard library only.
 """
 
+import re
 import sys
 import tomllib
 from collections.abc import Sequence
 from pathlib import Path
+
+PINNED = {"torch": "2.11.0"}
+"""The version that was measured on a GPU. Later ones also need a newer driver."""
 
 
 def requirements(pyproject: Path, wanted: Sequence[str]) -> list[str]:
@@ -16,7 +20,13 @@ def requirements(pyproject: Path, wanted: Sequence[str]) -> list[str]:
     for extra in wanted:
         if extra not in extras:
             raise SystemExit(f"{pyproject} has no extra {extra!r}; it has {', '.join(sorted(extras))}")
-    return sorted(project["dependencies"] + [line for extra in wanted for line in extras[extra]])
+    lines = project["dependencies"] + [line for extra in wanted for line in extras[extra]]
+    return sorted(pinned(line) for line in lines)
+
+
+def pinned(line: str) -> str:
+    name = re.split(r"[^A-Za-z0-9_.-]", line, maxsplit=1)[0]
+    return f"{name}=={PINNED[name]}" if name in PINNED else line
 
 
 if __name__ == "__main__":

@@ -34,7 +34,8 @@ def distribution(requirement: str) -> str:
 @pytest.mark.parametrize("image", IMAGES)
 def test_an_image_gets_the_requirements_of_its_extra(image: str) -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    assert set(requirements(image)) == {*project["dependencies"], *project["optional-dependencies"][image]}
+    lines = [*project["dependencies"], *project["optional-dependencies"][image]]
+    assert set(requirements(image)) == {"torch==2.11.0" if line.startswith("torch>") else line for line in lines}
 
 
 def test_the_frontend_image_can_send_traces() -> None:

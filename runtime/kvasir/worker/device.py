@@ -33,12 +33,12 @@ def device_facts_of_workers(config: DeviceConfig) -> DeviceFacts:
     return _chosen(config, _ask_child)
 
 
-def gpu_facts() -> DeviceFacts | None:
-    """Return the GPU that torch uses by default; None without any. Creates a CUDA context."""
+def gpu_facts() -> DeviceFacts | str:
+    """Return the GPU that torch uses by default, or why it can use none. Creates a CUDA context."""
     import torch
 
     if not torch.cuda.is_available():
-        return None
+        return _why_unavailable()
     properties = torch.cuda.get_device_properties(torch.cuda.current_device())
     return DeviceFacts(
         kind="cuda",
@@ -51,12 +51,26 @@ def gpu_facts() -> DeviceFacts | None:
     )
 
 
-def _chosen(config: DeviceConfig, search: Callable[[], DeviceFacts | None]) -> DeviceFacts:
-    gpu = None if config.device == "cpu" else search()
-    if gpu is not None:
+def _why_unavailable() -> str:
+    """Return torch's reason, such as a driver that is too old, without its advice."""
+    import torch
+
+    try:
+        torch.cuda.init()  # type: ignore[no-untyped-call]
+    except (RuntimeError, AssertionError) as error:
+        return " ".join(str(error).split()).partition(" Please ")[0].rstrip(".")
+    return "it counts 0 devices"
+
+
+def _chosen(config: DeviceConfig, search: Callable[[], DeviceFacts | str]) -> DeviceFacts:
+    gpu = "" if config.device == "cpu" else search()
+    if isinstance(gpu, DeviceFacts):
         return gpu
     if config.device == "cuda":
-        raise ConfigError("--device cuda: torch finds no usable CUDA device here; choose --device cpu, or auto")
+        raise ConfigError(
+            f"--device cuda: torch can use no GPU here: {gpu}; install a driver for this torch's CUDA version, or "
+            'choose --device cpu (in a cluster, engine.resourceName "")'
+        )
     return DeviceFacts(
         kind="cpu",
         name=cpu_name(),
@@ -67,9 +81,9 @@ def _chosen(config: DeviceConfig, search: Callable[[], DeviceFacts | None]) -> D
     )
 
 
-def _ask_child() -> DeviceFacts | None:
+def _ask_child() -> DeviceFacts | str:
     if not any(driver.exists() for driver in _DRIVERS):
-        return None
+        return f"none of {', '.join(map(str, _DRIVERS))} exists, so no GPU driver is visible"
     child = subprocess.run(
         [sys.executable, "-m", "kvasir.worker.device"], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE
     )
@@ -78,8 +92,8 @@ def _ask_child() -> DeviceFacts | None:
             f"the process that searches for a GPU ended with exit code {child.returncode}: see its output above, "
             "or choose --device cpu"
         )
-    facts: DeviceFacts | None = msgspec.json.decode(child.stdout, type=DeviceFacts | None)
-    return facts
+    found: DeviceFacts | str = msgspec.json.decode(child.stdout, type=DeviceFacts | str)
+    return found
 
 
 if __name__ == "__main__":
