@@ -30,6 +30,8 @@ SPREAD = {
     "whenUnsatisfiable": "DoNotSchedule",
 }
 GPU = "example.com/gpu"
+SMALL: Spec = {"resources": {"requests": {"cpu": "50m", "memory": "64Mi"}}}
+"""A GPU engine requests more than these nodes have."""
 
 
 @pytest.fixture(scope="module")
@@ -149,7 +151,7 @@ def test_ranks_without_a_free_gpu_are_named_and_the_others_start(
     with gpus(restricted.cluster, 4):
         restricted.apply(idle_pod("taken", image_of_frontends(restricted.cluster), {GPU: "2"}))
         restricted.wait("pod/taken", "condition=PodScheduled")
-        restricted.apply(service(engine={"dataParallelSize": 4, "resourceName": GPU}))
+        restricted.apply(service(engine={"dataParallelSize": 4, "resourceName": GPU, "pod": SMALL}))
 
         def named(seen: Mapping[str, Object]) -> bool:
             ranks = seen["wrong"].get("status", {}).get("engines", {}).get("ranks", ())
@@ -193,6 +195,15 @@ def test_an_injected_container_that_crashes_is_named(restricted: Namespace) -> N
         return "container setup, which was added to the pod, ended with exit code 3 (no route)" in message
 
     restricted.until("kvs/wrong", named)
+
+
+def test_engines_are_placed_on_nodes_that_are_reserved_for_gpus(restricted: Namespace) -> None:
+    with gpus(restricted.cluster, 1) as node:
+        with tainted(restricted.cluster, node, f"{GPU}=present:NoSchedule"):
+            restricted.apply(service(engine={"resourceName": GPU, "pod": SMALL}))
+            restricted.wait("pod/wrong-engine-0", "condition=PodScheduled")
+            pod = restricted.get("pod/wrong-engine-0")
+    assert (pod["spec"]["nodeName"], pod["status"]["qosClass"]) == (node, "Burstable")
 
 
 def test_a_foreign_object_with_a_childs_name_is_left_alone(restricted: Namespace) -> None:

@@ -7,10 +7,11 @@ from collections.abc import Sequence
 from typing import Final
 
 from kvasir_contract.endpoints import HTTP_PORT, KV_HAND_OVER_PORT, LINK_PORT, MASTER_PORT, OPS_PORT
+from kvasir_operator.pod_spec import Json
 from kvasir_operator.resources.engine_stateful_set import hands_kv_over
 from kvasir_operator.resources.names import Component, Object, metadata, selector_labels, workload_name
 from kvasir_operator.resources.release import Release
-from kvasir_operator.spec import InferenceService, Json
+from kvasir_operator.spec import InferenceService
 
 _NAMESPACE_LABEL: Final = "kubernetes.io/metadata.name"
 """Set by Kubernetes on every namespace."""

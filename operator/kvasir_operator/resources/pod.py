@@ -8,8 +8,9 @@ from typing import Any, Final
 from kvasir_contract import environment
 from kvasir_contract.endpoints import OPS_PORT_NAME, ProbeTiming
 from kvasir_contract.failure import TERMINATION_MESSAGE_PATH, TERMINATION_MESSAGE_VARIABLE
+from kvasir_operator.pod_spec import PodSpec
 from kvasir_operator.resources.names import LINK_KEYS_ANNOTATION, Component, Object, labels, selector_labels
-from kvasir_operator.spec import InferenceService, PodSpec
+from kvasir_operator.spec import InferenceService
 
 LOST_NODE_SECONDS: Final = 30
 """How long a pod stays bound to a lost node. Other pods have taken over its work by then."""
@@ -207,13 +208,15 @@ def _tolerations(pod: PodSpec, device: str) -> list[Object]:
     Ours are for a lost node, and for nodes that are reserved for pods with the device.
     """
     theirs = [dict(toleration) for toleration in pod.tolerations]
-    lost = [
+    lost: list[Object] = [
         {"key": key, "operator": "Exists", "effect": "NoExecute", "tolerationSeconds": LOST_NODE_SECONDS}
         for key in _LOST_NODE_TAINTS
     ]
     # Nodes with parts of GPUs, such as nvidia.com/mig-1g.10gb, have the taint of whole ones.
     keys = [device, *([_NVIDIA_TAINT] if device.startswith(_NVIDIA) else [])] if device else []
-    reserved = [{"key": key, "operator": "Exists", "effect": "NoSchedule"} for key in dict.fromkeys(keys)]
+    reserved: list[Object] = [
+        {"key": key, "operator": "Exists", "effect": "NoSchedule"} for key in dict.fromkeys(keys)
+    ]
     ours = [ours for ours in (*lost, *reserved) if not any(_is_about(toleration, ours) for toleration in theirs)]
     return [*ours, *theirs]
 

@@ -15,10 +15,11 @@ from kvasir.local.supervision.process_spec import ProcessSpec
 from kvasir_contract import environment
 from kvasir_contract.endpoints import ProbeTiming
 from kvasir_contract.failure import TERMINATION_MESSAGE_VARIABLE
+from kvasir_operator.pod_spec import PodSpec
 from kvasir_operator.resources.engine_stateful_set import engine_template
 from kvasir_operator.resources.frontend_deployment import frontend_template
 from kvasir_operator.resources.release import Release
-from kvasir_operator.spec import InferenceService, PodSpec
+from kvasir_operator.spec import InferenceService
 
 Secrets = Mapping[str, Mapping[str, str]]
 """Values by key, by the Secret's name."""

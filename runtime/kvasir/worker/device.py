@@ -56,7 +56,7 @@ def _why_unavailable() -> str:
     import torch
 
     try:
-        torch.cuda.init()  # type: ignore[no-untyped-call]
+        torch.cuda.init()
     except (RuntimeError, AssertionError) as error:
         return " ".join(str(error).split()).partition(" Please ")[0].rstrip(".")
     return "it counts 0 devices"

@@ -13,7 +13,7 @@ from kvasir_operator.spec import InferenceService, parse_service
 
 SCHEMA = CRDSchema.of_crd()
 RELEASE = Release(frontend_image="frontend:1", engine_image="engine:1", version="1.0.0")
-CPU = {"resourceName": ""}
+CPU: dict[str, Any] = {"resourceName": ""}
 
 
 def service(**spec: Any) -> InferenceService:
