@@ -198,11 +198,10 @@ def test_an_injected_container_that_crashes_is_named(restricted: Namespace) -> N
 
 
 def test_engines_are_placed_on_nodes_that_are_reserved_for_gpus(restricted: Namespace) -> None:
-    with gpus(restricted.cluster, 1) as node:
-        with tainted(restricted.cluster, node, f"{GPU}=present:NoSchedule"):
-            restricted.apply(service(engine={"resourceName": GPU, "pod": SMALL}))
-            restricted.wait("pod/wrong-engine-0", "condition=PodScheduled")
-            pod = restricted.get("pod/wrong-engine-0")
+    with gpus(restricted.cluster, 1) as node, tainted(restricted.cluster, node, f"{GPU}=present:NoSchedule"):
+        restricted.apply(service(engine={"resourceName": GPU, "pod": SMALL}))
+        restricted.wait("pod/wrong-engine-0", "condition=PodScheduled")
+        pod = restricted.get("pod/wrong-engine-0")
     assert (pod["spec"]["nodeName"], pod["status"]["qosClass"]) == (node, "Burstable")
 
 

@@ -1,4 +1,4 @@
-"""Real weights are served as they are: tokens equal those of transformers, and chats, calls and schemas end in order."""
+"""Real weights are served as they are: tokens equal those of transformers; chats, calls and schemas end well."""
 
 import json
 from collections.abc import Iterator

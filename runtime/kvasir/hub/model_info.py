@@ -88,7 +88,7 @@ ARCHITECTURES: Final = {
     "qwen3": "Qwen3ForCausalLM",
     "qwen3_moe": "Qwen3MoeForCausalLM",
 }
-"""By model_type, for a config.json without `architectures`. Of Kvasir's own models: frontends have no others' names."""
+"""By model_type, for a config.json without `architectures`. Of Kvasir's own models only."""
 GENERATION_FILE: Final = "generation_config.json"
 
 
