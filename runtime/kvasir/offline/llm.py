@@ -1,6 +1,7 @@
 """`LLM`: generates text with a model in this process."""
 
 import itertools
+import os
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -35,7 +36,7 @@ class LLM:
     worker processes (`tensor_parallel_size=2`), they end with the thread that created the LLM.
     """
 
-    def __init__(self, model: str, **engine_options: Any) -> None:
+    def __init__(self, model: str | os.PathLike[str], **engine_options: Any) -> None:
         """`model`: hf://org/name[@revision], a directory, or demo://. `engine_options`: those of `kvasir engine`
         for device, KV cache, scheduler and workers, with underscores, for example `max_model_len=4096`, and vLLM's.
 

@@ -1,5 +1,6 @@
 """`LLMEngine`: a model in this process for programs that make its steps themselves. `LLM` and `AsyncLLM` use it."""
 
+import os
 import random
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -38,10 +39,12 @@ class _Running:
 class LLMEngine:
     """One model in this process. Use it in one thread at a time."""
 
-    def __init__(self, model: str, **engine_options: Any) -> None:
+    def __init__(self, model: str | os.PathLike[str], **engine_options: Any) -> None:
         """The arguments and errors are those of `LLM`."""
+        if not isinstance(model, str | os.PathLike):
+            raise TypeError(f"model is of type {type(model).__name__}: give the name of a model, or its directory")
         with python_names():
-            self._start(model, engine_options)
+            self._start(os.fspath(model), engine_options)
 
     def _start(self, model: str, engine_options: Mapping[str, Any]) -> None:
         options = read_options(model, engine_options)

@@ -180,6 +180,8 @@ def for_each(asked: SamplingParams | Sequence[SamplingParams] | None, count: int
         asked = SamplingParams()
     if isinstance(asked, SamplingParams):
         return [asked] * count
+    if not (isinstance(asked, Sequence) and all(isinstance(each, SamplingParams) for each in asked)):
+        raise TypeError(f"sampling_params is of type {type(asked).__name__}: give SamplingParams, or a list")
     if len(asked) != count:
         raise ValueError(f"{len(asked)} sampling_params for {count} prompts: give one for all, or one for each")
     return asked

@@ -4,11 +4,13 @@ import io
 import math
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from kvasir import LLM, BeamSearchParams, SamplingParams, StructuredOutputsParams
+from kvasir.config.options import ConfigError
 from kvasir.offline.sampling_params import _NOT_YET
 
 CONTEXT = 64
@@ -230,3 +232,22 @@ def test_a_terminal_shows_how_far_the_start_is(terminal: type, monkeypatch: pyte
     shown = ["fetching demo://", "importing torch", "loading weights", "warming up"]
     is_terminal = terminal is _Terminal
     assert [part in screen.getvalue() for part in shown] == [is_terminal] * 4
+
+
+@pytest.mark.parametrize("given", [None, 5, ["demo://"]])
+def test_a_model_of_a_wrong_type_is_named(given: Any) -> None:
+    with pytest.raises(TypeError, match=r"^model is of type"):
+        LLM(given)
+
+
+def test_a_model_may_be_a_path(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=str(tmp_path)):
+        LLM(tmp_path)
+
+
+@pytest.mark.parametrize("given", [{"temperature": 0}, [{"temperature": 0}], "hot", 5])
+def test_parameters_of_a_wrong_type_are_named(llm: LLM, given: Any) -> None:
+    with pytest.raises(TypeError, match=r"^sampling_params is of type .*give SamplingParams"):
+        llm.generate("Kvasir", given)
+    with pytest.raises(TypeError, match=r"^sampling_params is of type .*give SamplingParams"):
+        llm.chat(ASKED, given)
