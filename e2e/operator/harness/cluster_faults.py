@@ -161,7 +161,16 @@ async def set_node(world: World, name: str, ready: str) -> None:
 
 
 async def cordon(world: World, name: str, cordoned: bool = True) -> None:
-    body = {"spec": {"unschedulable": cordoned}}
+    await _patch_node(world, name, {"unschedulable": cordoned})
+
+
+async def taint(world: World, name: str, key: str) -> None:
+    """Taint a node without a cordon, as an autoscaler does before it removes the node."""
+    await _patch_node(world, name, {"taints": [{"key": key, "effect": "NoSchedule"}]})
+
+
+async def _patch_node(world: World, name: str, spec: Object) -> None:
+    body = {"spec": spec}
     content = "application/merge-patch+json"
     await world.cluster._request("PATCH", NODE.path(None, name), {"fieldManager": "somebody"}, body, content)
 

@@ -5,7 +5,7 @@ from typing import Final
 
 import pytest
 
-from e2e.operator.harness.cluster_faults import cordon, node
+from e2e.operator.harness.cluster_faults import cordon, node, taint
 from e2e.operator.harness.engine_pods import there
 from e2e.operator.harness.in_process import InProcess
 from e2e.operator.harness.kubelet import kubelet
@@ -114,7 +114,8 @@ async def test_a_cordon_that_is_lifted_ends_the_surge(world: World) -> None:
         assert (await world.stateful_set())["spec"]["replicas"] == 1
 
 
-async def test_an_operator_process_moves_ranks_off_a_cordoned_node(world: World) -> None:
+@pytest.mark.parametrize("how", ["cordon", "karpenter.sh/disrupted"])
+async def test_an_operator_process_moves_ranks_off_a_drained_node(world: World, how: str) -> None:
     """It watches the nodes, so no other trigger is needed."""
     async with node(world, "old") as old, node(world, "new") as new:
         options = ("--namespaces", "", "--lease-namespace", world.namespace)
@@ -123,7 +124,7 @@ async def test_an_operator_process_moves_ranks_off_a_cordoned_node(world: World)
             await world.create()
             async with kubelet(world, old):
                 await world.eventually(lambda: moved(world, old, {"demo-engine-0"}))
-            await cordon(world, old)
+            await (cordon(world, old) if how == "cordon" else taint(world, old, how))
             async with kubelet(world, new):
                 await world.eventually(lambda: moved(world, new, {"demo-engine-0"}))
 

@@ -2,7 +2,7 @@
 
 from typing import Final
 
-from e2e.operator.harness.cluster_faults import QUOTA, set_quota
+from e2e.operator.harness.cluster_faults import QUOTA, set_quota, write_event
 from e2e.operator.harness.engine_pods import (
     new_template,
     only,
@@ -85,6 +85,23 @@ async def test_a_surge_without_room_ends_after_a_while(world: World) -> None:
         assert len(await remaining(world, old)) == 2  # maxUnavailable is 1
         async with kubelet(world):
             await operator.until(lambda: rolled(world, old, 3), after=2)
+
+
+async def test_a_surge_waits_for_a_node_that_is_being_added(world: World) -> None:
+    async with world.in_process() as operator:
+        old = await serving(world, operator, ranks=1)
+        await new_template(world, operator)
+        await operator.until(lambda: there(world, "demo-engine-1"))
+        surge = await world.pod("demo-engine-1")
+        await world.set_pod(surge, unschedulable(NO_ROOM, stamp(operator)))
+        await write_event(world, surge, "TriggeredScaleUp", "pod triggered scale-up: [{pool 0->1}]")
+        for _ in range(4):
+            await operator.reconcile(after=SURGE_PATIENCE)
+        assert len(await remaining(world, old)) == 1
+        ranks = (await world.status())["engines"]["ranks"]
+        assert "pool 0->1" in ranks[1]["message"]
+        async with kubelet(world):
+            await operator.until(lambda: rolled(world, old, 1), after=2)
 
 
 async def test_a_quota_on_pods_does_not_stop_a_roll_out(world: World) -> None:
