@@ -10,7 +10,7 @@ from kvasir.engine.kv.kv_manager import KVManager
 from kvasir.engine.scheduling.engine_request import EngineRequest
 from kvasir.engine.scheduling.scheduler import Scheduler
 from kvasir.engine.scheduling.token_budget import TokenBudget
-from kvasir.layers.kv import BlockShape, FullAttention, KVCacheConfig, KVGroup, SlidingWindow
+from kvasir.layers.kv import BlockShape, FullAttention, KVCacheConfig, KVGroup, KVSpec, SlidingWindow
 from kvasir.link.protocol import AddRequest
 from kvasir.params import SamplingParams
 from kvasir.tokens import packed
@@ -22,7 +22,7 @@ LENGTH = 4096
 
 def schedule_ms(burst: int, windows: int) -> float:
     """Return the milliseconds for a burst, with a group of full attention and `windows` groups of windows."""
-    specs = [FullAttention(BLOCK), *(SlidingWindow(BLOCK, 512) for _ in range(windows))]
+    specs: list[KVSpec] = [FullAttention(BLOCK), *(SlidingWindow(BLOCK, 512) for _ in range(windows))]
     groups = tuple(KVGroup(spec, (layer,)) for layer, spec in enumerate(specs))
     blocks = KVManager(KVCacheConfig(groups, 200_000), prefix_caching=True, longest_chunk=PROMPT)
     tokens = burst * PROMPT

@@ -2,12 +2,12 @@
 
 import os
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 from safetensors.numpy import save_file
 
-from kvasir.hub import weights_identity as module
 from kvasir.hub.hub_errors import HubError
 from kvasir.hub.weights_identity import SAMPLE_BYTES, SAMPLES, weights_identity
 
@@ -35,7 +35,7 @@ def test_identity_is_of_the_content_alone(tmp_path: Path) -> None:
     [{"seed": 1}, {"scale": 1.0000002}, {"name": "v"}, {"more": 4}],
     ids=["other", "scaled", "name", "size"],
 )
-def test_identity_changes_with_the_weights(tmp_path: Path, change: dict[str, int]) -> None:
+def test_identity_changes_with_the_weights(tmp_path: Path, change: dict[str, Any]) -> None:
     assert weights_identity(save(tmp_path / "a")) != weights_identity(save(tmp_path / "b", **change))
 
 
@@ -58,9 +58,14 @@ def test_identity_reads_a_bounded_part_of_a_large_model(tmp_path: Path, monkeypa
     with file.open("wb") as stream:
         stream.write(len(header).to_bytes(8, "little") + header)
         stream.truncate(8 + len(header) + size)
-    read = []
+    read: list[int] = []
     pread = os.pread
-    monkeypatch.setattr(module.os, "pread", lambda *arguments: read.append(arguments[1]) or pread(*arguments))
+
+    def counted(descriptor: int, count: int, offset: int) -> bytes:
+        read.append(count)
+        return pread(descriptor, count, offset)
+
+    monkeypatch.setattr(os, "pread", counted)
     weights_identity(tmp_path)
     assert sum(read) < 2 * SAMPLES * SAMPLE_BYTES
 

@@ -106,8 +106,13 @@ def test_a_step_without_room_is_logged_once(caplog: pytest.LogCaptureFixture) ->
 
 
 def test_copies_to_a_device_start_from_pinned_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    pinned = []
-    monkeypatch.setattr(torch.Tensor, "pin_memory", lambda tensor: pinned.append(tensor.tolist()) or tensor)
+    pinned: list[list[int]] = []
+
+    def pin(tensor: torch.Tensor) -> torch.Tensor:
+        pinned.append(tensor.tolist())
+        return tensor
+
+    monkeypatch.setattr(torch.Tensor, "pin_memory", pin)
     assert copied(np.arange(3), torch.device("meta")).device.type == "meta"
     assert pinned == [[0, 1, 2]]
     assert copied(np.arange(2), CPU).tolist() == [0, 1]

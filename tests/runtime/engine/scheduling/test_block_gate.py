@@ -1,7 +1,5 @@
 """The gate that keeps KV blocks for the growth of running requests: what it admits, and at what cost."""
 
-from collections.abc import Iterator
-
 import pytest
 
 from kvasir.engine.kv.kv_manager import KVManager
@@ -11,8 +9,8 @@ from runtime.engine.core_harness import CoreHarness, add_request
 
 
 @pytest.fixture
-def counted(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
-    """Yield the ids of the requests whose growth is computed, in order."""
+def counted(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Return the ids of the requests whose growth is computed, in order."""
     ids: list[str] = []
     growth = BlockGate._growth
 
@@ -53,7 +51,7 @@ def exact_room(blocks: KVManager, running: list[EngineRequest], request: EngineR
 def test_block_gate_admits_as_if_it_asked_all(
     monkeypatch: pytest.MonkeyPatch, windows: tuple[int | None, ...]
 ) -> None:
-    verdicts = set()
+    verdicts: set[bool] = set()
     has_room = BlockGate._has_room_for
 
     def compared(gate: BlockGate, request: EngineRequest) -> bool:
