@@ -229,7 +229,7 @@ def _only_kv_cache(quantization: Any) -> bool:
 def _architecture(config: _Config) -> str:
     names = config.values.get("architectures")
     if not names and (found := ARCHITECTURES.get(str(config.get("model_type")))):
-        return found  # transformers leaves the list out of what it reads from GGUF
+        return found  # transformers leaves the list out when it reads GGUF
     if not isinstance(names, list) or not names or not isinstance(names[0], str):
         raise config.error("architectures", names, 'a list with the model\'s class, such as ["LlamaForCausalLM"]')
     return names[0]

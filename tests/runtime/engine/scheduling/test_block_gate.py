@@ -1,4 +1,4 @@
-"""The gate that keeps KV blocks for the growth of running requests: what it admits, and at what cost."""
+"""The gate that keeps KV blocks for the growth of running requests: its verdicts, and their cost."""
 
 import pytest
 
