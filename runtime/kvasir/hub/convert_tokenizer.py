@@ -20,7 +20,7 @@ _TIMEOUT = 600.0
 _NO_TRANSFORMERS = 3
 """Exit status of the child when it cannot import transformers."""
 _READERS = ("sentencepiece", "tiktoken")
-"""Libraries that transformers reads vocabularies with; kvasir[engine] has them."""
+"""Libraries that transformers reads vocabularies with; the extra `engine` has them."""
 _BY_HAND = (
     "make one where transformers is installed, AutoTokenizer.from_pretrained(DIR).save_pretrained(DIR), and put "
     "the tokenizer.json next to config.json"

@@ -25,7 +25,7 @@ def start_pods(operator: Operator) -> None:
 @pytest.fixture
 async def waiting(operator: Operator) -> Operator:
     requests = {"resources": {"requests": {"memory": "4Gi"}}}
-    engine = {"dataParallelSize": 1, "tensorParallelSize": 2, "nodes": 2, "pod": requests}
+    engine = {"dataParallelSize": 1, "tensorParallelSize": 2, "nodes": 2, "resourceName": "", "pod": requests}
     operator.cluster.add_service(engine=engine)
     await operator.once()
     start_pods(operator)

@@ -224,9 +224,7 @@ async def test_an_unknown_model_is_404_and_the_served_names_are_told(shared: Fro
     assert "demo-alias" in error["message"]
 
 
-@pytest.mark.parametrize(
-    "path", ["/", "/v1", "/v1/", "/v1/nothing", "/v1/models/gpt-4", "/v1/completions/", "/docs/"]
-)
+@pytest.mark.parametrize("path", ["/v1/nothing", "/v1/models/gpt-4", "/v1/completions/", "/docs/"])
 async def test_an_unknown_path_is_404_in_the_same_body(shared: Frontend, path: str) -> None:
     async with shared.http() as client:
         response = await client.get(path)

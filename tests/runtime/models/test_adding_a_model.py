@@ -45,9 +45,9 @@ def test_the_example_answers_as_transformers(tmp_path: Path) -> None:
     assert tokens == reference_logits(reference, PROMPT, tokens).argmax(dim=1).tolist()
 
 
-def test_the_example_rejects_unknown_keys(tmp_path: Path) -> None:
-    path = save(decoder(SeedOssConfig, head_dim=32, unknown_scale=2.0), tmp_path)
-    with pytest.raises(ModelLoadError, match="unknown_scale"):
+def test_the_example_rejects_keys_that_other_models_compute_with(tmp_path: Path) -> None:
+    path = save(decoder(SeedOssConfig, head_dim=32, attn_logit_softcapping=2.0), tmp_path)
+    with pytest.raises(ModelLoadError, match="attn_logit_softcapping"):
         Driver.load(path)
 
 
