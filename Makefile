@@ -14,8 +14,8 @@ BUILT  := pyproject.toml hatch_build.py $(wildcard $(CPU)/*.c $(CPU)/*.h $(CPU)/
 help:  ## list the targets
 	@sed -n 's/^\([a-z0-9-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 22
 
-up: $(VENV)/.run  ## serve the demo model on this machine: two ranks on CPU, until Ctrl-C
-	@exec $(BIN)/kvasir up manifests/examples/demo.yaml
+up: $(VENV)/.run  ## serve the demo model on this machine: two ranks on CPU, until Ctrl-C (UP_ARGS, such as --port 8000)
+	@exec $(BIN)/kvasir up manifests/examples/demo.yaml $(UP_ARGS)
 
 # Tests that interpret whole models, start engines with several processes, or start whole services take minutes, so they
 # have targets of their own.
