@@ -102,7 +102,10 @@ class NamedCall:
         else:
             yield from reader.expect(layout.name_end)
         yield from reader.skip_space()
-        yield from self._out.read_arguments(name, self._stops)
+        if (yield from reader.follows(*self._stops)):
+            self._out.whole_call(name, "{}")
+        else:
+            yield from self._out.read_arguments(name, self._stops)
 
 
 class CallOutput:

@@ -57,8 +57,8 @@ class HarmonyMessages:
             if self._header.endswith(MESSAGE):
                 self._count.begin()
                 yield from self._body(self._header)
-            elif CHANNEL in self._header:
-                yield from self._message(self._header)
+            elif CHANNEL in self._header or (self._header and (yield from self._is_recipient())):
+                yield from self._message(self._header, is_prompt=True)
             while True:
                 mark = yield from reader.accept(*_HEADER_BEGINNINGS)
                 if mark is not None:
@@ -68,8 +68,15 @@ class HarmonyMessages:
         except Cut:
             pass
 
-    def _message(self, beginning: str) -> Steps[None]:
-        """Read a header and its message. `beginning`: of the header, consumed already."""
+    def _is_recipient(self) -> Steps[bool]:
+        """Return whether the output goes on with a recipient behind the role, which the prompt has."""
+        try:
+            return (yield from self._reader.follows(" to=")) is not None
+        except Cut:
+            return False
+
+    def _message(self, beginning: str, *, is_prompt: bool = False) -> Steps[None]:
+        """Read a header and its message. `beginning`: of the header, consumed already or in the prompt."""
         reader = self._reader
         self._count.begin()
         header = [beginning]
@@ -81,7 +88,7 @@ class HarmonyMessages:
             left -= len(header[-1])
             if end > limit or (reader.ended and not mark):
                 self._count.undo()
-                self._emitter.content("".join(header))
+                self._emitter.content("".join(header[1:] if is_prompt else header))
                 return
             if mark:
                 reader.take_to(mark.end())

@@ -30,7 +30,11 @@ class ToolSections:
             openings.append(FUNCTION_OPENING)  # models forget the mark before it
         self._marks = Marks(openings) if openings else None
         self._closings = [mark for mark in (described.closing, *_call_closings(described)) if mark]
+        self._all_marks = Marks([*openings, *self._closings]) if openings else None
+        self._is_unclosed = False
+        """The closing mark of the last call, or of its section, may still come."""
         self._is_behind_call = False
+        self._is_closed = False
         self._is_line_blank = True
 
     def read(self) -> Steps[None]:
@@ -40,15 +44,19 @@ class ToolSections:
         if self._format.bare:
             yield from self._bare_section()
         while True:
-            mark = self._marks.search(reader) if self._marks else None
+            marks = self._all_marks if self._is_unclosed else self._marks
+            mark = marks.search(reader) if marks else None
             if mark:
                 self._content(reader.take_to(mark.start()))
-                if mark[0] == FUNCTION_OPENING and not self._is_line_blank:
+                if mark[0] in self._closings:
+                    reader.take_to(mark.end())
+                    self._is_unclosed = mark[0] != self._format.closing
+                elif mark[0] == FUNCTION_OPENING and not self._is_line_blank:
                     self._content(reader.take_to(mark.end()))
                 else:
                     yield from self._attempt(mark[0])
                 continue
-            end = self._marks.safe_end(reader) if self._marks else len(reader.buffer)
+            end = marks.safe_end(reader) if marks else len(reader.buffer)
             self._content(reader.take_to(end))
             if reader.ended:
                 return
@@ -73,7 +81,7 @@ class ToolSections:
     def _attempt(self, opening: str) -> Steps[None]:
         """Read a section. Text that is not part of a call or its marks becomes content."""
         reader, emitter = self._reader, self._emitter
-        self._is_behind_call = False
+        self._is_behind_call = self._is_closed = self._is_unclosed = False
         self._is_line_blank = True
         reader.record()
         emitter.begin_section()
@@ -92,6 +100,8 @@ class ToolSections:
         self._content(reader.recorded())
         if is_torn:
             yield from self._rest_of_torn_call()
+        else:
+            self._is_unclosed = self._is_behind_call and not self._is_closed
 
     def _section(self, opening: str) -> Steps[None]:
         reader = self._reader
@@ -111,7 +121,7 @@ class ToolSections:
             if is_in_events:
                 self._is_behind_call = True
                 reader.record()
-            surplus: tuple[str, ...] = () if layout.body is Body.XML else ("}",)
+            surplus: tuple[str, ...] = () if layout.body is Body.XML else ("}", *_parts(layout.call_closing))
             yield from self._end(surplus, layout.call_closing, keeps_record=not is_in_events)
             if not is_in_events:
                 self._not_offered(layout.call_opening + reader.recorded_so_far()[start:])
@@ -132,7 +142,8 @@ class ToolSections:
         """Read surplus brackets and the mark, if they are there. They are not content, unless the call is."""
         reader = self._reader
         yield from reader.skip_space()
-        while (yield from reader.accept(*surplus, mark.lstrip())):
+        while found := (yield from reader.accept(*surplus, mark.lstrip())):
+            self._is_closed = self._is_closed or found == self._format.closing
             if not keeps_record:
                 reader.record()
             yield from reader.skip_space()
@@ -180,7 +191,10 @@ class ToolSections:
     def _another(self, layout: Layout) -> Steps[bool]:
         """Read what stands between two calls. Return whether another one follows."""
         reader = self._reader
+        is_json = layout.body is Body.JSON_OBJECT
         if layout.array:
+            if is_json and (yield from reader.peek()) == "{":
+                return True
             if (yield from reader.expect(",", "]")) == ",":
                 yield from reader.skip_space()
                 if (yield from reader.accept("]")) is None:
@@ -189,9 +203,9 @@ class ToolSections:
                 reader.record()
             yield from reader.skip_space()
             return False
-        if not layout.several:
+        if not layout.several and not is_json:
             return False
-        if layout.separator and (yield from reader.accept(layout.separator)):
+        if (yield from reader.accept(layout.separator, *([","] if is_json else ()))):
             yield from reader.skip_space()
         if layout.call_opening:
             return (yield from reader.accept(layout.call_opening)) is not None
@@ -206,7 +220,14 @@ class ToolSections:
 
 
 def _call_closings(described: ToolFormat) -> list[str]:
-    return [layout.call_closing for layout in described.layouts]
+    closings = [layout.call_closing for layout in described.layouts]
+    return [*closings, *(part for closing in closings for part in _parts(closing)[1:])]
+
+
+def _parts(closing: str) -> tuple[str, ...]:
+    """Return the end of a code block and the mark behind it, which models also write apart."""
+    _, block, mark = closing.partition("```")
+    return (block, mark) if mark else ()
 
 
 def _first(layout: Layout) -> str:

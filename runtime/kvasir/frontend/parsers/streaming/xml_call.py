@@ -15,14 +15,16 @@ FUNCTION_OPENING: Final = "<function="
 PARAMETER_OPENING: Final = "<parameter="
 VALUE_END: Final = "</parameter>"
 FUNCTION_CLOSING: Final = "</function>"
+SECTION_OPENING: Final = "<tool_call>"
 SECTION_CLOSING: Final = "</tool_call>"
 MAX_SPACE_CHARACTERS: Final = 64
 """Whitespace behind the end of a value. With more of it, the mark is part of the value."""
 
 _KEY: Final = re.compile(r"[^<>\n]+")
 _FOLLOWERS: Final = (PARAMETER_OPENING, FUNCTION_CLOSING, SECTION_CLOSING)
-_VALUE_ENDS: Final = (VALUE_END, *_FOLLOWERS)
-_VALUE_MARKS: Final = Marks([mark for end in _VALUE_ENDS for mark in ("\n" + end, end)])
+_NEXT_CALLS: Final = (FUNCTION_OPENING, SECTION_OPENING)
+_VALUE_ENDS: Final = (VALUE_END, *_FOLLOWERS, SECTION_OPENING)
+_VALUE_MARKS: Final = Marks([space + end for end in _VALUE_ENDS for space in ("\r\n", "\n", "")])
 
 
 class XmlCall:
@@ -81,7 +83,7 @@ class _Values:
     def read(self, key: str) -> Steps[None]:
         self._seen.add(key)
         types = schema_types(self._properties.get(key, {}), self._schema)
-        yield from self._reader.accept("\n")
+        yield from self._reader.accept("\n", "\r\n")
         if types <= {"string"}:
             self._out.arguments('"')
             yield from self._text(self._send_text)
@@ -111,7 +113,8 @@ class _Values:
             if not is_end:
                 sink(reader.take_to(reader.position + len(mark)))
                 continue
-            reader.take_to(reader.position + (len(mark) if mark.endswith(VALUE_END) else mark.count("\n")))
+            space = len(mark) - len(mark.lstrip())
+            reader.take_to(reader.position + (len(mark) if mark.endswith(VALUE_END) else space))
             return
 
     def _is_end(self, mark: str) -> bool | None:
@@ -127,8 +130,11 @@ class _Values:
         if not follower:
             return reader.ended or None
         if mark.endswith(VALUE_END):
-            return _starts(follower, _FOLLOWERS, reader.ended)
-        if mark[0] == "\n" and behind[0] == "\n":  # it has a line of its own
+            return _starts(follower, (*_FOLLOWERS, *_NEXT_CALLS), reader.ended)
+        is_line = mark[0] in "\r\n"
+        if mark.endswith(SECTION_OPENING):
+            return is_line and _starts(follower, (FUNCTION_OPENING,), reader.ended)
+        if is_line and behind[0] in "\r\n":  # it has a line of its own
             return True
         return mark.endswith(FUNCTION_CLOSING) and _starts(follower, (SECTION_CLOSING,), reader.ended)
 
