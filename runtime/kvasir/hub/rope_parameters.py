@@ -5,6 +5,7 @@ or both. The normal form is that of `rope_parameters`: one object, or one for ea
 `rope_scaling` wins over `rope_parameters`, and both over the fields next to them, as in transformers.
 """
 
+import math
 from collections.abc import Mapping
 from typing import Any, Final
 
@@ -69,8 +70,8 @@ def extended_context(positions: int, values: Mapping[str, Any]) -> int:
         return positions
     section = rope_parameters(values)
     kind, factor = section.get("rope_type"), section.get("factor")
-    if kind not in ("yarn", "linear") or not isinstance(factor, int | float) or isinstance(factor, bool):
-        return positions
+    if kind not in ("yarn", "linear") or not isinstance(factor, int | float) or not math.isfinite(factor):
+        return positions  # what loads the model refuses the factor
     original = section.get("original_max_position_embeddings") if kind == "yarn" else None
     if not isinstance(original, int):
         original = positions
@@ -116,6 +117,6 @@ def _section(values: dict[str, Any]) -> dict[str, Any]:
 
 def _object(values: Mapping[str, Any], name: str) -> dict[str, Any]:
     value = values.get(name)
-    if value is not None and not isinstance(value, dict):
+    if value and not isinstance(value, dict):
         raise HubError(f"{name} is {value!r}, it must be an object")
     return value or {}

@@ -5,6 +5,7 @@ A test compares the keys with the config classes of transformers: whatever they 
 
 import json
 import logging
+import math
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import Any, Final, TypeVar
@@ -98,7 +99,7 @@ class ConfigReader:
     def number(self, key: str, default: Any = _REQUIRED) -> float:
         """A number above 0."""
         value = self._value(key, default)
-        if isinstance(value, bool) or not isinstance(value, int | float) or value <= 0:
+        if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < math.inf:
             raise self._bad(key, value, "a number above 0")
         return float(value)
 
@@ -134,7 +135,7 @@ class ConfigReader:
         if (
             not isinstance(value, list)
             or len(value) != count
-            or not all(type(entry) in (int, float) and entry > 0 for entry in value)
+            or not all(type(entry) in (int, float) and 0 < entry < math.inf for entry in value)
         ):
             raise self._bad(key, value, f"a list of {count} numbers above 0")
         return tuple(map(float, value))

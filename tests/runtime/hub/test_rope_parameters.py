@@ -1,11 +1,12 @@
 """The rotary embedding's settings have one normal form, whichever way a file and --hf-overrides write them."""
 
+import math
 from typing import Any
 
 import pytest
 
 from kvasir.hub.hub_errors import HubError
-from kvasir.hub.rope_parameters import override_rope, rope_parameters
+from kvasir.hub.rope_parameters import extended_context, override_rope, rope_parameters
 
 LINEAR = {"rope_type": "linear", "factor": 2.0}
 YARN = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 64}
@@ -101,3 +102,14 @@ def test_gemma3_has_nested_settings_even_if_its_file_names_none() -> None:
 def test_settings_that_are_no_object_are_refused_by_name() -> None:
     with pytest.raises(HubError, match=r"^rope_scaling is 'yarn', it must be an object"):
         rope_parameters({"rope_scaling": "yarn"})
+
+
+@pytest.mark.parametrize("value", [None, {}, [], False])
+def test_empty_settings_change_nothing(value: Any) -> None:
+    assert rope_parameters({"rope_scaling": value, "rope_theta": 5e5}) == {"rope_theta": 5e5}
+
+
+@pytest.mark.parametrize("factor", [math.inf, math.nan, "4", None, -2.0])
+def test_factor_that_is_no_number_extends_nothing(factor: Any) -> None:
+    values = {"rope_scaling": {"type": "yarn", "factor": factor, "original_max_position_embeddings": 64}}
+    assert extended_context(256, values) == 256

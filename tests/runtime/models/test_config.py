@@ -86,6 +86,10 @@ def test_rope_of_old_and_new_files(keys: dict[str, Any], theta: float, scaling: 
         ({"hidden_act": "mish"}, "hidden_act.*'mish'.*silu"),
         ({"rope_scaling": {"rope_type": "ntk", "factor": 4.0}}, "rope_type.*'ntk'.*default, linear, llama3"),
         ({"partial_rotary_factor": 0.5}, "partial_rotary_factor.*supported is 1.0"),
+        (
+            {"rope_scaling": {"rope_type": "linear", "factor": math.inf}},
+            "factor.*inf; supported is a number above 0",
+        ),
         ({"rope_scaling": {"rope_type": "yarn", "attn_factor": 4.0} | YARN}, "rope_scaling.*'attn_factor'"),
         ({"rope_scaling": {"type": "dynamic", "factor": 4.0}}, "type.*'dynamic'"),
         ({"rope_parameters": {"rope_type": "linear", "factor": 2.0, "alpha": 1}}, "rope_parameters.*'alpha'"),
