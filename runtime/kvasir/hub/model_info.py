@@ -17,6 +17,7 @@ from kvasir.hub.rope_parameters import ROPE_KEYS, extended_context, override_rop
 from kvasir.hub.tokenizer_files import canonical_json, read_tokenizer_config, token_id_of, tokenizer_hash
 
 _DTYPES = ("float32", "bfloat16", "float16")
+_DTYPE_ALIASES = {"half": "float16", "float": "float32"}
 _LENGTHS = ("max_position_embeddings", "n_positions", "n_ctx", "seq_length")
 _NONE: Final[Mapping[str, Any]] = MappingProxyType({})
 _WIDTHS = ("hidden_size", "n_embd")
@@ -237,9 +238,10 @@ def _architecture(config: _Config) -> str:
 
 def _dtype(config: _Config) -> str:
     value = config.get("dtype", "torch_dtype")
-    if value is None:
+    if value in (None, "auto"):
         return "float32"
     name = str(value).removeprefix("torch.")
+    name = _DTYPE_ALIASES.get(name, name)
     if name not in _DTYPES:
         raise config.error("dtype", value, f"one of {', '.join(_DTYPES)}")
     return name

@@ -65,6 +65,8 @@ def test_the_width_is_the_language_models_hidden_size(
     [
         ({"dtype": "float16"}, "float16"),
         ({"dtype": ..., "torch_dtype": "bfloat16"}, "bfloat16"),
+        ({"dtype": "half"}, "float16"),
+        ({"dtype": "auto"}, "float32"),
         ({"dtype": "torch.float16"}, "float16"),
         ({"dtype": None}, "float32"),
         ({"dtype": ...}, "float32"),
