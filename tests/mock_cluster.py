@@ -236,6 +236,8 @@ class MockCluster(Cluster):
     def _applied(self, body: Object, existing: Object | None) -> Object:
         """Server-side apply, as far as the operator's own fields go: lists are replaced."""
         entry = {"manager": MANAGER, "operation": "Apply", "fieldsV1": _fields(body)}
+        if body["kind"] == DEPLOYMENT.kind:
+            body = {**body, "spec": {"replicas": 1, **body["spec"]}}
         if existing is None:
             return {**body, "metadata": {**body["metadata"], "managedFields": [entry]}}
         others = [found for found in existing["metadata"].get("managedFields", ()) if found["manager"] != MANAGER]

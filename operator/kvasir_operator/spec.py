@@ -92,6 +92,8 @@ class FrontendSpec:
     extra_args: tuple[str, ...]
     pod: PodSpec
     image: str | None = None
+    is_autoscaled: bool = False
+    """Whether `replicas` is not set, so that an autoscaler may scale the Deployment."""
 
     @property
     def serves_https(self) -> bool:
@@ -225,7 +227,7 @@ def _engine_pod(engine: Json) -> PodSpec:
 
 def _frontend(frontend: Json) -> FrontendSpec:
     return FrontendSpec(
-        replicas=frontend["replicas"],
+        replicas=frontend.get("replicas", 1),
         api_keys=_secret_name(frontend, "apiKeys"),
         admin_api_keys=_secret_name(frontend, "adminApiKeys"),
         max_client_share=frontend.get("maxClientShare"),
@@ -236,6 +238,7 @@ def _frontend(frontend: Json) -> FrontendSpec:
         extra_args=tuple(frontend.get("extraArgs", ())),
         pod=parse_pod(frontend.get("pod", {}), "frontend.pod"),
         image=frontend.get("image"),
+        is_autoscaled="replicas" not in frontend,
     )
 
 

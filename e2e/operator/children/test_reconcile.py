@@ -113,6 +113,46 @@ async def test_scale_of_a_child_is_drift(world: World) -> None:
     assert (await world.must_get(STATEFUL_SET, "demo-engine"))["spec"]["replicas"] == 2
 
 
+async def test_an_autoscaler_may_scale_the_frontends(world: World) -> None:
+    await world.create()
+    await world.reconcile()
+    assert (await world.deployment())["spec"]["replicas"] == 1
+    for replicas in (4, 2):
+        await scale_frontends(world, replicas)
+        await world.update(lambda spec, n=replicas: spec["engine"].update(maxModelLen=64 * n))
+        await world.reconcile()
+        deployment = await world.deployment()
+        assert deployment["spec"]["replicas"] == replicas
+        assert str(64 * replicas) in deployment["spec"]["template"]["spec"]["containers"][0]["args"]
+        assert (await world.status())["frontends"]["desired"] == replicas
+    await scale_frontends(world, 0)
+    await world.reconcile()
+    assert (await world.deployment())["spec"]["replicas"] == 1
+
+
+async def test_a_number_of_frontends_can_be_set_and_unset(world: World) -> None:
+    await world.create(frontend={"replicas": 3})
+    await world.reconcile()
+    await scale_frontends(world, 5)
+    await world.reconcile()
+    assert (await world.deployment())["spec"]["replicas"] == 3
+    await world.update(lambda spec: spec["frontend"].pop("replicas"))
+    await world.reconcile()
+    assert (await world.deployment())["spec"]["replicas"] == 1
+    await scale_frontends(world, 5)
+    await world.reconcile()
+    assert (await world.deployment())["spec"]["replicas"] == 5
+
+
+async def scale_frontends(world: World, replicas: int) -> None:
+    """Do what a HorizontalPodAutoscaler does."""
+    path = DEPLOYMENT.path(world.namespace, "demo-frontend", "scale")
+    found = await world.request("GET", path)
+    found["spec"]["replicas"] = replicas
+    del found["metadata"]["resourceVersion"]  # the Deployment controller may write in between
+    await world.request("PUT", path, found)
+
+
 async def test_a_child_that_lost_its_labels_gets_them_back(world: World) -> None:
     """Without labels it is not listed, but it is still ours."""
     await world.create()

@@ -68,6 +68,11 @@ def workload_of(resource: Object) -> WorkloadState:
         pods=status.get("replicas", 0),
         updated=status.get("updatedReplicas", 0),
         failure=_replica_failure(status),
+        applies_replicas=any(
+            "f:replicas" in entry.get("fieldsV1", {}).get("f:spec", {})
+            for entry in metadata.get("managedFields", ())
+            if (entry.get("manager"), entry.get("operation")) == (MANAGER, "Apply")
+        ),
     )
 
 

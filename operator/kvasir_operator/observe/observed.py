@@ -56,6 +56,8 @@ class WorkloadState:
     """Pods of the newest template."""
     failure: str
     """Why pods of the Deployment cannot be created; "" if they can."""
+    applies_replicas: bool = True
+    """Whether `replicas` is the value that the operator applied, and not that of an autoscaler."""
 
 
 @dataclass(frozen=True)

@@ -1,8 +1,8 @@
 """The roll-out of the frontends. The Deployment replaces old pods; the operator moves pods off drained nodes."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from kvasir_operator.observe.observed import Observed
+from kvasir_operator.observe.observed import Observed, WorkloadState
 from kvasir_operator.plan.engine_rollout import PodDeletion
 from kvasir_operator.plan.words import count, verb
 from kvasir_operator.spec import InferenceService
@@ -12,36 +12,47 @@ from kvasir_operator.spec import InferenceService
 class FrontendRollout:
     """The next action of the frontends' roll-out."""
 
-    replicas: int
-    """Replicas of the Deployment."""
+    replicas: int | None
+    """Replicas of the Deployment; None if an autoscaler may set them."""
     deletions: tuple[PodDeletion, ...] = ()
     under_way: str = ""
+
+
+def with_scaled_frontends(service: InferenceService, deployment: WorkloadState | None) -> InferenceService:
+    """Return the service with the number of frontends that an autoscaler has set, if it has."""
+    if not service.frontend.is_autoscaled or deployment is None or deployment.applies_replicas:
+        return service
+    return replace(service, frontend=replace(service.frontend, replicas=max(1, deployment.replicas)))
 
 
 def roll_frontends(service: InferenceService, observed: Observed) -> FrontendRollout:
     """Return the next action.
 
     While pods are on a cordoned node, one additional frontend runs. The pods on the node are deleted one at a time,
-    as long as enough others serve.
+    as long as enough others serve. If an autoscaler runs several frontends, one may be missing instead.
     """
     desired, deployment = service.frontend.replicas, observed.deployment
+    autoscaled = service.frontend.is_autoscaled
+    # Autoscalers leave a Deployment with 0 replicas alone.
+    steady = desired if not autoscaled or (deployment is not None and deployment.replicas == 0) else None
+    surge = 0 if autoscaled and desired > 1 else 1
     leaving = [member for member in observed.frontends if member.pod.leaves(observed.cordoned)]
     if deployment is None:
-        return FrontendRollout(desired)
+        return FrontendRollout(steady)
     if not leaving:
-        return FrontendRollout(desired, (), _under_way(observed, desired))
+        return FrontendRollout(steady, (), _under_way(observed, desired))
     serving = sum(member.serves for member in observed.frontends)
     in_order = sorted(leaving, key=lambda member: (member.serves, member.pod.name))
     first = in_order[0]
-    may_go = not first.serves or serving > desired
+    may_go = not first.serves or serving >= desired + surge
     why = f"pod {first.pod.name} is on node {first.pod.node}, which is being drained"
     pods = (
         f"{count(len(leaving), 'frontend pod')} {verb(len(leaving), 'is', 'are')} on a node that is being drained"
     )
     return FrontendRollout(
-        replicas=desired + 1,
+        replicas=desired + 1 if surge else None,
         deletions=(PodDeletion(first.pod, "Replacing", why),) if may_go and deployment.is_observed else (),
-        under_way="; ".join(filter(None, (_under_way(observed, desired + 1), pods))),
+        under_way="; ".join(filter(None, (_under_way(observed, desired + surge), pods))),
     )
 
 

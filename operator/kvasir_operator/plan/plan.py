@@ -17,7 +17,7 @@ from kvasir_operator.observe.observed import ChildKey, ChildObject, Object, Obse
 from kvasir_operator.plan.applies import Applies, Apply, plan_applies, plan_prunes
 from kvasir_operator.plan.conditions import MAX_NAMED, Decisions, seconds_until_stalled
 from kvasir_operator.plan.engine_rollout import EngineRollout, PodDeletion, roll_engines
-from kvasir_operator.plan.frontend_rollout import FrontendRollout, roll_frontends
+from kvasir_operator.plan.frontend_rollout import FrontendRollout, roll_frontends, with_scaled_frontends
 from kvasir_operator.plan.lost_pods import regroup, release_lost
 from kvasir_operator.plan.problem import Problem
 from kvasir_operator.plan.service_status import Status, service_status
@@ -64,6 +64,7 @@ def make_plan(
 ) -> Plan:
     """Return the plan of a reconcile. `previous` is the current status or {}."""
     memo = previous.get("rollout", {})
+    service = with_scaled_frontends(service, observed.deployment)
     zero = decide_zero(service, observed, memo)
     full, service = service, _at_zero(service) if zero.at_zero else service
     ranks = engine_ranks(service, observed)
@@ -181,7 +182,10 @@ def _desired(
             continue
         if held:
             continue
-        body["spec"]["replicas"] = replicas[kind]
+        if replicas[kind] is None:
+            del body["spec"]["replicas"]
+        else:
+            body["spec"]["replicas"] = replicas[kind]
         existing = observed.children.get((kind, body["metadata"]["name"]))
         if existing is not None and existing.ownership is not Ownership.FOREIGN:
             kept = body if may_upgrade else pin(body, existing.object)

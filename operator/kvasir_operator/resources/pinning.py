@@ -22,7 +22,7 @@ from kvasir_operator.spec import InferenceService
 
 MAX_TEMPLATE_BYTES: Final = 128 * 1024
 """Longer templates are not recorded and therefore not kept. The API server accepts 256 KiB of annotations."""
-_COUNTS: Final = {"engine": "data_parallel_size", "frontend": "replicas"}
+_COUNTS: Final = {"engine": ("data_parallel_size",), "frontend": ("replicas", "is_autoscaled")}
 """The number of pods is not part of a pod template."""
 _OTHERS: Final = ("engine", "frontend", "rollout", "network", "autoscaling", "paused", "operator_class")
 """Fields of a service that are not part of a pod template, or of one of its templates only."""
@@ -50,7 +50,7 @@ def inputs(service: InferenceService, component: Component, link_secret: str) ->
     """
     user: dict[str, Any] = {
         **_set_fields(service, without=_OTHERS),
-        component: _set_fields(getattr(service, component), without=(_COUNTS[component],)),
+        component: _set_fields(getattr(service, component), without=_COUNTS[component]),
         "max_model_len": service.engine.max_model_len,
         "link_secret": link_secret,
     }

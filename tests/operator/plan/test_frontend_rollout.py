@@ -1,11 +1,13 @@
 """The move of frontends off a drained node, and the description of the Deployment in the status."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from kvasir_operator.plan.frontend_rollout import FrontendRollout, roll_frontends
+from kvasir_operator.observe.observed import WorkloadState
+from kvasir_operator.plan.frontend_rollout import FrontendRollout, roll_frontends, with_scaled_frontends
 from operator_facts import SURGE_SECONDS, frontends, observed, service, workload
 
 DRAINED = frozenset({"a"})
@@ -21,6 +23,7 @@ def rolled(pods: Sequence[str], desired: int = 1, waited: float = 1.0, **facts: 
 def drained(pods: Sequence[str], desired: int = 1, **facts: Any) -> tuple[int, list[str]]:
     """Return replicas, and the letters of the pods to delete, while node a is drained."""
     found = rolled(pods, desired, cordoned=DRAINED, **facts)
+    assert found.replicas is not None
     return found.replicas, [deletion.pod.name.rpartition("-")[2] for deletion in found.deletions]
 
 
@@ -117,6 +120,37 @@ def test_a_drain_is_under_way() -> None:
     two = rolled(["ready @a", "ready @a"], 2, cordoned=DRAINED, deployment=workload(2, is_observed=False)).under_way
     assert two.startswith("the Deployment controller has not processed")
     assert two.endswith("; 2 frontend pods are on a node that is being drained")
+
+
+@pytest.mark.parametrize(
+    ("pods", "scaled", "expected"),
+    [
+        (["ready @b"], workload(1, applies_replicas=False), (None, [])),
+        (["ready @b"] * 3, workload(3, applies_replicas=False), (None, [])),
+        (["ready @a"], workload(1, applies_replicas=False), (2, [])),  # the only one: first one more
+        (["ready @a", "ready @b"], workload(2), (2, ["a"])),  # the operator has added one
+        (["ready @b", "ready @b"], workload(2), (None, [])),  # and leaves it to the autoscaler afterwards
+        (["ready @a", "ready @b"], workload(2, applies_replicas=False), (None, ["a"])),
+        (["ready @a", "starting @b"], workload(2, applies_replicas=False), (None, [])),
+        (["ready @a", "ready @a", "ready @b"], workload(3, applies_replicas=False), (None, ["a"])),
+        ([], workload(0, applies_replicas=False), (1, [])),  # autoscalers do not scale up from 0
+        (["ready @b"], None, (None, [])),
+    ],
+)
+def test_an_autoscalers_number_of_frontends_is_kept(
+    pods: list[str], scaled: WorkloadState | None, expected: tuple[int | None, list[str]]
+) -> None:
+    of = service()
+    of = replace(of, frontend=replace(of.frontend, is_autoscaled=True))
+    front = frontends(*pods)
+    of = with_scaled_frontends(of, scaled)
+    found = roll_frontends(of, observed(of, (), front, deployment=scaled, cordoned=DRAINED))
+    assert (found.replicas, [deletion.pod.name.rpartition("-")[2] for deletion in found.deletions]) == expected
+
+
+def test_a_number_in_the_spec_is_not_an_autoscalers() -> None:
+    of = service(frontends=2)
+    assert with_scaled_frontends(of, workload(5, applies_replicas=False)) is of
 
 
 def test_a_missing_deployment_gets_the_desired_frontends() -> None:

@@ -287,7 +287,7 @@ def test_every_default_is_filled_in() -> None:
             "dtype": "auto",
             "kvCache": {"blockSize": 16, "memoryUtilization": 0.9},
         },
-        "frontend": {"replicas": 1, "drainTimeout": "300s"},
+        "frontend": {"drainTimeout": "300s"},
         "rollout": {"maxSurge": 1, "maxUnavailable": 1, "drainTimeout": "60s", "surgeTimeout": "30s"},
         "network": {"policy": True},
         "paused": False,
