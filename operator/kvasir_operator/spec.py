@@ -252,7 +252,8 @@ def _rollout(rollout: Json) -> RolloutSpec:
         max_surge=rollout["maxSurge"],
         max_unavailable=rollout["maxUnavailable"],
         drain_timeout=parsed(parse_duration, rollout, "drainTimeout", "rollout"),
-        surge_timeout=parsed(parse_duration, rollout, "surgeTimeout", "rollout"),
+        # An older schema, which an upgrade may replace later than the operator, lacks this field.
+        surge_timeout=parsed(parse_duration, {"surgeTimeout": "30s", **rollout}, "surgeTimeout", "rollout"),
     )
 
 

@@ -46,6 +46,13 @@ def test_a_value_that_means_nothing_is_an_invalid_spec(field: str, value: Any, w
     assert str(error.value).startswith(f"spec.{field}: {words}")
 
 
+def test_a_service_of_an_older_schema_is_understood() -> None:
+    completed, _ = CRDSchema.of_crd().complete(yaml.safe_load(DEMO.read_text()))
+    older = copy.deepcopy(completed)
+    del older["spec"]["rollout"]["surgeTimeout"]
+    assert parse_service(older) == parse_service(completed)
+
+
 @pytest.mark.parametrize(
     ("autoscaling", "asked", "ranks"),
     [
