@@ -58,6 +58,7 @@ class MockCluster(Cluster):
         """By verb and kind, the error of every such call."""
         self.forbidden: set[str] = set()
         """Names of pods whose creation a quota forbids."""
+        self.api_groups: set[str] = set()
         self.statuses: list[tuple[float, Object]] = []
         """The written statuses of InferenceServices, with their times."""
         self.recorded_events: list[tuple[str, str]] = []
@@ -126,6 +127,9 @@ class MockCluster(Cluster):
 
     async def close(self) -> None:
         pass
+
+    async def has_api_group(self, name: str) -> bool:
+        return name in self.api_groups
 
     async def get(self, kind: Kind, namespace: str | None, name: str) -> Object:
         self._count("get", kind)

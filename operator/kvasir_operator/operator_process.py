@@ -11,7 +11,6 @@ import random
 import signal
 import time
 from collections.abc import Callable, Coroutine, Sequence
-from dataclasses import replace
 from typing import Any, Final
 
 import kopf
@@ -35,15 +34,13 @@ from kvasir_operator.observe.status_reports import StatusReports
 from kvasir_operator.operator_metrics import OperatorMetrics
 from kvasir_operator.operator_settings import OperatorSettings, parse_settings
 from kvasir_operator.probe_server import ProbeServer
-from kvasir_operator.reconciler import Reconciler
-from kvasir_operator.resources.release import Release
+from kvasir_operator.reconciler import Reconciler, release_in
 from kvasir_operator.upgrades import Upgrades
 
 log = logging.getLogger(__name__)
 
 SECRETS_SECONDS: Final = 45.0
 """Time in which each service's Secrets are checked once, evenly spread."""
-_OPENSHIFT: Final = "security.openshift.io"
 """The API group of OpenShift's SecurityContextConstraints, which reject a fsGroup outside the namespace's range."""
 _RETRY: Final = 5.0
 """Delay before a failed resync is retried."""
@@ -263,11 +260,6 @@ async def check_secrets(reconciler: Reconciler, put: Callable[[Key], None]) -> N
             await asyncio.sleep(SECRETS_SECONDS / len(keys))
         if not keys:
             await asyncio.sleep(SECRETS_SECONDS)
-
-
-async def release_in(cluster: Cluster, release: Release) -> Release:
-    """Return the release as it is in this cluster. Raises ClusterError."""
-    return replace(release, fs_group=None) if await cluster.has_api_group(_OPENSHIFT) else release
 
 
 def _first(errors: BaseExceptionGroup[Exception]) -> Exception:

@@ -29,6 +29,7 @@ from kvasir_operator.operator_settings import OperatorSettings, parse_preview
 from kvasir_operator.plan.applies import Apply, digest
 from kvasir_operator.plan.plan import make_plan
 from kvasir_operator.plan.text import render
+from kvasir_operator.reconciler import release_in
 from kvasir_operator.resources.release import Release
 from kvasir_operator.spec import parse_service
 from kvasir_operator.spec_values import InvalidSpec
@@ -123,7 +124,7 @@ def _crd() -> Path:
 
 async def _release(cluster: Cluster, settings: OperatorSettings) -> Release:
     """Return the release with the images of the options, or else those of the operator's Deployment."""
-    release = settings.release
+    release = await release_in(cluster, settings.release)
     if release.frontend_image and release.engine_image:
         return release
     try:
@@ -150,7 +151,11 @@ async def _preview(services: Sequence[Object], settings: OperatorSettings) -> in
     cluster, reports = await Cluster.connect(), StatusReports()
     code = ExitCode.OK
     try:
-        settings = replace(settings, release=await _release(cluster, settings))
+        try:
+            settings = replace(settings, release=await _release(cluster, settings))
+        except ClusterError as error:
+            print(f"kvasir-operator plan: {error}", file=sys.stderr)
+            return ExitCode.USER_ERROR
         for service in services:
             metadata = service["metadata"]
             print(f"# {metadata['namespace']}/{metadata['name']}")

@@ -38,6 +38,14 @@ STATUS_INTERVAL_SECONDS: Final = 2.0
 """Shortest interval between two writes of a service's status."""
 
 
+_OPENSHIFT: Final = "security.openshift.io"
+
+
+async def release_in(cluster: Cluster, release: Release) -> Release:
+    """Return the release as it is in this cluster. Raises ClusterError."""
+    return replace(release, fs_group=None) if await cluster.has_api_group(_OPENSHIFT) else release
+
+
 class Reconciler:
     def __init__(
         self,

@@ -236,6 +236,18 @@ def test_preview_reads_the_images_of_the_operator(
     assert capsys.readouterr().out.startswith("# images: frontend:7, engine:7\n")
 
 
+def test_preview_leaves_the_group_of_volumes_to_openshift(
+    cluster: MockCluster, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    running(cluster)
+    file = str(manifest(tmp_path, document()))
+    assert preview([file, *IMAGES]) == ExitCode.OK
+    assert "StatefulSet" not in capsys.readouterr().out
+    cluster.api_groups.add("security.openshift.io")
+    assert preview([file, *IMAGES]) == ExitCode.OK
+    assert "update StatefulSet/demo-engine" in capsys.readouterr().out
+
+
 def test_preview_without_rights_takes_the_default_images(
     cluster: MockCluster, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
