@@ -187,13 +187,11 @@ def _desired(
         else:
             body["spec"]["replicas"] = replicas[kind]
         existing = observed.children.get((kind, body["metadata"]["name"]))
-        if existing is not None and existing.ownership is not Ownership.FOREIGN:
-            kept = body if may_upgrade else pin(body, existing.object)
-            if kept is not body:
-                pinned.append(kept["metadata"]["annotations"][RELEASE_ANNOTATION])
-            bodies.append(kept)
-        else:
-            bodies.append(body)
+        ours = existing is not None and existing.ownership is not Ownership.FOREIGN
+        kept = pin(body, existing.object) if existing and ours and not may_upgrade else body
+        if kept is not body:
+            pinned.append(kept["metadata"]["annotations"][RELEASE_ANNOTATION])
+        bodies.append(kept)
     return _Desired(
         bodies=tuple(bodies),
         release=pinned[0] if pinned else release.id,
