@@ -165,14 +165,14 @@ def test_ranks_without_a_free_gpu_are_named_and_the_others_start(
 def test_a_taint_is_named_before_the_missing_gpu(restricted: Namespace) -> None:
     """The scheduler also reports that the other nodes have no GPU."""
     with gpus(restricted.cluster, 1) as node, tainted(restricted.cluster, node, "example.com/pool=gpu:NoSchedule"):
-        engine = {"resourceName": GPU}
+        engine = {"resourceName": GPU, "pod": SMALL}
         restricted.apply(service(engine=engine))
         restricted.wait("kvs/wrong", 'jsonpath={.status.conditions[?(@.type=="Ready")].reason}=Unschedulable')
         message = ready_condition(restricted.get("kvs/wrong"))["message"]
         assert "example.com/pool" in message
         assert "engine.pod.tolerations" in message
         tolerant = {"key": "example.com/pool", "operator": "Exists"}
-        restricted.apply(service(engine={**engine, "pod": {"tolerations": [tolerant]}}))
+        restricted.apply(service(engine={**engine, "pod": {**SMALL, "tolerations": [tolerant]}}))
 
         def placed(seen: Mapping[str, Object]) -> bool:
             return any(name.startswith("wrong-engine") and "nodeName" in pod["spec"] for name, pod in seen.items())
@@ -200,6 +200,7 @@ def test_an_injected_container_that_crashes_is_named(restricted: Namespace) -> N
 def test_engines_are_placed_on_nodes_that_are_reserved_for_gpus(restricted: Namespace) -> None:
     with gpus(restricted.cluster, 1) as node, tainted(restricted.cluster, node, f"{GPU}=present:NoSchedule"):
         restricted.apply(service(engine={"resourceName": GPU, "pod": SMALL}))
+        restricted.until("pods", lambda seen: "wrong-engine-0" in seen)
         restricted.wait("pod/wrong-engine-0", "condition=PodScheduled")
         pod = restricted.get("pod/wrong-engine-0")
     assert (pod["spec"]["nodeName"], pod["status"]["qosClass"]) == (node, "Burstable")

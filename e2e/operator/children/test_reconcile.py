@@ -113,13 +113,17 @@ async def test_scale_of_a_child_is_drift(world: World) -> None:
     assert (await world.must_get(STATEFUL_SET, "demo-engine"))["spec"]["replicas"] == 2
 
 
+def set_length(length: int, spec: dict[str, Any]) -> None:
+    spec["engine"].update(maxModelLen=length)
+
+
 async def test_an_autoscaler_may_scale_the_frontends(world: World) -> None:
     await world.create()
     await world.reconcile()
     assert (await world.deployment())["spec"]["replicas"] == 1
     for replicas in (4, 2):
         await scale_frontends(world, replicas)
-        await world.update(lambda spec, n=replicas: spec["engine"].update(maxModelLen=64 * n))
+        await world.update(functools.partial(set_length, 64 * replicas))
         await world.reconcile()
         deployment = await world.deployment()
         assert deployment["spec"]["replicas"] == replicas

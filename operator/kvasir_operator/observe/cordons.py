@@ -7,16 +7,19 @@ reconcile of the services that have pods on the node, and the observer then read
 import logging
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, Generic, TypeVar
+from typing import Any, Final, Generic, TypeVar
 
 from kvasir_operator.cluster.cluster_client import Cluster, ClusterError, NotFoundError
 from kvasir_operator.cluster.kinds import NODE
 from kvasir_operator.observe import objects
 from kvasir_operator.observe.observed import Member, Object, Pod
+from kvasir_operator.observe.scheduling import counts_taints, tolerates, with_taints
 from kvasir_operator.observe.service_memory import Key
 
 log = logging.getLogger(__name__)
 
+LIST_SECONDS: Final = 30.0
+"""How long a list of all nodes is used, which is read while a pod waits for a node with an unnamed taint."""
 KeyT = TypeVar("KeyT")
 
 
@@ -64,6 +67,27 @@ class Nodes:
         self._cluster = cluster
         self._cordons = cordons
         self._reads_nodes = reads_nodes
+        self._listed: Sequence[Object] = ()
+        self._listed_until = 0.0
+
+    async def name_taints(self, pods: Sequence[Pod], resource_name: str, now: float) -> list[Pod]:
+        """Return the pods; messages of the scheduler name the taints that they only count. `now` is monotonic."""
+        unnamed = {pod.uid for pod in pods if pod.scheduled is False and counts_taints(pod.schedule_message)}
+        if not unnamed or not self._reads_nodes:
+            return [*pods]
+        if now >= self._listed_until:
+            try:
+                self._listed = await self._cluster.list(NODE, None)
+            except ClusterError as error:
+                log.debug("cannot list nodes: %s", error)
+                return [*pods]
+            self._listed_until = now + LIST_SECONDS
+
+        def named(pod: Pod) -> Pod:
+            wanted = resource_name if pod.component == "engine" else ""
+            return replace(pod, schedule_message=with_taints(pod, self._listed, wanted))
+
+        return [named(pod) if pod.uid in unnamed else pod for pod in pods]
 
     async def lost(self, suspects: Sequence[Pod]) -> Mapping[str, str]:
         """Return, by name, the problems of the nodes of pods that do not respond."""
@@ -105,12 +129,4 @@ class Nodes:
 
 def stays(pod: Pod, taints: Sequence[Mapping[str, Any]]) -> bool:
     """Return whether a pod tolerates all of a node's taints. Its successor might be placed on the same node."""
-    return all(any(_tolerates(toleration, taint) for toleration in pod.tolerations) for taint in taints)
-
-
-def _tolerates(toleration: Mapping[str, Any], taint: Mapping[str, Any]) -> bool:
-    if toleration.get("effect", "") not in ("", taint["effect"]):
-        return False
-    if toleration.get("operator", "Equal") == "Exists":
-        return toleration.get("key", "") in ("", taint["key"])
-    return (toleration.get("key"), toleration.get("value", "")) == (taint["key"], taint.get("value", ""))
+    return all(any(tolerates(toleration, taint) for toleration in pod.tolerations) for taint in taints)

@@ -5,15 +5,19 @@ selector may therefore have the resource, while one that lacks the resource is o
 """
 
 import re
-from collections.abc import Callable, Sequence
-from typing import Final
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, Final
 
 from kvasir_contract.failure import Failure
 from kvasir_contract.reasons import Reason
+from kvasir_operator.observe.observed import Object, Pod
 
 _PART: Final = re.compile(r", (?=\d+ )")
 """Between "1 node(s) had untolerated taint {a: b}" and "2 Insufficient cpu"."""
 _TAINT: Final = re.compile(r"node\(s\) had (?:untolerated )?taints?(?:\(s\))?(?: \{([^}:]*))?")
+_COUNTED_TAINTS: Final = re.compile(r"\d+ node\(s\) had (?:untolerated )?taints?(?:\(s\))?(?! *\{)")
+"""Recent schedulers count the nodes without naming their taints."""
 _SYSTEM_TAINT: Final = re.compile(
     r"node(-role)?\.kubernetes\.io/|node\.cloudprovider\.kubernetes\.io/|karpenter\.sh/"
     r"|ToBeDeletedByClusterAutoscaler|cloud\.google\.com/impending-node-termination"
@@ -39,6 +43,46 @@ def unscheduled(message: str, resource_name: str, amount: int = 1, component: st
         f"no node accepts the pod ({message}): check {component}.pod.resources, nodeSelector, affinity and "
         "tolerations against the nodes",
     )
+
+
+def counts_taints(message: str) -> bool:
+    """Return whether the scheduler's message counts nodes with taints without naming them."""
+    return _COUNTED_TAINTS.search(message) is not None
+
+
+def with_taints(pod: Pod, nodes: Iterable[Object], resource_name: str) -> str:
+    """Return the scheduler's message about the pod with the taints of these nodes.
+
+    A tainted node without the resource counts as one that lacks it: no toleration would help.
+    """
+    found: Counter[str] = Counter()
+    for node in nodes:
+        spec = node.get("spec", {})
+        if spec.get("unschedulable"):
+            continue  # it has a part of its own in the message
+        if (taint := _first_untolerated(pod, spec.get("taints") or ())) is None:
+            continue
+        if resource_name and not int(node.get("status", {}).get("allocatable", {}).get(resource_name, 0)):
+            found[f"Insufficient {resource_name}"] += 1
+        else:
+            found[f"node(s) had untolerated taint {{{taint['key']}: {taint.get('value', '')}}}"] += 1
+    named = ", ".join(f"{count} {text}" for text, count in found.items())
+    return _COUNTED_TAINTS.sub(lambda counted: named or counted[0], pod.schedule_message, count=1)
+
+
+def _first_untolerated(pod: Pod, taints: Iterable[Mapping[str, Any]]) -> Mapping[str, Any] | None:
+    """Return the taint that the scheduler rejects the pod for."""
+    rejecting = (taint for taint in taints if taint["effect"] in ("NoSchedule", "NoExecute"))
+    return next((taint for taint in rejecting if not any(tolerates(each, taint) for each in pod.tolerations)), None)
+
+
+def tolerates(toleration: Mapping[str, Any], taint: Mapping[str, Any]) -> bool:
+    """Return whether a toleration of a pod allows a taint of a node."""
+    if toleration.get("effect", "") not in ("", taint["effect"]):
+        return False
+    if toleration.get("operator", "Equal") == "Exists":
+        return toleration.get("key", "") in ("", taint["key"])
+    return (toleration.get("key"), toleration.get("value", "")) == (taint["key"], taint.get("value", ""))
 
 
 def _causes(parts: Sequence[str], pod: str) -> list[str]:

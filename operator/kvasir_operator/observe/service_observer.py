@@ -143,6 +143,7 @@ class ServiceObserver:
         fresh: Mapping[str, StatusReport],  # of this pass; those in the memory may be older
     ) -> list[Member]:
         reports = memory.reports
+        pods = await self._nodes.name_taints(pods, service.engine.resource_name, self._monotonic())
         lost = await self._nodes.lost([pod for pod in pods if not pod.ready and pod.uid not in reports])
         failures = await self._events.mount_failures(pods, memory, self._monotonic())
         scale_ups = await self._events.scale_ups(pods, memory, self._monotonic(), self._now())

@@ -32,7 +32,7 @@ def read_model(config: ModelConfig, path: Path | None = None) -> ModelInfo:
 def fetch_weights(
     model: ModelInfo, config: ModelConfig, load_format: str, progress: Callable[[int, int], None]
 ) -> ModelInfo:
-    """Fetch the weights of a model that was read before. Return it with their identity.
+    """Fetch the weights of a model that was read before. Return it with their identity, "" if they are broken.
 
     Raises HubError, also if the source has changed since. `progress`: see `fetch`.
     """
@@ -40,7 +40,10 @@ def fetch_weights(
     path = fetch(source, weights=not is_dummy, download_dir=config.download_dir, progress=progress)
     if path != model.path:
         raise HubError(f"{source} changed during the start: {path} is not {model.path}; start it again")
-    return replace(model, weights=load_format if is_dummy else weights_identity(path))
+    try:
+        return replace(model, weights=load_format if is_dummy else weights_identity(path))
+    except HubError:  # loading reports it, after the checks that need no weights
+        return model
 
 
 def _files(config: ModelConfig) -> ModelFiles:

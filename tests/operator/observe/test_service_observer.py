@@ -17,7 +17,7 @@ from kvasir_operator.cluster.kinds import (
     SERVICE,
     STATEFUL_SET,
 )
-from kvasir_operator.observe.cordons import Cordons
+from kvasir_operator.observe.cordons import LIST_SECONDS, Cordons
 from kvasir_operator.observe.observed import Observed, Ownership
 from kvasir_operator.observe.pod_events import (
     EVENT_MARGIN_SECONDS,
@@ -277,6 +277,27 @@ async def test_nodes_that_may_not_be_read_are_done_without(looks: Looks) -> None
     found = await looks.look()
     assert found.engines[0].state.reason is Reason.LOADING
     assert found.cordoned == frozenset()
+
+
+@pytest.mark.parametrize("readable", [True, False])
+async def test_unnamed_taints_of_the_scheduler_are_looked_up(looks: Looks, readable: bool) -> None:
+    """All nodes are listed for this, so seldom."""
+    tainted = node()
+    tainted["spec"]["taints"] = [{"key": "pool", "value": "db", "effect": "NoSchedule"}]
+    tainted["status"]["allocatable"] = {"nvidia.com/gpu": "1"}
+    looks.cluster.put(NODE, tainted)
+    if not readable:
+        looks.cluster.refused["list", NODE] = refusal(403)
+    pod = looks.cluster.of(POD, "demo-engine-0")
+    message = "0/1 nodes are available: 1 node(s) had untolerated taint(s)."
+    pod["status"] = {"conditions": [{"type": "PodScheduled", "status": "False", "message": message}]}
+    for _ in range(2):
+        state = (await looks.look(LIST_SECONDS / 4)).engines[0].state
+        assert state.reason is Reason.UNSCHEDULABLE
+        assert ("untolerated taint {pool: db}" in state.message) is readable
+    assert looks.cluster.calls["list", "Node"] == (1 if readable else 2)
+    await looks.look(LIST_SECONDS)
+    assert looks.cluster.calls["list", "Node"] == (2 if readable else 3)
 
 
 @pytest.mark.parametrize(("unschedulable", "cordoned"), [(True, {"node-1"}), (False, set())])

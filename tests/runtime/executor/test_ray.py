@@ -194,5 +194,5 @@ def test_a_missing_ray_names_the_extra(tmp_path: Path, monkeypatch: pytest.Monke
     monkeypatch.delitem(sys.modules, "kvasir.executor.ray_workers.placement", raising=False)
     model = load_model_info(save(llama(), tmp_path))
     settings = engine_settings(executor=ExecutorConfig(distributed_executor_backend="ray"))
-    with pytest.raises(ConfigError, match=r"pip install 'kvasir\[ray\]'"):
+    with pytest.raises(ConfigError, match=r"pip install 'kvasir-serve\[ray\]'"):
         executor_for(settings, model)

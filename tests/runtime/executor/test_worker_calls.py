@@ -83,7 +83,7 @@ def test_a_call_that_fails_is_answered_with_its_error(executor: Executor, call: 
     [
         (
             ExecutorConfig(worker_cls="absent"),
-            r"--worker-cls absent: .* kvasir.workers \(installed: counting, held\)",
+            r"--worker-cls absent: .* kvasir.workers \(installed: counting, drifting, held\)",
         ),
         (ExecutorConfig(worker_extension_cls="clash"), "--worker-extension-cls: the worker has a call 'warm_up'"),
     ],
