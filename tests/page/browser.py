@@ -57,10 +57,12 @@ class Tab:
         await self.page.locator("#send").wait_for(timeout=PATIENCE_MS)
 
     async def answer(self) -> str:
-        return await self.page.locator("article.assistant .content").last.inner_text()
+        text: str = await self.page.locator("article.assistant .content").last.inner_text()
+        return text
 
     async def note(self) -> str:
-        return await self.page.locator("article.assistant .foot .note").last.inner_text()
+        text: str = await self.page.locator("article.assistant .foot .note").last.inner_text()
+        return text
 
     def _note(self, text: str) -> None:
         if "Failed to load resource" not in text:  # an answer with an error status
