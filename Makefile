@@ -125,7 +125,7 @@ $(VENV)/.ray: pyproject.toml | $(VENV)/.dev
 	@touch $@
 
 $(VENV)/.page: pyproject.toml | $(VENV)/.dev
-	@$(PIP) install --progress-bar on -e '.[frontend,engine,bench,operator,otel,dev,browser]'
+	@$(INSTALL) '.[frontend,engine,bench,operator,otel,dev,browser]'
 	@touch $@
 
 $(VENV)/.mutation: pyproject.toml | $(VENV)/.dev

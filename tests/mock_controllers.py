@@ -13,6 +13,9 @@ if TYPE_CHECKING:
 
 _READY: Final = [{"type": "PodScheduled", "status": "True"}, {"type": "Ready", "status": "True"}]
 
+NOT_READY: Final = {"key": "node.kubernetes.io/not-ready", "operator": "Exists", "effect": "NoExecute"}
+"""One of the tolerations that the API server adds to each pod."""
+
 
 def run_controller(cluster: "MockCluster", kind: Kind, workload: Object) -> None:
     """Let the controller of a workload observe its spec and create its pods, which are ready at once."""
@@ -53,7 +56,11 @@ def _ready_pod(name: str, workload: Object, revision: str, owner: Object) -> Obj
             "labels": labels,
             "ownerReferences": [owner],
         },
-        "spec": {"nodeName": "node-1", "containers": [{"name": component, "image": "image:1"}]},
+        "spec": {
+            "nodeName": "node-1",
+            "containers": [{"name": component, "image": "image:1"}],
+            "tolerations": [NOT_READY],
+        },
         "status": {
             "phase": "Running",
             "podIP": "10.0.0.1",

@@ -178,7 +178,8 @@ def drain(service: Served) -> None:
     assert nodes_of(service) == {drained}
     with cordoned(cluster, drained):
         with load(namespace, "demo", node=other):
-            options = ("--ignore-daemonsets", "--delete-emptydir-data", f"--timeout={SETTLED_WITHIN}s")
+            # --force: clients of other services have no controller.
+            options = ("--ignore-daemonsets", "--delete-emptydir-data", "--force", f"--timeout={SETTLED_WITHIN}s")
             cluster.kubectl("drain", drained, *options)
             namespace.wait_for_ranks("demo", service.ranks, SETTLED_WITHIN)
         assert nodes_of(service) == {other}

@@ -66,3 +66,10 @@ def test_lint_runs_every_check(environment: Path) -> None:
     commands = commands_of("lint", environment)
     checks = ("ruff check", "ruff format --check", "bin/mypy", "lint-imports", "-m tools.check_words")
     assert [check for check in checks if check not in commands] == []
+
+
+def test_rules_use_variables_that_are_defined() -> None:
+    text = (ROOT / "Makefile").read_text()
+    defined = set(re.findall(r"^([A-Z_]+)\s*[:?]?=", text, re.MULTILINE)) | {"MAKEFILE_LIST"}
+    used = {name for name in re.findall(r"\$\(([A-Z_]+)\b", text) if not name.endswith("_ARGS")}
+    assert used <= defined

@@ -115,7 +115,7 @@ class Pod:
     init_containers: tuple[Container, ...] = ()
     """Containers that others have added, such as webhooks; the same applies to `sidecars`."""
     sidecars: tuple[Container, ...] = ()
-    tolerations: tuple[Mapping[str, Any], ...] = ()
+    tolerations: tuple[Mapping[str, Any], ...] = field(default=(), hash=False)  # demand polls keep pods in sets
     stays: bool = False
     """Whether the pod tolerates that its node is being drained."""
 
