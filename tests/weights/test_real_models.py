@@ -71,7 +71,8 @@ def test_a_chat_stops_at_its_end(url: str) -> None:
 
 
 def test_a_required_call_has_valid_arguments(url: str) -> None:
-    choice = chat(url, "How is the weather in Oslo?", tools=[TOOL], tool_choice="required", max_tokens=200)
+    forced: dict[str, Any] = {"tools": [TOOL], "tool_choice": "required", "parallel_tool_calls": False}
+    choice = chat(url, "How is the weather in Oslo?", max_tokens=200, **forced)
     assert choice["finish_reason"] == "tool_calls"
     (call,) = choice["message"]["tool_calls"]
     assert call["function"]["name"] == "get_weather"
