@@ -49,7 +49,7 @@ async def test_defaults_are_filled_in(world: World) -> None:
     assert [spec["engine"][size] for size in sizes] == [1, 1, 1]
     assert spec["engine"]["resourceName"] == "nvidia.com/gpu"
     assert spec["engine"]["kvCache"] == {"blockSize": 16, "memoryUtilization": 0.9}
-    assert spec["frontend"] == {"replicas": 1, "drainTimeout": "300s"}
+    assert spec["frontend"] == {"drainTimeout": "300s"}
     assert spec["rollout"] == {"maxSurge": 1, "maxUnavailable": 1, "drainTimeout": "60s", "surgeTimeout": "30s"}
     assert spec["network"] == {"policy": True}
     assert (spec["paused"], spec["operatorClass"]) == (False, "")

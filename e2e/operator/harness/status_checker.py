@@ -187,7 +187,7 @@ def _problems(there: Mapping[str, Change], service: Object, name: str) -> Iterat
         "image": spec.get("image", RELEASE.engine_image),
         "option": spec["engine"].get("maxModelLen"),
     }
-    frontend = {"replicas": spec["frontend"]["replicas"], "image": spec.get("image", RELEASE.frontend_image)}
+    frontend = {"replicas": spec["frontend"].get("replicas", 1), "image": spec.get("image", RELEASE.frontend_image)}
     by_kind: dict[Kind, list[Object]] = defaultdict(list)
     for change in there.values():
         by_kind[change.kind].append(change.object)

@@ -38,7 +38,12 @@ async def test_a_new_release_repairs_without_rolling(world: World) -> None:
     await run_old(world)
     before = await templates(world)
     await world.edit(DEPLOYMENT, "demo-frontend", lambda found: found["spec"].update(replicas=7))
-    await world.update(lambda spec: spec["engine"].update(dataParallelSize=2))
+
+    def set_sizes(spec: Object) -> None:
+        spec["engine"].update(dataParallelSize=2)
+        spec["frontend"].update(replicas=1)
+
+    await world.update(set_sizes)
     async with world.in_process(release=NEW) as operator:
         await operator.rounds()
     assert await templates(world) == before
