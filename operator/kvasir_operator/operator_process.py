@@ -41,7 +41,6 @@ log = logging.getLogger(__name__)
 
 SECRETS_SECONDS: Final = 45.0
 """Time in which each service's Secrets are checked once, evenly spread."""
-"""The API group of OpenShift's SecurityContextConstraints, which reject a fsGroup outside the namespace's range."""
 _RETRY: Final = 5.0
 """Delay before a failed resync is retried."""
 _STUCK: Final = 3.0

@@ -39,6 +39,7 @@ STATUS_INTERVAL_SECONDS: Final = 2.0
 
 
 _OPENSHIFT: Final = "security.openshift.io"
+"""The API group of OpenShift's SecurityContextConstraints, which reject a fsGroup outside the namespace's range."""
 
 
 async def release_in(cluster: Cluster, release: Release) -> Release:
