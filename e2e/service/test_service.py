@@ -69,15 +69,25 @@ def test_deleted_services_and_workloads_come_back(demo: Namespace, expected: str
 
 
 def test_drift_is_repaired(demo: Namespace) -> None:
-    demo.kubectl("scale", "deployment/demo-frontend", "--replicas=2")
-    demo.wait("deployment/demo-frontend", "jsonpath={.spec.replicas}=1")
     demo.kubectl("patch", "service/demo", "--type=json", "--patch", json.dumps([DRIFT]))
     demo.wait("service/demo", "jsonpath={.spec.ports[0].targetPort}=http")
     path = "{.spec.template.spec.containers[0].image}"
-    image = demo.kubectl("get", "statefulset/demo-engine", "--output", f"jsonpath={path}")
-    demo.kubectl("set", "image", "statefulset/demo-engine", "engine=somebody-elses")
-    demo.wait("statefulset/demo-engine", f"jsonpath={path}={image}")
+    for workload, container in (("deployment/demo-frontend", "frontend"), ("statefulset/demo-engine", "engine")):
+        image = demo.kubectl("get", workload, "--output", f"jsonpath={path}")
+        demo.kubectl("set", "image", workload, f"{container}=somebody-elses")
+        demo.wait(workload, f"jsonpath={path}={image}")
+    demo.kubectl("rollout", "status", "deployment/demo-frontend", "--timeout=120s")
     demo.wait_for_ranks("demo", 2)
+
+
+def test_the_number_of_frontends_belongs_to_kubectl_scale(demo: Namespace) -> None:
+    """No `frontend.replicas` is given, so a HorizontalPodAutoscaler or a user may set the number."""
+    demo.kubectl("scale", "deployment/demo-frontend", "--replicas=2")
+    demo.kubectl("rollout", "status", "deployment/demo-frontend", "--timeout=120s")
+    demo.kubectl("patch", "service/demo", "--type=json", "--patch", json.dumps([DRIFT]))
+    demo.wait("service/demo", "jsonpath={.spec.ports[0].targetPort}=http")
+    assert demo.get("deployment/demo-frontend")["spec"]["replicas"] == 2
+    demo.kubectl("scale", "deployment/demo-frontend", "--replicas=1")
 
 
 def test_a_deleted_link_secret_is_replaced_and_all_pods_use_it(demo: Namespace, expected: str) -> None:
