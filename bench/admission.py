@@ -12,8 +12,8 @@ from kvasir.engine.scheduling.scheduler import Scheduler
 from kvasir.engine.scheduling.token_budget import TokenBudget
 from kvasir.layers.kv import BlockShape, FullAttention, KVCacheConfig, KVGroup, KVSpec, SlidingWindow
 from kvasir.link.protocol import AddRequest
-from kvasir.params import SamplingParams
-from kvasir.tokens import packed
+from kvasir.request.params import SamplingParams
+from kvasir.request.tokens import packed
 
 BLOCK = BlockShape(16, kv_heads=1, head_dim=8, dtype="float32", dtype_bytes=4)
 PROMPT = 64

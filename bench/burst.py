@@ -26,7 +26,6 @@ from pathlib import Path
 import zmq
 
 from kvasir.benchmark.process_memory import memory_of_tree
-from kvasir.hashing import chain_root, packed_chain
 from kvasir.link.codec import CODEC, UnknownMessage, encode
 from kvasir.link.protocol import (
     PROTOCOL_VERSION,
@@ -40,8 +39,9 @@ from kvasir.link.protocol import (
     Ready,
     Welcome,
 )
-from kvasir.params import SamplingParams
-from kvasir.tokens import to_wire, token_array
+from kvasir.request.hashing import chain_root, packed_chain
+from kvasir.request.params import SamplingParams
+from kvasir.request.tokens import to_wire, token_array
 
 VOCABULARY = 4096
 QUIET_SECONDS = 3.0

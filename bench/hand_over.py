@@ -26,10 +26,10 @@ from kvasir.engine.handover.hand_over import HandOver
 from kvasir.executor.executor_for import executor_for
 from kvasir.hub.located_model import read_model
 from kvasir.hub.source import fetch, normalise
-from kvasir.link.keys import LinkKeys, load_engine_keys
 from kvasir.link.protocol import AddRequest
-from kvasir.params import SamplingParams
-from kvasir.tokens import packed
+from kvasir.request.params import SamplingParams
+from kvasir.request.tokens import packed
+from kvasir.wire.keys import LinkKeys, load_engine_keys
 from kvasir_operator.link_keys import new_link_keys
 
 Events = queue.SimpleQueue[tuple["Engine", HandOverEvent]]

@@ -17,8 +17,8 @@ from kvasir.config.resolve import DeviceFacts, ModelFacts, resolve_engine
 from kvasir.config.settings import CacheConfig, DeviceConfig, EngineConfig, ModelConfig
 from kvasir.hub.model_info import ModelInfo, load_model_info
 from kvasir.layers.kv import KVGroup
-from kvasir.params import SamplingParams
-from kvasir.tokens import packed
+from kvasir.request.params import SamplingParams
+from kvasir.request.tokens import packed
 from kvasir.worker.step import NO_NEW_BLOCKS, NewRow, ScheduledRow, StepInput
 from kvasir.worker.worker import Worker
 

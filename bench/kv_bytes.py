@@ -14,8 +14,8 @@ from kvasir.engine.scheduling.engine_request import EngineRequest
 from kvasir.engine.scheduling.scheduler import Scheduler
 from kvasir.layers.kv import BlockShape, KVCacheConfig, block_bytes, layer_specs, make_groups
 from kvasir.link.protocol import AddRequest
-from kvasir.params import SamplingParams
-from kvasir.tokens import packed
+from kvasir.request.params import SamplingParams
+from kvasir.request.tokens import packed
 from kvasir.worker.step import StepOutput
 
 OUTPUT = 64

@@ -32,8 +32,8 @@ from kvasir.link.frontend_end.frontend_link import FrontendLink
 from kvasir.link.frontend_end.link_events import EngineChanged, EngineLost, LinkEvent, OutputsReceived
 from kvasir.link.frontend_end.remote_engine import RemoteEngine
 from kvasir.link.protocol import AddRequest
-from kvasir.params import SamplingParams
-from kvasir.tokens import packed
+from kvasir.request.params import SamplingParams
+from kvasir.request.tokens import packed
 
 ROWS = (1, 64, 256)
 MEBIBYTES = (0, 512, 4096)

@@ -20,8 +20,8 @@ from kvasir.executor.executor_for import executor_for
 from kvasir.hub.located_model import read_model
 from kvasir.hub.model_info import ModelInfo
 from kvasir.link.protocol import AddRequest
-from kvasir.params import SamplingParams
-from kvasir.tokens import packed
+from kvasir.request.params import SamplingParams
+from kvasir.request.tokens import packed
 from kvasir.worker.step import StepInput, StepOutput
 
 _STARTING: Final = ("start", "kv_layout", "allocate_kv_cache", "warm_up")

@@ -14,10 +14,10 @@ from kvasir.engine.ingest import Ingest
 from kvasir.engine.kv.kv_manager import KVManager
 from kvasir.engine.scheduling.scheduler import Scheduler
 from kvasir.engine.scheduling.token_budget import TokenBudget
-from kvasir.hashing import split_chain
 from kvasir.layers.kv import BlockShape, FullAttention, KVCacheConfig, KVGroup
 from kvasir.link.frontend_end.remote_engine import EngineState, RemoteEngine
 from kvasir.link.protocol import FEATURE_PREFIX_CACHE, AddRequest, CacheEvents, Outputs, Ready
+from kvasir.request.hashing import split_chain
 from kvasir.worker.step import LateInput, StepInput, StepOutput
 
 from .traces import BLOCK_SIZE, OUTPUT_TOKEN

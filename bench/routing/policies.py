@@ -10,9 +10,9 @@ from kvasir.client.dispatch.engine_room import EngineRoom
 from kvasir.client.dispatch.request_queue import RequestQueue
 from kvasir.client.dispatch.router import Router
 from kvasir.client.request_observer import Trace
-from kvasir.hashing import BlockHashing, split_chain
 from kvasir.link.protocol import CacheEvents, RequestOutput
-from kvasir.params import SamplingParams
+from kvasir.request.hashing import BlockHashing, split_chain
+from kvasir.request.params import SamplingParams
 
 from .engines import Clock, SimulatedEngine
 from .traces import HASHING, Turn

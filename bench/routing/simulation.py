@@ -8,10 +8,10 @@ from dataclasses import dataclass, field
 from functools import partial
 from unittest.mock import patch
 
-from kvasir.hashing import split_chain
 from kvasir.link.protocol import AddRequest, RequestOutput
-from kvasir.params import SamplingParams
-from kvasir.tokens import to_wire
+from kvasir.request.hashing import split_chain
+from kvasir.request.params import SamplingParams
+from kvasir.request.tokens import to_wire
 
 from .engines import Clock, Fetches, SimulatedEngine, Size, Speed
 from .policies import Policy, Request

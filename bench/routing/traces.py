@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
-from kvasir.hashing import BlockHashing, chain_root, packed_chain
-from kvasir.tokens import token_array
+from kvasir.request.hashing import BlockHashing, chain_root, packed_chain
+from kvasir.request.tokens import token_array
 
 BLOCK_SIZE = 16
 HASHING = BlockHashing(BLOCK_SIZE)

@@ -2,7 +2,7 @@
 
 import sys
 
-__version__ = "0.1.0"
+from kvasir.version import __version__ as __version__
 
 __all__ = [
     "LLM",
@@ -64,7 +64,7 @@ class _VLLMPaths:
     def find_spec(name: str, path: object = None, target: object = None) -> object:
         if not name.startswith("kvasir."):
             return None
-        from kvasir.vllm_paths import spec_of
+        from kvasir.offline.vllm_paths import spec_of
 
         return spec_of(name)
 

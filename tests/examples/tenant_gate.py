@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 from kvasir.engine.scheduling.admission_gates import AdmissionGate, Verdict
 from kvasir.engine.scheduling.engine_request import EngineRequest
-from kvasir.hashing import ChainRoot
+from kvasir.request.hashing import ChainRoot
 
 
 class TenantGate(AdmissionGate):

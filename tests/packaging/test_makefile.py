@@ -28,7 +28,7 @@ def would_do(environment: Path, *changed: str) -> str:
 
 def test_make_does_not_install_an_installed_package_again(environment: Path) -> None:
     assert "install_packages" not in would_do(environment)
-    assert "install_packages" not in would_do(environment, "runtime/kvasir/params.py")
+    assert "install_packages" not in would_do(environment, "runtime/kvasir/request/params.py")
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ import os
 import signal
 from pathlib import Path
 
-from kvasir.tokens import from_wire
+from kvasir.request.tokens import from_wire
 from kvasir.worker.worker import Worker
 
 

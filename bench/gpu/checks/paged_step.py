@@ -14,8 +14,8 @@ from kvasir.layers.attention import UNSCALED, AttentionPlan, HeadShape, KVScales
 from kvasir.layers.kv import FullAttention, KVCacheConfig, KVGroup
 from kvasir.layers.parameter import Placement
 from kvasir.layers.rotary import Rope, RotaryEmbedding, Rotation, rotate_reference_
-from kvasir.params import SamplingParams
-from kvasir.tokens import packed
+from kvasir.request.params import SamplingParams
+from kvasir.request.tokens import packed
 from kvasir.worker.batch.inputs import InputBuilder
 from kvasir.worker.batch.request_table import RequestTable
 from kvasir.worker.kv_memory.cache_memory import allocate, block_shape

@@ -8,7 +8,7 @@ from bench.gpu.engines import random_engine
 from bench.gpu.shapes import MODELS, tiny
 from bench.gpu.worker import Context
 
-from kvasir.params import SamplingParams
+from kvasir.request.params import SamplingParams
 
 REQUESTS = 256
 SHORTEST, LONGEST = 100, 1024

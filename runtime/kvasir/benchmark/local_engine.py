@@ -19,7 +19,7 @@ from kvasir.hub.model_info import ModelInfo
 from kvasir.hub.source import fetch, normalise
 from kvasir.layers.kv import KVCacheConfig
 from kvasir.link.protocol import AddRequest
-from kvasir.observability.progress import progress_bar
+from kvasir.process.progress import progress_bar
 
 _HERE = "bench"
 """Stands where a frontend's name would."""

@@ -15,10 +15,10 @@ from kvasir.config.options import CommandFailed, ConfigError
 from kvasir.config.settings import EngineConfig
 from kvasir.link.protocol import AddRequest
 from kvasir.models.product_weights import product_weights
-from kvasir.observability.progress import progress_bar
-from kvasir.params import SamplingParams
-from kvasir.tokens import packed
-from kvasir.words import count
+from kvasir.process.progress import progress_bar
+from kvasir.process.words import count
+from kvasir.request.params import SamplingParams
+from kvasir.request.tokens import packed
 
 
 @dataclass(frozen=True)

@@ -22,7 +22,7 @@ import httpx
 from kvasir.benchmark.figures import Figures
 from kvasir.benchmark.process_memory import memory_of_tree
 from kvasir.config.options import CommandFailed
-from kvasir.observability.progress import progress_bar
+from kvasir.process.progress import progress_bar
 from kvasir_contract.endpoints import LIVE_PATH, STATUS_PATH
 from kvasir_contract.status_report import StatusReport
 

@@ -23,7 +23,7 @@ from kvasir.config.settings import (
 from kvasir.config.tls_settings import TlsConfig
 from kvasir.config.variables import unknown_variables
 from kvasir.executor.torchrun.launched_rank import shows_results
-from kvasir.observability.progress import progress_bar
+from kvasir.process.progress import progress_bar
 from kvasir_contract.endpoints import HTTP_PORT
 from kvasir_contract.logs import setup_logging
 from kvasir_contract.units import parse_duration

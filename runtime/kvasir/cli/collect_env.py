@@ -4,7 +4,7 @@ import argparse
 import json
 
 from kvasir.config.options import OptionParser
-from kvasir.observability.environment_report import describe_environment
+from kvasir.process.environment_report import describe_environment
 
 
 def parser() -> OptionParser:

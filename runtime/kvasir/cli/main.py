@@ -16,9 +16,9 @@ import sys
 import traceback
 from typing import Final, Protocol
 
-from kvasir import __version__
 from kvasir.config.options import CommandFailed, ConfigError, UsageError
-from kvasir.observability.failures import FailureError, end, failure_of
+from kvasir.process.failures import FailureError, end, failure_of
+from kvasir.version import __version__
 from kvasir_contract.exits import ExitCode
 from kvasir_contract.extras import install_extra
 from kvasir_contract.failure import Failure

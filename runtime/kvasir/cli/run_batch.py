@@ -22,7 +22,7 @@ from kvasir.config.variables import unknown_variables
 from kvasir.local.job import run_job
 from kvasir.local.place import LOOPBACK, open_place
 from kvasir.local.run import LocalService
-from kvasir.observability.progress import progress_bar
+from kvasir.process.progress import progress_bar
 from kvasir_contract.units import parse_duration
 
 SHOWN_LINES: Final = 100

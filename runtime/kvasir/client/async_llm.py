@@ -31,7 +31,6 @@ from kvasir.client.service_limits import ServiceLimits
 from kvasir.client.text.detokenizer import Detokenizer
 from kvasir.client.text.stop_strings import StopSearch
 from kvasir.config.frontend_settings import FrontendConfig
-from kvasir.hashing import BlockHashing
 from kvasir.hub.model_info import ModelInfo
 from kvasir.hub.tokenizer import Tokenizer
 from kvasir.link.frontend_end.frontend_link import FrontendLink
@@ -46,7 +45,8 @@ from kvasir.link.frontend_end.link_events import (
 )
 from kvasir.link.frontend_end.remote_engine import RemoteEngine
 from kvasir.link.protocol import Abort, FailedStep, FinishReason
-from kvasir.words import count
+from kvasir.process.words import count
+from kvasir.request.hashing import BlockHashing
 from kvasir_contract.endpoints import GATE_SECONDS
 
 __all__ = ["AsyncLLM", "Delta"]

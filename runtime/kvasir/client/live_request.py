@@ -10,12 +10,12 @@ from kvasir.client.input.prompt_hashes import PromptHashes
 from kvasir.client.request_observer import Trace
 from kvasir.client.text.detokenizer import TextStream
 from kvasir.client.text.stop_strings import StopSearch
-from kvasir.constraint import OutputConstraint
-from kvasir.hashing import BlockHashing
 from kvasir.link.protocol import AddRequest
-from kvasir.params import SamplingParams
-from kvasir.request_digest import request_digest
-from kvasir.tokens import to_wire, token_array
+from kvasir.request.constraint import OutputConstraint
+from kvasir.request.hashing import BlockHashing
+from kvasir.request.params import SamplingParams
+from kvasir.request.request_digest import request_digest
+from kvasir.request.tokens import to_wire, token_array
 
 
 @dataclass(slots=True)
@@ -130,7 +130,7 @@ class LiveRequest:
 
     @property
     def digest(self) -> bytes:
-        """See kvasir.request_digest. It is computed when an engine is lost, or while a request has strikes."""
+        """It is computed when an engine is lost, or while a request has strikes."""
         if not self._digest:
             self._digest = request_digest(to_wire(self.prompt_token_ids), self.params, self.constraint)
         return self._digest

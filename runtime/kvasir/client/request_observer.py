@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from kvasir.link.protocol import FinishReason
-from kvasir.params import SamplingParams
+from kvasir.request.params import SamplingParams
 
 
 @dataclass(slots=True, eq=False)

@@ -21,7 +21,7 @@ from kvasir.config.parsers import (
 )
 from kvasir.config.process_settings import LinkConfig, OpsConfig, ProcessConfig
 from kvasir.config.profiler import read_profiler_config
-from kvasir.hashing import BLAKE2B, HASH_ALGORITHMS
+from kvasir.request.hashing import BLAKE2B, HASH_ALGORITHMS
 from kvasir_contract.endpoints import ANY_HOST, KV_HAND_OVER_PORT
 from kvasir_contract.environment import POD_IP
 from kvasir_contract.units import parse_bytes, parse_duration

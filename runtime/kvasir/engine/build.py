@@ -23,7 +23,7 @@ from kvasir.executor.executor import Executor
 from kvasir.executor.executor_for import has_worker_processes
 from kvasir.hub.model_info import ModelInfo
 from kvasir.layers.kv import KVCacheConfig
-from kvasir.words import count
+from kvasir.process.words import count
 from kvasir.worker.device import device_facts, device_facts_of_workers
 from kvasir.worker.split_refusal import check_early
 

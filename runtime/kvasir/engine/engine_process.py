@@ -20,7 +20,6 @@ from types import FrameType
 
 from prometheus_client import CollectorRegistry, generate_latest
 
-import kvasir
 from kvasir.config.machine import process_age
 from kvasir.config.resolve import ResolvedEngine
 from kvasir.config.settings import EngineConfig
@@ -49,12 +48,13 @@ from kvasir.layers.kv import KVCacheConfig
 from kvasir.link.engine_end.death_watch import DeathWatch, start_death_watch
 from kvasir.link.engine_end.engine_link import EngineIdentity, EngineLink, new_incarnation
 from kvasir.link.protocol import Dead, FailedStep, Goodbye, Progress
-from kvasir.observability.failures import end, failure_of, log_failure
-from kvasir.observability.open_files import raise_open_files_limit
-from kvasir.observability.ops_server import OpsServer
-from kvasir.observability.process_title import set_process_title
-from kvasir.observability.seldom_log import SeldomLog
-from kvasir.signal_wakes import wake_after_signals
+from kvasir.process.failures import end, failure_of, log_failure
+from kvasir.process.open_files import raise_open_files_limit
+from kvasir.process.ops_server import OpsServer
+from kvasir.process.process_title import set_process_title
+from kvasir.process.seldom_log import SeldomLog
+from kvasir.process.signal_wakes import wake_after_signals
+from kvasir.version import __version__
 from kvasir_contract.exits import ExitCode
 from kvasir_contract.failure import Failure
 from kvasir_contract.logs import setup_logging
@@ -232,7 +232,7 @@ class EngineProcess:
             rank=self._status.rank,
             node=socket.gethostname(),
             service=self._config.link.service_uid,
-            version=kvasir.__version__,
+            version=__version__,
             fingerprint=model.fingerprint,
             tokenizer_hash=model.tokenizer_hash,
         )

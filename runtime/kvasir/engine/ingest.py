@@ -13,11 +13,11 @@ from kvasir.engine.scheduling.endings import error_output
 from kvasir.engine.scheduling.engine_request import EngineRequest
 from kvasir.engine.scheduling.entrance_check import RequestRefused
 from kvasir.engine.scheduling.token_budget import REQUEST_TOKENS, TokenBudget
-from kvasir.hashing import BLAKE2B, HASH_BYTES, chain_fits, packed_chain
 from kvasir.link.protocol import AddRequest, RefusalKind, RequestOutput
-from kvasir.observability.seldom_log import SeldomLog
-from kvasir.params import BadParameter, check_token_ids
-from kvasir.tokens import TOKEN_BYTES
+from kvasir.process.seldom_log import SeldomLog
+from kvasir.request.hashing import BLAKE2B, HASH_BYTES, chain_fits, packed_chain
+from kvasir.request.params import BadParameter, check_token_ids
+from kvasir.request.tokens import TOKEN_BYTES
 
 log = logging.getLogger(__name__)
 

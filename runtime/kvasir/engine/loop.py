@@ -20,7 +20,7 @@ from kvasir.engine.ingest import RefusedRequest
 from kvasir.engine.waves import Flags, Independent, Waves
 from kvasir.link.engine_end.engine_link import CacheEventsWanted, DrainSettled, FrontendLost, Received
 from kvasir.link.protocol import Abort, CacheEvents, Call, EngineStats, Outputs, RequestOutput, Result, StartWave
-from kvasir.words import count
+from kvasir.process.words import count
 from kvasir_contract.phases import Phase
 
 log = logging.getLogger(__name__)

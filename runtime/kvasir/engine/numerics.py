@@ -8,9 +8,9 @@ bits of an engine that is not batch-invariant. A frontend compares classes for e
 
 from importlib.metadata import version
 
-from kvasir import __version__
 from kvasir.config.machine import cpu_flags
 from kvasir.config.resolve import ResolvedEngine
+from kvasir.version import __version__
 
 _PREFIXES = ("avx", "amx", "fma", "f16c", "asimd", "sve", "bf16")
 """Of the instruction sets that change which kernels compute."""

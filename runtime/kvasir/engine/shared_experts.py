@@ -8,13 +8,13 @@ end together: if one drains, all drain, and the loss of one is an error in all o
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
-import kvasir
 from kvasir.config.options import ConfigError
 from kvasir.config.resolve import ResolvedEngine
 from kvasir.config.settings import EngineConfig
 from kvasir.engine.inbox import Inbox
 from kvasir.engine.waves import LockStep
 from kvasir.hub.model_info import ModelInfo
+from kvasir.version import __version__
 
 if TYPE_CHECKING:  # it imports torch, which independent engines with worker processes do not need
     from kvasir.executor.in_process import InProcessExecutor
@@ -54,7 +54,7 @@ class SharedExpertsGroup:
         self._meeting = MeetingPoint(address, port, rank, size, START_LIMIT_SECONDS, self._wait)
         self._meeting.compare(
             {
-                "version of Kvasir": kvasir.__version__,
+                "version of Kvasir": __version__,
                 "model": model.fingerprint,
                 "weights": model.weights,
                 "--data-parallel-size": str(size),

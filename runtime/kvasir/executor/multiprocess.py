@@ -37,8 +37,8 @@ from kvasir.executor.shared_memory.replies import NoReplyError
 from kvasir.executor.shared_memory.ring import RingError, SlowReaderError
 from kvasir.hub.model_info import ModelInfo
 from kvasir.layers.kv import KVCacheConfig
-from kvasir.observability.failures import FailureError, error_of
 from kvasir.parallel.tcp_rendezvous import TcpRendezvous
+from kvasir.process.failures import FailureError, error_of
 from kvasir.worker.step import LateInput, StepInput, StepOutput
 from kvasir.worker.worker_calls import WorkerCall, WorkerResult
 from kvasir_contract.failure import Failure

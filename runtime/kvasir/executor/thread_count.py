@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from kvasir.config.machine import CpuUse
-from kvasir.words import count
+from kvasir.process.words import count
 
 log = logging.getLogger(__name__)
 

@@ -9,7 +9,6 @@ from starlette.middleware.cors import CORSMiddleware
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 
-from kvasir import __version__
 from kvasir.client.request_errors import EngineUnavailable, InvalidRequest, RequestFailed, TooManyRequests
 from kvasir.config.options import ConfigError
 from kvasir.frontend.endpoints import missing
@@ -32,6 +31,7 @@ from kvasir.frontend.page import route as page
 from kvasir.frontend.routing import LeanApp
 from kvasir.frontend.service import Service, service_of
 from kvasir.frontend.telemetry.request_log import record_of
+from kvasir.version import __version__
 
 
 def create_app(service: Service) -> LeanApp:

@@ -45,12 +45,12 @@ from kvasir.frontend.telemetry.metrics import Metrics
 from kvasir.hub.located_model import read_model
 from kvasir.hub.tokenizer import load_tokenizer
 from kvasir.hub.tokenizer_files import tokenizer_info
-from kvasir.listening import remove_socket_file, url_of
-from kvasir.observability.failures import end, failure_of, log_failure
-from kvasir.observability.open_files import raise_open_files_limit
-from kvasir.observability.ops_server import OpsServer
-from kvasir.observability.process_title import set_process_title
-from kvasir.words import count
+from kvasir.process.failures import end, failure_of, log_failure
+from kvasir.process.listening import remove_socket_file, url_of
+from kvasir.process.open_files import raise_open_files_limit
+from kvasir.process.ops_server import OpsServer
+from kvasir.process.process_title import set_process_title
+from kvasir.process.words import count
 from kvasir_contract.logs import setup_logging
 
 if TYPE_CHECKING:

@@ -5,7 +5,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from fastapi import Depends, Request
 
-from kvasir import __version__
 from kvasir.client.async_llm import AsyncLLM
 from kvasir.config.frontend_settings import FrontendConfig, ServerConfig
 from kvasir.frontend.errors import ApiError
@@ -17,6 +16,7 @@ from kvasir.frontend.http.shares import Shares
 from kvasir.frontend.http.user_middleware import load_middleware
 from kvasir.frontend.parsers import Parsers
 from kvasir.frontend.telemetry.metrics import Metrics
+from kvasir.version import __version__
 
 if TYPE_CHECKING:
     from kvasir.frontend.telemetry.tracing import Tracing

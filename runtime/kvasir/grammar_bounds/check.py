@@ -2,7 +2,6 @@
 
 import msgspec
 
-from kvasir.constraint import Grammar, GrammarKind
 from kvasir.grammar_bounds.bad_grammar import BadGrammar
 from kvasir.grammar_bounds.json_options import json_options
 from kvasir.grammar_bounds.lark_and_ebnf import adapt_lark, check_ebnf
@@ -10,6 +9,7 @@ from kvasir.grammar_bounds.limits import MAX_REGEX_CHARACTERS
 from kvasir.grammar_bounds.patterns import check_regex
 from kvasir.grammar_bounds.schema import adapt_schema
 from kvasir.grammar_bounds.special_names import check_no_mark
+from kvasir.request.constraint import Grammar, GrammarKind
 
 
 def check_grammar(grammar: Grammar) -> None:

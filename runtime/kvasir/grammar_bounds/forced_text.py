@@ -16,8 +16,8 @@ from collections.abc import Mapping
 from graphlib import CycleError, TopologicalSorter
 from typing import Any, Final
 
-from kvasir.constraint import Grammar, GrammarKind
 from kvasir.grammar_bounds.json_options import JSON_WHITESPACE, json_options
+from kvasir.request.constraint import Grammar, GrammarKind
 
 LONGEST_FORCED_TEXT: Final = 4_096
 """Bytes. A mask in a text of this length took 0.6 to 1.9 ms with the tokens of the demo model."""

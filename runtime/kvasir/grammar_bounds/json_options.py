@@ -5,9 +5,9 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any, Final
 
-from kvasir.constraint import Grammar
 from kvasir.grammar_bounds.bad_grammar import BadGrammar
 from kvasir.grammar_bounds.limits import MAX_WHITESPACE_CHARACTERS
+from kvasir.request.constraint import Grammar
 
 JSON_WHITESPACE: Final = r"( |\n {0,32}|\n\t{1,8})"
 """At most once between two tokens of JSON, so that an untrained model cannot write newlines for ever."""

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import Any, Final
 
-from kvasir.params import BOUNDS
+from kvasir.request.params import BOUNDS
 
 MAX_NEW_TOKENS: Final = "max_new_tokens"
 SAMPLING_DEFAULTS: Final = ("temperature", "top_p", "top_k", "min_p", "repetition_penalty")

@@ -25,10 +25,10 @@ from typing import Final
 
 import msgspec
 
-from kvasir.constraint import OutputConstraint
-from kvasir.hashing import BLAKE2B
-from kvasir.params import SamplingParams
-from kvasir.tokens import TOKEN_BYTES
+from kvasir.request.constraint import OutputConstraint
+from kvasir.request.hashing import BLAKE2B
+from kvasir.request.params import SamplingParams
+from kvasir.request.tokens import TOKEN_BYTES
 from kvasir_contract.phases import Phase
 
 PROTOCOL_VERSION: Final = 2
@@ -115,7 +115,7 @@ class StepRequest(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
     request_id: str
     digest: bytes
-    """See kvasir.request_digest."""
+    """See kvasir.request.request_digest."""
 
 
 class FailedStep(msgspec.Struct, frozen=True, array_like=True):
@@ -176,7 +176,7 @@ class Ready(_Message, frozen=True):
     max_queued_tokens: int = 0
     """Limit for the tokens of requests that wait; further requests are refused as OVERLOADED. 0: not announced."""
     hash_algorithm: str = BLAKE2B
-    """How it hashes blocks (see kvasir.hashing). Block hashes of another algorithm do not fit its prompts."""
+    """How it hashes blocks (request/hashing.py). Block hashes of another algorithm do not fit its prompts."""
     numerics: str = ""
     """Engines of the same class continue each other's requests exactly (kvasir.engine.numerics). "": unknown."""
     max_num_batched_tokens: int = 0
@@ -326,12 +326,12 @@ class AddRequest(_Message, frozen=True):
     attempt: int
     """Counts up each time the request is given to an engine; outputs of an older attempt are dropped."""
     prompt_tokens: bytes
-    """Four bytes for each token, little endian (see kvasir.tokens)."""
+    """Four bytes for each token, little endian (see kvasir.request.tokens)."""
     output_tokens: bytes
     """Already emitted by earlier attempts: they are computed like the prompt but count as output."""
     params: SamplingParams
     block_hashes: bytes = b""
-    """16 bytes for each full block of the prompt, chained (see kvasir.hashing). Empty: the engine hashes it, if it
+    """16 bytes for each full block of the prompt, chained (request/hashing.py). Empty: the engine hashes it, if it
     has a prefix cache."""
     priority: int = 0
     """Smaller is served first, where the engine schedules by priority."""

@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Final
 
 from kvasir.config.options import ConfigError
-from kvasir.listening import advice_for, listening_socket, remove_socket_file, unix_socket, url
 from kvasir.local.private_directory import PrivateDirectory
+from kvasir.process.listening import advice_for, listening_socket, remove_socket_file, unix_socket, url
 from kvasir_contract import environment
 from kvasir_contract.endpoints import ANY_HOST
 

@@ -10,9 +10,9 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from kvasir.config.vllm import variables as vllm
-from kvasir.listening import url
 from kvasir.local.place import LOOPBACK, Place
 from kvasir.local.supervision.process_spec import Probe, ProcessSpec
+from kvasir.process.listening import url
 from kvasir_contract.endpoints import (
     FRONTEND_STARTUP,
     KILL_MARGIN_SECONDS,

@@ -10,13 +10,13 @@ from typing import Final
 
 from kvasir.frontend.generation.beam_search import Beam, BeamSearch, candidates_of
 from kvasir.link.protocol import Logprobs
-from kvasir.observability.progress import Show
 from kvasir.offline.llm_engine import LLMEngine
 from kvasir.offline.request_builder import PreparedRequest, Prompt, PromptOptions
 from kvasir.offline.request_output import LogprobsByToken, named_logprobs
 from kvasir.offline.sampling_params import SamplingParams
-from kvasir.params import TOP_LOGPROBS
-from kvasir.params import SamplingParams as EngineParams
+from kvasir.process.progress import Show
+from kvasir.request.params import TOP_LOGPROBS
+from kvasir.request.params import SamplingParams as EngineParams
 
 MAX_CANDIDATES: Final = int(TOP_LOGPROBS.most)
 

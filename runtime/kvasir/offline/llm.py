@@ -9,13 +9,13 @@ from functools import partial
 from types import TracebackType
 from typing import Any, Final, Self
 
-from kvasir.observability.progress import progress_bar
 from kvasir.offline.beam_search import BeamSearches, BeamSearchOutput, BeamSearchParams
 from kvasir.offline.llm_engine import LLMEngine, check_lora
 from kvasir.offline.metric_values import Metric
 from kvasir.offline.request_builder import PreparedRequest, Prompt, PromptOptions, for_each, listed, prepared
 from kvasir.offline.request_output import RequestOutput, request_output
 from kvasir.offline.sampling_params import SamplingParams
+from kvasir.process.progress import progress_bar
 from kvasir.worker.worker_calls import WorkerCall
 
 Message = Mapping[str, Any]

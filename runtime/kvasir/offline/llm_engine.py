@@ -16,13 +16,13 @@ from kvasir.frontend.telemetry.metrics import Metrics
 from kvasir.hub.located_model import read_model
 from kvasir.hub.source import fetch, normalise
 from kvasir.hub.tokenizer import load_tokenizer
-from kvasir.observability.progress import progress_bar
 from kvasir.offline.engine_options import in_python, python_names, read_options
 from kvasir.offline.metric_values import Metric, metric_values
 from kvasir.offline.offline_engine import start_engine
 from kvasir.offline.request_builder import PreparedRequest, Prompt, PromptOptions, RequestBuilder, prepared
 from kvasir.offline.request_output import RequestOutput, merged, request_output
 from kvasir.offline.sampling_params import RequestOutputKind, SamplingParams
+from kvasir.process.progress import progress_bar
 
 
 @dataclass

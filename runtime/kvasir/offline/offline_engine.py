@@ -23,7 +23,7 @@ from kvasir.executor.executor_for import executor_for
 from kvasir.executor.torchrun.launched_rank import shows_results
 from kvasir.hub.model_info import ModelInfo
 from kvasir.link.protocol import Call, EngineStats, FinishReason, Outputs, RequestOutput, Result
-from kvasir.observability.progress import Show, progress_bar, spinner
+from kvasir.process.progress import Show, progress_bar, spinner
 from kvasir.worker.worker_calls import WorkerCall, WorkerResult
 
 _HERE: Final = "offline"

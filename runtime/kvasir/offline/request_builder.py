@@ -12,12 +12,12 @@ from kvasir.client.input.input_processor import InputProcessor, Prompted
 from kvasir.client.live_request import LiveRequest
 from kvasir.client.text.detokenizer import Detokenizer, TextStream
 from kvasir.client.text.stop_strings import StopSearch
-from kvasir.constraint import OutputConstraint
 from kvasir.frontend.endpoints.chat.request import ChatRequest
 from kvasir.frontend.endpoints.request_body import parse
 from kvasir.frontend.errors import ApiError
 from kvasir.offline.engine_options import in_python
 from kvasir.offline.sampling_params import SamplingParams
+from kvasir.request.constraint import OutputConstraint
 
 
 class TextPrompt(TypedDict):

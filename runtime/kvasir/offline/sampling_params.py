@@ -1,6 +1,6 @@
 """`kvasir.SamplingParams`: how the tokens of an offline request are chosen, by the names of vLLM.
 
-`kvasir.params.SamplingParams` is another class: what an engine gets, with every field filled in.
+`kvasir.request.params.SamplingParams` is another class: what an engine gets, with every field filled in.
 """
 
 import copy
@@ -11,7 +11,7 @@ import msgspec
 from msgspec import Meta
 
 from kvasir.offline.structured_outputs import StructuredOutputsParams
-from kvasir.params import MAX_TOKENS, TOP_LOGPROBS, SamplingFields
+from kvasir.request.params import MAX_TOKENS, TOP_LOGPROBS, SamplingFields
 
 MOST_CHOICES: Final = 128
 _MAX_PRECISION: Final = "give at most 20; more, and -1 for the whole vocabulary, are not supported yet"

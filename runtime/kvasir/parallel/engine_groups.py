@@ -9,9 +9,9 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from kvasir.observability.failures import FailureError
 from kvasir.parallel.group import Sending
 from kvasir.parallel.meeting_point import MeetingPoint
+from kvasir.process.failures import FailureError
 from kvasir_contract.failure import Failure
 from kvasir_contract.reasons import Reason
 

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
-from kvasir.params import SamplingParams
+from kvasir.request.params import SamplingParams
 from kvasir.sampling.bad_words import BadWords
 from kvasir.sampling.penalties import Ints, TokenCounts, Tokens
 

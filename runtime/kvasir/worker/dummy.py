@@ -8,8 +8,8 @@ from collections.abc import Iterator, Sequence
 from typing import Final
 
 from kvasir.layers.kv import KVGroup
-from kvasir.params import SamplingParams
-from kvasir.tokens import packed
+from kvasir.request.params import SamplingParams
+from kvasir.request.tokens import packed
 from kvasir.worker.step import NO_NEW_BLOCKS, NewRow, ScheduledRow, StepInput
 
 _EVERYTHING = SamplingParams(

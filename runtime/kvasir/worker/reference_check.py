@@ -12,8 +12,8 @@ from kvasir.layers.parameter import Placement
 from kvasir.models.causal_lm import Generates, ReferencedLM
 from kvasir.models.forward_batch import ForwardBatch, Hidden
 from kvasir.models.model_load_error import ModelLoadError
-from kvasir.params import SamplingParams
-from kvasir.tokens import packed
+from kvasir.request.params import SamplingParams
+from kvasir.request.tokens import packed
 from kvasir.worker.batch.inputs import InputBuilder
 from kvasir.worker.batch.request_table import RequestTable
 from kvasir.worker.kv_memory.cache_memory import allocate, single_group

@@ -10,7 +10,7 @@ from typing import Final, TypeAlias
 import msgspec
 
 from kvasir.link.protocol import Logprobs
-from kvasir.params import SamplingParams
+from kvasir.request.params import SamplingParams
 
 NO_NEW_BLOCKS: Final[list[list[int]]] = []
 """Shared by all rows without new blocks, which are most of them. It must not be changed."""
@@ -25,7 +25,7 @@ class NewRow(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
     request_id: str
     tokens: bytes
-    """Prompt and already emitted tokens, as on the link (see kvasir.tokens)."""
+    """Prompt and already emitted tokens, as on the link (see kvasir.request.tokens)."""
     num_prompt_tokens: int
     params: SamplingParams
 

@@ -22,7 +22,7 @@ from kvasir.layers.parameter import Placement
 from kvasir.models.causal_lm import FitsContext, Generates, ReferencedLM
 from kvasir.models.load_model import load_kv_scales, load_model
 from kvasir.parallel.parallel_state import SINGLE, ParallelState
-from kvasir.words import count
+from kvasir.process.words import count
 from kvasir.worker.batch.inputs import InputBuilder
 from kvasir.worker.batch.request_table import RequestTable
 from kvasir.worker.dummy import dummy_steps, kernel_steps, longest_chunk

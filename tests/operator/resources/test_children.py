@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 import yaml
 
-from kvasir.link import keys as runtime_keys
 from kvasir.local.manifests.crd_schema import CRDSchema
+from kvasir.wire import keys as runtime_keys
 from kvasir_contract.endpoints import KV_HAND_OVER_PORT, MASTER_PORT
 from kvasir_operator.cluster.kinds import CHILDREN, kind_of
 from kvasir_operator.link_keys import new_link_keys, new_link_secret_name

@@ -6,8 +6,8 @@ import shutil
 import pytest
 
 from kvasir.cli import collect_env, main
-from kvasir.observability import environment_report as environment
-from kvasir.observability.environment_report import settings_of
+from kvasir.process import environment_report as environment
+from kvasir.process.environment_report import settings_of
 
 SECTIONS = ["kvasir", "machine", "packages", "torch", "gpu", "kubernetes", "settings"]
 

@@ -8,8 +8,8 @@ from kvasir.client.live_request import LiveRequest
 from kvasir.client.output_processor import AbortRequests, DistrustEngine, OutputProcessor, TryNextEngine
 from kvasir.client.text.stop_strings import StopSearch, StopStrings
 from kvasir.link.protocol import Logprobs, RequestOutput
-from kvasir.params import SamplingParams
-from kvasir.tokens import token_array
+from kvasir.request.params import SamplingParams
+from kvasir.request.tokens import token_array
 from runtime.client.observers import RecordingObserver
 
 ENGINE = "engine-0"

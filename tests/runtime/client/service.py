@@ -13,7 +13,7 @@ from kvasir.hub.model_info import ModelInfo
 from kvasir.hub.tokenizer import Tokenizer
 from kvasir.link.frontend_end.link_events import LinkEvent
 from kvasir.link.protocol import FailedStep, Ready
-from kvasir.params import SamplingFields
+from kvasir.request.params import SamplingFields
 from runtime.client import trained
 from runtime.client.observers import RecordingObserver
 from runtime.client.scripted_engine import PATIENCE, ScriptedEngine

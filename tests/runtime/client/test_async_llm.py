@@ -27,14 +27,14 @@ from kvasir.link.protocol import (
     RequestOutput,
     Since,
 )
-from kvasir.link.sockets import QUEUE_MESSAGES
-from kvasir.params import SamplingParams
-from kvasir.tokens import token_array
+from kvasir.request.params import SamplingParams
+from kvasir.request.tokens import token_array
+from kvasir.wire.sockets import QUEUE_MESSAGES
 from runtime.client.observers import RecordingObserver
 from runtime.client.scripted_engine import PATIENCE, ScriptedEngine
 from runtime.client.service import LIVE_LIMIT, MODEL, Service, WatchedLLM
 from runtime.link.bare_peers import BareEngine
-from runtime.wire import prompt_of
+from runtime.link_messages import prompt_of
 
 
 async def test_tokens_of_an_engine_are_streamed_as_text(service: Service) -> None:

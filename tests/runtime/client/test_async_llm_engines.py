@@ -7,7 +7,6 @@ from contextlib import closing
 import pytest
 
 from kvasir.client.request_errors import EngineUnavailable, InvalidRequest, RequestFailed
-from kvasir.hashing import ChainRoot, chain_fits, chain_root, packed_chain
 from kvasir.link.protocol import (
     FEATURE_PREFIX_CACHE,
     FEATURE_PRIORITY,
@@ -18,11 +17,12 @@ from kvasir.link.protocol import (
     Ready,
     RefusalKind,
 )
-from kvasir.tokens import from_wire, token_array
+from kvasir.request.hashing import ChainRoot, chain_fits, chain_root, packed_chain
+from kvasir.request.tokens import from_wire, token_array
 from runtime.client.scripted_engine import ScriptedEngine
 from runtime.client.service import HOLDS_NONE, MODEL, Service
 from runtime.link.bare_peers import BareEngine
-from runtime.wire import hashes_of
+from runtime.link_messages import hashes_of
 
 
 async def test_a_request_that_the_engine_refuses_fails_with_its_words(service: Service) -> None:

@@ -6,11 +6,11 @@ import pytest
 
 from kvasir.client.input.prompt_hashes import PromptHashes
 from kvasir.client.live_request import LiveRequest
-from kvasir.hashing import HASH_ALGORITHMS, SHA256, BlockHashing, chain_fits, chain_root
 from kvasir.link.frontend_end.remote_engine import EngineState, RemoteEngine
 from kvasir.link.protocol import FEATURE_PREFIX_CACHE, Ready
-from kvasir.params import SamplingParams
-from kvasir.tokens import token_array
+from kvasir.request.hashing import HASH_ALGORITHMS, SHA256, BlockHashing, chain_fits, chain_root
+from kvasir.request.params import SamplingParams
+from kvasir.request.tokens import token_array
 
 PROMPT = token_array(range(40))
 

@@ -8,9 +8,9 @@ from hypothesis import strategies as st
 
 from kvasir.client.dispatch import cache_index
 from kvasir.client.dispatch.cache_index import CacheIndex
-from kvasir.hashing import HASH_BYTES, chain_root, packed_chain, split_chain
 from kvasir.link.protocol import CacheEvents
-from kvasir.tokens import token_array
+from kvasir.request.hashing import HASH_BYTES, chain_root, packed_chain, split_chain
+from kvasir.request.tokens import token_array
 
 
 def chain_of(*tokens: int) -> bytes:

@@ -13,7 +13,7 @@ from kvasir.client.moves import hand_overs, resumes
 from kvasir.link.protocol import AddRequest, FinishReason, Goodbye, Ready, RequestOutput
 from runtime.client.scripted_engine import ScriptedEngine
 from runtime.client.service import Service
-from runtime.wire import output_of, prompt_of
+from runtime.link_messages import output_of, prompt_of
 
 LONG, NOW = 1e6, 1e-6
 """Drain timeouts: all requests end within the first one, and none that has begun within the second."""

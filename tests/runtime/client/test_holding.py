@@ -3,7 +3,7 @@
 import asyncio
 
 from kvasir.link.protocol import Abort, FinishReason, RefusalKind
-from kvasir.tokens import from_wire
+from kvasir.request.tokens import from_wire
 from runtime.client.held import ROWS, ask, finish, finish_all, held, leave, turns
 from runtime.client.scripted_engine import READY
 from runtime.client.service import Service

@@ -10,10 +10,10 @@ from kvasir.client.journal import Journal
 from kvasir.client.live_request import LiveRequest, RequestState
 from kvasir.client.request_errors import InvalidRequest, TooManyRequests
 from kvasir.config.frontend_settings import ServerConfig
-from kvasir.constraint import Grammar, GrammarKind, OutputConstraint
 from kvasir.link.protocol import AddRequest
-from kvasir.params import SamplingParams
-from kvasir.tokens import packed, token_array
+from kvasir.request.constraint import Grammar, GrammarKind, OutputConstraint
+from kvasir.request.params import SamplingParams
+from kvasir.request.tokens import packed, token_array
 
 PARAMS = SamplingParams(max_tokens=8, seed=0)
 

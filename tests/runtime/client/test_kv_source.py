@@ -7,8 +7,8 @@ import pytest
 from kvasir.client.async_llm import Delta
 from kvasir.client.dispatch import router
 from kvasir.client.moves import kv_source
-from kvasir.hashing import HASH_BYTES
 from kvasir.link.protocol import FEATURE_PREFIX_CACHE, AddRequest, CacheEvents, FinishReason, Ready, RefusalKind
+from kvasir.request.hashing import HASH_BYTES
 from runtime.client.scripted_engine import READY, ScriptedEngine
 from runtime.client.service import Service
 from runtime.client.test_migration import connected, give_back

@@ -10,7 +10,7 @@ from kvasir.client.moves.kv_source import FETCH_SHARE, LEAST_TOKENS, MOST_FETCHE
 from kvasir.engine.handover.block_fetch import FetchLimits
 from kvasir.link.frontend_end.remote_engine import EngineState
 from kvasir.link.protocol import RequestOutput
-from kvasir.params import SamplingParams
+from kvasir.request.params import SamplingParams
 from runtime.client.test_router import PARAMS, Request, Traffic
 
 PROMPT = range(1600)

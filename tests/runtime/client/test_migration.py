@@ -24,7 +24,7 @@ from kvasir.link.protocol import (
 from runtime.client.scripted_engine import ScriptedEngine
 from runtime.client.service import HOLDS_NONE, MODEL, Service
 from runtime.link.bare_peers import BareEngine
-from runtime.wire import output_of, prompt_of
+from runtime.link_messages import output_of, prompt_of
 
 
 def _has_tokens(service: Service, count: int) -> bool:

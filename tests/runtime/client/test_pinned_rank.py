@@ -9,7 +9,7 @@ from kvasir.client.request_errors import EngineUnavailable, InvalidRequest, Requ
 from kvasir.link.protocol import FinishReason, RefusalKind
 from runtime.client.scripted_engine import ScriptedEngine
 from runtime.client.service import HOLDS_NONE, Service
-from runtime.wire import output_of
+from runtime.link_messages import output_of
 
 
 def ask(service: Service, request_id: str, rank: int) -> asyncio.Task[list[Delta]]:

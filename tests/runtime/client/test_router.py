@@ -10,7 +10,6 @@ import pytest
 from kvasir.client.dispatch import router as router_module
 from kvasir.client.dispatch.router import Router
 from kvasir.client.input.prompt_hashes import PromptHashes
-from kvasir.hashing import HASH_BYTES
 from kvasir.link.frontend_end.remote_engine import EngineState, RemoteEngine
 from kvasir.link.protocol import (
     FEATURE_PREFIX_CACHE,
@@ -20,8 +19,9 @@ from kvasir.link.protocol import (
     RequestOutput,
     RequestProgress,
 )
-from kvasir.params import SamplingParams
-from kvasir.tokens import token_array
+from kvasir.request.hashing import HASH_BYTES
+from kvasir.request.params import SamplingParams
+from kvasir.request.tokens import token_array
 
 BLOCK_SIZE = 16
 PARAMS = SamplingParams(max_tokens=8, seed=0)

@@ -14,7 +14,7 @@ from kvasir.engine.inbox import Inbox
 from kvasir.engine.loop import EngineLoop
 from kvasir.link.engine_end.engine_link import EngineIdentity, EngineLink, new_incarnation
 from kvasir.link.protocol import FEATURE_PREFIX_CACHE, Goodbye, Ready
-from kvasir.params import SamplingFields
+from kvasir.request.params import SamplingFields
 from kvasir_contract.phases import Phase
 from runtime.client.scripted_engine import PATIENCE
 from runtime.client.service import MODEL, Service

@@ -3,7 +3,6 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from kvasir.constraint import OutputConstraint
 from kvasir.engine.core import EngineCore
 from kvasir.engine.grammar.grammar_gate import GrammarGate
 from kvasir.engine.ingest import Ingest
@@ -11,13 +10,14 @@ from kvasir.engine.scheduling.admission_gates import AdmissionGate
 from kvasir.engine.scheduling.rations import Ration
 from kvasir.engine.scheduling.scheduler import Scheduler
 from kvasir.engine.scheduling.token_budget import TokenBudget
-from kvasir.hashing import chain_root, packed_chain
 from kvasir.link.protocol import AddRequest, FinishReason, Outputs, RefusalKind, RequestProgress
-from kvasir.params import SamplingParams
-from kvasir.tokens import packed, token_array
+from kvasir.request.constraint import OutputConstraint
+from kvasir.request.hashing import chain_root, packed_chain
+from kvasir.request.params import SamplingParams
+from kvasir.request.tokens import packed, token_array
 from runtime.engine.fake_executor import EOS, VOCAB_SIZE, FakeExecutor, next_token
 from runtime.engine.kv_configs import kv_manager
-from runtime.wire import output_of
+from runtime.link_messages import output_of
 
 
 def add_request(

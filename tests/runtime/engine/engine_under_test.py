@@ -11,7 +11,6 @@ from pathlib import Path
 import pytest
 
 from kvasir.config.process_settings import LinkConfig
-from kvasir.constraint import OutputConstraint
 from kvasir.hub.model_info import load_model_info
 from kvasir.hub.source import fetch
 from kvasir.link.frontend_end.frontend_link import FrontendLink
@@ -24,8 +23,9 @@ from kvasir.link.frontend_end.link_events import (
 )
 from kvasir.link.frontend_end.remote_engine import EngineState, RemoteEngine
 from kvasir.link.protocol import AddRequest, FailedStep, RequestOutput, Result
-from kvasir.params import SamplingParams
-from kvasir.tokens import packed
+from kvasir.request.constraint import OutputConstraint
+from kvasir.request.params import SamplingParams
+from kvasir.request.tokens import packed
 
 WAIT = 60.0
 PROMPT = [5, 6, 7, 8]

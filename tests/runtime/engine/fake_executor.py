@@ -18,8 +18,8 @@ import numpy.typing as npt
 
 from kvasir.layers.kv import KVCacheConfig
 from kvasir.link.protocol import Logprobs
-from kvasir.params import SamplingParams
-from kvasir.tokens import from_wire
+from kvasir.request.params import SamplingParams
+from kvasir.request.tokens import from_wire
 from kvasir.worker.kv_memory.block_bytes import BlockBytes
 from kvasir.worker.step import NAN_COMPUTED, NO_TOKENS, LateInput, NewRow, ScheduledRow, StepInput, StepOutput
 from kvasir.worker.worker_calls import WorkerCall, WorkerResult

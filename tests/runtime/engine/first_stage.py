@@ -1,6 +1,6 @@
 """The first stage of a pipeline, next to the fake executor: it must get every token before it computes it."""
 
-from kvasir.tokens import from_wire
+from kvasir.request.tokens import from_wire
 from kvasir.worker.step import ScheduledRow, StepInput
 
 

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from kvasir.engine import cache_reports
 from kvasir.engine.cache_reports import CacheReports
 from kvasir.engine.kv.prefix_cache import PrefixCache
-from kvasir.hashing import HASH_BYTES, split_chain
 from kvasir.link.protocol import CacheEvents
+from kvasir.request.hashing import HASH_BYTES, split_chain
 from runtime.engine.core_harness import CoreHarness, add_request
 
 

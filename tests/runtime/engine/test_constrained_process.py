@@ -2,10 +2,10 @@
 
 import signal
 
-from kvasir.constraint import Grammar, GrammarKind, OutputConstraint
 from kvasir.hub.source import fetch
 from kvasir.hub.tokenizer import load_tokenizer
 from kvasir.link.protocol import FinishReason, RefusalKind
+from kvasir.request.constraint import Grammar, GrammarKind, OutputConstraint
 from runtime.engine.engine_under_test import Frontend, ended, run_engine
 from runtime.engine.test_engine_process import REAL
 from runtime.executor.processes import children_of, is_alive

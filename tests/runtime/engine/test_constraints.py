@@ -7,7 +7,6 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from kvasir.constraint import OutputConstraint
 from kvasir.engine.grammar.grammar_gate import GrammarGate, GuideSource
 from kvasir.engine.grammar.guide_errors import GrammarTooComplex, GuideError
 from kvasir.engine.grammar.output_guide import OutputGuide
@@ -16,6 +15,7 @@ from kvasir.engine.scheduling.engine_request import Guide
 from kvasir.engine.scheduling.step_results import FORCING_BUDGET, FORCING_COST, MOST_FORCED
 from kvasir.link.engine_end.engine_link import FrontendLost, LinkEvent, Received
 from kvasir.link.protocol import SUSPECT_TOKENS, Abort, FinishReason, RefusalKind
+from kvasir.request.constraint import OutputConstraint
 from runtime.engine.core_harness import FRONTEND, Answer, CoreHarness, add_request
 from runtime.engine.fake_executor import EOS, VOCAB_SIZE, expected_output
 from runtime.engine.fake_guides import REFUSED, FakeGrammars, FakeGuide, constraint, guided_output

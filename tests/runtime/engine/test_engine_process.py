@@ -17,8 +17,8 @@ from kvasir.engine.loop import DRAIN_SETTLE_SECONDS
 from kvasir.engine.scheduling.token_budget import REQUEST_TOKENS
 from kvasir.link.frontend_end.remote_engine import EngineState, RemoteEngine
 from kvasir.link.protocol import Call, FailedStep, FinishReason, Progress, Ready, RefusalKind
-from kvasir.request_digest import request_digest
-from kvasir.tokens import packed
+from kvasir.request.request_digest import request_digest
+from kvasir.request.tokens import packed
 from kvasir_contract.exits import ExitCode
 from kvasir_contract.failure import Failure, find_failure
 from kvasir_contract.reasons import Reason

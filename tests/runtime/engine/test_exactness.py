@@ -20,8 +20,8 @@ from kvasir.executor.in_process import InProcessExecutor
 from kvasir.hub.model_info import ModelInfo, load_model_info
 from kvasir.hub.source import fetch
 from kvasir.link.protocol import AddRequest
-from kvasir.params import SamplingParams
-from kvasir.tokens import packed
+from kvasir.request.params import SamplingParams
+from kvasir.request.tokens import packed
 from runtime.models.tiny import MODELS, gpt2, llama, save
 from runtime.worker.driver import engine_settings
 

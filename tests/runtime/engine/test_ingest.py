@@ -9,9 +9,9 @@ import pytest
 from kvasir.engine.ingest import Ingest, RefusedRequest
 from kvasir.engine.scheduling.engine_request import EngineRequest
 from kvasir.engine.scheduling.token_budget import REQUEST_TOKENS, TokenBudget
-from kvasir.hashing import SHA256, ChainRoot, chain_root, packed_chain
 from kvasir.link.protocol import AddRequest, FinishReason, RefusalKind
-from kvasir.tokens import token_array
+from kvasir.request.hashing import SHA256, ChainRoot, chain_root, packed_chain
+from kvasir.request.tokens import token_array
 from runtime.engine.core_harness import FRONTEND, CoreHarness, add_request
 from runtime.engine.fake_executor import VOCAB_SIZE
 

@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 
 from kvasir.engine import loop
-from kvasir.hashing import chain_root, packed_chain, split_chain
 from kvasir.link.engine_end.engine_link import CacheEventsWanted, DrainSettled, FrontendLost
 from kvasir.link.protocol import (
     Abort,
@@ -23,7 +22,8 @@ from kvasir.link.protocol import (
     RequestOutput,
     Result,
 )
-from kvasir.tokens import token_array
+from kvasir.request.hashing import chain_root, packed_chain, split_chain
+from kvasir.request.tokens import token_array
 from kvasir_contract.phases import Phase
 from runtime.engine.core_harness import FRONTEND, add_request
 from runtime.engine.fake_executor import expected_output

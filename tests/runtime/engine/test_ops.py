@@ -18,9 +18,9 @@ from kvasir.engine.health.engine_status import LINK_PATIENCE, EngineStatus
 from kvasir.engine.health.step_trace import StepPhase
 from kvasir.link.engine_end.conversation import LinkProblem
 from kvasir.link.protocol import Progress
-from kvasir.link.sockets import step_age_limit
-from kvasir.observability import ops_server
-from kvasir.observability.ops_server import OpsServer
+from kvasir.process import ops_server
+from kvasir.process.ops_server import OpsServer
+from kvasir.wire.sockets import step_age_limit
 from kvasir.worker.step import ScheduledRow, StepInput
 from kvasir_contract import status_report as contract
 from kvasir_contract.phases import STARTUP_LIMIT, Phase
@@ -105,8 +105,8 @@ def test_a_port_without_free_descriptors_does_not_spin(ops: OpsServer, monkeypat
             raise failure
         return socketserver.TCPServer.get_request(server)
 
-    monkeypatch.setattr("kvasir.observability.ops_server.ThreadingHTTPServer.get_request", accept)
-    monkeypatch.setattr("kvasir.observability.ops_server.time.sleep", pauses.append)
+    monkeypatch.setattr("kvasir.process.ops_server.ThreadingHTTPServer.get_request", accept)
+    monkeypatch.setattr("kvasir.process.ops_server.time.sleep", pauses.append)
     assert get(ops, "/health/live")[0] in (200, 503)
     assert pauses == [ops_server.RETRY_SECONDS] * 3
 

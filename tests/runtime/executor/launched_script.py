@@ -16,9 +16,9 @@ import torch.distributed as dist
 
 from kvasir import LLM, SamplingParams
 from kvasir.client.input.input_processor import Prompted
-from kvasir.constraint import Grammar, GrammarKind, OutputConstraint
 from kvasir.layers.kv import KVCacheConfig
-from kvasir.observability.failures import FailureError
+from kvasir.process.failures import FailureError
+from kvasir.request.constraint import Grammar, GrammarKind, OutputConstraint
 from kvasir.worker.step import StepInput, StepOutput
 from kvasir.worker.worker import Worker
 

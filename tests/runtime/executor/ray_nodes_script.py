@@ -26,8 +26,8 @@ from kvasir.executor.nodes.lead import lead
 from kvasir.hub.model_info import load_model_info
 from kvasir.hub.source import fetch
 from kvasir.link.protocol import AddRequest
-from kvasir.params import SamplingParams
-from kvasir.tokens import packed
+from kvasir.request.params import SamplingParams
+from kvasir.request.tokens import packed
 from runtime.executor.nodes.node_pair import free_port
 from runtime.executor.processes import children_of, named, seconds_until_gone
 

@@ -15,7 +15,7 @@ from typing import Any
 from kvasir import LLM, SamplingParams
 from kvasir.config.options import ConfigError
 from kvasir.executor.multiprocess import MultiprocessExecutor
-from kvasir.observability.failures import FailureError
+from kvasir.process.failures import FailureError
 from runtime.executor.processes import is_alive, seconds_until_gone
 
 PROMPTS = [f"Kvasir {number} is" for number in range(9)]

@@ -10,14 +10,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from kvasir.config.resolve import ResolvedEngine
-from kvasir.constraint import OutputConstraint
 from kvasir.engine.build import build_core, fit_context
 from kvasir.executor.executor import Executor
 from kvasir.executor.executor_for import executor_for
 from kvasir.hub.model_info import ModelInfo
 from kvasir.link.protocol import AddRequest
-from kvasir.params import SamplingParams
-from kvasir.tokens import packed
+from kvasir.request.constraint import OutputConstraint
+from kvasir.request.params import SamplingParams
+from kvasir.request.tokens import packed
 
 
 @dataclass

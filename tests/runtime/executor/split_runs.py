@@ -12,7 +12,7 @@ from transformers import PreTrainedModel, Qwen3Config
 from kvasir.config.settings import ExecutorConfig
 from kvasir.executor.multiprocess import MultiprocessExecutor
 from kvasir.hub.model_info import load_model_info
-from kvasir.params import SamplingParams
+from kvasir.request.params import SamplingParams
 from runtime.executor.split_engine import SplitEngine
 from runtime.models.tiny import MODELS, decoder, llama, save
 from runtime.worker.driver import engine_settings, greedy

@@ -8,12 +8,12 @@ import msgspec
 import pytest
 
 from kvasir.config.settings import ExecutorConfig
-from kvasir.constraint import Grammar, GrammarKind, OutputConstraint
 from kvasir.executor.in_process import InProcessExecutor
 from kvasir.hub.model_info import load_model_info
 from kvasir.hub.source import fetch
 from kvasir.hub.tokenizer import Tokenizer, load_tokenizer
-from kvasir.params import SamplingParams
+from kvasir.request.constraint import Grammar, GrammarKind, OutputConstraint
+from kvasir.request.params import SamplingParams
 from kvasir.worker import worker
 from runtime.executor.split_engine import Answer, SplitEngine
 from runtime.worker.driver import engine_settings

@@ -10,7 +10,7 @@ from kvasir.executor.executor import Executor
 from kvasir.executor.in_process import InProcessExecutor
 from kvasir.executor.thread_count import ThreadCount
 from kvasir.hub.model_info import load_model_info
-from kvasir.tokens import packed
+from kvasir.request.tokens import packed
 from kvasir.worker.step import LateInput, NewRow, ScheduledRow, StepInput
 from kvasir.worker.worker import Worker
 from runtime.models.tiny import llama, save

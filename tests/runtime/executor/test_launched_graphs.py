@@ -8,7 +8,7 @@ import pytest
 
 from kvasir.executor.in_process import InProcessExecutor
 from kvasir.hub.model_info import load_model_info
-from kvasir.params import SamplingParams
+from kvasir.request.params import SamplingParams
 from kvasir.worker import worker
 from runtime.executor.split_engine import SplitEngine
 from runtime.models.tiny import llama, save

@@ -15,7 +15,7 @@ from hypothesis import settings as hypothesis_settings
 
 from kvasir.executor.in_process import InProcessExecutor
 from kvasir.hub.model_info import ModelInfo, load_model_info
-from kvasir.params import SamplingParams
+from kvasir.request.params import SamplingParams
 from kvasir.worker import worker
 from runtime.executor.split_engine import SplitEngine
 from runtime.executor.split_runs import ACTIONS, Action, assert_same_until_aborted, play

@@ -21,9 +21,9 @@ from kvasir.executor.in_process import InProcessExecutor
 from kvasir.executor.multiprocess import MultiprocessExecutor
 from kvasir.executor.processes.worker_messages import MAX_PACKET_BYTES, WorkerSetup
 from kvasir.hub.model_info import load_model_info
-from kvasir.observability.failures import FailureError, failure_of
-from kvasir.params import SamplingParams
-from kvasir.tokens import packed
+from kvasir.process.failures import FailureError, failure_of
+from kvasir.request.params import SamplingParams
+from kvasir.request.tokens import packed
 from kvasir.worker.step import LateInput, NewRow, ScheduledRow, StepInput, StepOutput
 from kvasir.worker.worker_calls import WorkerCall
 from kvasir_contract.failure import Failure

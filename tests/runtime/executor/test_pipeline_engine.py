@@ -15,9 +15,9 @@ from kvasir.config.settings import ExecutorConfig
 from kvasir.executor.executor import SubmittedStep
 from kvasir.executor.multiprocess import MultiprocessExecutor
 from kvasir.hub.model_info import load_model_info
-from kvasir.observability.failures import FailureError
-from kvasir.params import SamplingParams
-from kvasir.tokens import packed
+from kvasir.process.failures import FailureError
+from kvasir.request.params import SamplingParams
+from kvasir.request.tokens import packed
 from kvasir.worker.step import NAN_COMPUTED, NO_NEW_BLOCKS, NewRow, ScheduledRow, StepInput
 from runtime.executor.processes import seconds_until_gone
 from runtime.executor.split_engine import SplitEngine

@@ -18,8 +18,8 @@ from kvasir.hub.chat_template import ChatTemplate
 from kvasir.hub.model_info import load_model_info
 from kvasir.hub.source import fetch
 from kvasir.hub.tokenizer import load_tokenizer
-from kvasir.observability.failures import FailureError, failure_of
-from kvasir.params import SamplingParams
+from kvasir.process.failures import FailureError, failure_of
+from kvasir.request.params import SamplingParams
 from kvasir_contract.reasons import Reason
 from runtime.executor.processes import is_alive, seconds_until_gone
 from runtime.executor.split_engine import SplitEngine

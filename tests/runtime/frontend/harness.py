@@ -25,7 +25,7 @@ from kvasir.hub.model_info import ModelInfo, load_model_info
 from kvasir.hub.source import fetch
 from kvasir.hub.tokenizer import Tokenizer, load_tokenizer
 from kvasir.link.frontend_end.link_events import LinkEvent
-from kvasir.listening import url_of
+from kvasir.process.listening import url_of
 from runtime.frontend.scripted import TIMEOUT, Script, ScriptedEngine
 
 MODEL = "demo"

@@ -9,11 +9,11 @@ from typing import Any, get_args
 from pydantic import BaseModel
 
 from kvasir.config.chat_settings import ChatConfig
-from kvasir.constraint import Grammar
 from kvasir.frontend.parsers.streaming.emitter import MAX_HELD_CHARACTERS
+from kvasir.request.constraint import Grammar
 from runtime.frontend.harness import Frontend, demo_model, running_frontend, script_for
 from runtime.frontend.scripted import Script
-from runtime.wire import prompt_of
+from runtime.link_messages import prompt_of
 
 TEMPLATE = (
     "{% if tools %}{{ tools | tojson ~ '\n' }}{% endif %}"

@@ -25,7 +25,7 @@ from kvasir.link.protocol import (
 )
 from kvasir_contract.phases import Phase
 from runtime.link.queued_link import QueuedLink
-from runtime.wire import prompt_of
+from runtime.link_messages import prompt_of
 
 TIMEOUT = 60.0
 NODE = "node-of-the-engine"

@@ -10,7 +10,7 @@ from kvasir.config.chat_settings import ChatConfig
 from runtime.frontend.harness import Frontend, demo_model, running_frontend
 from runtime.frontend.scripted import TIMEOUT
 from runtime.frontend.test_streaming import CHAT, events_of
-from runtime.wire import prompt_of
+from runtime.link_messages import prompt_of
 
 TEMPLATE = (
     "{% if tools %}<|system|>{{ tools | tojson }}<|end|>{% endif %}"

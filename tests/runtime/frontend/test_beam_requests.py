@@ -7,12 +7,12 @@ import pytest
 
 from kvasir.frontend.generation.beam_generation import _Steps
 from kvasir.link.protocol import Logprobs, RefusalKind
-from kvasir.tokens import token_array
+from kvasir.request.tokens import token_array
 from runtime.frontend.harness import MODEL, Frontend, demo_model, running_frontend
 from runtime.frontend.scripted import TIMEOUT, Script
 from runtime.frontend.test_beam_search import next_logprobs, reference, top_of
 from runtime.frontend.test_streaming import CHAT, COMPLETIONS, QUESTION
-from runtime.wire import prompt_of
+from runtime.link_messages import prompt_of
 
 FIRST = 40
 """The made-up model's tokens 0 to 11 are the tokens from here on; the one with id 3 is the end of the sequence."""

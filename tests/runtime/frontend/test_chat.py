@@ -6,7 +6,7 @@ from openai.types.chat import ChatCompletionMessageParam
 
 from kvasir import __version__
 from runtime.frontend.harness import ANSWER, MODEL, Frontend, demo_model
-from runtime.wire import prompt_of
+from runtime.link_messages import prompt_of
 
 QUESTION: list[ChatCompletionMessageParam] = [{"role": "user", "content": "What is a pod?"}]
 

@@ -15,7 +15,7 @@ from kvasir.frontend.endpoints.request_body import parse
 from kvasir.frontend.errors import ApiError
 from kvasir.hub.chat_template import ChatTemplate
 from runtime.frontend.harness import Frontend, demo_model, running_frontend
-from runtime.wire import prompt_of
+from runtime.link_messages import prompt_of
 
 CHAT = "/v1/chat/completions"
 USER = {"role": "user", "content": "How many pods run?"}

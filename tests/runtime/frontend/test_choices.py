@@ -14,12 +14,12 @@ from kvasir.client.request_errors import RequestFailed
 from kvasir.client.request_observer import Trace
 from kvasir.frontend.generation.generation import Generation
 from kvasir.link.protocol import FinishReason
-from kvasir.params import SamplingParams
-from kvasir.tokens import token_array
+from kvasir.request.params import SamplingParams
+from kvasir.request.tokens import token_array
 from runtime.frontend.harness import ANSWER, MODEL, Frontend, running_frontend, script_for
 from runtime.frontend.scripted import TIMEOUT, logprobs_of
 from runtime.frontend.test_streaming import CHAT, COMPLETIONS, QUESTION, events_of
-from runtime.wire import prompt_of
+from runtime.link_messages import prompt_of
 
 TEXTS = ["A pod.", "A group.", "Containers."]
 

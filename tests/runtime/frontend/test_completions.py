@@ -5,9 +5,9 @@ import asyncio
 import pytest
 
 from kvasir.link.protocol import FEATURE_PRIORITY
-from kvasir.params import SamplingParams
+from kvasir.request.params import SamplingParams
 from runtime.frontend.harness import ANSWER, MODEL, Frontend, demo_model, running_frontend
-from runtime.wire import prompt_of
+from runtime.link_messages import prompt_of
 
 
 async def test_a_text_prompt_gets_the_whole_answer_with_its_usage(frontend: Frontend) -> None:

@@ -11,8 +11,8 @@ import operator_facts
 from kvasir.config.process_settings import OpsConfig
 from kvasir.frontend import status as status_module
 from kvasir.frontend.status import FrontendStatus
-from kvasir.observability import ops_server
-from kvasir.observability.ops_server import OpsServer
+from kvasir.process import ops_server
+from kvasir.process.ops_server import OpsServer
 from kvasir_contract.endpoints import MAX_DEMAND_WAIT_SECONDS
 from kvasir_contract.phases import Phase
 from kvasir_contract.status_report import ReportedDemand, StatusReport

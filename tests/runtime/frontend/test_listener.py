@@ -8,7 +8,7 @@ import pytest
 from kvasir.config.frontend_settings import ServerConfig
 from kvasir.config.options import ConfigError
 from kvasir.frontend.http.connections.listener import listen
-from kvasir.listening import url_of
+from kvasir.process.listening import url_of
 
 
 def test_port_0_takes_a_free_port_and_tells_it() -> None:

@@ -18,9 +18,9 @@ from kvasir.frontend.telemetry.log_stats import (
     stat_loggers,
 )
 from kvasir.frontend.telemetry.metrics import Totals
-from kvasir.hashing import BLAKE2B
 from kvasir.link.frontend_end.remote_engine import EngineState, RemoteEngine
 from kvasir.link.protocol import EngineStats, Ready
+from kvasir.request.hashing import BLAKE2B
 from runtime.frontend.harness import running_frontend
 
 PLUGIN = """

@@ -12,7 +12,7 @@ from kvasir.link.protocol import Logprobs
 from runtime.frontend.harness import ANSWER, MODEL, Frontend, demo_model, script_for
 from runtime.frontend.scripted import logprobs_of
 from runtime.frontend.test_streaming import CHAT, COMPLETIONS, QUESTION, events_of
-from runtime.wire import prompt_of
+from runtime.link_messages import prompt_of
 
 FOX = "Größe 🦊"
 

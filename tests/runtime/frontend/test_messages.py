@@ -10,7 +10,7 @@ from anthropic.types import Message, TextBlock
 
 from runtime.frontend.harness import ANSWER, MODEL, Frontend, demo_model
 from runtime.frontend.streams import leave_after_first_token
-from runtime.wire import prompt_of
+from runtime.link_messages import prompt_of
 
 QUESTION = [{"role": "user", "content": "What is a pod?"}]
 ASKED = "<|begin|><|user|>What is a pod?<|end|><|assistant|>"

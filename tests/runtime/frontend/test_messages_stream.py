@@ -8,7 +8,7 @@ from anthropic.types import MessageParam, TextBlock
 
 from runtime.frontend.harness import ANSWER, MODEL, Frontend, script_for
 from runtime.frontend.streams import named_events
-from runtime.wire import prompt_of
+from runtime.link_messages import prompt_of
 
 QUESTION: list[MessageParam] = [{"role": "user", "content": "What is a pod?"}]
 

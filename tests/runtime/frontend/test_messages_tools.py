@@ -8,7 +8,7 @@ import pytest
 from anthropic.types import Message, TextBlock, ThinkingBlock, ToolParam, ToolUseBlock
 from pydantic import BaseModel
 
-from kvasir.constraint import GrammarKind
+from kvasir.request.constraint import GrammarKind
 from runtime.frontend.harness import MODEL, Frontend, script_for
 from runtime.frontend.parsed_models import (
     EVERYTHING,

@@ -12,7 +12,7 @@ from kvasir.engine.health import engine_collector
 from kvasir.frontend.telemetry.metrics import Metrics
 from kvasir.link.frontend_end.remote_engine import EngineState
 from kvasir.link.protocol import FinishReason
-from kvasir.params import SamplingParams
+from kvasir.request.params import SamplingParams
 from runtime.frontend.harness import MODEL, Frontend, running_frontend
 
 Key = tuple[str, ...]

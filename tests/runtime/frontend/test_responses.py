@@ -7,7 +7,7 @@ import pytest
 from openai.types.responses import Response, ResponseOutputMessage, ResponseOutputText
 
 from runtime.frontend.harness import ANSWER, MODEL, Frontend, demo_model, running_frontend
-from runtime.wire import prompt_of
+from runtime.link_messages import prompt_of
 
 QUESTION = "What is a pod?"
 ASKED = "<|begin|><|user|>What is a pod?<|end|><|assistant|>"

@@ -13,7 +13,7 @@ from kvasir.frontend.endpoints.responses.events import ResponseEvents
 from kvasir.frontend.endpoints.responses.items import OutputItems
 from kvasir.frontend.endpoints.responses.request import ResponsesRequest
 from kvasir.frontend.errors import ApiError
-from kvasir.params import SamplingParams
+from kvasir.request.params import SamplingParams
 from runtime.frontend.harness import ANSWER, MODEL, Frontend, script_for
 from runtime.frontend.streams import leave_after_first_token, named_events
 

@@ -14,7 +14,7 @@ from openai.types.responses import (
 )
 from pydantic import BaseModel
 
-from kvasir.constraint import GrammarKind
+from kvasir.request.constraint import GrammarKind
 from runtime.frontend.harness import MODEL, Frontend, script_for
 from runtime.frontend.parsed_models import (
     EVERYTHING,

@@ -12,8 +12,8 @@ import pytest
 from kvasir.config.options import ConfigError
 from kvasir.config.process_settings import OpsConfig
 from kvasir.frontend.status import LOOP_LIMIT_SECONDS, STARTUP_LIMIT_SECONDS, FrontendStatus
-from kvasir.listening import has_ipv6
-from kvasir.observability.ops_server import OpsServer
+from kvasir.process.listening import has_ipv6
+from kvasir.process.ops_server import OpsServer
 from kvasir_contract.phases import Phase
 from kvasir_contract.status_report import StatusReport
 from runtime.fake_clock import FakeClock

@@ -8,7 +8,7 @@ from openai.types.chat import ChatCompletionMessageParam
 
 from kvasir.link.protocol import Dead
 from runtime.frontend.harness import ANSWER, MODEL, Frontend, running_frontend, script_for
-from runtime.wire import prompt_of
+from runtime.link_messages import prompt_of
 
 CHAT = "/v1/chat/completions"
 COMPLETIONS = "/v1/completions"

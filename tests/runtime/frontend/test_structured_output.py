@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from kvasir.client.input.grammar_source import MAX_CHOICES
-from kvasir.constraint import Grammar, GrammarKind
 from kvasir.link.protocol import RefusalKind
+from kvasir.request.constraint import Grammar, GrammarKind
 from runtime.frontend.harness import Frontend
 from runtime.frontend.test_streaming import CHAT, COMPLETIONS, QUESTION, events_of
 

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from runtime.frontend.harness import MODEL, Frontend, demo_model
-from runtime.wire import prompt_of
+from runtime.link_messages import prompt_of
 
 TEXT = "A pod is a group of containers. Größe 🙂"
 CHAT = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "What is a pod?"}]

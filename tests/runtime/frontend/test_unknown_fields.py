@@ -3,7 +3,7 @@
 import pytest
 
 from kvasir.frontend.endpoints import request_body
-from kvasir.observability.seldom_log import SeldomLog
+from kvasir.process.seldom_log import SeldomLog
 from runtime.frontend.harness import Frontend, running_frontend
 
 CHAT = "/v1/chat/completions"

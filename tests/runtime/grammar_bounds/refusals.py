@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from kvasir.constraint import Grammar, GrammarKind
 from kvasir.grammar_bounds import BadGrammar, check_grammar
+from kvasir.request.constraint import Grammar, GrammarKind
 
 
 def schema_grammar(schema: Any) -> Grammar:

@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 
-from kvasir.constraint import Grammar, GrammarKind
 from kvasir.grammar_bounds import check_grammar
 from kvasir.grammar_bounds.limits import (
     MAX_BRANCH_PRODUCT,
@@ -30,6 +29,7 @@ from kvasir.grammar_bounds.limits import (
     MAX_SCHEMA_BYTES,
     MAX_WHITESPACE_CHARACTERS,
 )
+from kvasir.request.constraint import Grammar, GrammarKind
 
 from .refusals import allow, refusal, refusal_of
 

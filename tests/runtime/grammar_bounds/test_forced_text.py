@@ -4,9 +4,9 @@ from typing import Any
 
 import pytest
 
-from kvasir.constraint import Grammar, GrammarKind
 from kvasir.grammar_bounds import adapt_grammar
 from kvasir.grammar_bounds.forced_text import LONGEST_FORCED_TEXT, may_force
+from kvasir.request.constraint import Grammar, GrammarKind
 from runtime.grammar_bounds.refusals import refusal_of, schema_grammar
 
 CALL = '"<tool_call>" "{\\"name\\": \\"search\\", \\"arguments\\": " arguments "}" "</tool_call>"'

@@ -7,8 +7,8 @@ from torch import Tensor
 from kvasir.layers.attention import HeadShape
 from kvasir.layers.kv import FullAttention, KVCacheConfig, KVGroup, KVSpec, SlidingWindow
 from kvasir.layers.parameter import Placement
-from kvasir.params import SamplingParams
-from kvasir.tokens import packed
+from kvasir.request.params import SamplingParams
+from kvasir.request.tokens import packed
 from kvasir.worker.batch.inputs import InputBuilder
 from kvasir.worker.batch.request_table import RequestTable
 from kvasir.worker.kv_memory.cache_memory import allocate, block_shape

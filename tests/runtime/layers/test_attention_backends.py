@@ -16,7 +16,7 @@ from kvasir.layers.attention_backends.gather_planner import GatherBackend
 from kvasir.layers.attention_backends.tiles import TileBackend
 from kvasir.layers.kv import FullAttention, KVCacheConfig
 from kvasir.layers.parameter import Placement
-from kvasir.tokens import packed
+from kvasir.request.tokens import packed
 from kvasir.worker.batch import inputs
 from kvasir.worker.batch.inputs import InputBuilder
 from kvasir.worker.batch.request_table import RequestTable

@@ -36,8 +36,8 @@ from kvasir.link.protocol import (
     Ready,
     RequestOutput,
 )
-from kvasir.params import SamplingParams
-from kvasir.tokens import packed
+from kvasir.request.params import SamplingParams
+from kvasir.request.tokens import packed
 from kvasir_contract.phases import Phase
 from runtime.link.queued_link import QueuedLink
 

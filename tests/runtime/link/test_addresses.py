@@ -7,9 +7,9 @@ import pytest
 
 from kvasir.config.options import ConfigError
 from kvasir.config.process_settings import LinkConfig
-from kvasir.link.address import LinkAddress, parse_address
 from kvasir.link.frontend_end.frontend_link import FrontendLink
-from kvasir.listening import has_ipv6
+from kvasir.process.listening import has_ipv6
+from kvasir.wire.address import LinkAddress, parse_address
 from runtime.link.peers import engine, frontend, identity
 from runtime.link.queued_link import QueuedLink
 

@@ -30,7 +30,7 @@ from kvasir.link.protocol import (
     Refused,
     Welcome,
 )
-from kvasir.link.sockets import QUEUE_MESSAGES, step_age_limit
+from kvasir.wire.sockets import QUEUE_MESSAGES, step_age_limit
 from kvasir_contract.phases import Phase
 from runtime.link.bare_peers import BareFrontend
 from runtime.link.peers import (

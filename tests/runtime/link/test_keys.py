@@ -9,7 +9,7 @@ import pytest
 import zmq
 
 from kvasir.config.options import ConfigError
-from kvasir.link.keys import load_engine_keys, load_frontend_keys
+from kvasir.wire.keys import load_engine_keys, load_frontend_keys
 from kvasir_contract.environment import ENGINE_KEY_FILES, FRONTEND_KEY_FILES, KEY_FILES
 from kvasir_operator.link_keys import new_link_keys
 from runtime.link.bare_peers import BareEngine

@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from kvasir.link.address import parse_address
 from kvasir.link.engine_end.engine_link import DrainSettled, Received
 from kvasir.link.frontend_end.remote_engine import EngineState
 from kvasir.link.protocol import Abort, CacheEvents, Dead, Goodbye, Progress
+from kvasir.wire.address import parse_address
 from kvasir_contract.phases import Phase
 from runtime.link.peers import (
     PATIENCE,

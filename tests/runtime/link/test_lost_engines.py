@@ -24,7 +24,7 @@ from kvasir.link.protocol import (
     StepRequest,
     Welcome,
 )
-from kvasir.link.sockets import QUEUE_MESSAGES, step_age_limit
+from kvasir.wire.sockets import QUEUE_MESSAGES, step_age_limit
 from runtime.link.bare_peers import BareEngine, MakeEngine, expect
 from runtime.link.peers import STATS, Frontend, engine, frontend, hello, identity, outputs, serve_one
 

@@ -9,7 +9,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kvasir.constraint import Grammar, GrammarKind, OutputConstraint
 from kvasir.link import protocol
 from kvasir.link.codec import CODEC, encode
 from kvasir.link.protocol import (
@@ -41,8 +40,9 @@ from kvasir.link.protocol import (
     StepRequest,
     Welcome,
 )
-from kvasir.params import SamplingParams
-from kvasir.tokens import packed
+from kvasir.request.constraint import Grammar, GrammarKind, OutputConstraint
+from kvasir.request.params import SamplingParams
+from kvasir.request.tokens import packed
 from kvasir_contract.phases import Phase
 
 STATS = EngineStats(waiting=3, running=2, kv_blocks_used=100, step=7, preemptions=1, unfinished_tokens=9)

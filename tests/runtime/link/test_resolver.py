@@ -9,8 +9,8 @@ from typing import Any, NoReturn
 
 import pytest
 
-from kvasir.link.address import LinkAddress, parse_address
 from kvasir.link.engine_end.resolver import Resolver, lookup
+from kvasir.wire.address import LinkAddress, parse_address
 from runtime.link.peers import engine, frontend, frontend_lost, serve_one
 
 

@@ -36,8 +36,8 @@ from kvasir.link.protocol import (
     StartWave,
     Welcome,
 )
-from kvasir.params import SamplingParams
-from kvasir.tokens import packed
+from kvasir.request.params import SamplingParams
+from kvasir.request.tokens import packed
 from runtime.link.peers import (
     PARAMS,
     PATIENCE,

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from kvasir.params import SamplingParams
+from kvasir.request.params import SamplingParams
 from runtime.worker.driver import Driver
 
 PROMPTS = {"long": list(range(2, 70)), "short": list(range(50, 57)), "one": [9]}

@@ -14,8 +14,8 @@ from kvasir.models.forward_batch import ForwardBatch, Hidden, Intermediate
 from kvasir.models.load_model import load_model
 from kvasir.parallel.group import ALONE, Group
 from kvasir.parallel.parallel_state import ParallelState
-from kvasir.params import SamplingParams
-from kvasir.tokens import packed
+from kvasir.request.params import SamplingParams
+from kvasir.request.tokens import packed
 from kvasir.worker.batch.inputs import InputBuilder
 from kvasir.worker.batch.request_table import RequestTable
 from kvasir.worker.kv_memory.cache_memory import allocate, block_shape

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from kvasir.link.protocol import Logprobs
 from kvasir.parallel.parallel_state import ParallelState
-from kvasir.params import SamplingParams
+from kvasir.request.params import SamplingParams
 from runtime.worker.driver import Driver
 
 PROMPTS = {"a": list(range(2, 40)), "b": list(range(50, 57)), "c": [9, 8, 7]}

@@ -10,7 +10,7 @@ from transformers import Gemma2Config, PreTrainedModel
 
 from kvasir.kernels.cpu import kernels_for
 from kvasir.link.protocol import Logprobs
-from kvasir.params import SamplingParams
+from kvasir.request.params import SamplingParams
 from runtime.models.tiny import MODELS, VOCAB, decoder, save
 from runtime.worker.driver import Driver
 

@@ -11,7 +11,7 @@ import pytest
 
 from kvasir import LLM, RequestOutput, SamplingParams
 from kvasir.config.options import ConfigError
-from kvasir.observability.failures import FailureError
+from kvasir.process.failures import FailureError
 
 PROMPTS = [f"Kvasir {number} is" for number in range(10)]
 PARAMS = [SamplingParams(temperature=0, max_tokens=8), SamplingParams(seed=3, temperature=1.0, max_tokens=8, n=2)]

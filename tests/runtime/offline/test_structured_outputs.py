@@ -7,7 +7,7 @@ import pytest
 from pydantic import BaseModel
 
 from kvasir import LLM, SamplingParams, StructuredOutputsParams
-from kvasir.constraint import Grammar, GrammarKind
+from kvasir.request.constraint import Grammar, GrammarKind
 
 
 class Point(BaseModel):

@@ -7,9 +7,9 @@ import llguidance
 import numpy as np
 
 from kvasir.client.input.grammar_source import GrammarSource
-from kvasir.constraint import Grammar, OutputConstraint
 from kvasir.engine.grammar.compiling import compile_grammar
 from kvasir.engine.grammar.output_guide import OutputGuide
+from kvasir.request.constraint import Grammar, OutputConstraint
 
 EOS = 256
 SIZE = EOS + 1

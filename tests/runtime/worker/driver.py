@@ -18,8 +18,8 @@ from kvasir.executor.executor import Executor
 from kvasir.hub.model_info import ModelFiles, load_model_info
 from kvasir.link.protocol import Logprobs
 from kvasir.parallel.parallel_state import SINGLE, ParallelState
-from kvasir.params import SamplingParams
-from kvasir.tokens import packed
+from kvasir.request.params import SamplingParams
+from kvasir.request.tokens import packed
 from kvasir.worker.step import NAN_COMPUTED, NewRow, ScheduledRow, StepInput, StepOutput
 from kvasir.worker.worker import Worker
 

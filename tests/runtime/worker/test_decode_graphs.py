@@ -12,7 +12,7 @@ from torch import Tensor
 from transformers import Gemma2Config, PreTrainedModel
 
 from kvasir.layers.step_memory import Array, DeviceMemory
-from kvasir.params import SamplingParams
+from kvasir.request.params import SamplingParams
 from kvasir.worker.launch.decode_graphs import CudaRecorder
 from runtime.models.tiny import decoder, llama, save
 from runtime.worker.cpu_graphs import capture_on_cpu

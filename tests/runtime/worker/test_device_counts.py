@@ -11,8 +11,8 @@ from torch import Tensor
 
 from kvasir.layers.parameter import Placement
 from kvasir.layers.step_memory import HostMemory
-from kvasir.params import SamplingParams
-from kvasir.tokens import packed
+from kvasir.request.params import SamplingParams
+from kvasir.request.tokens import packed
 from kvasir.worker.batch.device_counts import FEWEST_SLOTS, DeviceCounts
 from kvasir.worker.batch.request_table import PendingTokens, RequestTable
 from kvasir.worker.batch.sampling_inputs import SamplingInputs

@@ -16,7 +16,7 @@ from kvasir.kernels.triton.device_support import FP8
 from kvasir.layers.attention import KVScales
 from kvasir.layers.attention_backends import choose_backend
 from kvasir.layers.attention_backends.triton_paged import TritonBackend
-from kvasir.params import SamplingParams
+from kvasir.request.params import SamplingParams
 from kvasir.worker.worker import Worker
 from runtime.models.tiny import decoder, gpt2, llama, save
 from runtime.worker.cpu_graphs import capture_on_cpu

@@ -6,7 +6,7 @@ import pytest
 import torch
 from transformers import PreTrainedModel
 
-from kvasir.tokens import packed
+from kvasir.request.tokens import packed
 from kvasir.worker.step import NewRow, ScheduledRow, StepInput
 from runtime.models.tiny import MODELS, VOCAB, llama, load_reference, reference_logits, save
 from runtime.worker.driver import Driver, greedy

@@ -9,8 +9,8 @@ from kvasir.layers.attention_backends import gather_planner
 from kvasir.layers.attention_backends.gather import GatheredReads, GatherPlan
 from kvasir.layers.kv import FullAttention, KVGroup
 from kvasir.layers.parameter import Placement
-from kvasir.params import SamplingParams
-from kvasir.tokens import packed
+from kvasir.request.params import SamplingParams
+from kvasir.request.tokens import packed
 from kvasir.worker.batch.inputs import InputBuilder, StepBatch
 from kvasir.worker.batch.request_table import RequestTable
 from kvasir.worker.kv_memory.cache_memory import block_shape

@@ -8,8 +8,8 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from kvasir.link.protocol import Logprobs
-from kvasir.params import SamplingParams
-from kvasir.tokens import packed
+from kvasir.request.params import SamplingParams
+from kvasir.request.tokens import packed
 from kvasir.worker.batch import prompt_logprobs
 from kvasir.worker.step import NewRow, ScheduledRow, StepInput
 from runtime.models.tiny import MODELS, VOCAB, llama, reference_logits, save

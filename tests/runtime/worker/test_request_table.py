@@ -3,8 +3,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kvasir.params import BOUNDS, SamplingParams
-from kvasir.tokens import packed
+from kvasir.request.params import BOUNDS, SamplingParams
+from kvasir.request.tokens import packed
 from kvasir.worker.batch.request_table import PENDING, RequestTable
 from kvasir.worker.step import NewRow
 

@@ -13,9 +13,9 @@ from torch import Tensor
 
 from kvasir.layers.parameter import Placement
 from kvasir.layers.step_memory import HostMemory
-from kvasir.params import SamplingParams
+from kvasir.request.params import SamplingParams
+from kvasir.request.tokens import packed
 from kvasir.sampling.logits import Penalties
-from kvasir.tokens import packed
 from kvasir.worker.batch.request_table import RequestTable
 from kvasir.worker.batch.sampling_inputs import SamplingInputs, SamplingPlan
 from kvasir.worker.step import NewRow

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from kvasir.params import SamplingParams
+from kvasir.request.params import SamplingParams
 from runtime.models.tiny import VOCAB, llama, save
 from runtime.worker.driver import Driver
 

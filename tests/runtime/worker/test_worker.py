@@ -11,10 +11,10 @@ from kvasir.config.settings import DeviceConfig
 from kvasir.hub.model_info import load_model_info
 from kvasir.layers.attention import HeadShape
 from kvasir.layers.kv import FullAttention, KVGroup, block_bytes
-from kvasir.params import SamplingParams
+from kvasir.request.params import SamplingParams
+from kvasir.request.tokens import packed
 from kvasir.sampling.logit_rules import LogitRules
 from kvasir.sampling.penalties import Ints, Tokens
-from kvasir.tokens import packed
 from kvasir.worker import device
 from kvasir.worker import worker as worker_module
 from kvasir.worker.batch.inputs import InputBuilder

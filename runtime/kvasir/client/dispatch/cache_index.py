@@ -18,8 +18,8 @@ from itertools import islice, repeat
 from struct import Struct
 from typing import Final, NamedTuple
 
-from kvasir.hashing import HASH_BYTES
 from kvasir.link.protocol import CacheEvents
+from kvasir.request.hashing import HASH_BYTES
 
 MAX_ENTRIES: Final = 2**19
 """Hashes in the index, of all engines together: about 70 MB."""

@@ -13,7 +13,7 @@ from typing import Final
 from kvasir.client.live_request import LiveRequest
 from kvasir.client.request_observer import RequestObserver
 from kvasir.config.frontend_settings import ServerConfig
-from kvasir.tokens import TOKEN_BYTES
+from kvasir.request.tokens import TOKEN_BYTES
 
 
 @dataclass(frozen=True)

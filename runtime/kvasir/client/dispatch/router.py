@@ -18,10 +18,10 @@ from typing import Final, NamedTuple, Protocol
 from kvasir.client.dispatch.cache_index import CacheIndex
 from kvasir.client.dispatch.engine_load import EngineLoad
 from kvasir.client.moves.kv_source import FETCH_SHARE, LEAST_TOKENS, KvSource, KvSources, fetchable, serves
-from kvasir.hashing import BlockHashing
 from kvasir.link.frontend_end.remote_engine import RemoteEngine
 from kvasir.link.protocol import CacheEvents, RequestOutput
-from kvasir.params import SamplingParams
+from kvasir.request.hashing import BlockHashing
+from kvasir.request.params import SamplingParams
 
 DEFAULT_PREFILL_RATE: Final = 2000.0
 """Tokens per second of an engine when no engine was measured yet."""

@@ -15,9 +15,9 @@ from kvasir.client.input.lark_literals import choice_lark
 from kvasir.client.input.schemas import loaded, schema_text
 from kvasir.client.input.structural_tags import structural_tag_lark
 from kvasir.client.request_errors import InvalidRequest
-from kvasir.constraint import Grammar, GrammarKind
 from kvasir.grammar_bounds import BadGrammar, check_grammar
 from kvasir.grammar_bounds.limits import MAX_GRAMMAR_BYTES
+from kvasir.request.constraint import Grammar, GrammarKind
 
 ANY_OBJECT: Final[Mapping[str, Any]] = MappingProxyType({"type": "object"})
 """The schema of `json_object`."""

@@ -20,15 +20,15 @@ from kvasir.client.input.prompt_hashes import PromptHashes
 from kvasir.client.input.sampling import Sampling, check_in_vocabulary
 from kvasir.client.request_errors import InvalidRequest, TooManyRequests
 from kvasir.client.text.stop_strings import StopStrings
-from kvasir.constraint import Grammar, OutputConstraint
-from kvasir.hashing import BlockHashing
 from kvasir.hub.chat_template import RENDER_SECONDS, ChatTemplateError, ChatTemplateTooSlow, count_values
 from kvasir.hub.model_info import ModelInfo
 from kvasir.hub.quoted_tokens import QuotedTokens
 from kvasir.hub.tokenizer import Tokenizer
-from kvasir.params import SamplingFields, SamplingParams
-from kvasir.tokens import token_array
-from kvasir.words import count
+from kvasir.process.words import count
+from kvasir.request.constraint import Grammar, OutputConstraint
+from kvasir.request.hashing import BlockHashing
+from kvasir.request.params import SamplingFields, SamplingParams
+from kvasir.request.tokens import token_array
 
 INLINE_CHARACTERS: Final = 2048
 """Texts up to this length are tokenized on the event loop (a millisecond); longer ones in a thread."""

@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from concurrent.futures import Executor
 from typing import Final
 
-from kvasir.hashing import BlockHashing, chain_root, packed_chain
+from kvasir.request.hashing import BlockHashing, chain_root, packed_chain
 
 INLINE_TOKENS: Final = 2048
 """Prompts up to this length are hashed on the event loop, in under half a millisecond; longer ones in a thread."""

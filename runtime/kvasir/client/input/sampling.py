@@ -17,7 +17,8 @@ from kvasir.client.request_errors import InvalidRequest
 from kvasir.client.text.stop_strings import StopStrings
 from kvasir.hub.model_info import ModelInfo
 from kvasir.hub.tokenizer import Tokenizer
-from kvasir.params import (
+from kvasir.process.words import count
+from kvasir.request.params import (
     MAX_BAD_WORD_CHARACTERS,
     MAX_BAD_WORDS,
     MAX_STOP_TOKEN_IDS,
@@ -27,7 +28,6 @@ from kvasir.params import (
     SamplingParams,
     check_token_ids,
 )
-from kvasir.words import count
 
 log = logging.getLogger(__name__)
 

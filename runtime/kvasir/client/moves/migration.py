@@ -15,7 +15,7 @@ from kvasir.client.journal import Journal
 from kvasir.client.live_request import LiveRequest, service_order
 from kvasir.client.output_processor import OutputProcessor
 from kvasir.link.frontend_end.remote_engine import RemoteEngine
-from kvasir.words import count
+from kvasir.process.words import count
 
 log = logging.getLogger(__name__)
 

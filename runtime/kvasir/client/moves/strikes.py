@@ -45,7 +45,7 @@ class Suspect(Protocol):
 
     @property
     def digest(self) -> bytes:
-        """See kvasir.request_digest."""
+        """See kvasir.request.request_digest."""
 
     @property
     def attempt_tokens(self) -> int:

@@ -8,7 +8,7 @@ from typing import Final
 
 import llguidance
 
-from kvasir.constraint import Grammar
+from kvasir.request.constraint import Grammar
 
 MAX_CACHED_GRAMMARS: Final = 1_000
 MAX_CACHED_BYTES: Final = 256 << 20

@@ -13,12 +13,12 @@ import msgspec
 import orjson
 from llguidance.gbnf_to_lark import gbnf_to_lark
 
-from kvasir.constraint import Grammar, GrammarKind
 from kvasir.engine.grammar.llguidance_errors import refusal_of, shortened
 from kvasir.grammar_bounds import BadGrammar, adapt_grammar
 from kvasir.grammar_bounds.forced_text import may_force
 from kvasir.grammar_bounds.json_options import json_options
 from kvasir.grammar_bounds.special_names import PRIVATE_NAME, public_text
+from kvasir.request.constraint import Grammar, GrammarKind
 
 _NO_FORCING: Final = '%llguidance {"no_forcing": true}\n'
 PROBED_TOKENS: Final = 32

@@ -13,7 +13,6 @@ from typing import Final
 
 import llguidance
 
-from kvasir.constraint import Grammar, OutputConstraint
 from kvasir.engine.grammar.compiled_grammars import CompiledGrammars
 from kvasir.engine.grammar.compiling import compile_adapted
 from kvasir.engine.grammar.guide_errors import GuideError
@@ -21,6 +20,7 @@ from kvasir.engine.grammar.output_guide import OutputGuide
 from kvasir.engine.grammar.trials import Trials, TrialsError
 from kvasir.engine.grammar.vocabulary import VocabularyError, build_tokenizer, read_vocabulary
 from kvasir.grammar_bounds import BadGrammar, adapt_grammar
+from kvasir.request.constraint import Grammar, OutputConstraint
 
 log = logging.getLogger(__name__)
 

@@ -7,8 +7,8 @@ import llguidance
 import numpy as np
 import numpy.typing as npt
 
-from kvasir.constraint import OutputConstraint
 from kvasir.engine.grammar.guide_errors import GrammarTooComplex, GuideError
+from kvasir.request.constraint import OutputConstraint
 
 BITS: Final = 32
 """Tokens in a word of a mask."""

@@ -4,7 +4,7 @@ from typing import BinaryIO, Final
 
 import msgspec
 
-from kvasir.constraint import Grammar
+from kvasir.request.constraint import Grammar
 
 MAX_TRIAL_CPU_SECONDS: Final = 0.4
 """For one grammar: what passes takes the same again in the engine. A bomb ends here, so its request is

@@ -20,7 +20,6 @@ from typing import BinaryIO, Final, NoReturn
 import llguidance
 import msgspec
 
-from kvasir.constraint import Grammar
 from kvasir.engine.grammar.compiling import compile_adapted, probe
 from kvasir.engine.grammar.trial_messages import (
     MAX_RUNNING_TRIALS,
@@ -35,6 +34,7 @@ from kvasir.engine.grammar.trial_messages import (
 )
 from kvasir.engine.grammar.vocabulary import Vocabulary, VocabularyError, build_tokenizer
 from kvasir.grammar_bounds import BadGrammar
+from kvasir.request.constraint import Grammar
 
 _PR_SET_PDEATHSIG: Final = 1
 _NICENESS: Final = 5

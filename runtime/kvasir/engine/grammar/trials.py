@@ -12,7 +12,6 @@ from typing import BinaryIO, Final, cast
 
 import msgspec
 
-from kvasir.constraint import Grammar
 from kvasir.engine.grammar.trial_messages import (
     MAX_TRIAL_SECONDS,
     Ready,
@@ -22,6 +21,7 @@ from kvasir.engine.grammar.trial_messages import (
     write_message,
 )
 from kvasir.engine.grammar.vocabulary import Vocabulary
+from kvasir.request.constraint import Grammar
 
 log = logging.getLogger(__name__)
 

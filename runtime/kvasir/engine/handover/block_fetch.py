@@ -23,9 +23,9 @@ from kvasir.engine.handover.messages import (
     decode_answering,
     encode,
 )
-from kvasir.executor.nodes.curve import make_client
-from kvasir.link.keys import LinkKeys
-from kvasir.link.sockets import handshake_failure, limit, open_monitor, parse_event
+from kvasir.wire.curve import make_client
+from kvasir.wire.keys import LinkKeys
+from kvasir.wire.sockets import handshake_failure, limit, open_monitor, parse_event
 from kvasir.worker.kv_memory.block_bytes import BlockBytes
 
 _NEVER_MS: Final = 24 * 3600 * 1000

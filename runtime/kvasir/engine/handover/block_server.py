@@ -27,8 +27,8 @@ from kvasir.engine.handover.messages import (
     decode_asking,
     encode,
 )
-from kvasir.hashing import HASH_BYTES, split_chain
-from kvasir.observability.seldom_log import SeldomLog
+from kvasir.process.seldom_log import SeldomLog
+from kvasir.request.hashing import HASH_BYTES, split_chain
 from kvasir.worker.kv_memory.block_bytes import BlockBytes
 
 SESSION_SECONDS: Final = 5.0

@@ -21,11 +21,11 @@ from kvasir.config.options import ConfigError
 from kvasir.engine.handover.block_fetch import DEFAULT_LIMITS, BlockFetch, FetchLimits, FetchOrder
 from kvasir.engine.handover.block_server import SESSION_SECONDS, BlockServer
 from kvasir.engine.handover.events import FetchEnded, HandOverEvent
-from kvasir.executor.nodes.curve import NodeKeyCheck, make_server
-from kvasir.link.address import LinkAddress, parse_address, private_directory, require_keys
-from kvasir.link.engine_end.reactor import Reactor
-from kvasir.link.keys import LinkKeys
-from kvasir.link.sockets import limit
+from kvasir.wire.address import LinkAddress, parse_address, private_directory, require_keys
+from kvasir.wire.curve import NodeKeyCheck, make_server
+from kvasir.wire.keys import LinkKeys
+from kvasir.wire.reactor import Reactor
+from kvasir.wire.sockets import limit
 from kvasir.worker.kv_memory.block_bytes import BlockBytes
 
 CLOSE_SECONDS: Final = 2.0

@@ -22,7 +22,7 @@ from kvasir.engine.handover.messages import MOST_ASKED_BLOCKS
 from kvasir.engine.scheduling.admission_gates import AdmissionGate, Verdict
 from kvasir.engine.scheduling.engine_request import EngineRequest
 from kvasir.engine.scheduling.scheduler import Scheduler
-from kvasir.observability.seldom_log import SeldomLog
+from kvasir.process.seldom_log import SeldomLog
 
 LEAST_TOKENS: Final = 64
 """A shorter prefix is computed: that takes no longer than to ask for it."""

@@ -25,7 +25,7 @@ class FetchBlocks(msgspec.Struct, frozen=True, array_like=True, tag=True):
     kv_class: str
     """See exchange.kv_class. An engine of another class refuses."""
     hashes: bytes
-    """Of neighbouring blocks of a prompt, in their order; see kvasir.hashing."""
+    """Of neighbouring blocks of a prompt, in their order; see kvasir.request.hashing."""
 
 
 class MoreBlocks(msgspec.Struct, frozen=True, array_like=True, tag=True):

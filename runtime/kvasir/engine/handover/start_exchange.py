@@ -13,8 +13,8 @@ from kvasir.engine.handover.events import HandOverEvent
 from kvasir.engine.handover.exchange import Exchange
 from kvasir.executor.executor import Executor
 from kvasir.layers.kv import FullAttention, KVCacheConfig
-from kvasir.link.address import MAX_IPC_PATH, LinkAddress, parse_address
-from kvasir.link.keys import load_engine_keys
+from kvasir.wire.address import MAX_IPC_PATH, LinkAddress, parse_address
+from kvasir.wire.keys import load_engine_keys
 from kvasir_contract.endpoints import KV_HAND_OVER_PORT
 from kvasir_contract.environment import POD_IP
 

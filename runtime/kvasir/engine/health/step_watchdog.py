@@ -14,16 +14,16 @@ from pathlib import Path
 from types import FrameType
 from typing import Final
 
-import kvasir
+from kvasir import version
 from kvasir.engine.health.step_trace import Moment, StepPhase, StepTrace
-from kvasir.words import count
+from kvasir.process.words import count
 from kvasir.worker.step import StepInput
 
 log = logging.getLogger(__name__)
 
 _SHOWN_REQUESTS: Final = 3
 _SHOWN_FRAMES: Final = 3
-_PACKAGE: Final = str(Path(kvasir.__file__).parent) + "/"
+_PACKAGE: Final = str(Path(version.__file__).parent) + "/"
 _WORKER: Final = "worker"
 """Prefix of the name of the thread of overlapped steps; the watched thread waits for it."""
 

@@ -25,8 +25,8 @@ from kvasir.engine.kv.group_rule import rule_of
 from kvasir.engine.kv.held_blocks import HeldBlocks
 from kvasir.engine.kv.prefix_cache import PrefixCache, PrefixLookup
 from kvasir.engine.scheduling.engine_request import EngineRequest
-from kvasir.hashing import extend_chain, split_chain
 from kvasir.layers.kv import FullAttention, KVCacheConfig
+from kvasir.request.hashing import extend_chain, split_chain
 
 UNLIMITED = 2**40
 """Tokens: more than any context."""

@@ -1,4 +1,4 @@
-"""The index of the prefix cache: it maps the chained hashes of kvasir.hashing to the KV blocks with that content.
+"""The index of the prefix cache: chained hashes (request/hashing.py) to KV blocks.
 
 KVManager adds entries and looks them up. BlockPool drops an entry when the content of its block is lost. Each KV
 group has entries of its own: the block of a group holds K and V of that group's layers only. In a group, a hash

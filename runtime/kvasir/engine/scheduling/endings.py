@@ -8,7 +8,7 @@ from typing import Final
 from kvasir.engine.grammar.guide_errors import GrammarTooComplex
 from kvasir.engine.scheduling.engine_request import FINISH_REASONS, EngineRequest, RequestStatus
 from kvasir.link.protocol import AddRequest, FinishReason, Logprobs, RefusalKind, RequestOutput, RequestProgress
-from kvasir.observability.seldom_log import SeldomLog
+from kvasir.process.seldom_log import SeldomLog
 from kvasir.worker.step import NAN_COMPUTED
 
 log = logging.getLogger(__name__)

@@ -14,11 +14,11 @@ import numpy.typing as npt
 
 from kvasir.engine.kv.block_table import BlockTable
 from kvasir.engine.kv.prefix_cache import PrefixLookup
-from kvasir.hashing import BLAKE2B, chain_root
 from kvasir.link.protocol import SUSPECT_TOKENS, AddRequest, FinishReason, StepRequest
-from kvasir.params import SamplingParams
-from kvasir.request_digest import request_digest
-from kvasir.tokens import TOKEN_BYTES, from_wire, to_wire
+from kvasir.request.hashing import BLAKE2B, chain_root
+from kvasir.request.params import SamplingParams
+from kvasir.request.request_digest import request_digest
+from kvasir.request.tokens import TOKEN_BYTES, from_wire, to_wire
 from kvasir.worker.step import NewRow
 
 
@@ -144,7 +144,7 @@ class EngineRequest:
         """Tokens that all of its block tables have places for."""
         self.chain_root = chain_root(message.cache_salt, algorithm=hash_algorithm)
         self.block_hashes: list[bytes] = []
-        """The hashes of its first full blocks; see kvasir.hashing."""
+        """The hashes of its first full blocks; see kvasir.request.hashing."""
         self.packed_hashes = b""
         """The same hashes in one object, until they are first looked up."""
         self.lookup: PrefixLookup | None = None

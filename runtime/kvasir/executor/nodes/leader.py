@@ -41,10 +41,10 @@ from kvasir.executor.nodes.node_messages import (
     WorkerNews,
 )
 from kvasir.executor.remote_workers import RemoteEvents
-from kvasir.link.sockets import heartbeat_interval
-from kvasir.observability.failures import FailureError
-from kvasir.observability.seldom_log import SeldomLog
 from kvasir.parallel.tcp_rendezvous import TcpRendezvous
+from kvasir.process.failures import FailureError
+from kvasir.process.seldom_log import SeldomLog
+from kvasir.wire.sockets import heartbeat_interval
 from kvasir_contract.failure import Failure
 from kvasir_contract.reasons import Reason
 

@@ -16,7 +16,6 @@ import zmq
 
 from kvasir.config.nodes import NodesConfig
 from kvasir.config.process_settings import LinkConfig
-from kvasir.executor.nodes.curve import is_loopback, require_keys
 from kvasir.executor.nodes.leader_socket import LINGER_SECONDS
 from kvasir.executor.nodes.member_socket import MemberSocket
 from kvasir.executor.nodes.node_messages import (
@@ -34,11 +33,12 @@ from kvasir.executor.nodes.node_messages import (
     Setup,
     decode_from_leader,
 )
-from kvasir.link.engine_end.reactor import Reactor
 from kvasir.link.engine_end.resolver import lookup
-from kvasir.link.keys import load_engine_keys
-from kvasir.link.sockets import heartbeat_interval
-from kvasir.observability.seldom_log import SeldomLog
+from kvasir.process.seldom_log import SeldomLog
+from kvasir.wire.curve import is_loopback, require_keys
+from kvasir.wire.keys import load_engine_keys
+from kvasir.wire.reactor import Reactor
+from kvasir.wire.sockets import heartbeat_interval
 
 log = logging.getLogger(__name__)
 

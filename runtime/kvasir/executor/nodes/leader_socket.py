@@ -13,7 +13,6 @@ from kvasir.config.nodes import NodesConfig
 from kvasir.config.options import ConfigError
 from kvasir.config.process_settings import LinkConfig
 from kvasir.executor.nodes.addresses import plain
-from kvasir.executor.nodes.curve import NodeKeyCheck, is_loopback, make_server, require_keys
 from kvasir.executor.nodes.node_messages import (
     FromLeader,
     FromMember,
@@ -23,10 +22,11 @@ from kvasir.executor.nodes.node_messages import (
     encode,
 )
 from kvasir.executor.shared_memory.ring import MAX_FRAME_BYTES
-from kvasir.link.engine_end.reactor import Reactor
-from kvasir.link.keys import load_engine_keys
-from kvasir.link.sockets import handshake_failure, limit, open_monitor, parse_event
-from kvasir.listening import has_ipv6
+from kvasir.process.listening import has_ipv6
+from kvasir.wire.curve import NodeKeyCheck, is_loopback, make_server, require_keys
+from kvasir.wire.keys import load_engine_keys
+from kvasir.wire.reactor import Reactor
+from kvasir.wire.sockets import handshake_failure, limit, open_monitor, parse_event
 
 log = logging.getLogger(__name__)
 

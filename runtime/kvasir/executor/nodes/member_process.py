@@ -29,12 +29,12 @@ from kvasir.executor.shared_memory.ring import PeerLostError, RingError, RingInt
 from kvasir.executor.shared_memory.segment import SharedMemoryError
 from kvasir.hub.located_model import fetch_weights, read_model
 from kvasir.hub.model_info import ModelInfo
-from kvasir.observability.failures import FailureError, end, failure_of, log_failure
-from kvasir.observability.open_files import raise_open_files_limit
-from kvasir.observability.ops_server import OpsServer
-from kvasir.observability.process_title import set_process_title
 from kvasir.parallel.tcp_rendezvous import TcpRendezvous
-from kvasir.signal_wakes import wake_after_signals
+from kvasir.process.failures import FailureError, end, failure_of, log_failure
+from kvasir.process.open_files import raise_open_files_limit
+from kvasir.process.ops_server import OpsServer
+from kvasir.process.process_title import set_process_title
+from kvasir.process.signal_wakes import wake_after_signals
 from kvasir_contract.endpoints import KILL_MARGIN_SECONDS
 from kvasir_contract.exits import ExitCode
 from kvasir_contract.failure import Failure

@@ -6,12 +6,12 @@ from typing import Final
 
 import zmq
 
-from kvasir.executor.nodes.curve import make_client
 from kvasir.executor.nodes.leader_socket import MAX_NODE_MESSAGE_BYTES
 from kvasir.executor.nodes.node_messages import FromMember, encode
-from kvasir.link.engine_end.reactor import Reactor
-from kvasir.link.keys import LinkKeys
-from kvasir.link.sockets import handshake_failure, limit, open_monitor, parse_event
+from kvasir.wire.curve import make_client
+from kvasir.wire.keys import LinkKeys
+from kvasir.wire.reactor import Reactor
+from kvasir.wire.sockets import handshake_failure, limit, open_monitor, parse_event
 
 _NEVER_MS: Final = 24 * 3600 * 1000
 """Time until ZMQ itself would connect again: a socket serves one connection."""

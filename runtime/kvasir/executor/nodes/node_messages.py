@@ -18,11 +18,11 @@ from typing import Any, Final
 
 import msgspec
 
-import kvasir
 from kvasir.config.resolve import ResolvedEngine
 from kvasir.config.settings import EngineConfig
 from kvasir.executor.processes.worker_messages import FromWorker
 from kvasir.hub.model_info import ModelInfo
+from kvasir.version import __version__
 from kvasir_contract.reasons import Reason
 
 NODES_PROTOCOL: Final = 1
@@ -47,7 +47,7 @@ class NodeTerms(msgspec.Struct, frozen=True):
         executor = config.executor
         return cls(
             protocol=NODES_PROTOCOL,
-            version=kvasir.__version__,
+            version=__version__,
             service_uid=config.link.service_uid,
             data_parallel_rank=config.parallel.data_parallel_rank,
             nnodes=config.nodes.nnodes,

@@ -26,7 +26,7 @@ from kvasir.executor.ray_workers.cluster import (
     reason_of,
     strategy_of,
 )
-from kvasir.observability.failures import FailureError
+from kvasir.process.failures import FailureError
 from kvasir_contract.failure import Failure
 from kvasir_contract.reasons import Reason
 

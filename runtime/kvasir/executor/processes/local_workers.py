@@ -23,8 +23,8 @@ from kvasir.executor.processes.worker_states import WorkerStates
 from kvasir.executor.shared_memory.channel import EngineChannel
 from kvasir.executor.shared_memory.segment import SharedMemoryError
 from kvasir.hub.model_info import ModelInfo
-from kvasir.observability.failures import FailureError
 from kvasir.parallel.tcp_rendezvous import TcpRendezvous
+from kvasir.process.failures import FailureError
 from kvasir_contract.failure import Failure
 from kvasir_contract.logs import current_format
 from kvasir_contract.reasons import Reason

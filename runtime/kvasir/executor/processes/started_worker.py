@@ -21,7 +21,7 @@ from typing import Final, Protocol
 
 import msgspec
 
-import kvasir
+from kvasir import version
 from kvasir.config.options import ConfigError
 from kvasir.executor.processes.rendezvous import descriptor_of
 from kvasir.executor.processes.worker_messages import (
@@ -44,7 +44,7 @@ _LAST_MESSAGE_SECONDS: Final = 1.0
 _PACKET_OVERHEAD_BYTES: Final = 32
 """Of the kernel, in the buffer of a socket of packets."""
 _SHOWN_FRAMES: Final = 3
-_PACKAGE: Final = str(Path(kvasir.__file__).parent) + "/"
+_PACKAGE: Final = str(Path(version.__file__).parent) + "/"
 _FRAME: Final = re.compile(r'File "(.*)", line (\d+) in (\S+)')
 _STOPPED: Final = (os.CLD_STOPPED, os.CLD_TRAPPED)
 

@@ -9,7 +9,7 @@ from contextlib import contextmanager, suppress
 from typing import Final
 
 from kvasir.config.options import ConfigError
-from kvasir.observability.failures import FailureError
+from kvasir.process.failures import FailureError
 from kvasir_contract.extras import install_extra
 from kvasir_contract.failure import Failure
 from kvasir_contract.reasons import Reason

@@ -30,11 +30,11 @@ from kvasir.executor.torchrun.launched_rank import LaunchedRank
 from kvasir.executor.torchrun.load_exchange import LoadExchange
 from kvasir.hub.model_info import ModelInfo
 from kvasir.layers.kv import KVCacheConfig
-from kvasir.observability.failures import FailureError
 from kvasir.parallel.gloo import INTERFACE, register_gloo
 from kvasir.parallel.parallel_state import SINGLE, ParallelState
 from kvasir.parallel.start import leave
 from kvasir.parallel.torch_group import TorchGroup
+from kvasir.process.failures import FailureError
 from kvasir.worker.split_refusal import check_split
 from kvasir.worker.step import LateInput, StepInput, StepOutput
 from kvasir.worker.worker_calls import WorkerCall, WorkerResult

@@ -9,7 +9,6 @@ import orjson
 
 from kvasir.client.input.grammar_source import GrammarSource
 from kvasir.client.input.input_processor import Prompted
-from kvasir.constraint import Grammar, GrammarKind, OutputConstraint
 from kvasir.frontend.endpoints.tool_use import ToolUse
 from kvasir.frontend.errors import ApiError, bad_field
 from kvasir.frontend.generation.parsed_text import ParsedText
@@ -18,6 +17,7 @@ from kvasir.frontend.parsers.parsed import OutputParser
 from kvasir.frontend.service import Service
 from kvasir.grammar_bounds import BadGrammar, check_grammar
 from kvasir.hub.chat_template import count_values
+from kvasir.request.constraint import Grammar, GrammarKind, OutputConstraint
 
 INLINE_VALUES: Final = 256
 """Values in the schemas of tools whose grammar is made on the event loop, in a millisecond or two; for more of them

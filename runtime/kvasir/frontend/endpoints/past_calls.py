@@ -9,7 +9,7 @@ import orjson
 
 from kvasir.frontend.errors import bad_field
 from kvasir.hub.chat_template import count_values
-from kvasir.observability.seldom_log import SeldomLog
+from kvasir.process.seldom_log import SeldomLog
 
 log = SeldomLog(logging.getLogger(__name__), every=3600.0)
 

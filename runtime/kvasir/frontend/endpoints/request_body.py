@@ -18,7 +18,7 @@ from pydantic_core import CoreSchema, to_json
 from kvasir.frontend.endpoints.field_errors import explain
 from kvasir.frontend.endpoints.field_texts import field_texts
 from kvasir.frontend.errors import bad_field
-from kvasir.observability.seldom_log import SeldomLog
+from kvasir.process.seldom_log import SeldomLog
 
 log = SeldomLog(logging.getLogger(__name__), every=3600.0)
 

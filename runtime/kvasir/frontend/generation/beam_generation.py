@@ -18,7 +18,7 @@ from kvasir.client.request_observer import Trace
 from kvasir.frontend.generation.beam_search import Beam, BeamSearch, candidates_of
 from kvasir.frontend.generation.generation import Choice
 from kvasir.link.protocol import FinishReason, Logprobs
-from kvasir.params import TOP_LOGPROBS, SamplingParams
+from kvasir.request.params import TOP_LOGPROBS, SamplingParams
 
 MAX_CANDIDATES: Final = int(TOP_LOGPROBS.most)
 """An engine reports no more of the most likely tokens."""

@@ -3,7 +3,7 @@
 from typing import TYPE_CHECKING, Any, Final
 
 from kvasir.frontend.errors import bad_field
-from kvasir.params import Bounds
+from kvasir.request.params import Bounds
 
 if TYPE_CHECKING:
     from kvasir.frontend.generation.generation_request import GenerationRequest

@@ -15,7 +15,7 @@ from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 
 from kvasir.link.protocol import Logprobs
-from kvasir.tokens import token_array
+from kvasir.request.tokens import token_array
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,6 @@ from pydantic import Field, model_validator
 from starlette.types import Scope
 
 from kvasir.client.input.grammar_source import GrammarSource
-from kvasir.constraint import Grammar
 from kvasir.frontend.endpoints.request_body import BodyPart
 from kvasir.frontend.errors import bad_field
 from kvasir.frontend.generation.beam_request import LENGTH_PENALTY, check_beam_search
@@ -20,7 +19,8 @@ from kvasir.frontend.generation.structured_output import (
     StructuredOutputs,
     grammar_source,
 )
-from kvasir.params import SamplingFields
+from kvasir.request.constraint import Grammar
+from kvasir.request.params import SamplingFields
 
 MOST_CHOICES = 128
 """For one prompt: OpenAI's limit."""

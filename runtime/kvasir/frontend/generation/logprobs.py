@@ -12,7 +12,7 @@ from kvasir.client.input.input_processor import Prompted
 from kvasir.client.request_errors import InvalidRequest
 from kvasir.client.text.detokenizer import Detokenizer, TextStream
 from kvasir.link.protocol import Logprobs
-from kvasir.params import SamplingFields
+from kvasir.request.params import SamplingFields
 
 LEAST: Final = -9999.0
 """For the logarithm of zero and for NaN, which JSON cannot say; OpenAI's value. It stands first wherever the larger

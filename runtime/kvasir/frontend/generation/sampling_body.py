@@ -1,4 +1,4 @@
-"""The sampling fields of a body for pydantic: made from `kvasir.params.SamplingFields`, their one definition.
+"""The sampling fields of a body for pydantic, made from `SamplingFields` (request/params.py).
 
 A new sampling parameter needs no change here.
 """
@@ -12,7 +12,7 @@ from pydantic import Field, create_model
 
 from kvasir.frontend.endpoints.field_texts import field_texts
 from kvasir.frontend.endpoints.request_body import RequestBody
-from kvasir.params import SamplingFields
+from kvasir.request.params import SamplingFields
 
 
 def _definitions(struct: type[msgspec.Struct]) -> dict[str, Any]:

@@ -6,11 +6,11 @@ from fastapi import Request, Response
 from fastapi.responses import RedirectResponse
 from starlette.exceptions import HTTPException
 
-from kvasir import __version__
 from kvasir.frontend.endpoints.answers import IndexAnswer
 from kvasir.frontend.page.page_files import PAGE, PAGE_FILES, PAGE_POLICY, send_file
 from kvasir.frontend.routing import new_router
 from kvasir.frontend.service import Service, ServiceDep
+from kvasir.version import __version__
 from kvasir_contract.endpoints import METRICS_PATH
 
 router = new_router()

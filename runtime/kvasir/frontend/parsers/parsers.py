@@ -5,7 +5,6 @@ from functools import partial
 from pathlib import Path
 
 from kvasir.config.options import ConfigError
-from kvasir.constraint import Grammar, OutputConstraint
 from kvasir.frontend.parsers.choosing import choose_format
 from kvasir.frontend.parsers.formats.descriptions import HarmonyFormat, ReasoningFormat, ToolFormat
 from kvasir.frontend.parsers.formats.plugins import KnownFormats
@@ -23,6 +22,7 @@ from kvasir.frontend.parsers.streaming.reasoning_count import ReasoningCount, en
 from kvasir.frontend.parsers.streaming.tool_section import ToolSections
 from kvasir.frontend.parsers.tool_choice import ToolChoice
 from kvasir.hub.tokenizer import Tokenizer
+from kvasir.request.constraint import Grammar, OutputConstraint
 
 
 class Parsers:

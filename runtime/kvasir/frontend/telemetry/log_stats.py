@@ -13,7 +13,7 @@ from typing import Final, Protocol
 from kvasir.config.options import ConfigError
 from kvasir.frontend.telemetry.metrics import Totals
 from kvasir.link.frontend_end.remote_engine import RemoteEngine
-from kvasir.words import count
+from kvasir.process.words import count
 
 log = logging.getLogger(__name__)
 

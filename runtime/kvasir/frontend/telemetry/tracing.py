@@ -12,12 +12,12 @@ from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import urlsplit, urlunsplit
 
-from kvasir import __version__
 from kvasir.client.request_observer import Trace
 from kvasir.config.options import ConfigError
 from kvasir.frontend.generation.beam_generation import BeamGeneration
 from kvasir.frontend.generation.generation import Generation
 from kvasir.frontend.telemetry.request_log import RequestRecord
+from kvasir.version import __version__
 from kvasir_contract.extras import install_extra
 
 if TYPE_CHECKING:

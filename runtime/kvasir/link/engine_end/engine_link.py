@@ -15,7 +15,6 @@ from typing import Final
 
 from kvasir.config.options import ConfigError
 from kvasir.config.process_settings import LinkConfig
-from kvasir.link.address import LinkAddress, parse_address, private_directory, require_keys
 from kvasir.link.codec import CODEC, Codec
 from kvasir.link.engine_end.announced_engine import AnnouncedEngine, EngineIdentity
 from kvasir.link.engine_end.conversation import (
@@ -28,9 +27,7 @@ from kvasir.link.engine_end.conversation import (
 )
 from kvasir.link.engine_end.death_watch import DeathWatch
 from kvasir.link.engine_end.frontends import Frontends
-from kvasir.link.engine_end.reactor import Reactor
 from kvasir.link.engine_end.resolver import LOOKUP_INTERVAL, Resolver, lookup
-from kvasir.link.keys import load_engine_keys
 from kvasir.link.protocol import (
     CacheEvents,
     Dead,
@@ -42,6 +39,9 @@ from kvasir.link.protocol import (
     Ready,
     Result,
 )
+from kvasir.wire.address import LinkAddress, parse_address, private_directory, require_keys
+from kvasir.wire.keys import load_engine_keys
+from kvasir.wire.reactor import Reactor
 from kvasir_contract.endpoints import ANY_HOST
 from kvasir_contract.phases import Phase
 

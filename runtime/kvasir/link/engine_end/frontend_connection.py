@@ -15,8 +15,6 @@ import zmq
 from kvasir.link.codec import Agreement, Codec, UnknownMessage, encode
 from kvasir.link.engine_end.announced_engine import AnnouncedEngine
 from kvasir.link.engine_end.conversation import Conversation, LinkProblem, State
-from kvasir.link.engine_end.reactor import Reactor
-from kvasir.link.keys import LinkKeys
 from kvasir.link.protocol import (
     Abort,
     AddRequest,
@@ -30,8 +28,10 @@ from kvasir.link.protocol import (
     StartWave,
     Welcome,
 )
-from kvasir.link.sockets import handshake_failure, limit, open_monitor, parse_event
-from kvasir.observability.seldom_log import SeldomLog
+from kvasir.process.seldom_log import SeldomLog
+from kvasir.wire.keys import LinkKeys
+from kvasir.wire.reactor import Reactor
+from kvasir.wire.sockets import handshake_failure, limit, open_monitor, parse_event
 
 RETRY_FIRST: Final = 0.05
 RETRY_MOST: Final = 1.0

@@ -10,7 +10,6 @@ import time
 from collections.abc import Callable
 from typing import Final
 
-from kvasir.link.address import LinkAddress, parse_address
 from kvasir.link.codec import CODEC, Codec
 from kvasir.link.engine_end.announced_engine import AnnouncedEngine
 from kvasir.link.engine_end.conversation import (
@@ -23,8 +22,6 @@ from kvasir.link.engine_end.conversation import (
     State,
 )
 from kvasir.link.engine_end.frontend_connection import FrontendConnection
-from kvasir.link.engine_end.reactor import Reactor
-from kvasir.link.keys import LinkKeys
 from kvasir.link.protocol import (
     Abort,
     AddRequest,
@@ -43,7 +40,10 @@ from kvasir.link.protocol import (
     Result,
     StartWave,
 )
-from kvasir.link.sockets import heartbeat_interval
+from kvasir.wire.address import LinkAddress, parse_address
+from kvasir.wire.keys import LinkKeys
+from kvasir.wire.reactor import Reactor
+from kvasir.wire.sockets import heartbeat_interval
 from kvasir_contract.phases import Phase
 
 FAREWELL: Final = 0.5

@@ -9,8 +9,8 @@ import threading
 from collections.abc import Callable, Iterable
 from typing import Final
 
-from kvasir.link.address import LinkAddress
-from kvasir.observability.seldom_log import SeldomLog
+from kvasir.process.seldom_log import SeldomLog
+from kvasir.wire.address import LinkAddress
 
 LOOKUP_INTERVAL: Final = 3.0
 """Seconds between look-ups. All engines connect to a new frontend within this time."""

@@ -8,8 +8,8 @@ import stat
 import zmq
 
 from kvasir.config.options import ConfigError
-from kvasir.link.address import LinkAddress, parse_address, private_directory, require_keys
-from kvasir.listening import has_ipv6
+from kvasir.process.listening import has_ipv6
+from kvasir.wire.address import LinkAddress, parse_address, private_directory, require_keys
 from kvasir_contract.endpoints import ANY_HOST
 
 

@@ -11,7 +11,7 @@ import zmq
 from zmq.utils import z85
 
 from kvasir.link.frontend_end.loop_socket import LoopSocket
-from kvasir.link.keys import LinkKeys
+from kvasir.wire.keys import LinkKeys
 
 _ENDPOINT = "inproc://zeromq.zap.01"
 _DOMAIN = b"kvasir"

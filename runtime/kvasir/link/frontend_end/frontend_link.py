@@ -55,8 +55,8 @@ from kvasir.link.protocol import (
     StartWave,
     Welcome,
 )
-from kvasir.link.sockets import step_age_limit
-from kvasir.observability.seldom_log import SeldomLog
+from kvasir.process.seldom_log import SeldomLog
+from kvasir.wire.sockets import step_age_limit
 
 LINGER_SECONDS: Final = 0.2
 """Time that the last messages get to leave when the link closes."""

@@ -13,9 +13,9 @@ from kvasir.config.process_settings import LinkConfig
 from kvasir.link.frontend_end.bind import bind, frontend_address
 from kvasir.link.frontend_end.client_key_check import ClientKeyCheck, secure
 from kvasir.link.frontend_end.loop_socket import LoopSocket
-from kvasir.link.keys import LinkKeys, load_frontend_keys
-from kvasir.link.sockets import handshake_failure, limit, open_monitor, parse_event
-from kvasir.observability.seldom_log import SeldomLog
+from kvasir.process.seldom_log import SeldomLog
+from kvasir.wire.keys import LinkKeys, load_frontend_keys
+from kvasir.wire.sockets import handshake_failure, limit, open_monitor, parse_event
 
 log = logging.getLogger(__name__)
 

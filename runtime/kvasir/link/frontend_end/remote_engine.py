@@ -3,7 +3,6 @@
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from kvasir.hashing import HASH_ALGORITHMS, BlockHashing
 from kvasir.link.codec import CODEC, Agreement
 from kvasir.link.protocol import (
     FEATURE_PREFIX_CACHE,
@@ -13,6 +12,7 @@ from kvasir.link.protocol import (
     Progress,
     Ready,
 )
+from kvasir.request.hashing import HASH_ALGORITHMS, BlockHashing
 from kvasir_contract.phases import Phase
 
 

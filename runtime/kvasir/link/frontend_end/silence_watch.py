@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Callable, Collection, Iterator
 
 from kvasir.link.frontend_end.remote_engine import RemoteEngine
-from kvasir.link.sockets import heartbeat_interval
+from kvasir.wire.sockets import heartbeat_interval
 
 
 class SilenceWatch:

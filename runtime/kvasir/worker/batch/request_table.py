@@ -12,7 +12,7 @@ from typing import Final, get_type_hints
 import numpy as np
 import numpy.typing as npt
 
-from kvasir.params import SamplingParams
+from kvasir.request.params import SamplingParams
 from kvasir.sampling.logit_rules import LogitRules, has_rules
 from kvasir.sampling.token_logprobs import PromptScores
 from kvasir.worker.step import NewRow

@@ -14,8 +14,8 @@ from kvasir.client.input.grammar_source import (
 from kvasir.client.input.lark_literals import choice_lark
 from kvasir.client.input.schemas import MAX_SOURCE_BYTES, schema_text
 from kvasir.client.request_errors import InvalidRequest
-from kvasir.constraint import Grammar, GrammarKind
 from kvasir.grammar_bounds.limits import MAX_GRAMMAR_BYTES
+from kvasir.request.constraint import Grammar, GrammarKind
 from runtime.structured_output.guided import Guided
 
 POINT: dict[str, Any] = {

@@ -9,7 +9,7 @@ from kvasir.client.input.chat_templates import ChatTemplates
 from kvasir.client.input.input_processor import InputProcessor
 from kvasir.client.request_errors import InvalidRequest
 from kvasir.hub.tokenizer import Tokenizer
-from kvasir.params import BOUNDS, SamplingFields, SamplingParams
+from kvasir.request.params import BOUNDS, SamplingFields, SamplingParams
 from runtime.client import trained
 from runtime.client.input.processors import LIMIT, processor_of
 

@@ -8,9 +8,9 @@ import llguidance
 import numpy as np
 import numpy.typing as npt
 
-from kvasir.constraint import Grammar, OutputConstraint
 from kvasir.engine.grammar.compiling import compile_grammar
 from kvasir.engine.grammar.output_guide import OutputGuide
+from kvasir.request.constraint import Grammar, OutputConstraint
 
 EOS: Final = 256
 VOCAB: Final = 257

@@ -9,11 +9,11 @@ import pytest
 import tokenizers
 from tokenizers import decoders
 
-from kvasir.constraint import Grammar, GrammarKind, OutputConstraint
 from kvasir.engine.grammar.compiling import compile_grammar, probe
 from kvasir.engine.grammar.vocabulary import build_tokenizer, read_vocabulary
 from kvasir.grammar_bounds import KEYWORDS, BadGrammar, SupportStatus
 from kvasir.hub.source import fetch
+from kvasir.request.constraint import Grammar, GrammarKind, OutputConstraint
 from runtime.grammar_bounds.refusals import schema_grammar
 from runtime.hub import small_tokenizers as small
 

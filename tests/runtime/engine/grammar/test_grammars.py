@@ -10,12 +10,12 @@ from typing import Any, Final
 import llguidance
 import pytest
 
-from kvasir.constraint import Grammar, GrammarKind, OutputConstraint
 from kvasir.engine.grammar import compiling, grammars
 from kvasir.engine.grammar.compiled_grammars import PASSING_SECONDS, CompiledGrammars, estimated_bytes
 from kvasir.engine.grammar.grammars import Grammars
 from kvasir.engine.grammar.output_guide import OutputGuide
 from kvasir.hub.source import fetch
+from kvasir.request.constraint import Grammar, GrammarKind, OutputConstraint
 from runtime.grammar_bounds.refusals import schema_grammar
 from runtime.hub import small_tokenizers as small
 

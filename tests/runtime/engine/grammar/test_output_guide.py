@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 
-from kvasir.constraint import Grammar, GrammarKind, OutputConstraint
 from kvasir.engine.grammar.guide_errors import GuideError
 from kvasir.engine.grammar.output_guide import OutputGuide
+from kvasir.request.constraint import Grammar, GrammarKind, OutputConstraint
 
 from .byte_vocabulary import EOS, VOCAB, allowed, guide_for
 

@@ -11,12 +11,12 @@ import pytest
 import tokenizers
 from tokenizers import decoders, models
 
-from kvasir.constraint import Grammar, GrammarKind, OutputConstraint
 from kvasir.engine.grammar.compiling import compile_grammar
 from kvasir.engine.grammar.output_guide import OutputGuide
 from kvasir.engine.grammar.vocabulary import build_tokenizer, read_vocabulary
 from kvasir.hub.source import fetch
 from kvasir.hub.tokenizer import load_tokenizer
+from kvasir.request.constraint import Grammar, GrammarKind, OutputConstraint
 from runtime.hub import small_tokenizers as small
 
 from .byte_vocabulary import walk

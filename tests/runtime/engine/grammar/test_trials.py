@@ -13,12 +13,12 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from kvasir.constraint import Grammar, GrammarKind
 from kvasir.engine.grammar import trial_messages, trials
 from kvasir.engine.grammar.trial_messages import Verdict
 from kvasir.engine.grammar.trials import Trials, TrialsError
 from kvasir.engine.grammar.vocabulary import Vocabulary, read_vocabulary
 from kvasir.hub.source import fetch
+from kvasir.request.constraint import Grammar, GrammarKind
 from runtime.grammar_bounds.refusals import schema_grammar
 from runtime.hub import small_tokenizers as small
 
@@ -222,7 +222,7 @@ def test_signals_of_a_terminal_do_not_end_it(running: Trials) -> None:
 def test_it_ends_with_its_parent(vocabulary: Vocabulary) -> None:
     program = (
         "import sys, os, msgspec; from kvasir.engine.grammar.trials import Trials, Vocabulary\n"
-        "from kvasir.constraint import Grammar\n"
+        "from kvasir.request.constraint import Grammar\n"
         "trials = Trials(msgspec.msgpack.decode(sys.stdin.buffer.read(), type=Vocabulary))\n"
         "print(repr(trials.verdict_on(Grammar('regex', 'a')).refusal), trials.pid, flush=True)\n"
         "os.kill(os.getpid(), 9)"

@@ -10,11 +10,11 @@ import pytest
 import tokenizers
 from tokenizers import AddedToken, decoders, models, normalizers
 
-from kvasir.constraint import Grammar, GrammarKind, OutputConstraint
 from kvasir.engine.grammar.compiling import compile_grammar
 from kvasir.engine.grammar.output_guide import OutputGuide
 from kvasir.engine.grammar.vocabulary import build_tokenizer, read_vocabulary
 from kvasir.frontend.parsers.grammar.lark_text import LarkText
+from kvasir.request.constraint import Grammar, GrammarKind, OutputConstraint
 from runtime.grammar_bounds.refusals import schema_grammar
 from runtime.hub import small_tokenizers as small
 

@@ -10,8 +10,8 @@ import numpy as np
 from kvasir.engine.handover.block_fetch import FetchLimits
 from kvasir.engine.handover.events import FetchEnded, HandOverEvent, PinReleased, PinWanted
 from kvasir.engine.handover.exchange import Exchange
-from kvasir.hashing import HASH_BYTES
-from kvasir.link.keys import LinkKeys
+from kvasir.request.hashing import HASH_BYTES
+from kvasir.wire.keys import LinkKeys
 from kvasir.worker.kv_memory.block_bytes import HostBlockBytes
 
 PATIENCE = 60.0

@@ -9,7 +9,7 @@ import pytest
 
 from kvasir.link.frontend_end.remote_engine import RemoteEngine
 from kvasir.link.protocol import AddRequest, RequestOutput
-from kvasir.tokens import packed
+from kvasir.request.tokens import packed
 from kvasir_contract.endpoints import KV_HAND_OVER_PORT
 from kvasir_contract.environment import POD_IP
 from runtime.engine.engine_under_test import Frontend, params, run_engine

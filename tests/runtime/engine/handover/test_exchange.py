@@ -14,7 +14,7 @@ from kvasir.config.options import ConfigError
 from kvasir.engine.handover import block_fetch
 from kvasir.engine.handover.block_fetch import FetchLimits
 from kvasir.engine.handover.messages import Blocks, FetchBlocks, checksum, decode_answering, decode_asking, encode
-from kvasir.link.keys import load_engine_keys
+from kvasir.wire.keys import load_engine_keys
 from runtime.engine.handover.sides import NUM_BLOCKS, PATIENCE, Side, block_hash
 from runtime.link.written_keys import write_link_keys
 

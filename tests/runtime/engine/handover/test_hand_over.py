@@ -13,7 +13,7 @@ from kvasir.engine.handover import hand_over
 from kvasir.engine.handover.block_fetch import FetchLimits
 from kvasir.engine.handover.events import FetchEnded, PinReleased, PinWanted
 from kvasir.engine.handover.hand_over import AVOID_TIMES, LEAST_AVOID_SECONDS, LEAST_TOKENS, MOST_FETCHES
-from kvasir.hashing import split_chain
+from kvasir.request.hashing import split_chain
 from runtime.engine.core_harness import FRONTEND, add_request
 from runtime.engine.fake_executor import NAN, expected_output, next_token
 from runtime.engine.handover.engines import HandingEngine, serve_until

@@ -17,12 +17,12 @@ from kvasir.engine.kv.kv_manager import KVManager
 from kvasir.engine.scheduling.scheduler import Scheduler
 from kvasir.engine.scheduling.token_budget import TokenBudget
 from kvasir.executor.in_process import InProcessExecutor
-from kvasir.hashing import split_chain
 from kvasir.hub.model_info import load_model_info
 from kvasir.hub.source import fetch
 from kvasir.link.protocol import AddRequest
-from kvasir.params import SamplingParams
-from kvasir.tokens import packed
+from kvasir.request.hashing import split_chain
+from kvasir.request.params import SamplingParams
+from kvasir.request.tokens import packed
 from runtime.engine.handover.sides import PATIENCE, PATIENT
 from runtime.worker.driver import engine_settings
 

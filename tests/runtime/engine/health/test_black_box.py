@@ -11,7 +11,7 @@ import pytest
 from kvasir.engine.health.black_box import FILE_BYTES, SLOT_BYTES, BlackBox, BoxFile, open_box
 from kvasir.engine.scheduling.engine_request import EngineRequest
 from kvasir.link.protocol import FailedStep, StepRequest
-from kvasir.request_digest import DIGEST_BYTES
+from kvasir.request.request_digest import DIGEST_BYTES
 from runtime.engine.core_harness import CoreHarness, add_request
 
 ID = "chatcmpl-" + 32 * "a"

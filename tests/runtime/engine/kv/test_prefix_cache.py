@@ -12,7 +12,7 @@ from kvasir.link.protocol import FinishReason
 from kvasir.worker.step import NAN_COMPUTED, StepOutput
 from runtime.engine.core_harness import FRONTEND, Answer, CoreHarness, add_request
 from runtime.engine.fake_executor import EOS, NAN, expected_output, next_token
-from runtime.wire import hashes_of
+from runtime.link_messages import hashes_of
 
 SYSTEM = list(range(100, 124))
 """Six blocks of four tokens."""

@@ -16,7 +16,7 @@ from kvasir.engine.scheduling.engine_request import EngineRequest
 from kvasir.engine.scheduling.rations import StageRation
 from kvasir.engine.scheduling.step_results import StepRows
 from kvasir.link.protocol import AddRequest, Call, FinishReason, RefusalKind
-from kvasir.tokens import packed
+from kvasir.request.tokens import packed
 from runtime.engine.core_harness import FRONTEND, CoreHarness, add_request
 from runtime.engine.fake_executor import EOS, VOCAB_SIZE, expected_output, next_token
 from runtime.engine.fake_guides import FakeGrammars, FakeGuide, constraint, guided_output
@@ -32,7 +32,7 @@ from runtime.engine.scheduling.random_events import (
     Steps,
     WakeOf,
 )
-from runtime.wire import output_of, prompt_of
+from runtime.link_messages import output_of, prompt_of
 
 
 def guesses(most: int, model: Callable[[Sequence[int]], int], token_ids: Sequence[int]) -> list[int]:

@@ -9,7 +9,7 @@ from kvasir.link.protocol import FinishReason
 from runtime.engine.core_harness import CoreHarness, add_request
 from runtime.engine.fake_executor import EOS, expected_output
 from runtime.engine.kv_configs import kv_manager
-from runtime.wire import prompt_of
+from runtime.link_messages import prompt_of
 
 
 def prompt(length: int, salt: int = 0) -> list[int]:

@@ -32,8 +32,8 @@ from kvasir.executor.nodes.node_messages import (
 )
 from kvasir.executor.processes.worker_messages import Loaded
 from kvasir.executor.remote_workers import RemoteInterruptedError, RemoteSilentError
-from kvasir.link.keys import load_engine_keys, load_frontend_keys
-from kvasir.observability.failures import FailureError
+from kvasir.process.failures import FailureError
+from kvasir.wire.keys import load_engine_keys, load_frontend_keys
 from kvasir_contract.reasons import Reason
 from runtime.executor.nodes.node_pair import (
     FAST,

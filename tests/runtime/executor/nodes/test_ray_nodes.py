@@ -10,7 +10,7 @@ import pytest
 
 from kvasir.config.nodes import NodesConfig
 from kvasir.config.settings import EngineConfig, ExecutorConfig, ModelConfig
-from kvasir.observability.failures import FailureError
+from kvasir.process.failures import FailureError
 from runtime.executor.ray_stand_in import ray_stand_in
 
 CLUSTER = "kvasir.executor.ray_workers.cluster"

@@ -12,11 +12,11 @@ from dataclasses import dataclass
 import httpx
 import pytest
 
-from kvasir.constraint import Grammar, GrammarKind, OutputConstraint
 from kvasir.hub.model_info import load_model_info
 from kvasir.hub.source import fetch
 from kvasir.hub.tokenizer import load_tokenizer
-from kvasir.params import SamplingParams
+from kvasir.request.constraint import Grammar, GrammarKind, OutputConstraint
+from kvasir.request.params import SamplingParams
 from kvasir_contract.endpoints import LIVE_PATH, READY_PATH, STATUS_PATH
 from kvasir_contract.exits import ExitCode
 from kvasir_contract.failure import find_failure

@@ -4,11 +4,11 @@ import json
 
 import pytest
 
-from kvasir.constraint import Grammar, GrammarKind
 from kvasir.frontend.parsers import Parsers, ToolChoice
 from kvasir.frontend.parsers.formats.tool_formats import TOOL_FORMATS
 from kvasir.frontend.parsers.parsed import Tool
 from kvasir.grammar_bounds import check_grammar
+from kvasir.request.constraint import Grammar, GrammarKind
 from runtime.frontend.harness import demo_model
 
 SCHEMA = {"type": "object", "properties": {"a": {"type": "integer"}, "b": {"enum": ["x", "y"]}}, "required": ["a"]}

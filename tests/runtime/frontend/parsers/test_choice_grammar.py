@@ -9,12 +9,12 @@ from typing import Any
 import jsonschema
 import pytest
 
-from kvasir.constraint import Grammar, GrammarKind
 from kvasir.frontend.parsers import Parsers, ToolChoice, UnsupportedChoice
 from kvasir.frontend.parsers.formats.descriptions import ToolFormat
 from kvasir.frontend.parsers.formats.tool_formats import TOOL_FORMATS
 from kvasir.frontend.parsers.parsed import Tool
 from kvasir.hub.tokenizer import Tokenizer, load_tokenizer
+from kvasir.request.constraint import Grammar, GrammarKind
 from runtime.frontend.parsers.grammar_walks import Walker
 from runtime.frontend.parsers.outputs import (
     MARKS,

@@ -4,10 +4,10 @@ from collections.abc import Sequence
 
 import pytest
 
-from kvasir.constraint import Grammar, GrammarKind, OutputConstraint
 from kvasir.frontend.parsers import Parsers, ToolChoice, UnsupportedChoice
 from kvasir.frontend.parsers.parsed import Tool
 from kvasir.hub.tokenizer import Tokenizer
+from kvasir.request.constraint import Grammar, GrammarKind, OutputConstraint
 from runtime.frontend.parsers.grammar_walks import Walker
 from runtime.frontend.parsers.outputs import MARKS, SPECIAL_TOKENS, TOKENIZER, make_tokenizer, parsers
 

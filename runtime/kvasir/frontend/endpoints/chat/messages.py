@@ -13,7 +13,7 @@ from pydantic import ConfigDict, Field
 from kvasir.frontend.endpoints.past_calls import ArgumentCount, Arguments, template_call
 from kvasir.frontend.endpoints.request_body import BodyPart
 from kvasir.frontend.errors import bad_field
-from kvasir.observability.seldom_log import SeldomLog
+from kvasir.process.seldom_log import SeldomLog
 
 log = SeldomLog(logging.getLogger(__name__), every=3600.0)
 

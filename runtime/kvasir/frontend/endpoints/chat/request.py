@@ -10,7 +10,7 @@ from kvasir.frontend.endpoints.chat.tools import Choice, FunctionTool, OlderChoi
 from kvasir.frontend.endpoints.tool_use import Function, ToolUse
 from kvasir.frontend.errors import bad_field, empty_list
 from kvasir.frontend.generation.generation_request import GenerationRequest
-from kvasir.params import TOP_LOGPROBS
+from kvasir.request.params import TOP_LOGPROBS
 
 
 class ChatRequest(GenerationRequest):

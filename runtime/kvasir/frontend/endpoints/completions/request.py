@@ -6,7 +6,7 @@ from pydantic import Discriminator, Field, Tag
 
 from kvasir.frontend.errors import bad_field
 from kvasir.frontend.generation.generation_request import GenerationRequest
-from kvasir.params import TOP_LOGPROBS
+from kvasir.request.params import TOP_LOGPROBS
 
 DEFAULT_MAX_TOKENS = 16
 """OpenAI's default for completions."""

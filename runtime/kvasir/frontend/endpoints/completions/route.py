@@ -11,7 +11,6 @@ import orjson
 from fastapi import Request, Response
 
 from kvasir.client.input.input_processor import Prompted
-from kvasir.constraint import OutputConstraint
 from kvasir.frontend.endpoints.answers import STREAM, CompletionAnswer, errors
 from kvasir.frontend.endpoints.completions.answer import CompletionWriter
 from kvasir.frontend.endpoints.completions.request import DEFAULT_MAX_TOKENS, CompletionRequest
@@ -23,6 +22,7 @@ from kvasir.frontend.generation.sse import Chunks, EventStream
 from kvasir.frontend.routing import new_router
 from kvasir.frontend.service import Service, ServiceDep
 from kvasir.frontend.telemetry.request_log import RecordDep
+from kvasir.request.constraint import OutputConstraint
 
 OBJECT = "text_completion"
 

@@ -11,7 +11,7 @@ from kvasir.frontend.endpoints.messages.tools import Choice, ClientTool, tool_us
 from kvasir.frontend.endpoints.request_body import BodyPart, RequestBody
 from kvasir.frontend.endpoints.tool_use import ToolUse
 from kvasir.frontend.errors import bad_field
-from kvasir.params import SamplingFields
+from kvasir.request.params import SamplingFields
 
 MAX_MESSAGES: Final = 8192
 """Each costs some microseconds on the event loop."""

@@ -2,7 +2,6 @@
 
 from fastapi import Request, Response
 
-from kvasir import __version__
 from kvasir.frontend.endpoints.answers import (
     EngineHealth,
     HealthAnswer,
@@ -15,6 +14,7 @@ from kvasir.frontend.routing import new_router
 from kvasir.frontend.service import ServiceDep
 from kvasir.frontend.telemetry.metrics import CONTENT_TYPE
 from kvasir.link.frontend_end.remote_engine import RemoteEngine
+from kvasir.version import __version__
 from kvasir_contract.endpoints import LIVE_PATH, METRICS_PATH, READY_PATH
 
 router = new_router()

@@ -6,7 +6,7 @@ from typing import Any, Final, Literal
 from kvasir.frontend.endpoints.responses.request import ResponsesRequest
 from kvasir.frontend.errors import ApiError
 from kvasir.link.protocol import FinishReason
-from kvasir.params import SamplingParams
+from kvasir.request.params import SamplingParams
 
 Status = Literal["in_progress", "completed", "incomplete", "failed"]
 

@@ -14,7 +14,7 @@ from kvasir.frontend.endpoints.responses.input_items import Conversation, Item
 from kvasir.frontend.endpoints.responses.tools import Choice, FunctionTool, tool_use, written_choice
 from kvasir.frontend.endpoints.tool_use import ToolUse
 from kvasir.frontend.errors import bad_field
-from kvasir.params import SamplingFields
+from kvasir.request.params import SamplingFields
 
 MAX_ITEMS: Final = 8192
 """Of the input. Each costs some microseconds on the event loop."""

@@ -13,7 +13,7 @@ import ssl
 from collections.abc import Callable
 from typing import Final
 
-from kvasir.observability.seldom_log import SeldomLog
+from kvasir.process.seldom_log import SeldomLog
 
 log = SeldomLog(logging.getLogger(__name__))
 

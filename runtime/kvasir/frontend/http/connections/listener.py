@@ -6,7 +6,7 @@ import socket
 
 from kvasir.config.frontend_settings import ServerConfig
 from kvasir.config.options import ConfigError
-from kvasir.listening import advice_for, listening_socket, unix_socket
+from kvasir.process.listening import advice_for, listening_socket, unix_socket
 from kvasir_contract.endpoints import ANY_HOST
 
 BACKLOG = 2048

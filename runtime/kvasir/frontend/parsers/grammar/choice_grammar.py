@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from typing import Final
 
 from kvasir.client.input.lark_literals import regex
-from kvasir.constraint import Grammar, GrammarKind
 from kvasir.frontend.parsers.formats.descriptions import HarmonyFormat, ToolFormat
 from kvasir.frontend.parsers.grammar.harmony_rules import harmony_answer, harmony_call, harmony_text
 from kvasir.frontend.parsers.grammar.lark_text import LarkText, either
@@ -15,6 +14,7 @@ from kvasir.frontend.parsers.grammar.section_rules import SectionRules
 from kvasir.frontend.parsers.parsed import Tool
 from kvasir.frontend.parsers.tool_choice import ToolChoice, UnsupportedChoice
 from kvasir.grammar_bounds.json_options import whitespace_options
+from kvasir.request.constraint import Grammar, GrammarKind
 
 MAX_TOOLS: Final = 128
 _NAME: Final = re.compile(r"[A-Za-z0-9_.-]{1,64}")

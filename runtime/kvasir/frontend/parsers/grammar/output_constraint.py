@@ -5,7 +5,6 @@ from dataclasses import dataclass
 from enum import Enum, auto
 from typing import Final
 
-from kvasir.constraint import Grammar, GrammarKind, OutputConstraint
 from kvasir.frontend.parsers.formats.descriptions import HarmonyFormat, ReasoningFormat, ToolFormat
 from kvasir.frontend.parsers.grammar.choice_grammar import Choice, answer_rules, content_rules, embedded_answer
 from kvasir.frontend.parsers.grammar.harmony_rules import behind_reasoning, with_reasoning
@@ -13,6 +12,7 @@ from kvasir.frontend.parsers.grammar.lark_text import LarkText, joined
 from kvasir.frontend.parsers.streaming.harmony import END
 from kvasir.frontend.parsers.tool_choice import ToolChoice, UnsupportedChoice
 from kvasir.hub.tokenizer import Tokenizer
+from kvasir.request.constraint import Grammar, GrammarKind, OutputConstraint
 
 _LINE_BREAKS: Final = "/\\n{0,2}/"
 """Models write these between the reasoning and a call."""

@@ -5,7 +5,7 @@ import time
 
 import pytest
 
-from kvasir.observability.seldom_log import SeldomLog
+from kvasir.process.seldom_log import SeldomLog
 
 log = logging.getLogger(__name__)
 

@@ -20,7 +20,7 @@ from hashlib import blake2b, sha256
 from types import MappingProxyType
 from typing import Final, Protocol
 
-from kvasir.tokens import TOKEN_BYTES, to_wire
+from kvasir.request.tokens import TOKEN_BYTES, to_wire
 
 HASH_BYTES: Final = 16
 BLOCKS_AT_ONCE: Final = 256

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kvasir.hashing import (
+from kvasir.request.hashing import (
     HASH_ALGORITHMS,
     HASH_BYTES,
     SHA256,
@@ -19,7 +19,7 @@ from kvasir.hashing import (
     packed_chain,
     split_chain,
 )
-from kvasir.tokens import token_array
+from kvasir.request.tokens import token_array
 
 ROOT = chain_root()
 Keys = Callable[[int, int], bytes] | None
@@ -60,7 +60,7 @@ def test_a_chain_that_grows_is_the_chain_of_the_whole(token_ids: list[int], cut:
 def test_a_packed_chain_is_the_chain_in_one_object(
     token_ids: list[int], block_size: int, blocks_at_once: int
 ) -> None:
-    with patch("kvasir.hashing.BLOCKS_AT_ONCE", blocks_at_once):
+    with patch("kvasir.request.hashing.BLOCKS_AT_ONCE", blocks_at_once):
         packed = packed_chain(ROOT, token_array(token_ids), block_size)
     assert split_chain(packed) == chain(token_ids, block_size)
 
@@ -139,7 +139,7 @@ def test_a_keyed_chain_that_grows_is_the_chain_of_the_whole() -> None:
 def test_every_process_hashes_alike(algorithm: str, expected: str) -> None:
     """The bytes are part of the link between versions and machines: they must never change."""
     script = (
-        "import sys; from kvasir.hashing import *; from kvasir.tokens import token_array; "
+        "import sys; from kvasir.request.hashing import *; from kvasir.request.tokens import token_array; "
         "h = packed_chain(chain_root('tenant', algorithm=sys.argv[1]), token_array(range(70000, 70032)), 16); "
         "print(*(each.hex() for each in split_chain(h)))"
     )
@@ -157,7 +157,7 @@ def test_every_process_hashes_alike(algorithm: str, expected: str) -> None:
 
 
 def test_hashing_needs_no_torch() -> None:
-    script = "import sys, kvasir.hashing; print('torch' in sys.modules, 'numpy' in sys.modules)"
+    script = "import sys, kvasir.request.hashing; print('torch' in sys.modules, 'numpy' in sys.modules)"
     printed = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout
     assert printed.split() == ["False", "False"]
 

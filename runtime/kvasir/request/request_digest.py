@@ -9,8 +9,8 @@ from typing import Final
 
 import msgspec
 
-from kvasir.constraint import OutputConstraint
-from kvasir.params import SamplingParams
+from kvasir.request.constraint import OutputConstraint
+from kvasir.request.params import SamplingParams
 
 DIGEST_BYTES: Final = 16
 

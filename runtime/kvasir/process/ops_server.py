@@ -29,7 +29,7 @@ from prometheus_client.exposition import CONTENT_TYPE_LATEST
 
 from kvasir.config.options import ConfigError, flag_of
 from kvasir.config.process_settings import OpsConfig
-from kvasir.listening import listening_socket, url, url_of
+from kvasir.process.listening import listening_socket, url, url_of
 from kvasir_contract.endpoints import (
     CLOSE_GATE_PATH,
     DEMAND_PATH,

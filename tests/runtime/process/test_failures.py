@@ -10,7 +10,7 @@ import torch
 
 from kvasir.config.options import ConfigError
 from kvasir.hub.hub_errors import DownloadFailed, HubError, ModelNotFound
-from kvasir.observability.failures import end, failure_of, log_failure
+from kvasir.process.failures import end, failure_of, log_failure
 from kvasir_contract.exits import ExitCode
 from kvasir_contract.failure import TERMINATION_MESSAGE_VARIABLE, Failure, find_failure
 from kvasir_contract.logs import read_line, setup_logging

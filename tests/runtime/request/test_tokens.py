@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kvasir.tokens import from_wire, packed, to_wire, token_array
+from kvasir.request.tokens import from_wire, packed, to_wire, token_array
 
 token_lists = st.lists(st.integers(0, 2**32 - 1), max_size=20)
 
@@ -43,6 +43,6 @@ def test_a_part_of_a_token_is_rejected() -> None:
 
 
 def test_tokens_need_neither_torch_nor_numpy() -> None:
-    script = "import sys, kvasir.tokens; print('torch' in sys.modules, 'numpy' in sys.modules)"
+    script = "import sys, kvasir.request.tokens; print('torch' in sys.modules, 'numpy' in sys.modules)"
     printed = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout
     assert printed.split() == ["False", "False"]

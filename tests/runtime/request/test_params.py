@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from kvasir.params import BOUNDS, MAX_BAD_WORD_TOKENS, BadParameter, SamplingFields, SamplingParams
+from kvasir.request.params import BOUNDS, MAX_BAD_WORD_TOKENS, BadParameter, SamplingFields, SamplingParams
 
 VOCAB = 50
 PLAIN = SamplingParams(max_tokens=5, seed=0)
@@ -109,7 +109,7 @@ def test_an_http_body_has_the_ranges_of_the_engine() -> None:
 
 
 def test_every_field_of_a_body_is_documented() -> None:
-    docs = Path(__file__).parents[2] / "docs"
+    docs = Path(__file__).parents[3] / "docs"
     listed = {
         name
         for page in ("sampling.md", "api.md")

@@ -13,9 +13,9 @@ import zmq
 from zmq.utils import z85
 
 from kvasir.config.options import ConfigError
-from kvasir.link.engine_end.reactor import Reactor
-from kvasir.link.keys import LinkKeys
-from kvasir.observability.seldom_log import SeldomLog
+from kvasir.process.seldom_log import SeldomLog
+from kvasir.wire.keys import LinkKeys
+from kvasir.wire.reactor import Reactor
 
 log = logging.getLogger(__name__)
 

@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
-import kvasir
+from kvasir import version
 from kvasir.config.machine import cgroup_cores, cpu_flags, cpu_name, memory_limit
 from kvasir_contract.api import CRD_NAME
 
@@ -72,12 +72,12 @@ def describe_environment(environ: Mapping[str, str] = os.environ) -> dict[str, S
     """Sections of names and values, in the order to be read."""
     return {
         "kvasir": {
-            "version": kvasir.__version__,
-            "path": str(Path(kvasir.__file__).parent),
+            "version": version.__version__,
+            "path": str(Path(version.__file__).parent),
             "python": f"{platform.python_version()} ({sys.executable})",
         },
         "machine": _machine(),
-        "packages": {name: version for name in PACKAGES if (version := _version(name))},
+        "packages": {name: found for name in PACKAGES if (found := _version(name))},
         "torch": _torch(),
         "gpu": _gpu(),
         "kubernetes": _kubernetes(environ),

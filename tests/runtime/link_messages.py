@@ -1,8 +1,8 @@
 """Read the fields of messages that travel as bytes."""
 
-from kvasir.hashing import split_chain
 from kvasir.link.protocol import AddRequest
-from kvasir.tokens import from_wire
+from kvasir.request.hashing import split_chain
+from kvasir.request.tokens import from_wire
 
 
 def prompt_of(request: AddRequest) -> list[int]:

@@ -3,10 +3,10 @@
 import msgspec
 import pytest
 
-from kvasir.constraint import Grammar, GrammarKind, OutputConstraint
-from kvasir.params import SamplingParams
-from kvasir.request_digest import DIGEST_BYTES, request_digest
-from kvasir.tokens import packed
+from kvasir.request.constraint import Grammar, GrammarKind, OutputConstraint
+from kvasir.request.params import SamplingParams
+from kvasir.request.request_digest import DIGEST_BYTES, request_digest
+from kvasir.request.tokens import packed
 
 PROMPT = packed([1, 2, 3])
 

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from kvasir import listening
-from kvasir.listening import has_ipv6, listening_socket, remove_socket_file, unix_socket, url_of
+from kvasir.process import listening
+from kvasir.process.listening import has_ipv6, listening_socket, remove_socket_file, unix_socket, url_of
 from kvasir_contract.endpoints import ANY_HOST
 
 needs_ipv6 = pytest.mark.skipif(not has_ipv6(), reason="this machine has no IPv6")

@@ -2,7 +2,7 @@
 
 import pytest
 
-from kvasir.words import count
+from kvasir.process.words import count
 
 
 @pytest.mark.parametrize(("number", "text"), [(0, "0 threads"), (1, "1 thread"), (2, "2 threads")])
