@@ -9,7 +9,7 @@ CPU    := runtime/kvasir/kernels/cpu
 BUILT  := pyproject.toml hatch_build.py $(wildcard $(CPU)/*.c $(CPU)/*.h $(CPU)/*.inc)
 
 .DEFAULT_GOAL := help
-.PHONY: help up test test-kernels test-workers test-service test-dashboard test-page test-weights test-clients test-ray chaos e2e e2e-operator e2e-load images lint mutation kernels format demo-model cluster cluster-down kind-node clean
+.PHONY: help up check test test-kernels test-workers test-service test-dashboard test-page test-weights test-clients test-ray chaos e2e e2e-operator e2e-load images lint mutation kernels format demo-model cluster cluster-down kind-node clean
 
 help:  ## list the targets
 	@sed -n 's/^\([a-z0-9-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 22
@@ -30,7 +30,9 @@ APART   := $(KERNELS) $(WORKERS) $(SERVICE) tests/clients tests/dashboard tests/
 # One process more than cores, because many tests wait; each runs whole modules. More than four take gigabytes.
 # PYTEST_ARGS="-n 0" for a debugger.
 CORES   := -n $$(($$(nproc) + 1)) --maxprocesses 4 --dist loadscope
-test: lint  ## run lint and all tests but those of the targets test-*
+check: lint test  ## run lint and test
+
+test: $(VENV)/.dev  ## run all tests but those of the targets test-*
 	@$(BIN)/python -m pytest $(APART:%=--ignore=%) $(CORES) $(LIMIT) $(PYTEST_ARGS)
 
 test-kernels: $(VENV)/.dev  ## run whole models and bench/gpu on the Triton kernels, under Triton's interpreter
@@ -76,9 +78,9 @@ e2e-operator: $(VENV)/.dev  ## test the operator with a real API server, without
 e2e-load: $(VENV)/.dev  ## change, scale and drain services on such a cluster while requests run
 	@$(BIN)/python -m pytest $(LOAD) $(PYTEST_ARGS)
 
-lint: $(VENV)/.dev  ## run ruff, mypy --strict and import-linter, and check the words of the prose
+lint: $(VENV)/.dev  ## run ruff, mypy --strict and import-linter, check the words of the prose and the figures of the code
 	@$(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/mypy && $(BIN)/lint-imports
-	@$(BIN)/python -m tools.check_words
+	@$(BIN)/python -m tools.check_words && $(BIN)/python -m tools.code_figures --check
 
 mutation: $(VENV)/.mutation  ## change the code in small ways and list the changes that no test detects (MUTATION_ARGS)
 	@$(BIN)/python -m tools.mutation $(MUTATION_ARGS)

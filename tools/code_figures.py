@@ -1,26 +1,34 @@
-"""Counts sizes and names that should stay small: `python -m tools.code_figures [--ref COMMIT]`.
+"""Counts what should stay small in the sources: `python -m tools.code_figures [--ref COMMIT]`.
 
-Prints the largest folder, names that several modules or public classes share, the longest function, files over 300
-lines, and words of word_list.toml per 1,000 words of prose. With --ref it prints the figures of that commit too.
+`--check` fails if a figure is worse than in code_figures.toml, and `--record` writes the present figures into it.
 """
 
 import argparse
 import ast
 import io
+import math
+import re
 import subprocess
 import sys
 import tarfile
 import tempfile
+import tomllib
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from tools.check_words import ROOT, WordList
+from tools.docstrings import ProseOfCode, fragments, prose_of_code
+from tools.import_cycles import modules_in_cycles
 from tools.prose import passages, tracked_files
 
 MAX_FILE_LINES = 300
+MAX_TEST_NAME = 60
+MAX_WORDS_PER_100_LINES = 120
+MIN_COMMENT_PERCENT = 25
 PRODUCT = ("runtime/", "operator/")  # shared names and folder sizes count here only
+RECORDED = ROOT / "tools" / "code_figures.toml"
 
 
 @dataclass(frozen=True)
@@ -30,6 +38,18 @@ class Figure:
     name: str
     value: float
     places: tuple[str, ...] = ()
+    goal: float | None = 0
+    """The ratchet leaves the figure alone on this side of the goal. None: the figure may grow."""
+    rises: bool = False
+    """A larger value is better."""
+
+    def record(self) -> float:
+        """Return the worst value that the next change may have: this one, or the goal if it is reached."""
+        assert self.goal is not None
+        return min(math.floor(self.value), self.goal) if self.rises else max(math.ceil(self.value), self.goal)
+
+    def is_worse_than(self, recorded: float) -> bool:
+        return math.floor(self.value) < recorded if self.rises else math.ceil(self.value) > recorded
 
 
 class Tree:
@@ -48,13 +68,44 @@ class Tree:
         long_files = tuple(f"{name} ({-lines})" for lines, name in big)
         classes, modules = self._shared(self._class_places()), self._shared(self._module_places())
         return [
-            Figure("modules in the largest folder", size, (folder,)),
+            Figure("modules in the largest folder", size, (folder,), goal=12),
             Figure("module names used twice", len(modules), modules),
             Figure("public class names used twice", len(classes), classes),
-            Figure("lines of the longest function", length, (function,)),
+            Figure("lines of the longest function", length, (function,), goal=40),
             Figure(f"files over {MAX_FILE_LINES} lines", len(big), long_files),
+            *self._names(),
+            *self._prose_of_code(),
             *self._dialect(),
+            Figure("lines of the product", sum(self.texts[name].count("\n") for name in self.product), goal=None),
         ]
+
+    def _names(self) -> Iterator[Figure]:
+        limits = [f"{name}: {found}" for name in self.python for found in _OLD_LIMIT.findall(self.texts[name])]
+        tests = [place for length, place in self._test_names() if length > MAX_TEST_NAME]
+        cycles = modules_in_cycles({name: self._parsed[name] for name in self.product})
+        yield Figure("limits named MOST_ or LEAST_", len(limits), tuple(limits))
+        yield Figure(f"test names over {MAX_TEST_NAME} characters", len(tests), tuple(tests))
+        yield Figure("modules in import cycles", len(cycles), tuple(cycles))
+
+    def _test_names(self) -> Iterator[tuple[int, str]]:
+        for name, module in self._parsed.items():
+            for node in ast.walk(module):
+                if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.name.startswith("test_"):
+                    yield len(node.name), f"{name}: {node.name}"
+
+    def _prose_of_code(self) -> Iterator[Figure]:
+        found = [f"{name}:{line}" for name in self.python for line in fragments(self._parsed[name])]
+        yield Figure("docstrings that begin with a fragment", len(found), tuple(found))
+        folders: defaultdict[str, ProseOfCode] = defaultdict(ProseOfCode)
+        for name in self.python:
+            if "/" in name:
+                folders[name.split("/")[0]] += prose_of_code(self.texts[name], self._parsed[name])
+        for folder, prose in sorted(folders.items()):
+            words = round(prose.words_per_100_lines, 1)
+            yield Figure(f"words per 100 lines in {folder}", words, goal=MAX_WORDS_PER_100_LINES)
+        for folder in (name.rstrip("/") for name in PRODUCT):
+            share = round(folders[folder].comment_share, 1)
+            yield Figure(f"percent in comments in {folder}", share, goal=MIN_COMMENT_PERCENT, rises=True)
 
     def _functions(self) -> Iterator[tuple[int, str]]:
         for name, module in self._parsed.items():
@@ -92,9 +143,11 @@ class Tree:
             for passage in passages(name, text):
                 words += len(passage.text.split())
                 findings += sum(1 for _ in word_list.find(name, passage))
-        yield Figure("words of prose", words)
+        yield Figure("words of prose", words, goal=None)
         yield Figure("words to avoid", findings)
-        yield Figure("words to avoid per 1,000 words of prose", round(1000 * findings / max(words, 1), 2))
+
+
+_OLD_LIMIT = re.compile(r"^_?(?:MOST|LEAST)_\w+", re.M)
 
 
 def _read(path: Path) -> str | None:
@@ -119,14 +172,39 @@ def tree_at(root: Path, commit: str) -> Tree:
         return Tree(unpacked, names)
 
 
+def worse(figures: Sequence[Figure]) -> Iterator[str]:
+    """Yield a message for each figure that is worse than the recorded one."""
+    recorded = tomllib.loads(RECORDED.read_text())
+    for figure in figures:
+        if figure.name in recorded and figure.is_worse_than(recorded[figure.name]):
+            bound = "at least" if figure.rises else "at most"
+            yield f"{figure.name}: {figure.value:,}, but {bound} {recorded[figure.name]:,} was reached before"
+
+
+def record(figures: Sequence[Figure]) -> None:
+    """Write the present figures as the bounds of the next change."""
+    lines = [f'"{figure.name}" = {figure.record()}' for figure in figures if figure.goal is not None]
+    head = "# Figures that may not get worse; written by `python -m tools.code_figures --record`."
+    RECORDED.write_text("\n".join([head, *lines, ""]))
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m tools.code_figures", description=__doc__.split("\n")[0])
     parser.add_argument(
         "--ref", metavar="COMMIT", help="print the figures of this commit in a column before today's"
     )
     parser.add_argument("--places", action="store_true", help="name the files behind each figure")
+    parser.add_argument("--check", action="store_true", help="fail if a figure is worse than the recorded one")
+    parser.add_argument("--record", action="store_true", help="record the present figures")
     options = parser.parse_args(arguments)
     now = tree_of(ROOT).figures()
+    if options.record:
+        record(now)
+    if options.check:
+        print(*(problems := list(worse(now))), sep="\n", end="\n" if problems else "")
+        if problems:
+            print("`python -m tools.code_figures --places` names the files behind each figure.")
+        return 1 if problems else 0
     before = tree_at(ROOT, options.ref).figures() if options.ref else []
     if before:
         print(f"{'':42}{options.ref[:12]:>12}{'now':>12}")

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from tools.code_figures import main, tree_at, tree_of
+from tools.code_figures import Figure, main, record, tree_at, tree_of, worse
 
 
 @pytest.fixture
@@ -69,3 +69,45 @@ def test_code_figures_prints_two_columns(
     lines = [line.split() for line in capsys.readouterr().out.splitlines()]
     assert ["HEAD", "now"] in lines
     assert ["words", "of", "prose", "1", "2"] in lines
+
+
+def test_code_figures_count_prose_limits_and_cycles(tmp_path: Path, git: Callable[..., None]) -> None:
+    write(tmp_path, "runtime/a/__init__.py", "")
+    write(
+        tmp_path,
+        "runtime/a/one.py",
+        '"""Of that engine, two."""\n\nfrom a import two\n\n_MOST_ROWS = 2  # as many as fit\nx = two\n',
+    )
+    write(tmp_path, "runtime/a/two.py", 'def run() -> None:\n    """Run once."""\n    from a.one import x\n')
+    write(tmp_path, "tests/test_a.py", f"def test_{'x' * 56}() -> None: ...\n")
+    counted = figures(tmp_path)
+    assert counted["docstrings that begin with a fragment"] == 1
+    assert counted["limits named MOST_ or LEAST_"] == 1
+    assert counted["modules in import cycles"] == 2
+    assert counted["test names over 60 characters"] == 1
+    assert counted["words per 100 lines in runtime"] == 200  # 4 + 4 + 2 words, 5 lines
+    assert counted["percent in comments in runtime"] == 40
+
+
+@pytest.fixture
+def recorded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setattr("tools.code_figures.RECORDED", tmp_path / "figures.toml")
+    return tmp_path / "figures.toml"
+
+
+@pytest.mark.parametrize(
+    ("before", "now", "found"),
+    [
+        (Figure("names", 3), Figure("names", 3), 0),
+        (Figure("names", 3), Figure("names", 4), 1),
+        (Figure("words", 90.5, goal=120), Figure("words", 120, goal=120), 0),  # the goal stays reached
+        (Figure("words", 90.5, goal=120), Figure("words", 120.5, goal=120), 1),
+        (Figure("words", 150.5, goal=120), Figure("words", 150.9, goal=120), 0),
+        (Figure("share", 20.9, goal=25, rises=True), Figure("share", 20, goal=25, rises=True), 0),
+        (Figure("share", 20.9, goal=25, rises=True), Figure("share", 19.9, goal=25, rises=True), 1),
+        (Figure("lines", 1, goal=None), Figure("lines", 9, goal=None), 0),
+    ],
+)
+def test_code_figures_may_not_get_worse(recorded: Path, before: Figure, now: Figure, found: int) -> None:
+    record([before])
+    assert len(list(worse([now]))) == found
