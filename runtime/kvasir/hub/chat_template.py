@@ -9,6 +9,7 @@ import json
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from datetime import datetime
+from functools import lru_cache
 from itertools import islice
 from pathlib import Path
 from time import thread_time
@@ -73,7 +74,9 @@ class ChatTemplate:
     def load(cls, path: Path) -> "ChatTemplate | None":
         """The template of the model in this directory; None when it has none. Raises HubError."""
         found = _find(path)
-        return None if found is None else cls(found[0], read_tokenizer_config(path).special_tokens, found[1])
+        if found is None:
+            return None
+        return _compiled(*found, tuple(read_tokenizer_config(path).special_tokens.items()))
 
     def render(
         self,
@@ -113,6 +116,12 @@ class ChatTemplate:
         except Exception as error:  # the template is a program: its mistakes are of any kind
             raise ChatTemplateError(_reason(error)) from None
         return _up_to_mark(text) if continue_final_message else text
+
+
+@lru_cache(maxsize=16)
+def _compiled(text: str, where: str, special_tokens: tuple[tuple[str, str], ...]) -> ChatTemplate:
+    # Compiling and trying a template takes 10 to 60 ms; several front ends of one process often have the same one.
+    return ChatTemplate(text, dict(special_tokens), where)
 
 
 def _marked(content: str | list[dict[str, str]] | None) -> str | list[dict[str, str]]:
