@@ -30,7 +30,7 @@ MODELS: Final = MappingProxyType(
         "aarch64": MappingProxyType({"aarch64": "baseline"}),
     }
 )
-"""By machine: what kvasir.kernels.cpu calls a level, and the compiler's name for such a processor."""
+"""Levels of kvasir.kernels.cpu, and the compiler's name for such a processor, by machine."""
 GLIBC: Final = "2.28"
 """The oldest C library that the code runs with, as torch's wheels."""
 FLAGS: Final = (
@@ -69,14 +69,14 @@ class KernelsHook(BuildHookInterface[BuilderConfig]):
 
 
 def libraries_for(machine: str) -> Mapping[str, str]:
-    """What to build: file name → the processor it is for. Empty where there are no kernels."""
+    """Return the libraries to build, with their processors; empty if there are no kernels."""
     if sys.platform != "linux" or platform.libc_ver()[0] != "glibc":
         return {}
     return {f"kernels-{level}.so": model for level, model in MODELS.get(machine, {}).items()}
 
 
 def outdated(root: Path) -> Mapping[str, str]:
-    """Of the libraries for this machine, those that are missing or older than a source or than this file."""
+    """Return the libraries for this machine that are missing or older than a source or than this file."""
     folder = root / FOLDER
     sources = [path for path in folder.iterdir() if path.suffix in (".c", ".h", ".inc")]
     newest = max(path.stat().st_mtime_ns for path in (*sources, root / "hatch_build.py"))

@@ -49,7 +49,7 @@ USUAL: Final = [name for name, load in LOADS.items() if load.model != "text-3276
 UNITS = {"output_tokens_per_second": "tok/s", "requests_per_second": "req/s"}
 
 Samples = dict[tuple[str, str], list[float]]
-"""By figure and name of the peer: a value per round."""
+"""Values per round, by figure and name of the peer."""
 
 
 def main() -> int:

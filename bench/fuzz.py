@@ -34,7 +34,7 @@ CHECKS = (
     "not_a_server_error,status_code_conformance,content_type_conformance,response_schema_conformance,"
     "negative_data_rejection,unsupported_method"
 )
-"""Of schemathesis. Not positive_data_acceptance: what fits a schema can still exceed the context."""
+"""Checks of schemathesis. Not positive_data_acceptance: what fits a schema can still exceed the context."""
 
 SERVE = ("--port", "0", "--served-model-name", "demo", "--max-model-len", "64", "--upload-timeout", "2s")
 """Answers without a limit are short, and a client that sends half a request soon gets 408."""

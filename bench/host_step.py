@@ -43,7 +43,7 @@ PROMPT: Final = 16
 MODEL: Final = replace(tiny(QWEN3_06B), context=CONTEXT)
 LEAD_STEPS: Final = 50
 """Steps before the measurement."""
-MOST_STEPS: Final = CONTEXT - PROMPT - 2 * LEAD_STEPS
+MAX_STEPS: Final = CONTEXT - PROMPT - 2 * LEAD_STEPS
 """No request ends before."""
 
 
@@ -77,7 +77,7 @@ def idle_device() -> Iterator[None]:
 
 
 def settings_of(config: EngineConfig, model: ModelInfo) -> ResolvedEngine:
-    """Those of a GPU: overlapped steps, and graphs of each power of 2 and of the most requests."""
+    """Settings of a GPU: overlapped steps, and graphs of each power of 2 and of the most requests."""
     settings = resolve_settings(config, model)
     most = settings.max_num_seqs
     sizes = tuple(2**power for power in range(most.bit_length()) if 2**power < most)
@@ -113,8 +113,8 @@ def requests_of(text: str) -> list[int]:
 
 
 def steps_of(text: str) -> int:
-    if not (text.isdigit() and 2 <= int(text) <= MOST_STEPS):
-        raise argparse.ArgumentTypeError(f"{text!r}: give a number from 2 to {MOST_STEPS}")
+    if not (text.isdigit() and 2 <= int(text) <= MAX_STEPS):
+        raise argparse.ArgumentTypeError(f"{text!r}: give a number from 2 to {MAX_STEPS}")
     return int(text)
 
 

@@ -48,7 +48,7 @@ MIB: Final = 2**20
 
 @dataclass
 class Outcome:
-    """Of the honest streams."""
+    """Waits of the honest streams."""
 
     complete: int = 0
     failures: list[str] = field(default_factory=list)

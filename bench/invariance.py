@@ -1,4 +1,4 @@
-"""What batch-invariant products cost: steps of two workers in turn, one with --batch-invariant on and one with off.
+"""The cost of batch-invariant products: steps of two workers in turn, with and without.
 
 python bench/invariance.py DIR               # prefills of 512 tokens; decodes of 1, 16 and 64 requests of 64 tokens
 python bench/invariance.py DIR --dtype bfloat16 --threads 2 --rounds 21

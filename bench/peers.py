@@ -40,11 +40,11 @@ class Peer:
     is_library: bool = False
     """No server: the command is a script like generate.py."""
     load_options: tuple[str, ...] = ()
-    """Of `kvasir bench serve`, that this server needs."""
+    """Options of `kvasir bench serve` that this server needs."""
     lists_models: bool = True
     """Whether GET /v1/models lists the model; otherwise the model's directory is its name."""
     environment: str = ""
-    """Of another peer, by its name, where it has none of its own."""
+    """Name of the peer whose environment is used, if it has none of its own."""
 
 
 def installed(peer: Peer, cache: Path) -> Path:

@@ -36,7 +36,7 @@ class Load:
 
     name: str
     model: str
-    """Which of compare.py's models they are for."""
+    """Models of compare.py that they are for."""
     streams: int
     input_len: int
     output_len: int

@@ -35,7 +35,7 @@ SAMPLES = 40
 WARM_UP = 0.1
 IDLE_SECONDS = 20.0
 GROWTH_MIB = 4.0
-"""Of the median of the last quarter against that of the first one after the warm-up: below it is noise."""
+"""Noise: the median of the last quarter against that of the first one after the warm-up."""
 IDLE_CPU = 0.01
 MESSAGES = [{"role": "user", "content": "Who are you?"}]
 
@@ -168,7 +168,7 @@ def idle_cpu(service: Service) -> dict[str, float]:
 
 
 def judge(service: Service, failures: Counter[str], memory: Memory) -> list[str]:
-    """What does not hold, in words."""
+    """Return a sentence for each figure that does not hold."""
     wrong = [f"{count} × {what}" for what, count in failures.most_common(10)]
     for name, grown in memory.growth().items():
         print(f"{name}: grown by {grown:+.1f} MiB since the warm-up")

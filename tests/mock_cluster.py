@@ -53,9 +53,9 @@ class MockCluster(Cluster):
     def __init__(self, clock: Clock | None = None) -> None:
         self.objects: dict[Name, Object] = {}
         self.calls: Counter[tuple[str, str]] = Counter()
-        """By verb (get, list, apply…, and create-dry) and kind."""
+        """Calls by verb (get, list, apply…, and create-dry) and kind."""
         self.refused: dict[tuple[str, Kind], ClusterError] = {}
-        """By verb and kind, the error of every such call."""
+        """The error of every such call, by verb and kind."""
         self.forbidden: set[str] = set()
         """Names of pods whose creation a quota forbids."""
         self.api_groups: set[str] = set()

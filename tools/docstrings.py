@@ -11,7 +11,7 @@ import tokenize
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-FRAGMENT = re.compile(r"(Of|By|The same|Those|These|Which|Whose|What|As `)\b|As `")
+FRAGMENT = re.compile(r"(?:Of|By|The same|Those|These|Which|Whose|What)\b|As `")
 _LAYOUT = {tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT, tokenize.ENDMARKER, tokenize.ENCODING}
 
 
@@ -53,7 +53,9 @@ def docstrings(module: ast.Module) -> Iterator[ast.Constant]:
 
 def fragments(module: ast.Module) -> list[int]:
     """Return the lines of the docstrings whose first words are not the beginning of a phrase."""
-    return [text.lineno for text in docstrings(module) if FRAGMENT.match(str(text.value).lstrip())]
+    of_module = ast.get_docstring(module) is not None  # it may name a question, such as "Which engines have room"
+    below = (text for text in docstrings(module) if not (of_module and text is module.body[0].value))  # type: ignore[attr-defined]
+    return [text.lineno for text in below if FRAGMENT.match(str(text.value).lstrip())]
 
 
 def prose_of_code(text: str, module: ast.Module) -> ProseOfCode:

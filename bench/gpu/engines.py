@@ -60,7 +60,7 @@ class StepTimes:
     waiting: float
     """For tokens of the device."""
     tokens: int
-    """Of all requests that came with this step."""
+    """Ids of all requests that came with this step."""
 
 
 @dataclass
@@ -114,7 +114,7 @@ class Engine:
     tokens: dict[str, list[int]] = field(default_factory=dict)
     """Output of each request that was added."""
     logprobs: dict[str, list[float]] = field(default_factory=dict)
-    """Of the same tokens, if they were asked for."""
+    """Log probabilities of the tokens, if they were asked for."""
 
     def add(self, request_id: str, prompt: Sequence[int], params: SamplingParams) -> None:
         self.tokens[request_id], self.logprobs[request_id] = [], []
@@ -160,7 +160,7 @@ def start(
     settings_of: Callable[[EngineConfig, ModelInfo], ResolvedEngine] = resolve_settings,
     executor_of: Callable[[ResolvedEngine, ModelInfo], Executor] = executor_for,
 ) -> Engine:
-    """As `kvasir.benchmark.local_engine.start_engine`, with a timed executor and without progress bars."""
+    """Start an engine (`local_engine.start_engine`) with a timed executor and without progress bars."""
     model = read_model(config.model)
     settings = settings_of(config, model)
     timed = TimedExecutor(executor_of(settings, model))

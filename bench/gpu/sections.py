@@ -26,7 +26,7 @@ class Section:
 
 
 def _checks() -> Iterator[Section]:
-    """Those that take the longest come first: many run at the same time."""
+    """The longest sections come first: many run at the same time."""
 
     def check(name: str, module: str, argument: str, limit: float = 100.0) -> Section:
         return Section(f"checks.{name}", f"checks.{module}", argument, limit, alone=False)

@@ -58,13 +58,13 @@ class ModelShape:
 
     @property
     def layer_numbers(self) -> int:
-        """Of the matrices of all layers; norms are left out."""
+        """Return the bytes of the matrices of all layers; norms are left out."""
         heads = (2 * self.heads + 2 * self.kv_heads) * self.head_dim
         return self.layers * self.hidden * (heads + 3 * self.inner)
 
     @property
     def head_numbers(self) -> int:
-        """Of the embedding, and of the head."""
+        """Return the bytes of the embedding and of the head."""
         return self.hidden * self.vocab
 
     def step_bytes(self, tokens_in_cache: int, dtype_bytes: int) -> int:
@@ -180,7 +180,7 @@ QWEN3_06B: Final = ModelShape(
     head_norms=("q_norm", "k_norm"),
 )
 MODELS: Final = MappingProxyType({"llama-3.1-8b": LLAMA_8B, "qwen3-0.6b": QWEN3_06B})
-"""By the names of sections.py."""
+"""Keyed by the names of sections.py."""
 
 CHECKED: Final = MappingProxyType(
     {

@@ -15,7 +15,7 @@ Call = Callable[[], object]
 _WARM: Final = 3
 CACHE_BYTES: Final = 256 * 2**20
 """Several times the L2 cache of a GPU: inputs that are used in turn and have so many bytes come from memory."""
-_MOST_SETS: Final = 64
+_MAX_SETS: Final = 64
 
 
 def median_seconds(call: Call, *, on_gpu: bool, repeats: int = 20) -> float:
@@ -62,4 +62,4 @@ def graph_seconds(calls: Sequence[Call], *, on_gpu: bool, repeats: int = 10, lea
 
 def sets_for(num_bytes: int) -> int:
     """Return the number of input sets of so many bytes that the cache does not hold."""
-    return max(1, min(_MOST_SETS, CACHE_BYTES // max(1, num_bytes)))
+    return max(1, min(_MAX_SETS, CACHE_BYTES // max(1, num_bytes)))

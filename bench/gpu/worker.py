@@ -22,7 +22,7 @@ Figures = dict[str, Any]
 
 @dataclass(frozen=True)
 class Options:
-    """Of all sections."""
+    """Limit for all sections."""
 
     device: str = "cuda"
     tiny: bool = False
@@ -39,7 +39,7 @@ class Job:
 
 @dataclass(frozen=True)
 class Facts:
-    """What a worker found on its machine."""
+    """Facts that a worker found on its machine."""
 
     values: Figures
 
@@ -86,7 +86,7 @@ Message = Facts | Figure | Check | Line | Warned | Ended
 
 
 class Context:
-    """What a section has: the device, sizes, and ways to report."""
+    """The tools of a section: the device, sizes, and ways to report."""
 
     def __init__(self, connection: "Connection[Message, Job]", options: Options, ceilings: Figures) -> None:
         self.device = options.device

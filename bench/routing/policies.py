@@ -212,7 +212,7 @@ class Kvasir(EarlyBinding):
 
 
 class Fetching(Kvasir):
-    """The same, and engines fetch KV blocks from each other."""
+    """Kvasir's router, with engines that fetch KV blocks from each other."""
 
     fetches = True
 

@@ -34,7 +34,7 @@ class Results:
     known_tokens: int = 0
     """Tokens that a cache without limits, shared by all engines, would have held."""
     busy_seconds: list[float] = field(default_factory=list)
-    """Of each engine."""
+    """Values of each engine."""
 
     @property
     def hit_rate(self) -> float:

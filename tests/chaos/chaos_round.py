@@ -27,7 +27,7 @@ _KILLED_TIMEOUT_SECONDS: Final = 60.0
 """--worker-timeout in rounds that kill: no timeout may be what ends the engine."""
 _WITNESS_TOKENS: Final = 1900
 _WITNESS_PARTS: Final = 5
-"""Of the stream on the other rank, after the end of the engine."""
+"""Tokens of the stream on the other rank, after the end of the engine."""
 _ANSWER_TOKENS: Final = 8
 _MAX_REQUESTS: Final = 8
 _SEND_SECONDS: Final = 1.0

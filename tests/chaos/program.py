@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 import httpx
 
 LIMIT_SECONDS = 120.0
-"""Of a wait. A machine without other load needs a small part of it."""
+"""Limit of a wait. A machine without other load needs a small part of it."""
 
 
 class Program:

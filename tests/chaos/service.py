@@ -11,7 +11,7 @@ from chaos.program import LIMIT_SECONDS, Program, Stream
 
 PLUGIN: Final = Path(__file__).with_name("plugin")
 _STEP_SECONDS: Final = 0.02
-"""Of the rank that survives: its streams have to last for a round."""
+"""Tokens of the rank that survives: its streams have to last for a round."""
 _PAUSE_SECONDS: Final = 0.02
 _ENGINE_OPTIONS: Final = (
     *("--device", "cpu", "--dtype", "float32", "--kv-cache-memory-bytes", "64Mi"),

@@ -23,7 +23,7 @@ from service.running import Service, running
 PANELS = json.loads((Path(__file__).parent / "vllm_panels.json").read_text())["panels"]
 MODEL = "demo"
 RATE_INTERVAL = "15s"
-"""What Grafana puts in for $__rate_interval: some scrapes."""
+"""Grafana's value of $__rate_interval: some scrapes."""
 PATIENCE = 120.0
 """Seconds until every panel must have data."""
 

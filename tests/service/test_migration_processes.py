@@ -36,7 +36,7 @@ class Answer:
     text: str = ""
     finish_reason: str = ""
     logprobs: list[Any] = field(default_factory=list)
-    """Of each token, its own log probability and those of the likeliest tokens."""
+    """The log probability of each token, and those of the likeliest tokens."""
 
 
 class Clients:

@@ -12,9 +12,9 @@ from bench.gpu.worker import Context
 from torch import Tensor
 
 NORM_LIMITS: Final = {torch.float32: 2e-5, torch.float16: 1.5e-3, torch.bfloat16: 8e-3}
-"""Of the norm of all errors, relative to the norm of the exact numbers."""
+"""Norm of all errors, relative to the norm of the exact numbers."""
 LIMITS: Final = {torch.float32: 1e-4, torch.float16: 8e-3, torch.bfloat16: 4e-2}
-"""Of the error of a number, relative to its magnitude and the root mean square of all."""
+"""Error of a number, relative to its magnitude and the root mean square of all."""
 
 
 def compare(found: Tensor, exact: Tensor, dtype: torch.dtype) -> tuple[float, str]:

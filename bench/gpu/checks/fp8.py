@@ -31,7 +31,7 @@ CASES: Final = (
 )
 """Heads, type, step, window and soft cap."""
 SCALES: Final = (0.37, 0.021)
-"""Of K and V: some numbers of V exceed 448 times the scale."""
+"""Scales of K and V: some numbers of V exceed 448 times the scale."""
 
 
 @torch.inference_mode()

@@ -29,7 +29,7 @@ Prompts = Sequence[list[int]]
 
 @dataclass(frozen=True)
 class Answers:
-    """By prompt."""
+    """Keyed by prompt."""
 
     tokens: list[list[int]]
     logprobs: list[list[float]]
@@ -95,7 +95,7 @@ def _compare(context: Context, case: str, found: Answers, expected: Answers) -> 
 
 
 def _compare_logprobs(context: Context, case: str, found: Answers, expected: Answers) -> None:
-    """Of equal tokens; the first different one changes all after it."""
+    """Equal tokens; the first different one changes all after it."""
     largest = 0.0
     for place, (one, wanted) in enumerate(zip(found.tokens, expected.tokens, strict=True)):
         for index in range(_common(one, wanted)):

@@ -24,7 +24,7 @@ from kvasir.sampling.sampler import RandomRows
 from kvasir.sampling.token_masks import TokenMasks
 
 ROUNDING = 2e-5
-"""Of the difference of two scores."""
+"""Tolerance for the difference of two scores."""
 VOCABULARIES = (1, 50, 2048, 4999, 128256, 151936)
 TINY_VOCABULARIES = (1, 50, 2085)
 FILTERS = (
@@ -121,7 +121,7 @@ def _group(
 
 
 def _there(group: RandomRows, device: str) -> RandomRows:
-    """The same rows on the device."""
+    """Return the rows on the device."""
     values: dict[str, Any] = {each.name: getattr(group, each.name) for each in dataclasses.fields(group)}
     there: dict[str, Any] = {name: None if each is None else each.to(device) for name, each in values.items()}
     return RandomRows(**there)
@@ -191,7 +191,7 @@ def _logits(context: Context, vocab: int) -> None:
 
 
 def _penalties(context: Context, logits: Tensor) -> None:
-    """Of three rows, whose counts are in other slots."""
+    """Three rows, whose counts are in other slots."""
     device, generator = context.device, torch.Generator().manual_seed(3)
     vocab = logits.shape[1]
     rows, slots = torch.tensor([4, 0, 6]), torch.tensor([1, 3, 0])

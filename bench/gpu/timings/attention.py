@@ -17,7 +17,7 @@ TINY_HEADS = HeadShape(4, 2, 16)
 DTYPE = torch.bfloat16
 DECODES = ((1, 32768), (1, 4096), (32, 4096), (256, 1024), (256, 512))
 """Requests and their contexts, the new token included."""
-_MOST_SETS = 16
+_MAX_SETS = 16
 PREFILLS = ((1, 8192), (8, 1024))
 """Prompts and their lengths."""
 
@@ -34,7 +34,7 @@ def run(context: Context, argument: str) -> None:
 
 def _decode(context: Context, heads: HeadShape, batch: int, length: int) -> None:
     num_bytes = batch * length * heads.kv_bytes(DTYPE)
-    sets = 1 if context.tiny else min(_MOST_SETS, max(2, sets_for(num_bytes)))
+    sets = 1 if context.tiny else min(_MAX_SETS, max(2, sets_for(num_bytes)))
     steps = [_step(context, heads, [(length - 1, 1)] * batch) for _ in range(sets)]
     seconds = graph_seconds([_call(step, heads) for step in steps], on_gpu=context.on_gpu)
     del steps

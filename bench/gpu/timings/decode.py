@@ -106,7 +106,6 @@ def _profile(context: Context, engine: Engine, title: str) -> None:
 
 
 def profile_figures(found: Breakdown, steps: int) -> Figures:
-    """Of a step."""
     kernels = {
         name: {"ms": each.seconds / steps * 1e3, "launches": each.launches / steps}
         for name, each in found.kernels.items()

@@ -78,7 +78,7 @@ def _calls(call: Callable[[int], Call], num_bytes: int) -> list[Call]:
 
 
 def _rotate_and_write(context: Context, shape: ModelShape, tokens: int) -> None:
-    """Of requests with one token each, or of one prompt. The kernel runs with others: a profile measures it."""
+    """Requests with one token each, or one prompt. The kernel runs with others: a profile measures it."""
     heads = HeadShape(shape.heads, shape.kv_heads, shape.head_dim)
     requests = [(0, tokens)] if tokens > 1000 else [(15, 1)] * tokens
     step = PagedStep(heads, requests, DTYPE, context.device)

@@ -25,7 +25,7 @@ class Candidates:
     rows: tuple[RowTile, ...]
     heads: HeadShape
     steps: Mapping[str, tuple[Requests, ...]]
-    """By the fields of AttentionTiles."""
+    """Keyed by the fields of AttentionTiles."""
     products: Mapping[str, tuple[tuple[int, int], ...]]
     """Outputs and inputs, by the fields of RowTiles."""
 

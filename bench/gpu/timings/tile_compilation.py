@@ -15,7 +15,7 @@ from kvasir.kernels.triton.tiling import MIN_ROWS, OPTIONS, AttentionTile, Paged
 from kvasir.layers.attention import HeadShape
 
 DTYPE: Final = torch.bfloat16
-_MOST_JOBS: Final = 15
+_MAX_JOBS: Final = 15
 """Each takes memory of the device."""
 _SIZE: Final = 4096
 """A number of a launch: kernels are compiled for multiples of 16."""
@@ -24,7 +24,7 @@ _SIZE: Final = 4096
 @dataclass(frozen=True)
 class _RowJob:
     form: str
-    """Of the product: norm, add or gate."""
+    """Fused after the product: norm, add or gate."""
     tile: RowTile
 
 
@@ -37,7 +37,7 @@ class _AttentionJob:
 def compile_all(candidates: Candidates) -> int:
     """Return the number of kernels."""
     jobs = list(_jobs(candidates))
-    most = max(1, min(_MOST_JOBS, len(os.sched_getaffinity(0)) - 1))
+    most = max(1, min(_MAX_JOBS, len(os.sched_getaffinity(0)) - 1))
     with ProcessPoolExecutor(most, mp_context=get_context("spawn")) as pool:
         return len(list(pool.map(_compile, jobs)))
 

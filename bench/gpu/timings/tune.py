@@ -35,7 +35,7 @@ from kvasir.layers.attention_backends import triton_planner
 from kvasir.layers.attention_backends.triton_paged import TritonPlan
 
 _REPEATS: Final = 5
-_LEAST_SETS: Final = 2
+_MIN_SETS: Final = 2
 _SHOWN: Final = 4
 """Tiles of each list that are printed."""
 
@@ -125,7 +125,7 @@ def _caches(step: PagedStep, requests: Requests, candidates: Candidates) -> list
     """Caches of random numbers that the cache of the device does not hold together."""
     step.cache.blocks.normal_()
     num_bytes = sum(computed + new for computed, new in requests) * candidates.heads.kv_bytes(DTYPE)
-    more = max(_LEAST_SETS, sets_for(num_bytes)) - 1
+    more = max(_MIN_SETS, sets_for(num_bytes)) - 1
     return [step.cache, *(KVCache(step.cache.blocks.clone(), step.cache.group) for _ in range(more))]
 
 
@@ -172,7 +172,7 @@ def _multiplied_with(present: DeviceTiles, tile: RowTile) -> Iterator[None]:
 
 def _product_calls(context: Context, name: str, weight_rows: int, inputs: int) -> list[Call]:
     """Calls with weights that the cache of the device does not hold together."""
-    sets = max(_LEAST_SETS, sets_for(2 * weight_rows * inputs))
+    sets = max(_MIN_SETS, sets_for(2 * weight_rows * inputs))
     x, norm_weight = (_drawn(context, shape) for shape in ((1, inputs), (inputs,)))
     total = _drawn(context, (1, weight_rows))
     norm = RowNorm(norm_weight, 1e-5, 0.0)

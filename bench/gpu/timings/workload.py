@@ -16,7 +16,7 @@ TOKENS = 10_000
 """Prompts have token ids up to this."""
 TEMPERATURE = 0.6
 _CACHE_BYTES = 36 * 2**30
-"""Of 112 KiB for a token: no request is preempted."""
+"""Blocks for 112 KiB per token: no request is preempted."""
 
 
 def requests(count: int, longest: int, tokens: int) -> list[tuple[list[int], int]]:

@@ -15,7 +15,7 @@ from e2e.kind.progress import Log
 _TOOLS = "localhost/kvasir-kind/tools:local"
 _OURS = {name: f"localhost/kvasir-kind/{name}:local" for name in ("local-path-provisioner", "policies")}
 _WITH_TOOLS = ("kube-proxy", "policies")
-"""These run iptables or nft."""
+"""Programs that run iptables or nft."""
 _ENTRYPOINTS = {"coredns": ("coredns", "/coredns"), "pause": ("pause", "/pause")}
 """Binary and path by image. The others are in /usr/local/bin, because kubeadm does not use a path for them."""
 

@@ -57,7 +57,7 @@ def overflow() -> None:
 
 
 def token_counting() -> None:
-    """By the tokenizer of the model instead of one of OpenAI's."""
+    """Count with the model's tokenizer instead of one of OpenAI's."""
 
     def token_ids(text: str) -> list[int]:
         url = BASE_URL.removesuffix("/v1") + "/tokenize"

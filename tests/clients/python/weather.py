@@ -13,7 +13,7 @@ QUESTION: Final = "What is the weather in Oslo?"
 PERSON_TEXT: Final = "Ada is 36 years old."
 RESULT: Final = "21 °C, sunny"
 asked_cities: Final[list[str]] = []
-"""Of the calls of `get_weather`."""
+"""Arguments of the calls of `get_weather`."""
 
 
 class Person(BaseModel):

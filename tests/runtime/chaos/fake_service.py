@@ -20,7 +20,7 @@ class FakeService(LoopbackServer):
         super().__init__(_Handler)
         self.usable = {"0", "1"}
         self.damage = ""
-        """What happens to answers: "" nothing, else one of lost, refused, wrong, cut."""
+        """A fault of all answers: "" none, or lost, refused, wrong, cut."""
         self.rejected = ""
         """A field whose requests are rejected."""
         self.ends = False

@@ -87,7 +87,7 @@ class ScriptedEngine:
         return received.message
 
     def messages(self) -> list[AddRequest | Abort | StartWave]:
-        """What has come up to now."""
+        """Return the messages up to now."""
         messages: list[AddRequest | Abort | StartWave] = []
         while True:
             try:

@@ -74,7 +74,7 @@ FRONTEND = "frontend-a"
 
 @dataclass
 class Answer:
-    """What a frontend has received for one request."""
+    """The outputs that a frontend has received for one request."""
 
     token_ids: list[int] = field(default_factory=list)
     attempt: int = 0

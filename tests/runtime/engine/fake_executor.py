@@ -41,7 +41,7 @@ def next_token(token_ids: Sequence[int]) -> int:
 def expected_output(
     prompt: Sequence[int], count: int, model: Callable[[Sequence[int]], int] = next_token
 ) -> list[int]:
-    """What a request must receive, however it was scheduled."""
+    """Return the tokens that a request must receive, however it was scheduled."""
     tokens = list(prompt)
     for _ in range(count):
         tokens.append(model(tokens))
@@ -70,7 +70,7 @@ class _Row:
     tables: list[list[int]] = field(default_factory=list)
     """Block tables by KV group. As in a worker, ids of freed blocks stay in them."""
     prefixes: list[int] = field(default_factory=list)
-    """By position, a checksum of the tokens up to it: K and V depend on all of them."""
+    """A checksum of the tokens up to each position: K and V depend on all of them."""
 
     def content(self, position: int, drafts: Sequence[int] = ()) -> tuple[int, int]:
         """Return what K and V of this position hold: the token, and the prefix that they were computed from."""
@@ -301,7 +301,7 @@ class FakeExecutor:
         }
 
     def _prompt_logprobs(self, scheduled: Sequence[ScheduledRow]) -> dict[int, Logprobs]:
-        """Of each prompt whose last token this step computes."""
+        """Prompt log probabilities of each prompt whose last token this step computes."""
         found = {}
         for place, each in enumerate(scheduled):
             row, end = self.rows[each.request_id], each.num_computed_tokens + each.num_new_tokens

@@ -74,7 +74,7 @@ class FakeGrammars:
     def __init__(self, ready: Callable[[str], None]) -> None:
         self._ready = ready
         self.compiling: dict[str, tuple[OutputConstraint, tuple[int, ...]]] = {}
-        """By ticket, while `is_slow` is set."""
+        """Kept by ticket, while `is_slow` is set."""
         self.is_slow = False
         self.outcomes: dict[str, FakeGuide | str] = {}
 

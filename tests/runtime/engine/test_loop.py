@@ -288,7 +288,7 @@ def test_what_is_unfinished_at_the_drain_timeout_ends_with_an_error(pool: Thread
 def test_a_drain_timeout_is_told_where_a_request_is_left(
     pool: ThreadPoolExecutor, caplog: pytest.LogCaptureFixture, tokens: int, expected: list[str]
 ) -> None:
-    """Of one that has just ended a row is left to free."""
+    """A request that has just ended leaves a row to free."""
     engine = Engine(pool, drain_timeout=0)
     begun, go_on = held_step(engine)
     engine.tell(add_request("a", PROMPT, tokens))

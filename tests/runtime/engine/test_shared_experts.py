@@ -40,7 +40,7 @@ OPTIONS = ("--dtype", "float32", "--device", "cpu", "--kv-cache-memory-bytes", "
 class Model:
     path: Path
     expected: list[list[int]]
-    """What one engine generates for each of the prompts."""
+    """Return the tokens that one engine generates for each prompt."""
 
 
 @pytest.fixture(scope="module")

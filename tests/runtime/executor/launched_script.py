@@ -58,7 +58,7 @@ def error_of(act: Callable[[], object]) -> str:
 
 
 def answers(workers: int) -> dict[str, Any]:
-    """Those of two engines, one after the other."""
+    """Return the tokens of two engines, one after the other."""
     found = {}
     for name, asynchronous in (("tokens", False), ("asynchronous", True)):
         with make(workers, async_scheduling=asynchronous) as llm:

@@ -26,7 +26,7 @@ class Answer:
     finish_reason: str | None = None
     error: str = ""
     logprobs: list[float] = field(default_factory=list, compare=False)
-    """Of the tokens: rounded in another way on several ranks."""
+    """Tolerance for log probabilities, which several ranks round in another way."""
     prompt_logprobs: list[float] = field(default_factory=list, compare=False)
 
 

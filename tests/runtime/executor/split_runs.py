@@ -24,11 +24,11 @@ SPLIT_MODELS: dict[str, tuple[Callable[[], PreTrainedModel], int]] = {
     "qwen3-moe": (MODELS["qwen3-moe"], 14),
     "gemma3": (MODELS["gemma3"], 40),
 }
-"""By name: a model, and KV blocks: so few that requests are preempted."""
+"""Models by name, and KV blocks: so few that requests are preempted."""
 TEXT = [(7 * place) % 240 + 5 for place in range(90)]
 """Prompts begin with a part of it, so that they share blocks."""
 MAX_SECONDS = 20.0
-"""Of an end after a death. A machine without other load takes well under a second; a timeout takes longer."""
+"""Seconds from a death to the end. A machine without other load takes well under one; a timeout takes longer."""
 
 Engines = tuple[SplitEngine, SplitEngine]
 Action = tuple[Any, ...]

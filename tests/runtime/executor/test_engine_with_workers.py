@@ -23,7 +23,7 @@ from runtime.worker.plugins import install_plugins
 
 SCRIPT = Path(__file__).with_name("engine_with_workers.py")
 MAX_SECONDS = 20.0
-"""Of an end after a death. A machine without other load takes well under a second; a timeout takes longer."""
+"""Seconds from a death to the end. A machine without other load takes well under one; a timeout takes longer."""
 PATIENCE = 1.5
 SPLIT = ["--tensor-parallel-size", "2"]
 STAGES = ["--pipeline-parallel-size", "2"]

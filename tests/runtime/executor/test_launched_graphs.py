@@ -45,7 +45,7 @@ KINDS: list[dict[str, Any]] = [
 
 
 def answers(engine: SplitEngine) -> dict[str, list[int]]:
-    """Of ten requests. The cache is too small for all of them, so some are preempted."""
+    """Ten requests. The cache is too small for all of them, so some are preempted."""
     for number in range(10):
         params = SamplingParams(max_tokens=3 + number % 4, seed=number, ignore_eos=True, **KINDS[number % 5])
         engine.add(f"{number}", range(2, 6 + 3 * number), params)

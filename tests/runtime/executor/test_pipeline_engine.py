@@ -139,7 +139,7 @@ def test_rows_that_fail_are_reported_and_the_others_go_on(three: SplitEngine) ->
 
 
 def test_the_cache_has_as_many_blocks_as_every_stage_has_memory_for(tmp_path: Path) -> None:
-    """Of three layers the first stage has two, and each worker has the whole size."""
+    """The first stage has two of three layers, and each worker has the whole size."""
     model = load_model_info(save(llama(), tmp_path))
     engine = SplitEngine(model, engine_settings(kv_cache_memory_bytes=2**20, executor=TWO))
     engine.executor.shutdown()

@@ -19,7 +19,7 @@ from loopback_server import LoopbackHandler, LoopbackServer, serving
 
 @dataclass
 class Collector:
-    """What has arrived."""
+    """The metrics that have arrived."""
 
     url: str = ""
     paths: list[str] = field(default_factory=list)

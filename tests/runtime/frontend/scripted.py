@@ -52,7 +52,7 @@ class Script:
     error: str = ""
     """Fail instead of sending the last token of the answer."""
     refusal: RefusalKind | None = None
-    """Of the failure that `error` causes."""
+    """Kind of the failure that `error` causes."""
     cached: int = 0
     """Prompt tokens that were found in the prefix cache."""
     calls: dict[str, str] = field(default_factory=dict)

@@ -22,7 +22,7 @@ def next_logprobs(token_ids: Sequence[int], seed: int, sharpness: float = 2.0) -
 
 
 def top_of(logprobs: Sequence[float], count: int) -> Logprobs:
-    """What an engine reports for one token."""
+    """The report of an engine for one token."""
     order = sorted(range(len(logprobs)), key=lambda token_id: -logprobs[token_id])[:count]
     return Logprobs([logprobs[order[0]]], [1], [order], [[logprobs[token_id] for token_id in order]])
 

@@ -36,7 +36,7 @@ def rendered(*messages: dict[str, Any]) -> str:
 
 
 def of(*messages: dict[str, Any]) -> list[dict[str, Any]]:
-    """What the template gets."""
+    """Return the messages as the template gets them."""
     return parse(ChatRequest, {"messages": list(messages)}).template_messages()
 
 

@@ -19,7 +19,7 @@ Key = tuple[str, ...]
 
 
 def parse(text: str) -> dict[Key, Sample]:
-    """By name and the values of its labels, without the model's name and the buckets."""
+    """Return the samples by name and labels, without the model's name and the buckets."""
     samples: dict[Key, Sample] = {}
     for family in text_string_to_metric_families(text):
         for sample in family.samples:

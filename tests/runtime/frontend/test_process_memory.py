@@ -17,11 +17,11 @@ ROUNDS = 3
 PARSING = 2 * SIZE
 """The parser copies the text, and makes a string of it."""
 SPARE = 16 * MIB
-"""What else may change meanwhile."""
+"""Slack for other changes meanwhile."""
 
 
 class Memory:
-    """Of one process, in bytes."""
+    """The memory of one process, in bytes."""
 
     def __init__(self, process: Process) -> None:
         self._path = Path(f"/proc/{process.process.pid}/status")

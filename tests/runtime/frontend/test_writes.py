@@ -41,7 +41,7 @@ class Recorder(asyncio.Transport):
 
 
 def recorded(connection: Connection) -> list[bytes]:
-    """What this connection writes from now on."""
+    """Record every later write of this connection."""
     recorder = Recorder(connection.transport)
     connection.transport = recorder
     return recorder.written

@@ -63,7 +63,7 @@ class FakeHub(LoopbackServer):
         self.models: dict[str, Files] = {}
         self.gated: set[str] = set()
         self.status = 0
-        """What everything is answered with, where not 0."""
+        """The status of every answer, if it is not 0."""
         self.requested: list[str] = []
 
 

@@ -105,7 +105,7 @@ def save(
 
 
 def save_vocabulary(path: Path, tokenizer: tokenizers.Tokenizer) -> Path:
-    """The same as GPT-2 was published: vocab.json and merges.txt, no tokenizer.json."""
+    """Write the tokenizer as GPT-2 was published: vocab.json and merges.txt, no tokenizer.json."""
     path.mkdir(parents=True, exist_ok=True)
     tokenizer.model.save(str(path))
     write_json(path / "config.json", {"model_type": "gpt2"})

@@ -19,7 +19,7 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def without_transformers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What the child imports as transformers is a module that cannot be imported."""
+    """Give the child a transformers that cannot be imported."""
     (tmp_path / "shadow").mkdir()
     (tmp_path / "shadow" / "transformers.py").write_text("raise ImportError('No module named transformers')")
     monkeypatch.setenv("PYTHONPATH", str(tmp_path / "shadow"))

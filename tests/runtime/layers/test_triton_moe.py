@@ -45,7 +45,7 @@ def interpreted(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def plain(layer: SparseMoE, x: Tensor) -> Tensor:
-    """The same layer by plain torch."""
+    """Return the layer's output by plain torch."""
     kernels, layer.experts._kernels = layer.experts._kernels, None
     assert kernels is not None
     result: Tensor = layer(x)

@@ -25,7 +25,7 @@ from runtime.models.tiny import MODELS, decoder, llama, save
 
 GPU = torch.device("cuda")
 LAYERS = 3
-"""Of the tiny models."""
+"""Sizes of the tiny models."""
 
 
 def gemma2() -> PreTrainedModel:

@@ -25,7 +25,7 @@ def keys(tmp_path: Path) -> dict[str, Path]:
 
 @pytest.fixture(params=["ipc", "tcp with keys"])
 def transport(request: pytest.FixtureRequest, sockets: Path, keys: dict[str, Path]) -> Transport:
-    """What both sides of a link are given: the frontend's address, its keys, the engines' keys."""
+    """Settings of both sides of a link: the frontend's address, its keys, the engines' keys."""
     if request.param == "ipc":
         return f"ipc://{sockets}/link", None, None
     return "tcp://127.0.0.1:0", keys["frontend"], keys["engine"]

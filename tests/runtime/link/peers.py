@@ -96,7 +96,7 @@ class Recorder:
         self._news = asyncio.Event()
 
     def take(self) -> None:
-        """What the owner of a link does when it is woken."""
+        """Act as the owner of a link that is woken."""
         while self.link.events:
             self.handle(self.link.events.popleft())
 

@@ -119,7 +119,7 @@ SINCE = Since(
     {(NextAddRequest, "lora"): PROTOCOL_VERSION + 1},
 )
 CARELESS = Since()
-"""Of a release that sends everything to everybody: its peers must survive it."""
+"""A message of a release that sends everything to everybody: its peers must survive it."""
 
 
 def next_request(request_id: str = "r", lora: str = "") -> NextAddRequest:

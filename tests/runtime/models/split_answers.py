@@ -12,7 +12,7 @@ PROMPTS = {"a": list(range(2, 40)), "b": list(range(50, 57)), "c": [9, 8, 7]}
 TOKENS = 6
 
 Answers = dict[str, tuple[list[int], list[float]]]
-"""By request: its tokens, and log probabilities of the likeliest tokens in each place."""
+"""The tokens of each request, and log probabilities of the likeliest tokens in each place."""
 
 
 def answers(path: Path, parallel: ParallelState) -> Answers:

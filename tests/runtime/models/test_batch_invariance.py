@@ -58,7 +58,7 @@ def scored(prompt_logprobs: int | None = None, max_tokens: int = OUTPUTS) -> Sam
 
 
 def bits(logprobs: list[Logprobs]) -> list[dict[int, float]]:
-    """By place and token; equal floats have equal bits, as none is 0 or NaN."""
+    """Floats by place and token; equal ones have equal bits, as none is 0 or NaN."""
     return [
         dict(zip(ids, values, strict=True))
         for part in logprobs

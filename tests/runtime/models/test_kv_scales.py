@@ -20,7 +20,7 @@ LAYER = "model.layers.1.self_attn"
 
 
 def read(path: Path, scales: dict[str, torch.Tensor]) -> dict[int, KVScales]:
-    """Of a checkpoint with two layers."""
+    """Tensors of a checkpoint with two layers."""
     save_file({"model.layers.1.mlp.up_proj.weight": torch.ones(2, 2), **scales}, path / "model.safetensors")
     return read_kv_scales(weight_files(path), 2)
 

@@ -169,7 +169,7 @@ def test_rank_0_listens_on_its_address_only(port: int) -> None:
 
 
 def one_engine(port: int, rank: int) -> tuple[list[float], list[int], list[bool], list[int]]:
-    """What an engine finds in a process of its own."""
+    """The environment of an engine in a process of its own."""
     torch.set_num_threads(1)
     experts, waves = connect(compare(port, rank, {}), timeout=LIMIT)
     total = experts.all_reduce(torch.full((2,), rank + 1.0)).tolist()

@@ -16,7 +16,7 @@ from kvasir.sampling.random import exponential
 from kvasir.sampling.sampler import RandomRows, holds_nan
 
 ROUNDING = 4e-6
-"""Of the difference of two scores: winners may change places within it."""
+"""Tolerance for the difference of two scores: winners may change places within it."""
 
 Filters = tuple[int | None, float | None, float | None]
 FILTERS: list[Filters] = [
@@ -90,7 +90,7 @@ def test_a_batch_may_have_rows_of_all_kinds() -> None:
 
 
 def at_the_top(one: RandomRows) -> RandomRows:
-    """The same rows as rows 0, 1, ... of the logits."""
+    """Return the rows as rows 0, 1, ... of the logits."""
     values = {name: getattr(one, name) for name in ("temperature", "seeds", "positions", "top_k", "top_p", "min_p")}
     return RandomRows(rows=torch.arange(len(one.rows)), **values)
 

@@ -32,7 +32,7 @@ FILES: Final = (
 )
 MODULES: Final = ("openai.types", "openai.types.chat", "openai.types.responses", "anthropic.types")
 CRD: Final = Path("crds/inferenceservices.serving.kvasir.dev.yaml")
-MOST_BYTES: Final = 2_500
+MAX_BYTES: Final = 2_500
 
 
 def of_files() -> Iterator[tuple[str, Any]]:
@@ -71,7 +71,7 @@ def check(schemas: Iterator[tuple[str, Any]]) -> Counter[str]:
             counts["refused without a keyword"] += not any(keyword in reason for keyword in KEYWORDS)
             continue
         counts["enforced"] += 1
-        text = guided.draw(seed, MOST_BYTES)
+        text = guided.draw(seed, MAX_BYTES)
         if text is None:
             counts["longer"] += 1
             continue

@@ -29,7 +29,7 @@ def gemma2() -> PreTrainedModel:
 
 
 def outputs(driver: Driver) -> dict[str, list[int]]:
-    """Of eight requests with prompts of up to 40 tokens, two of them preempted and resumed."""
+    """Outputs of eight requests with prompts of up to 40 tokens, two of them preempted and resumed."""
     draw = random.Random(1)
     for number in range(8):
         prompt = [draw.randrange(30) for _ in range(draw.choice((1, 5, 23, 40)))]

@@ -34,7 +34,7 @@ PENALTIES = st.builds(
     min_tokens=st.integers(0, 3),
 )
 NUMBER = st.integers(0, ROWS - 1)
-"""Of a request: some of those that are running, or none if none is."""
+"""Some of the running requests, or none if none is."""
 ADD = st.tuples(st.just("add"), TOKENS.map(lambda tokens: [3, *tokens]), TOKENS, PENALTIES)
 SAMPLE = st.tuples(st.just("sample"), st.sets(NUMBER, min_size=1), st.lists(TOKEN, min_size=ROWS, max_size=ROWS))
 ACTIONS = st.one_of(

@@ -99,7 +99,7 @@ def test_continued_from_tokens_that_another_engine_emitted(driver: Driver) -> No
 
 @pytest.mark.parametrize("name", ["llama-gqa", "llama3-rope", "mistral", "gemma2", "phi3-long", "gpt2"])
 def test_bfloat16_chooses_tokens_within_its_rounding_of_the_best(name: str, tmp_path: Path) -> None:
-    """What rounding costs is measured, on the same tokens: transformers in bfloat16 against itself in float32.
+    """The cost of rounding is measured on the same tokens: transformers in bfloat16 against itself in float32.
 
     Let e be that error of a logit. The token chosen was ahead of the float32 best by two such errors at most, whose
     difference spreads by sqrt(2) * e; 5 deviations are not passed in some 600 tokens. Whether our own error is as

@@ -48,7 +48,7 @@ def run(
 
 
 def joined(parts: list[Logprobs]) -> Logprobs:
-    """Those of single tokens, as one."""
+    """Return the log probabilities of single tokens as one."""
     return Logprobs(
         [part.token[0] for part in parts],
         [part.rank[0] for part in parts],

@@ -68,7 +68,7 @@ class Arrival:
     """False: a gate skips it until a wake-up makes it ready."""
     alone: bool = False
     grammar: str = ""
-    """Of its output; "": it is not constrained."""
+    """Grammar of its output; "": it is not constrained."""
     compiled: bool = True
     """False: the grammar is compiled by a wake-up that makes the request ready."""
 

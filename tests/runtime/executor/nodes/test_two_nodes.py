@@ -29,7 +29,7 @@ from runtime.executor.split_engine import SplitEngine
 from runtime.worker.driver import engine_settings
 
 MAX_SECONDS = 20.0
-"""Of an end after a death. A machine without other load takes well under a second; a timeout takes longer."""
+"""Seconds from a death to the end. A machine without other load takes well under one; a timeout takes longer."""
 TOKENS = 24
 MANY_DIGITS = OutputConstraint(Grammar(GrammarKind.REGEX, "[0-9]{7}"))
 Process = asyncio.subprocess.Process

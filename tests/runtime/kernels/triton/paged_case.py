@@ -87,7 +87,7 @@ class PagedCase:
         )
 
     def expected(self, window: int | None = None, softcap: float | None = None) -> Tensor:
-        """The same by the definition of attention, in float64."""
+        """Compute attention by its definition, in float64."""
         shape, parts = self.shape, []
         queries = self.q.double().view(-1, shape.kv_heads, shape.group, shape.head_dim).split(self.new.tolist())
         k_scale, v_scale = self._scales or (1.0, 1.0)

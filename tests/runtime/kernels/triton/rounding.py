@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 FLOAT32_ERROR: Final = 2.0**-20
-"""Of the computation before the rounding: sums of some thousand numbers."""
+"""Error of the computation before the rounding: sums of some thousand numbers."""
 _HALF_SUBNORMAL: Final = 2.0**-25
 """Half of the smallest number of float16; those of the other types are smaller."""
 

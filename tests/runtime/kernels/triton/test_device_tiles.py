@@ -31,7 +31,7 @@ SHARED_BYTES: Final = MappingProxyType(
         "NVIDIA GeForce RTX 4090": 99 * 1024,
     }
 )
-"""Of a program, from CUDA's programming guide."""
+"""Limit of a program, from CUDA's programming guide."""
 USUAL: Final = PagedShape(heads=32, kv_heads=8, head_dim=128, block_size=16)
 UNUSUAL: Final = (
     (USUAL, 4, 32),

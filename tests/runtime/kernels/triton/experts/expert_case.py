@@ -48,7 +48,7 @@ class ExpertCase:
         return kernels(self.x, self.chosen, self.gate_up[held], self.down[held])
 
     def by_torch(self, dtype: torch.dtype) -> Tensor:
-        """The same with all numbers of this type, an expert at a time."""
+        """Compute the layer with numbers of this type, an expert at a time."""
         result = torch.zeros(*self.chosen.shape, self.x.shape[1], dtype=dtype)
         for expert in self.own:
             token, number = (self.chosen == expert).nonzero(as_tuple=True)

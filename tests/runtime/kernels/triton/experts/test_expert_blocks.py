@@ -18,7 +18,7 @@ def listed(blocks: Blocks) -> list[tuple[int, list[int]]]:
 
 
 def expected(chosen: Tensor, own: range, rows: int) -> list[tuple[int, list[int]]]:
-    """The same by a stable sort."""
+    """Sort stably, as a reference."""
     found = []
     for expert in own:
         places = (chosen.flatten() == expert).nonzero().flatten().tolist()

@@ -107,7 +107,7 @@ def test_equally_likely_tokens_stay_by_their_ids(count: int) -> None:
 
 
 def test_tokens_whose_probabilities_reach_p_exactly_are_enough() -> None:
-    """By half a unit of the sums. numpy computes what the interpreter does, to the last bit."""
+    """Move it by half a unit of the sums. numpy computes the interpreter's result, to the last bit."""
     weights = [int(x) for x in np.exp(np.array([0.0, -0.5, -1.0], np.float32)) * np.float32(2**40)]
     logits = torch.tensor([[-1.0, 0.0, -0.5]])
     for count, order in enumerate([{1}, {1, 2}, {0, 1, 2}], start=1):
