@@ -3,7 +3,13 @@ import os
 import signal
 from collections.abc import Iterator
 
+import hypothesis
 import pytest
+
+# HYPOTHESIS_PROFILE=full: as many examples as CI runs. A test with a number of its own keeps it.
+hypothesis.settings.register_profile("quick", max_examples=50)
+hypothesis.settings.register_profile("full", max_examples=300)
+hypothesis.settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "quick"))
 
 # Triton reads it when a kernel is defined, also those of its own library: before any test imports triton.
 os.environ.setdefault("TRITON_INTERPRET", "1")

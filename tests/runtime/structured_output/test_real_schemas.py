@@ -1,13 +1,17 @@
 """Schemas that packages ship, and those of their pydantic models: refused by name, or random outputs validate.
 
-Run with -rP to see the counts.
+Run with -rP to see the counts. Of the models of client libraries every fourth is tried, beginning with another one
+each day, or all with HYPOTHESIS_PROFILE=full.
 """
 
 import importlib
 import inspect
 import json
+import os
 from collections import Counter
 from collections.abc import Iterator
+from datetime import date
+from itertools import islice
 from pathlib import Path
 from typing import Any, Final
 
@@ -33,6 +37,7 @@ FILES: Final = (
 MODULES: Final = ("openai.types", "openai.types.chat", "openai.types.responses", "anthropic.types")
 CRD: Final = Path("crds/inferenceservices.serving.kvasir.dev.yaml")
 MAX_BYTES: Final = 2_500
+SHARE: Final = 1 if os.environ.get("HYPOTHESIS_PROFILE") == "full" else 4
 
 
 def of_files() -> Iterator[tuple[str, Any]]:
@@ -43,7 +48,8 @@ def of_files() -> Iterator[tuple[str, Any]]:
 
 
 def of_models(module: str) -> Iterator[tuple[str, Any]]:
-    for name, found in inspect.getmembers(importlib.import_module(module), inspect.isclass):
+    classes = inspect.getmembers(importlib.import_module(module), inspect.isclass)
+    for name, found in islice(classes, date.today().toordinal() % SHARE, None, SHARE):
         try:
             yield f"{module}.{name}", TypeAdapter(found).json_schema()
         except (PydanticSchemaGenerationError, PydanticInvalidForJsonSchema, PydanticUserError):
@@ -94,6 +100,6 @@ def test_outputs_for_the_schema_of_the_crd_validate() -> None:
 @pytest.mark.parametrize("module", MODULES)
 def test_outputs_for_models_of_client_libraries_validate(module: str) -> None:
     counts = check(of_models(module))
-    assert counts["enforced"] > 40
-    assert counts["refused"] < counts["enforced"] / 20
+    assert counts["enforced"] > 40 / SHARE
+    assert counts["refused"] <= counts["enforced"] / 20
     assert counts["drawn"] > counts["enforced"] / 2

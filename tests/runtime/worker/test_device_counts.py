@@ -148,7 +148,7 @@ def logits_of(rows: int) -> Tensor:
 
 
 @given(st.lists(ACTIONS, max_size=40))
-@settings(max_examples=300, deadline=None)
+@settings(deadline=None)
 def test_penalties_are_those_of_the_tokens_on_the_host(actions: list[tuple[object, ...]]) -> None:
     rows = Rows()
     for action in actions:

@@ -121,7 +121,7 @@ def test_a_row_is_the_same_to_the_bit_in_a_crowd_and_alone(cases: list[Case], da
 
 
 @given(CASE, st.integers(0, 8))
-@settings(max_examples=200, deadline=None)
+@settings(deadline=None)
 def test_a_request_resumed_anywhere_goes_on_as_one_that_never_stopped(case: Case, at: int) -> None:
     """One row has seen every token come, the other took its row with some of them."""
     whole = table_of([Case(case.prompt, [], case.params)])

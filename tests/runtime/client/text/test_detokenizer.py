@@ -66,7 +66,7 @@ def halves(tokenizer: Tokenizer, token_ids: list[int], prompt_length: int) -> tu
 @example(
     text="\U00010000" * 6 + "00", prompt_length=26, cuts=[]
 )  # 4, 8, 16 and 24 tokens before the output cut one
-@settings(deadline=None, max_examples=300)
+@settings(deadline=None)
 def test_any_split_of_any_text_gives_the_text_of_the_whole(
     tokenizer: Tokenizer, text: str, prompt_length: int, cuts: list[int]
 ) -> None:
@@ -78,7 +78,7 @@ def test_any_split_of_any_text_gives_the_text_of_the_whole(
 
 
 @given(text=TEXTS)
-@settings(deadline=None, max_examples=200)
+@settings(deadline=None)
 def test_no_delta_holds_part_of_a_character(tokenizer: Tokenizer, text: str) -> None:
     output = tokenizer.encode(text, add_special_tokens=False)
     if "\ufffd" in tokenizer.decode(output):
@@ -88,7 +88,7 @@ def test_no_delta_holds_part_of_a_character(tokenizer: Tokenizer, text: str) -> 
 
 
 @given(token_ids=st.lists(st.integers(-2, 800), max_size=60), cuts=CUTS)
-@settings(deadline=None, max_examples=300)
+@settings(deadline=None)
 def test_byte_level_tokens_that_are_no_text_give_what_decoding_all_at_once_gives(
     byte_level: Tokenizer, token_ids: list[int], cuts: list[int]
 ) -> None:
@@ -103,7 +103,7 @@ def test_any_ids_give_some_text(tokenizer: Tokenizer, token_ids: list[int], prom
 
 
 @given(parts=st.lists(st.tuples(TEXTS, st.integers(0, 3)), max_size=4), cuts=CUTS)
-@settings(deadline=None, max_examples=200)
+@settings(deadline=None)
 def test_special_tokens_that_are_not_skipped_are_spelled_out_in_any_split(
     tokenizer: Tokenizer, parts: list[tuple[str, int]], cuts: list[int]
 ) -> None:

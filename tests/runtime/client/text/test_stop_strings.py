@@ -41,7 +41,7 @@ def run(stops: list[str], pieces: list[str], *, include: bool = False, ignored: 
 
 
 @given(text=TEXTS, stops=STOPS, cuts=CUTS, include=st.booleans())
-@settings(max_examples=500, deadline=None)
+@settings(deadline=None)
 def test_any_split_of_any_text_ends_where_a_search_in_the_whole_text_does(
     text: str, stops: list[str], cuts: list[int], include: bool
 ) -> None:
@@ -55,7 +55,7 @@ def test_any_split_of_any_text_ends_where_a_search_in_the_whole_text_does(
 
 
 @given(text=TEXTS, stops=STOPS, cuts=CUTS, ignored=st.integers(0, 5))
-@settings(max_examples=500, deadline=None)
+@settings(deadline=None)
 def test_a_string_counts_where_it_ends_after_the_text_of_the_first_tokens(
     text: str, stops: list[str], cuts: list[int], ignored: int
 ) -> None:
@@ -67,7 +67,7 @@ def test_a_string_counts_where_it_ends_after_the_text_of_the_first_tokens(
 
 
 @given(text=TEXTS, stops=STOPS, ignored=st.integers(0, 40))
-@settings(max_examples=300, deadline=None)
+@settings(deadline=None)
 def test_less_is_held_back_than_the_longest_string_and_only_beginnings_of_strings(
     text: str, stops: list[str], ignored: int
 ) -> None:

@@ -158,7 +158,7 @@ events = st.lists(
 )
 
 
-@settings(max_examples=400, deadline=None)
+@settings(deadline=None)
 @given(windows_of_groups, st.integers(1, 5), st.integers(1, 12), st.integers(5, 60), events)
 def test_requests_find_what_blocks_hold_and_nothing_leaks(
     windows: Windows, block_size: int, chunk: int, num_blocks: int, happenings: list[Event]

@@ -22,7 +22,7 @@ from runtime.engine.scheduling.random_events import (
 from runtime.engine.scheduling.random_run import Run
 
 
-@settings(max_examples=400, deadline=None)
+@settings(deadline=None)
 @given(machine=machines(), happenings=events)
 def test_every_request_ends_as_if_it_were_alone_and_nothing_leaks(
     machine: Machine, happenings: list[Event]
@@ -34,7 +34,7 @@ def test_every_request_ends_as_if_it_were_alone_and_nothing_leaks(
     run.check_answers()
 
 
-@settings(max_examples=200, deadline=None)
+@settings(deadline=None)
 @given(
     machine=tight_machines,
     crowd=crowds,
@@ -52,7 +52,7 @@ def test_preempted_requests_end_as_if_they_were_alone_and_nothing_leaks(
     run.check_answers()
 
 
-@settings(max_examples=100, deadline=None)
+@settings(deadline=None)
 @given(machine=machines(), crowd=st.lists(arrivals, min_size=2, max_size=12))
 def test_of_equal_priorities_nobody_is_admitted_before_who_came_first(
     machine: Machine, crowd: list[Arrival]
@@ -69,7 +69,7 @@ def test_of_equal_priorities_nobody_is_admitted_before_who_came_first(
     run.check_answers()
 
 
-@settings(max_examples=100, deadline=None)
+@settings(deadline=None)
 @given(machine=machines(), crowd=st.lists(arrivals, min_size=1, max_size=10))
 def test_every_running_request_goes_on_in_every_step(machine: Machine, crowd: list[Arrival]) -> None:
     """Also next to a long prompt that arrives later and goes before it."""

@@ -62,7 +62,7 @@ WORDS = """<tool_call> </tool_call> <function=f> <parameter=a> </parameter> </fu
 FRAGMENTS = st.sampled_from([*WORDS.split(), " ", "\n", "\n\n"])
 
 
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(
     name=st.sampled_from(NAMES),
     parts=st.lists(FRAGMENTS | st.text(max_size=4), max_size=14),

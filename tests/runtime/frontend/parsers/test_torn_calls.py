@@ -204,7 +204,7 @@ DAMAGE: Final = st.sampled_from(
 )
 
 
-@settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(
     name=st.sampled_from(NAMES),
     place=st.floats(0, 1),
@@ -242,7 +242,7 @@ VALUES: Final = st.recursive(
 )
 
 
-@settings(max_examples=200, deadline=None)
+@settings(deadline=None)
 @given(value=VALUES, indent=st.sampled_from([None, 1]), is_ascii=st.booleans())
 def test_valid_arguments_are_not_changed(value: Any, indent: int | None, is_ascii: bool) -> None:
     written = json.dumps({"a": value}, indent=indent, ensure_ascii=is_ascii)

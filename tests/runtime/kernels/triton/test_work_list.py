@@ -57,7 +57,7 @@ def test_segments_have_a_maximum() -> None:
     window=st.none() | st.integers(1, 4000),
     programs=st.integers(1, 300),
 )
-@settings(max_examples=100, deadline=None)
+@settings(deadline=None)
 def test_each_token_and_slot_occurs_once(
     requests: list[tuple[int, int]], window: int | None, programs: int
 ) -> None:
