@@ -29,7 +29,7 @@ from kvasir.hub.source import fetch, normalise
 from kvasir.link.protocol import AddRequest
 from kvasir.request.params import SamplingParams
 from kvasir.request.tokens import packed
-from kvasir.wire.keys import LinkKeys, load_engine_keys
+from kvasir.wire.keys import LinkKeys, load_shared_keys
 from kvasir_operator.link_keys import new_link_keys
 
 Events = queue.SimpleQueue[tuple["Engine", HandOverEvent]]
@@ -116,7 +116,7 @@ def compare(giver: Engine, taker: Engine, events: Events, tokens: int, rounds: i
 def engine_keys(directory: Path) -> LinkKeys:
     for name, key in new_link_keys().items():
         (directory / name).write_text(key)
-    return load_engine_keys(str(directory))
+    return load_shared_keys(str(directory))
 
 
 def main() -> None:

@@ -43,7 +43,7 @@ PR_SET_THP_DISABLE = 41
 _SMALL_ENGINE = """
 import sys, time
 from kvasir.config.process_settings import LinkConfig
-from kvasir.link.engine_end.death_watch import start_death_watch
+from kvasir.wire.death_watch import start_death_watch
 from kvasir.link.engine_end.engine_link import EngineIdentity, EngineLink, new_incarnation
 from kvasir.link.protocol import Ready
 

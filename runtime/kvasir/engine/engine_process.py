@@ -45,7 +45,6 @@ from kvasir.executor.nodes.leader import Leader
 from kvasir.hub.located_model import fetch_weights, read_model
 from kvasir.hub.model_info import ModelInfo
 from kvasir.layers.kv import KVCacheConfig
-from kvasir.link.engine_end.death_watch import DeathWatch, start_death_watch
 from kvasir.link.engine_end.engine_link import EngineIdentity, EngineLink, new_incarnation
 from kvasir.link.protocol import Dead, FailedStep, Goodbye, Progress
 from kvasir.process.failures import end, failure_of, log_failure
@@ -55,6 +54,7 @@ from kvasir.process.process_title import set_process_title
 from kvasir.process.seldom_log import SeldomLog
 from kvasir.process.signal_wakes import wake_after_signals
 from kvasir.version import __version__
+from kvasir.wire.death_watch import DeathWatch, start_death_watch
 from kvasir_contract.exits import ExitCode
 from kvasir_contract.failure import Failure
 from kvasir_contract.logs import setup_logging

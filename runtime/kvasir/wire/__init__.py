@@ -1,4 +1,5 @@
-"""ZMQ sockets between Kvasir's processes: keys, addresses and the event loop of a thread.
+"""ZMQ sockets between Kvasir's processes: addresses, keys, and the event loop of a thread.
 
-Reading order: address.py, keys.py, curve.py, sockets.py, reactor.py.
+Reading order: address.py, bind.py, keys.py, curve.py, sockets.py, reactor.py, then death_watch.py
+and connection_keeper.py (the connections of a killed engine).
 """

@@ -1,8 +1,9 @@
-"""Link addresses: the values of `--link`, and which of them may be used without keys."""
+"""Addresses of ZMQ sockets: parsed, looked up in the DNS, and checked for use without keys."""
 
 import ipaddress
 import os
 import re
+import socket
 import stat
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,7 +16,7 @@ MAX_IPC_PATH = 107
 
 @dataclass(frozen=True)
 class LinkAddress:
-    """A parsed `ipc:///path` or `tcp://host:port`."""
+    """An `ipc:///path` or a `tcp://host:port`."""
 
     text: str
     """As the user wrote it."""
@@ -24,6 +25,12 @@ class LinkAddress:
     host: str = ""
     """An IP address, a name, or `*`; `localhost` is stored as 127.0.0.1."""
     port: int = 0
+    option: str = "--link"
+
+    @property
+    def flag(self) -> str:
+        """The option and its value, for messages."""
+        return f"{self.option} {self.text}"
 
     @property
     def is_ipc(self) -> bool:
@@ -49,45 +56,64 @@ class LinkAddress:
         return f"tcp://[{host}]:{self.port}" if ":" in host else f"tcp://{host}:{self.port}"
 
 
-def parse_address(text: str) -> LinkAddress:
-    """Parse a link address. Raises ConfigError if it is not one."""
+def parse_address(text: str, option: str = "--link") -> LinkAddress:
+    """Parse an address. Raises ConfigError if it is not one."""
     scheme, found, rest = text.partition("://")
     if found and scheme == "ipc":
-        return _parse_ipc(text, rest)
+        return _parse_ipc(text, rest, option)
     if found and scheme == "tcp":
-        return _parse_tcp(text, rest)
+        return _parse_tcp(text, rest, option)
     raise ConfigError(
-        f"--link {text!r} is not a link address: write it like ipc:///run/kvasir/link or tcp://host:5557"
+        f"{option} {text!r} is not a link address: write it like ipc:///run/kvasir/link or tcp://host:5557"
     )
 
 
-def _parse_ipc(text: str, path: str) -> LinkAddress:
+def tcp_address(host: str, port: int, option: str, text: str = "") -> LinkAddress:
+    """Return the address of this host and port. `text`: as the user wrote it; the host by default."""
+    return LinkAddress(text or host, host="127.0.0.1" if host == "localhost" else host, port=port, option=option)
+
+
+def _parse_ipc(text: str, path: str, option: str) -> LinkAddress:
+    address = LinkAddress(text, path=path, option=option)
     if not os.path.isabs(path) or path.endswith("/"):
-        raise ConfigError(f"--link {text}: give the absolute path of a socket, for example ipc:///run/kvasir/link")
+        raise ConfigError(f"{address.flag}: give the absolute path of a socket, for example ipc:///run/kvasir/link")
     if (size := len(os.fsencode(path))) > MAX_IPC_PATH:
         raise ConfigError(
-            f"--link {text}: the path has {size} bytes and a Unix socket takes {MAX_IPC_PATH}: choose a shorter one"
+            f"{address.flag}: the path has {size} bytes and a Unix socket takes {MAX_IPC_PATH}: shorten it"
         )
-    return LinkAddress(text, path=path)
-
-
-def _parse_tcp(text: str, rest: str) -> LinkAddress:
-    match = re.fullmatch(r"(?:\[([0-9A-Fa-f:.]+)\]|([^\s:/\[\]]+)):(\d{1,5})", rest)
-    if match is None or int(match[3]) > 65535:
-        raise ConfigError(f"--link {text}: write it like tcp://host:5557 or tcp://[::1]:5557")
-    host = match[1] or match[2]
-    address = LinkAddress(text, host="127.0.0.1" if host == "localhost" else host, port=int(match[3]))
-    if match[1] and address.ip is None:
-        raise ConfigError(f"--link {text}: {host} is not an IPv6 address")
     return address
 
 
+def _parse_tcp(text: str, rest: str, option: str) -> LinkAddress:
+    match = re.fullmatch(r"(?:\[([0-9A-Fa-f:.]+)\]|([^\s:/\[\]]+)):(\d{1,5})", rest)
+    if match is None or int(match[3]) > 65535:
+        raise ConfigError(f"{option} {text}: write it like tcp://host:5557 or tcp://[::1]:5557")
+    host = match[1] or match[2]
+    address = tcp_address(host, int(match[3]), option, text)
+    if match[1] and address.ip is None:
+        raise ConfigError(f"{option} {text}: {host} is not an IPv6 address")
+    return address
+
+
+def look_up(name: str) -> frozenset[str]:
+    """Return the IP addresses of a name; empty if it has none. Raises OSError if the look-up fails."""
+    try:
+        found = socket.getaddrinfo(name, None, type=socket.SOCK_STREAM)
+    except socket.gaierror as error:
+        if error.errno in (socket.EAI_NONAME, socket.EAI_NODATA):
+            return frozenset()
+        raise
+    # In a dual-stack cluster a pod has a record of each kind, and one peer must not get two connections.
+    ipv4 = frozenset(str(address[0]) for family, *_, address in found if family == socket.AF_INET)
+    return ipv4 or frozenset(str(address[0]) for family, *_, address in found if family == socket.AF_INET6)
+
+
 def require_keys(address: LinkAddress, has_keys: bool) -> None:
-    """Raise ConfigError if the link would leave this machine without encryption."""
+    """Raise ConfigError if messages would leave this machine without encryption."""
     if not address.is_ipc and not address.is_loopback and not has_keys:
         raise ConfigError(
-            f"--link {address.text} leaves this machine and would not be encrypted: give --link-keys, a directory "
-            "with this side's keys, or use ipc:// or a loopback address"
+            f"{address.flag} leaves this machine and would not be encrypted: give --link-keys, a "
+            "directory with this side's keys, or use a loopback address"
         )
 
 
@@ -101,9 +127,9 @@ def private_directory(address: LinkAddress) -> None:
         directory.mkdir(mode=0o700, exist_ok=True)
         status = directory.stat()
     except OSError as error:
-        raise ConfigError(f"--link {address.text}: {directory} cannot be used: {error.strerror}") from error
+        raise ConfigError(f"{address.flag}: {directory} cannot be used: {error.strerror}") from error
     if status.st_uid != os.getuid() or stat.S_IMODE(status.st_mode) & 0o077:
         raise ConfigError(
-            f"--link {address.text}: others can reach {directory}; use a directory that only you can enter "
+            f"{address.flag}: others can reach {directory}; use a directory that only you can enter "
             f"(chmod 700 {directory})"
         )

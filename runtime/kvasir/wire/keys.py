@@ -8,7 +8,7 @@ A directory of keys has the layout of the mounted Secret `<name>-link`, one key 
 A side computes its own public key from its secret key. The operator creates the keys (kvasir_operator.link_keys).
 """
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import zmq
@@ -35,6 +35,12 @@ def load_frontend_keys(directory: str) -> LinkKeys:
 def load_engine_keys(directory: str) -> LinkKeys:
     """Read the keys of an engine. Raises ConfigError for a missing or malformed file."""
     return _load(Path(directory), *ENGINE_KEY_FILES)
+
+
+def load_shared_keys(directory: str) -> LinkKeys:
+    """Read the key pair that all engines of a service share: each is the other's peer. Raises ConfigError."""
+    keys = load_engine_keys(directory)
+    return replace(keys, peer_public=keys.public)
 
 
 def _load(directory: Path, secret_name: str, peer_name: str) -> LinkKeys:

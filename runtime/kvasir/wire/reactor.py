@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 import zmq
 
-from kvasir.link.engine_end.death_watch import DeathWatch
+from kvasir.wire.death_watch import DeathWatch
 
 log = logging.getLogger(__name__)
 

@@ -4,7 +4,7 @@ import os
 import time
 from pathlib import Path
 
-from kvasir.link.engine_end import connection_keeper
+from kvasir.wire import connection_keeper
 
 
 def is_alive(pid: int) -> bool:

@@ -111,7 +111,7 @@ async def test_frontend_on_every_address_takes_ipv4_and_ipv6(host: str, keys: di
 async def test_frontend_on_every_address_needs_no_ipv6(
     keys: dict[str, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("kvasir.link.frontend_end.bind.has_ipv6", lambda: False)
+    monkeypatch.setattr("kvasir.wire.bind.has_ipv6", lambda: False)
     async with frontend("tcp://*:0", keys["frontend"]) as f:
         port = f.link.addresses.rpartition(":")[2]
         with engine(f"tcp://127.0.0.1:{port}", keys=keys["engine"]) as e:
@@ -158,7 +158,7 @@ async def test_an_address_that_is_not_this_machines_is_refused(keys: dict[str, P
 
 async def test_a_socket_that_a_process_listens_on_is_refused_and_stays(sockets: Path) -> None:
     async with frontend(f"ipc://{sockets}/link") as f:
-        with pytest.raises(ConfigError, match="a process that runs listens there"):
+        with pytest.raises(ConfigError, match="a running process listens there"):
             async with frontend(f"ipc://{sockets}/link"):
                 pass
         with engine(f.link.addresses) as e:

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from kvasir.link.engine_end.death_watch import DeathWatch
+from kvasir.wire.death_watch import DeathWatch
 from runtime.link.peers import PATIENCE, Transport, frontend
 
 

@@ -9,8 +9,8 @@ from typing import Any, NoReturn
 
 import pytest
 
-from kvasir.link.engine_end.resolver import Resolver, lookup
-from kvasir.wire.address import LinkAddress, parse_address
+from kvasir.link.engine_end.resolver import Resolver
+from kvasir.wire.address import LinkAddress, look_up, parse_address
 from runtime.link.peers import engine, frontend, frontend_lost, serve_one
 
 
@@ -101,7 +101,7 @@ def test_a_name_without_records_has_no_addresses(monkeypatch: pytest.MonkeyPatch
         raise socket.gaierror(socket.EAI_NONAME, "unknown")
 
     monkeypatch.setattr(socket, "getaddrinfo", nothing)
-    assert lookup("frontends") == frozenset()
+    assert look_up("frontends") == frozenset()
 
 
 def test_a_failure_of_the_name_server_is_not_taken_for_no_records(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -110,7 +110,7 @@ def test_a_failure_of_the_name_server_is_not_taken_for_no_records(monkeypatch: p
 
     monkeypatch.setattr(socket, "getaddrinfo", fails)
     with pytest.raises(OSError, match="later"):
-        lookup("frontends")
+        look_up("frontends")
 
 
 @pytest.mark.parametrize(
@@ -128,4 +128,4 @@ def test_a_pod_with_two_families_is_one_address(
 ) -> None:
     found = [(family, socket.SOCK_STREAM, 6, "", (ip, 0)) for family, ip in records]
     monkeypatch.setattr(socket, "getaddrinfo", lambda *args, **kwargs: found)
-    assert lookup("frontends") == addresses
+    assert look_up("frontends") == addresses

@@ -6,9 +6,9 @@ import queue
 import sys
 
 from kvasir.config.process_settings import LinkConfig
-from kvasir.link.engine_end.death_watch import DeathWatch
 from kvasir.link.engine_end.engine_link import EngineIdentity, EngineLink, Received
 from kvasir.link.protocol import AddRequest, EngineStats, Outputs, Ready, RequestOutput
+from kvasir.wire.death_watch import DeathWatch
 
 address, incarnation, keys = sys.argv[1:]
 inbox: queue.SimpleQueue[object] = queue.SimpleQueue()

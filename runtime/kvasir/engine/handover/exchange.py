@@ -17,12 +17,14 @@ from typing import Final
 
 import zmq
 
-from kvasir.config.options import ConfigError
+from kvasir.config.options import ConfigError, flag_of
 from kvasir.engine.handover.block_fetch import DEFAULT_LIMITS, BlockFetch, FetchLimits, FetchOrder
 from kvasir.engine.handover.block_server import SESSION_SECONDS, BlockServer
 from kvasir.engine.handover.events import FetchEnded, HandOverEvent
-from kvasir.wire.address import LinkAddress, parse_address, private_directory, require_keys
-from kvasir.wire.curve import NodeKeyCheck, make_server
+from kvasir.process.seldom_log import SeldomLog
+from kvasir.wire.address import parse_address, require_keys
+from kvasir.wire.bind import bind
+from kvasir.wire.curve import KeyCheck
 from kvasir.wire.keys import LinkKeys
 from kvasir.wire.reactor import Reactor
 from kvasir.wire.sockets import limit
@@ -61,13 +63,14 @@ class Exchange:
         self._limits = limits
         self._session_seconds = session_seconds
         self._reactor = Reactor()
-        self._key_check: NodeKeyCheck | None = None
+        self._key_check: KeyCheck | None = None
         self._socket: zmq.Socket[bytes] | None = None
         self._path: Path | None = None
         """Of a Unix socket. ZMQ does not remove it."""
         self._server: BlockServer | None = None
         self._fetches: set[BlockFetch] = set()
         self._stopped = False
+        self._seldom = SeldomLog(log)
         self._thread = threading.Thread(target=self._run, name="kv-exchange", daemon=True)
 
     def listen(self, text: str) -> str:
@@ -75,28 +78,28 @@ class Exchange:
 
         Raises ConfigError.
         """
-        address = parse_address(text)
+        address = parse_address(text, flag_of("kv_hand_over"))
         require_keys(address, self._keys is not None)
         if address.host in ("*", "0.0.0.0", "::"):
-            raise ConfigError(f"--kv-hand-over {text}: give an address at which other engines reach this one")
+            raise ConfigError(f"{address.flag}: give an address at which other engines reach this one")
         socket = self._reactor.context.socket(zmq.ROUTER)
         limit(socket)
         socket.maxmsgsize = _MOST_ASKED_BYTES  # ZMQ keeps a message of an unknown client until its handshake fails
         socket.handshake_ivl = _HANDSHAKE_MS
         if self._keys is not None and not address.is_ipc:
-            self._key_check = NodeKeyCheck(self._reactor, self._keys)
-            make_server(socket, self._keys)
+            check = self._key_check = KeyCheck(socket, self._keys, self._on_foreign_key)
+            self._reactor.watch(check.socket, check.receive)
         try:
-            socket.bind(_endpoint(socket, address))
-        except zmq.ZMQError as error:
+            endpoint = bind(socket, address)
+        except ConfigError:
             socket.close(linger=0)
-            raise ConfigError(f"the address {text} of the KV hand-over cannot be used: {error}") from error
+            raise
         self._socket = socket
         self._path = Path(address.path) if address.is_ipc else None
         self._inode = self._path.stat().st_ino if self._path is not None else 0
         self._server = BlockServer(socket, self._memory, self._kv_class, self._deliver, self._session_seconds)
         self._reactor.watch(socket, self._server.receive)
-        return str(socket.getsockopt_string(zmq.LAST_ENDPOINT))
+        return endpoint
 
     def start(self) -> None:
         self._thread.start()
@@ -142,6 +145,11 @@ class Exchange:
 
     # --------------------------------------------------------------------------------------------- the thread
 
+    def _on_foreign_key(self, peer: str) -> None:
+        self._seldom.warning(
+            f"an engine at {peer} could not fetch KV blocks: its key is not the one in client.secret of this engine"
+        )
+
     def _run(self) -> None:
         while not self._stopped:
             try:
@@ -180,14 +188,6 @@ class Exchange:
                 if self._path.stat().st_ino == self._inode:
                     self._path.unlink()
         if self._key_check is not None:
-            self._key_check.close()
+            self._reactor.unwatch(self._key_check.socket)
+            self._key_check.socket.close()
         self._reactor.close()
-
-
-def _endpoint(socket: "zmq.Socket[bytes]", address: LinkAddress) -> str:
-    if address.is_ipc:
-        private_directory(address)
-        return address.endpoint()
-    socket.ipv6 = ":" in address.host
-    # ZMQ writes "any free port" as a star.
-    return address.endpoint() if address.port else address.endpoint().removesuffix("0") + "*"

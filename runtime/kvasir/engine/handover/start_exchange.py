@@ -14,7 +14,7 @@ from kvasir.engine.handover.exchange import Exchange
 from kvasir.executor.executor import Executor
 from kvasir.layers.kv import FullAttention, KVCacheConfig
 from kvasir.wire.address import MAX_IPC_PATH, LinkAddress, parse_address
-from kvasir.wire.keys import load_engine_keys
+from kvasir.wire.keys import load_shared_keys
 from kvasir_contract.endpoints import KV_HAND_OVER_PORT
 from kvasir_contract.environment import POD_IP
 
@@ -48,7 +48,7 @@ def start_exchange(
             raise ConfigError(f"{flag_of('kv_hand_over')}: {problem}, and such a cache cannot be handed over")
         log.info("no KV hand-over: %s. Requests from other engines are computed again", problem)
         return None
-    keys = load_engine_keys(config.link.link_keys) if config.link.link_keys else None
+    keys = load_shared_keys(config.link.link_keys) if config.link.link_keys else None
     exchange = Exchange(memory, kv_class_of(memory.layout), keys, deliver)
     try:
         if config.cache.kv_hand_over == HAND_OVER_AUTO:

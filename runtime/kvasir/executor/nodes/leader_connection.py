@@ -33,10 +33,9 @@ from kvasir.executor.nodes.node_messages import (
     Setup,
     decode_from_leader,
 )
-from kvasir.link.engine_end.resolver import lookup
 from kvasir.process.seldom_log import SeldomLog
-from kvasir.wire.curve import is_loopback, require_keys
-from kvasir.wire.keys import load_engine_keys
+from kvasir.wire.address import look_up, require_keys, tcp_address
+from kvasir.wire.keys import load_shared_keys
 from kvasir.wire.reactor import Reactor
 from kvasir.wire.sockets import heartbeat_interval
 
@@ -86,16 +85,16 @@ class LeaderConnection:
         terms: NodeTerms,
         deliver: Callable[[LeaderEvent], None],
         frame: Callable[[bytes], None],
-        lookup: Callable[[str], frozenset[str]] = lookup,
+        lookup: Callable[[str], frozenset[str]] = look_up,
     ) -> None:
         """`deliver` gets the events and `frame` the frames, in order, in the connection's thread.
 
         Raises ConfigError for keys that cannot be used.
         """
         self._config = config
-        self._host = "127.0.0.1" if config.master_addr == "localhost" else config.master_addr or ""
-        self._keys = load_engine_keys(link.link_keys) if link.link_keys else None
-        require_keys(self._host, self._keys is not None)
+        self._address = tcp_address(config.master_addr or "", config.master_port, "--master-addr")
+        self._keys = load_shared_keys(link.link_keys) if link.link_keys else None
+        require_keys(self._address, self._keys is not None)
         self._timeout = link.heartbeat_timeout
         self._terms = terms
         self._deliver = deliver
@@ -199,27 +198,27 @@ class LeaderConnection:
 
     def _open(self) -> None:
         try:
-            self._leader_ip = self._address()
+            self._leader_ip = self._next_ip()
             self._connect(self._leader_ip)
         except (OSError, zmq.ZMQError) as error:
             self._drop(str(error))
             return
         self._greet()
 
-    def _address(self) -> str:
+    def _next_ip(self) -> str:
         """Return one of the leader's IP addresses, another one at each attempt. Raises OSError."""
-        if is_loopback(self._host):
-            return self._host
-        found = sorted(self._lookup(self._host))
+        if self._address.is_loopback:
+            return self._address.host
+        found = sorted(self._lookup(self._address.host))
         if not found:
-            raise OSError(f"{self._host} has no address yet")
+            raise OSError(f"{self._address.host} has no address yet")
         self._attempts += 1
         return found[self._attempts % len(found)]
 
     def _connect(self, ip: str) -> None:
         self._last_seen = time.monotonic()
         self._socket = MemberSocket(
-            self._reactor, ip, self._config.master_port, self._keys, self._receive, self._on_event
+            self._reactor, self._address.endpoint(ip), self._keys, self._receive, self._on_event
         )
 
     def _disconnect(self, linger: float = 0.0) -> None:
@@ -229,7 +228,7 @@ class LeaderConnection:
 
     def _drop(self, reason: str, *, is_refused: bool = False) -> None:
         """Close the connection: for good after the Setup, otherwise until the next attempt."""
-        at = f"node 0 at {self._host}, port {self._config.master_port}"
+        at = f"node 0 at {self._address.host}, port {self._address.port}"
         had_joined, self._incarnation = bool(self._incarnation), ""
         self._disconnect()
         self.problem = f"{at}: {reason}"
@@ -305,7 +304,7 @@ class LeaderConnection:
 
     def _join(self, incarnation: str) -> None:
         if incarnation != self._incarnation:
-            log.info("joined incarnation %s of node 0 at %s", incarnation, self._host)
+            log.info("joined incarnation %s of node 0 at %s", incarnation, self._address.host)
         self._incarnation = incarnation
         self._retry = RETRY_FIRST
         self.problem = ""
@@ -314,7 +313,7 @@ class LeaderConnection:
     def _reject(self, reason: str) -> None:
         self._disconnect()
         self._closed = True
-        self.problem = f"node 0 at {self._host}, port {self._config.master_port} rejects this node: {reason}"
+        self.problem = f"node 0 at {self._address.host}, port {self._address.port} rejects this node: {reason}"
         self.is_refused = True
         if not self._prepared:
             log.warning("%s; this node ends when it has read its model", self.problem)

@@ -10,7 +10,6 @@ from typing import Final, NamedTuple
 import zmq
 
 from kvasir.config.nodes import NodesConfig
-from kvasir.config.options import ConfigError
 from kvasir.config.process_settings import LinkConfig
 from kvasir.executor.nodes.addresses import plain
 from kvasir.executor.nodes.node_messages import (
@@ -22,11 +21,13 @@ from kvasir.executor.nodes.node_messages import (
     encode,
 )
 from kvasir.executor.shared_memory.ring import MAX_FRAME_BYTES
-from kvasir.process.listening import has_ipv6
-from kvasir.wire.curve import NodeKeyCheck, is_loopback, make_server, require_keys
-from kvasir.wire.keys import load_engine_keys
+from kvasir.wire.address import require_keys, tcp_address
+from kvasir.wire.bind import bind
+from kvasir.wire.curve import KeyCheck
+from kvasir.wire.keys import load_shared_keys
 from kvasir.wire.reactor import Reactor
 from kvasir.wire.sockets import handshake_failure, limit, open_monitor, parse_event
+from kvasir_contract.endpoints import ANY_HOST
 
 log = logging.getLogger(__name__)
 
@@ -56,9 +57,9 @@ class LeaderSocket:
         on_lost: Callable[[], None],
     ) -> None:
         """Bind the port. `on_lost` is called when some connection has ended. Raises ConfigError."""
-        keys = load_engine_keys(link.link_keys) if link.link_keys else None
-        host = config.master_addr or ""
-        require_keys(host, keys is not None)
+        keys = load_shared_keys(link.link_keys) if link.link_keys else None
+        named = tcp_address(config.master_addr or "", config.master_port, "--master-addr")
+        require_keys(named, keys is not None)
         self._incarnation = incarnation
         self._on_message = on_message
         self._on_refuse = on_refuse
@@ -69,29 +70,19 @@ class LeaderSocket:
         limit(router)
         router.maxmsgsize = MAX_NODE_MESSAGE_BYTES
         router.router_mandatory = True
-        self._key_check = None if keys is None else NodeKeyCheck(reactor, keys)
-        if keys is not None:
-            make_server(router, keys)
+        self._key_check = None if keys is None else KeyCheck(router, keys, self._on_foreign_key)
+        if self._key_check is not None:
+            reactor.watch(self._key_check.socket, self._key_check.receive)
         self._monitor = open_monitor(reactor.context, router, "nodes")
         reactor.watch(router, self._receive)
         reactor.watch(self._monitor, self._on_event)
+        # The name may lead to this machine by an address that only members know.
+        host = named.host if named.is_loopback else ANY_HOST
         try:
-            self._bind(host, config.master_port)
+            bind(router, tcp_address(host, named.port, "--master-port", str(named.port)))
         except BaseException:
             self.close()
             raise
-
-    def _bind(self, host: str, port: int) -> None:
-        if is_loopback(host):
-            at = "[::1]" if ":" in host else "127.0.0.1" if host == "localhost" else host
-        else:
-            at = "*"
-        self._router.ipv6 = ":" in at or (at == "*" and has_ipv6())
-        try:
-            self._router.bind(f"tcp://{at}:{port}")
-        except zmq.ZMQError as error:
-            reason = "another process has it" if error.errno == zmq.EADDRINUSE else str(error)
-            raise ConfigError(f"--master-port {port} cannot be bound: {reason}; choose another one") from error
 
     def post(self, command: Callable[[], None]) -> None:
         """Have the leader's thread call this soon. Any thread."""
@@ -130,7 +121,8 @@ class LeaderSocket:
         self._monitor.close()
         self._router.close(linger=int(LINGER_SECONDS * 1000))
         if self._key_check is not None:
-            self._key_check.close()
+            self._reactor.unwatch(self._key_check.socket)
+            self._key_check.socket.close()
         self._reactor.close()
 
     def _receive(self) -> bool:
@@ -149,6 +141,11 @@ class LeaderSocket:
                 continue
             self._on_message(peer, incarnation, message)
         return True
+
+    def _on_foreign_key(self, peer: str) -> None:
+        self._on_refuse(
+            f"a node at {peer} could not connect: its key is not the one in client.secret of this engine"
+        )
 
     def _on_event(self) -> None:
         failure = handshake_failure(*parse_event(self._monitor.recv_multipart(zmq.NOBLOCK)))

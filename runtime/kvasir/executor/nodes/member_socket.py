@@ -24,8 +24,7 @@ class MemberSocket:
     def __init__(
         self,
         reactor: Reactor,
-        ip: str,
-        port: int,
+        endpoint: str,
         keys: LinkKeys | None,
         received: Callable[[], object],
         ended: Callable[[], object],
@@ -35,16 +34,15 @@ class MemberSocket:
         socket = self._socket = reactor.context.socket(zmq.DEALER)
         limit(socket)
         socket.maxmsgsize = MAX_NODE_MESSAGE_BYTES
-        socket.ipv6 = ":" in ip
+        socket.ipv6 = "[" in endpoint
         socket.reconnect_ivl = _NEVER_MS
         if keys is not None:
             make_client(socket, keys)
         self._monitor = open_monitor(reactor.context, socket, f"leader-{next(_names)}")
         reactor.watch(socket, received)
         reactor.watch(self._monitor, ended)
-        host = f"[{ip}]" if ":" in ip else ip
         try:
-            socket.connect(f"tcp://{host}:{port}")
+            socket.connect(endpoint)
         except BaseException:
             self.close()
             raise

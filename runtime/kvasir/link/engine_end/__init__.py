@@ -2,6 +2,5 @@
 
 Reading order: engine_link.py (the interface for the engine), announced_engine.py (the engine as frontends see it),
 frontends.py (all frontends), conversation.py (the states of one of them), frontend_connection.py (its socket),
-resolver.py (DNS names of frontends), death_watch.py and connection_keeper.py
-(the connections of a killed engine).
+resolver.py (DNS names of frontends).
 """

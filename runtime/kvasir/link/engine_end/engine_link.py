@@ -25,9 +25,8 @@ from kvasir.link.engine_end.conversation import (
     LinkProblem,
     Received,
 )
-from kvasir.link.engine_end.death_watch import DeathWatch
 from kvasir.link.engine_end.frontends import Frontends
-from kvasir.link.engine_end.resolver import LOOKUP_INTERVAL, Resolver, lookup
+from kvasir.link.engine_end.resolver import LOOKUP_INTERVAL, Resolver
 from kvasir.link.protocol import (
     CacheEvents,
     Dead,
@@ -39,7 +38,8 @@ from kvasir.link.protocol import (
     Ready,
     Result,
 )
-from kvasir.wire.address import LinkAddress, parse_address, private_directory, require_keys
+from kvasir.wire.address import LinkAddress, look_up, parse_address, private_directory, require_keys
+from kvasir.wire.death_watch import DeathWatch
 from kvasir.wire.keys import load_engine_keys
 from kvasir.wire.reactor import Reactor
 from kvasir_contract.endpoints import ANY_HOST
@@ -80,7 +80,7 @@ class EngineLink:
         step_limit: Callable[[], float] | None = None,
         crashed: FailedStep | None = None,
         running: Callable[[], FailedStep | None] = lambda: None,
-        lookup: Callable[[str], frozenset[str]] = lookup,
+        lookup: Callable[[str], frozenset[str]] = look_up,
         lookup_interval: float = LOOKUP_INTERVAL,
         codec: Codec = CODEC,
         death_watch: DeathWatch | None = None,

@@ -29,6 +29,7 @@ from kvasir.link.protocol import (
     Welcome,
 )
 from kvasir.process.seldom_log import SeldomLog
+from kvasir.wire.curve import make_client
 from kvasir.wire.keys import LinkKeys
 from kvasir.wire.reactor import Reactor
 from kvasir.wire.sockets import handshake_failure, limit, open_monitor, parse_event
@@ -254,9 +255,7 @@ class FrontendConnection:
         socket.ipv6 = "[" in self.endpoint
         socket.reconnect_ivl = NEVER_MS  # one connection per socket
         if self._keys is not None:
-            socket.curve_secretkey = self._keys.secret
-            socket.curve_publickey = self._keys.public
-            socket.curve_serverkey = self._keys.peer_public
+            make_client(socket, self._keys)
         self._monitor = open_monitor(self._reactor.context, socket, f"connection-{next(_names)}", begin=True)
         self._reactor.watch(socket, self._receive)
         self._reactor.watch(self._monitor, self._on_event)

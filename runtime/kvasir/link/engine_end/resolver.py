@@ -4,34 +4,17 @@ The name of the frontends' headless Service has one record per frontend. Fronten
 """
 
 import logging
-import socket
 import threading
 from collections.abc import Callable, Iterable
 from typing import Final
 
 from kvasir.process.seldom_log import SeldomLog
-from kvasir.wire.address import LinkAddress
+from kvasir.wire.address import LinkAddress, look_up
 
 LOOKUP_INTERVAL: Final = 3.0
 """Seconds between look-ups. All engines connect to a new frontend within this time."""
 
 log = logging.getLogger(__name__)
-
-
-def lookup(name: str) -> frozenset[str]:
-    """Return the addresses of a name; empty if it has none. Raises OSError if the look-up fails.
-
-    If there are IPv4 addresses, only those: in a dual-stack cluster a pod has a record of each kind, and one
-    frontend must not get two connections.
-    """
-    try:
-        found = socket.getaddrinfo(name, None, type=socket.SOCK_STREAM)
-    except socket.gaierror as error:
-        if error.errno in (socket.EAI_NONAME, socket.EAI_NODATA):
-            return frozenset()
-        raise
-    ipv4 = frozenset(str(address[0]) for family, *_, address in found if family == socket.AF_INET)
-    return ipv4 or frozenset(str(address[0]) for family, *_, address in found if family == socket.AF_INET6)
 
 
 class Resolver:
@@ -41,7 +24,7 @@ class Resolver:
         self,
         addresses: Iterable[LinkAddress],
         report: Callable[[LinkAddress, frozenset[str]], None],
-        lookup: Callable[[str], frozenset[str]] = lookup,
+        lookup: Callable[[str], frozenset[str]] = look_up,
         interval: float = LOOKUP_INTERVAL,
     ) -> None:
         """`report` is called in the resolver's thread."""

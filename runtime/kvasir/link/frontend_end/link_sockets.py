@@ -9,13 +9,16 @@ from collections.abc import Callable
 
 import zmq
 
+from kvasir.config.options import ConfigError
 from kvasir.config.process_settings import LinkConfig
-from kvasir.link.frontend_end.bind import bind, frontend_address
-from kvasir.link.frontend_end.client_key_check import ClientKeyCheck, secure
 from kvasir.link.frontend_end.loop_socket import LoopSocket
 from kvasir.process.seldom_log import SeldomLog
-from kvasir.wire.keys import LinkKeys, load_frontend_keys
+from kvasir.wire.address import LinkAddress, parse_address, require_keys
+from kvasir.wire.bind import bind
+from kvasir.wire.curve import KeyCheck
+from kvasir.wire.keys import load_frontend_keys
 from kvasir.wire.sockets import handshake_failure, limit, open_monitor, parse_event
+from kvasir_contract.endpoints import ANY_HOST
 
 log = logging.getLogger(__name__)
 
@@ -38,16 +41,17 @@ class LinkSockets:
         Raises ConfigError for unusable addresses or keys.
         """
         keys = load_frontend_keys(config.link_keys) if config.link_keys else None
-        address = frontend_address(config.link, keys is not None)
+        address = _own_address(config.link, keys is not None)
         self._on_broken = on_broken
         self._seldom = SeldomLog(log)
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
-        self._key_check: ClientKeyCheck | None = None
-        router = self._make_router(None if address.is_ipc else keys, burst)
+        self._key_check: LoopSocket | None = None
+        router = self._make_router(burst)
         try:
             # Before engines can connect: ZMQ rejects a connection that no key check admits.
             if keys is not None and not address.is_ipc:
-                self._key_check = ClientKeyCheck(self._context, keys, self._on_foreign_key)
+                check = KeyCheck(router, keys, self._on_foreign_key)
+                self._key_check = LoopSocket(check.socket, check.on_request)
             self.address = bind(router, address)
         except BaseException:
             if self._key_check is not None:
@@ -84,13 +88,11 @@ class LinkSockets:
             self._key_check.close()
         await asyncio.get_running_loop().run_in_executor(None, self._context.term)  # waits for the linger
 
-    def _make_router(self, keys: LinkKeys | None, burst: int) -> "zmq.Socket[bytes]":
+    def _make_router(self, burst: int) -> "zmq.Socket[bytes]":
         router = self._context.socket(zmq.ROUTER)
         limit(router, burst)
         router.router_mandatory = True  # otherwise ZMQ silently drops a message to an unknown peer or a full queue
         router.router_handover = True  # an engine that reconnects takes over the identity of its broken connection
-        if keys is not None:
-            secure(router, keys)
         return router
 
     def _on_event(self, frames: list[bytes]) -> None:
@@ -106,3 +108,16 @@ class LinkSockets:
             f"LinkRefused: an engine at {peer} could not connect to {self.address}: its key is not the one in "
             "client.public"
         )
+
+
+def _own_address(link: tuple[str, ...], has_keys: bool) -> LinkAddress:
+    """Return the address to bind. Raises ConfigError unless there is exactly one that can be used."""
+    if len(link) != 1:
+        raise ConfigError(f"--link: a frontend binds one address, {len(link)} are given")
+    address = parse_address(link[0])
+    if not address.is_ipc and address.host != ANY_HOST and address.ip is None:
+        raise ConfigError(
+            f"--link {address.text}: a frontend binds an IP address of its own, or {ANY_HOST} for all of them"
+        )
+    require_keys(address, has_keys)
+    return address

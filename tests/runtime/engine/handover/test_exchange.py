@@ -14,7 +14,7 @@ from kvasir.config.options import ConfigError
 from kvasir.engine.handover import block_fetch
 from kvasir.engine.handover.block_fetch import FetchLimits
 from kvasir.engine.handover.messages import Blocks, FetchBlocks, checksum, decode_answering, decode_asking, encode
-from kvasir.wire.keys import load_engine_keys
+from kvasir.wire.keys import load_shared_keys
 from runtime.engine.handover.sides import NUM_BLOCKS, PATIENCE, Side, block_hash
 from runtime.link.written_keys import write_link_keys
 
@@ -268,7 +268,7 @@ def test_engines_of_a_service_exchange_blocks_encrypted(
     new_side: Callable[..., Side], tmp_path: Path, host: str
 ) -> None:
     write_link_keys(tmp_path / "frontend", tmp_path / "engine")
-    keys = load_engine_keys(str(tmp_path / "engine"))
+    keys = load_shared_keys(str(tmp_path / "engine"))
     first, address = giver(new_side, f"tcp://{host}:0", keys=keys)
     second = taker(new_side, keys=keys)
     assert second.fetch(address, HASHES, IDS).result(PATIENCE).num_blocks == 40
@@ -278,8 +278,8 @@ def test_engines_of_a_service_exchange_blocks_encrypted(
 def test_a_peer_with_another_key_gets_no_block(new_side: Callable[..., Side], tmp_path: Path) -> None:
     write_link_keys(tmp_path / "frontend", tmp_path / "engine")
     write_link_keys(tmp_path / "frontend2", tmp_path / "engine2")
-    first, address = giver(new_side, "tcp://127.0.0.1:0", keys=load_engine_keys(str(tmp_path / "engine")))
-    second = taker(new_side, keys=load_engine_keys(str(tmp_path / "engine2")))
+    first, address = giver(new_side, "tcp://127.0.0.1:0", keys=load_shared_keys(str(tmp_path / "engine")))
+    second = taker(new_side, keys=load_shared_keys(str(tmp_path / "engine2")))
     plain = new_side(3)
     plain.exchange.start()
     for side in (second, plain):

@@ -67,6 +67,6 @@ def test_an_engine_that_cannot_use_its_own_address_only_fetches(
     exchange, address = started
     exchange.close()
     assert address == ""
-    assert f"the address tcp://{OF_ANOTHER}:5572 of the KV hand-over cannot be used" in caplog.text
-    with pytest.raises(ConfigError, match="cannot be used"):
+    assert f"--kv-hand-over tcp://{OF_ANOTHER}:5572 cannot be bound" in caplog.text
+    with pytest.raises(ConfigError, match="cannot be bound"):
         start(tmp_path, f"tcp://{OF_ANOTHER}:5572")

@@ -33,7 +33,7 @@ from kvasir.executor.nodes.node_messages import (
 from kvasir.executor.processes.worker_messages import Loaded
 from kvasir.executor.remote_workers import RemoteInterruptedError, RemoteSilentError
 from kvasir.process.failures import FailureError
-from kvasir.wire.keys import load_engine_keys, load_frontend_keys
+from kvasir.wire.keys import load_frontend_keys, load_shared_keys
 from kvasir_contract.reasons import Reason
 from runtime.executor.nodes.node_pair import (
     FAST,
@@ -447,7 +447,7 @@ def test_key_of_the_frontends_is_not_admitted(tmp_path: Path) -> None:
     """A frontend holds the public key of the engines, so it could reach the leader: its own key is not admitted."""
     write_link_keys(tmp_path / "frontend", tmp_path / "engine")
     port = free_port()
-    engine, frontend = load_engine_keys(str(tmp_path / "engine")), load_frontend_keys(str(tmp_path / "frontend"))
+    engine, frontend = load_shared_keys(str(tmp_path / "engine")), load_frontend_keys(str(tmp_path / "frontend"))
     with leading(port, keyed(tmp_path / "engine")) as leader, zmq.Context() as context:
         socket = context.socket(zmq.DEALER)
         socket.linger = 0

@@ -17,7 +17,7 @@ import sys
 import threading
 from typing import Final
 
-from kvasir.link.engine_end import connection_keeper
+from kvasir.wire import connection_keeper
 
 log = logging.getLogger(__name__)
 
