@@ -196,7 +196,8 @@ def test_what_a_frontend_said_last_is_heard_though_the_end_of_its_connection_is_
     with engine(bare.address) as link:
         welcome(bare, link)
         (connection,) = link._frontends._connections.values()
-        monitor = connection._monitor
+        assert connection._socket is not None
+        monitor = connection._socket._monitor
         assert monitor is not None
         link._reactor.post(partial(_wait, monitor))  # the link's thread reads nothing until then
         bare.say(link.incarnation, Abort(["r"]))

@@ -23,12 +23,11 @@ from kvasir.engine.handover.messages import (
     decode_answering,
     encode,
 )
-from kvasir.wire.curve import make_client
+from kvasir.wire.client_socket import ClientSocket
 from kvasir.wire.keys import LinkKeys
-from kvasir.wire.sockets import handshake_failure, limit, open_monitor, parse_event
+from kvasir.wire.reactor import Reactor
 from kvasir.worker.kv_memory.block_bytes import BlockBytes
 
-_NEVER_MS: Final = 24 * 3600 * 1000
 _FETCH_DONE_LINGER_SECONDS: Final = 0.2
 
 
@@ -66,18 +65,17 @@ class BlockFetch:
 
     def __init__(
         self,
-        context: "zmq.Context[zmq.Socket[bytes]]",
+        reactor: Reactor,
         order: FetchOrder,
         memory: BlockBytes,
         keys: LinkKeys | None,
         limits: FetchLimits,
         ended: Callable[["BlockFetch", int, str], None],
     ) -> None:
-        """`keys`: those of all engines; None for an endpoint on this machine without encryption.
-
-        Raises zmq.ZMQError if there are no sockets left.
-        """
+        """`keys`: those of all engines; None for an endpoint on this machine without encryption."""
         self.order = order
+        self._reactor = reactor
+        self._keys = keys
         self._memory = memory
         self._limits = limits
         self._ended = ended
@@ -90,18 +88,7 @@ class BlockFetch:
         num_bytes = len(order.hashes) * memory.block_bytes
         self._end = now + limits.first_seconds + num_bytes / limits.bytes_per_second
         self._due = now + limits.first_seconds
-        self.socket = context.socket(zmq.DEALER)
-        try:
-            limit(self.socket)
-            self.socket.connect_timeout = int(limits.connect_seconds * 1000)
-            self.socket.reconnect_ivl = _NEVER_MS  # the end of the connection is the end of the fetch
-            self.socket.ipv6 = "[" in order.endpoint
-            if keys is not None:
-                make_client(self.socket, keys)
-            self.monitor = open_monitor(context, self.socket, f"fetch-{order.number}")
-        except zmq.ZMQError:
-            self.socket.close(linger=0)
-            raise
+        self._socket: ClientSocket | None = None
 
     @property
     def due(self) -> float:
@@ -111,35 +98,28 @@ class BlockFetch:
     def start(self) -> None:
         """Connect, and ask for the first blocks."""
         try:
-            self.socket.connect(self.order.endpoint)
+            self._socket = ClientSocket(
+                self._reactor,
+                self.order.endpoint,
+                self._keys,
+                self._on_frames,
+                self._on_end,
+                connect_seconds=self._limits.connect_seconds,
+                copy=False,
+            )
             self._ask()
         except zmq.ZMQError as error:
             self._finish(f"{self.order.endpoint} cannot be connected to: {error}")
-
-    def receive(self) -> None:
-        """Handle the messages that wait."""
-        while not self._is_over:
-            try:
-                frames = self.socket.recv_multipart(zmq.NOBLOCK, copy=False)
-            except zmq.Again:
-                return
-            self._on_frames([frame.buffer for frame in frames])
-
-    def on_event(self) -> None:
-        """Handle the end of the connection, after the messages that came before."""
-        event, value = parse_event(self.monitor.recv_multipart(zmq.NOBLOCK))
-        self.receive()
-        self._finish(handshake_failure(event, value) or self._lost())
 
     def expire(self) -> None:
         """End the fetch if it takes too long."""
         if time.monotonic() >= self.due:
             self._finish("the other engine is too slow")
 
-    def _lost(self) -> str:
-        if self._place:
-            return "the connection broke"
-        return f"there is no connection to {self.order.endpoint}: it has ended, or a network policy drops it"
+    def _on_end(self, failure: str | None) -> None:
+        at = self.order.endpoint
+        lost = f"there is no connection to {at}: it has ended, or a network policy drops it"
+        self._finish(failure or ("the connection broke" if self._place else lost))
 
     def close(self, reason: str) -> None:
         """End the fetch early."""
@@ -148,17 +128,21 @@ class BlockFetch:
     def _ask(self) -> None:
         hashes = self.order.hashes[self._asked : self._asked + MOST_ASKED_BLOCKS]
         self._asked += len(hashes)
-        self.socket.send(encode(FetchBlocks(self.order.kv_class, b"".join(hashes))), zmq.NOBLOCK)
+        self._send(FetchBlocks(self.order.kv_class, b"".join(hashes)))
 
-    def _on_frames(self, frames: list[memoryview]) -> None:
+    def _send(self, message: FetchBlocks | MoreBlocks | FetchDone) -> None:
+        if self._socket is not None:
+            self._socket.send([encode(message)])
+
+    def _on_frames(self, frames: list[zmq.Frame]) -> None:
         try:
-            message = decode_answering(bytes(frames[0]))
+            message = decode_answering(frames[0].bytes)
         except msgspec.MsgspecError as error:
             self._finish(f"the other engine sent a malformed frame: {error}")
             return
         if not isinstance(message, Blocks):
             self._finish(message.reason)
-        elif problem := self._store(message, frames[1] if len(frames) > 1 else memoryview(b"")):
+        elif problem := self._store(message, frames[1].buffer if len(frames) > 1 else memoryview(b"")):
             self._finish(problem)
         elif not message.last:
             self._send_more()
@@ -169,7 +153,7 @@ class BlockFetch:
 
     def _send_more(self) -> None:
         self._due = time.monotonic() + self._limits.stall_seconds
-        self.socket.send(encode(MoreBlocks()), zmq.NOBLOCK)
+        self._send(MoreBlocks())
 
     def _ask_further(self) -> None:
         self._due = time.monotonic() + self._limits.first_seconds
@@ -196,11 +180,7 @@ class BlockFetch:
         self._is_over = True
         if problem:
             with contextlib.suppress(zmq.ZMQError):  # the peer notices that the connection has ended
-                self.socket.send(encode(FetchDone()), zmq.NOBLOCK)
-        self.socket.disable_monitor()
+                self._send(FetchDone())
+        if self._socket is not None:
+            self._socket.close(_FETCH_DONE_LINGER_SECONDS)
         self._ended(self, self._place, problem)
-
-    def close_sockets(self) -> None:
-        """Called by the owner when the fetch has ended and the sockets are not watched any more."""
-        self.socket.close(linger=int(_FETCH_DONE_LINGER_SECONDS * 1000))
-        self.monitor.close()

@@ -127,20 +127,15 @@ class Exchange:
             require_keys(address, self._keys is not None)
             order = FetchOrder(number, address.endpoint(), self._kv_class, hashes, block_ids)
             keys = None if address.is_ipc else self._keys
-            fetch = BlockFetch(self._reactor.context, order, self._memory, keys, self._limits, self._on_ended)
-        except (ConfigError, zmq.ZMQError) as error:  # too many sockets or open files, for example
+            fetch = BlockFetch(self._reactor, order, self._memory, keys, self._limits, self._on_ended)
+        except ConfigError as error:
             self._deliver(FetchEnded(number, 0, str(error)))
             return
         self._fetches.add(fetch)
-        self._reactor.watch(fetch.socket, fetch.receive)
-        self._reactor.watch(fetch.monitor, fetch.on_event)
         fetch.start()
 
     def _on_ended(self, fetch: BlockFetch, num_blocks: int, problem: str) -> None:
         self._fetches.discard(fetch)
-        self._reactor.unwatch(fetch.socket)
-        self._reactor.unwatch(fetch.monitor)
-        fetch.close_sockets()
         self._deliver(FetchEnded(fetch.order.number, num_blocks, problem))
 
     # --------------------------------------------------------------------------------------------- the thread

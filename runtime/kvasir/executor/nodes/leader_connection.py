@@ -16,8 +16,7 @@ import zmq
 
 from kvasir.config.nodes import NodesConfig
 from kvasir.config.process_settings import LinkConfig
-from kvasir.executor.nodes.leader_socket import LINGER_SECONDS
-from kvasir.executor.nodes.member_socket import MemberSocket
+from kvasir.executor.nodes.leader_socket import LINGER_SECONDS, MAX_NODE_MESSAGE_BYTES
 from kvasir.executor.nodes.node_messages import (
     Describe,
     Frame,
@@ -32,9 +31,11 @@ from kvasir.executor.nodes.node_messages import (
     NodeTerms,
     Setup,
     decode_from_leader,
+    encode,
 )
 from kvasir.process.seldom_log import SeldomLog
 from kvasir.wire.address import look_up, require_keys, tcp_address
+from kvasir.wire.client_socket import ClientSocket
 from kvasir.wire.keys import load_shared_keys
 from kvasir.wire.reactor import Reactor
 from kvasir.wire.sockets import heartbeat_interval
@@ -45,7 +46,6 @@ RETRY_FIRST: Final = 0.1
 RETRY_MOST: Final = 2.0
 """Seconds between attempts to connect. They double from RETRY_FIRST to RETRY_MOST."""
 _CLOSE_SECONDS: Final = 2.0
-_BATCH: Final = 128
 
 
 @dataclass(frozen=True)
@@ -106,7 +106,7 @@ class LeaderConnection:
         """The leader rejects this node or its key: starting it again does not help."""
         self._prepared = False
         self._reactor = Reactor()
-        self._socket: MemberSocket | None = None
+        self._socket: ClientSocket | None = None
         self._leader_ip = ""
         self._incarnation = ""
         """Of the leader that this node has joined."""
@@ -188,9 +188,9 @@ class LeaderConnection:
         if self._socket is None or not (self._incarnation or isinstance(message, NodeHello)):
             return
         try:
-            self._socket.send(self._incarnation, message)
+            self._socket.send(encode(self._incarnation, message))
         except zmq.ZMQError as error:
-            self._receive_all()
+            self._socket.receive_all()  # one may have the cause
             if self._socket is not None:
                 self._drop(f"nothing can be sent to it: {error}")
 
@@ -217,8 +217,13 @@ class LeaderConnection:
 
     def _connect(self, ip: str) -> None:
         self._last_seen = time.monotonic()
-        self._socket = MemberSocket(
-            self._reactor, self._address.endpoint(ip), self._keys, self._receive, self._on_event
+        self._socket = ClientSocket(
+            self._reactor,
+            self._address.endpoint(ip),
+            self._keys,
+            self._on_frames,
+            self._on_end,
+            max_message_bytes=MAX_NODE_MESSAGE_BYTES,
         )
 
     def _disconnect(self, linger: float = 0.0) -> None:
@@ -245,38 +250,20 @@ class LeaderConnection:
         self._retry_at = time.monotonic() + self._retry
         self._retry = min(2 * self._retry, RETRY_MOST)
 
-    def _on_event(self) -> None:
-        if self._socket is None:
-            return
-        if self._socket.is_handshake_failure():
+    def _on_end(self, failure: str | None) -> None:
+        if failure is not None:
             text = "the handshake failed: check that both nodes have the same --link-keys, or none"
             self._drop(text, is_refused=True)
-            return
-        self._receive_all()
-        if self._socket is not None:
+        else:
             self._drop("the connection broke" if self._incarnation else "nothing answers there yet")
 
-    def _receive_all(self) -> None:
-        """Handle the messages that the leader sent before its connection broke: one may have the cause."""
-        while self._receive():
-            pass
-
-    def _receive(self) -> bool:
-        """Handle a batch of messages. Return False if no more are waiting."""
-        for _ in range(_BATCH):
-            if self._socket is None:
-                return False
-            try:
-                frames = self._socket.receive()
-            except zmq.Again:
-                return False
-            try:
-                incarnation, message = decode_from_leader(frames)
-            except NodeProtocolError as error:
-                self._drop(f"it sent a malformed message: {error}")
-                return False
+    def _on_frames(self, frames: list[bytes]) -> None:
+        try:
+            incarnation, message = decode_from_leader(frames)
+        except NodeProtocolError as error:
+            self._drop(f"it sent a malformed message: {error}")
+        else:
             self._on_message(incarnation, message)
-        return True
 
     def _on_message(self, incarnation: str, message: FromLeader) -> None:
         self._last_seen = time.monotonic()

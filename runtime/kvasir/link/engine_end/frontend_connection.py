@@ -29,10 +29,9 @@ from kvasir.link.protocol import (
     Welcome,
 )
 from kvasir.process.seldom_log import SeldomLog
-from kvasir.wire.curve import make_client
+from kvasir.wire.client_socket import ClientSocket
 from kvasir.wire.keys import LinkKeys
 from kvasir.wire.reactor import Reactor
-from kvasir.wire.sockets import handshake_failure, limit, open_monitor, parse_event
 
 RETRY_FIRST: Final = 0.05
 RETRY_MOST: Final = 1.0
@@ -40,14 +39,6 @@ RETRY_MOST: Final = 1.0
 
 RETRY_REFUSED: Final = 30.0
 """Seconds until the next Hello to a frontend that rejected this engine: it may have been replaced by then."""
-
-NEVER_MS: Final = 24 * 3600 * 1000
-"""Time until ZMQ itself would connect again; the socket is closed long before. Not -1 (never): with -1, the end of
-a connection drops the received messages that were not read yet."""
-
-BATCH: Final = 128
-BATCH_SECONDS: Final = 0.02
-"""A batch ends at either limit: other sockets have their turn. The engine hashes long prompts in this thread."""
 
 log = logging.getLogger(__name__)
 _names = itertools.count()
@@ -88,8 +79,7 @@ class FrontendConnection:
         """The time of the frontend's last message, or of the beginning of the conversation."""
         self._handshake_failure: LinkProblem | None = None
         self._seldom = SeldomLog(log)
-        self._socket: zmq.Socket[bytes] | None = None
-        self._monitor: zmq.Socket[bytes] | None = None
+        self._socket: ClientSocket | None = None
 
     # ------------------------------------------------------------------------------------- driven by the link
 
@@ -129,7 +119,7 @@ class FrontendConnection:
         if message is None or self._socket is None or not self.agreement.understands(message):
             return
         try:
-            self._socket.send(encode(message), zmq.NOBLOCK)
+            self._socket.send([encode(message)])
         except zmq.Again:
             self.drop("nothing can be sent to it: its queue is full, or the connection broke")
 
@@ -151,32 +141,11 @@ class FrontendConnection:
     def close(self, linger: float = 0.0) -> None:
         """`linger`: seconds during which ZMQ may still transmit sent messages, in the background."""
         self.state = State.CLOSED
-        self._reactor.release(id(self))
         if self._socket is not None:
-            self._reactor.unwatch(self._socket)
-            self._socket.disable_monitor()
-            self._socket.close(linger=int(linger * 1000))
-        if self._monitor is not None:
-            self._reactor.unwatch(self._monitor)
-            self._monitor.close()
-        self._socket = self._monitor = None
+            self._socket.close(linger)
+        self._socket = None
 
     # -------------------------------------------------------------------------------------- from the frontend
-
-    def _receive(self) -> bool:
-        """Handle a batch of messages. Return False if no more are waiting."""
-        end = time.monotonic() + BATCH_SECONDS
-        for _ in range(BATCH):
-            if self._socket is None:  # the message that was just handled closed it
-                return False
-            try:
-                frames = self._socket.recv_multipart(zmq.NOBLOCK)
-            except zmq.Again:
-                return False
-            self._on_frames(frames)
-            if time.monotonic() >= end:
-                break
-        return True
 
     def _on_frames(self, frames: list[bytes]) -> None:
         try:
@@ -247,19 +216,16 @@ class FrontendConnection:
     # ------------------------------------------------------------------------------------------------- parts
 
     def _connect(self, probing: bool = False) -> None:
-        socket = self._socket = self._reactor.context.socket(zmq.DEALER)
-        limit(socket)
-        name = self._engine.identity.incarnation
         # The connection that has the engine's name loses it to the next one that comes with that name.
-        socket.routing_id = (f"{name}-probe-{next(_names)}" if probing else name).encode()
-        socket.ipv6 = "[" in self.endpoint
-        socket.reconnect_ivl = NEVER_MS  # one connection per socket
-        if self._keys is not None:
-            make_client(socket, self._keys)
-        self._monitor = open_monitor(self._reactor.context, socket, f"connection-{next(_names)}", begin=True)
-        self._reactor.watch(socket, self._receive)
-        self._reactor.watch(self._monitor, self._on_event)
-        socket.connect(self.endpoint)
+        name = self._engine.identity.incarnation
+        self._socket = ClientSocket(
+            self._reactor,
+            self.endpoint,
+            self._keys,
+            self._on_frames,
+            self._on_end,
+            identity=f"{name}-probe-{next(_names)}" if probing else name,
+        )
 
     def _probe(self, now: float) -> None:
         """Send a message to which a frontend that does not know the sender answers with its name (Refused)."""
@@ -278,22 +244,13 @@ class FrontendConnection:
         if frontend is not None:
             self._link.lost(self, frontend)
 
-    def _on_event(self) -> None:
-        """Handle the end of the connection, a failure to connect, or its beginning."""
-        if self._monitor is None:
-            return
-        event, value = parse_event(self._monitor.recv_multipart(zmq.NOBLOCK))
-        if event == zmq.Event.CONNECTED:
-            self._reactor.hold(id(self), value)
-            return
-        failure = handshake_failure(event, value)
+    def _on_end(self, failure: str | None) -> None:
+        """Handle the end of the connection, or a failure to connect."""
         if failure is not None:
             text = f"no connection to {self.endpoint}: {failure}"
             self.problem = self._handshake_failure = LinkProblem(text, refused=True)
             self._seldom.warning(f"LinkRefused: {text}")
             return
-        while self._receive():  # messages that the frontend sent before
-            pass
         if self.state in (State.GREETING, State.PROBING) and not self._handshake_failure:
             self._seldom.info(f"no frontend answers at {self.endpoint} yet")
         self.drop("the connection broke" if self.frontend else f"no frontend answers at {self.endpoint}")

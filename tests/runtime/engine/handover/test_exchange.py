@@ -11,9 +11,9 @@ import pytest
 import zmq
 
 from kvasir.config.options import ConfigError
-from kvasir.engine.handover import block_fetch
 from kvasir.engine.handover.block_fetch import FetchLimits
 from kvasir.engine.handover.messages import Blocks, FetchBlocks, checksum, decode_answering, decode_asking, encode
+from kvasir.wire import client_socket
 from kvasir.wire.keys import load_shared_keys
 from runtime.engine.handover.sides import NUM_BLOCKS, PATIENCE, Side, block_hash
 from runtime.link.written_keys import write_link_keys
@@ -215,15 +215,15 @@ def test_a_fetch_without_a_free_socket_ends(
 ) -> None:
     """The request would wait for it forever."""
 
-    def no_socket(*_: object) -> None:
+    def no_socket(*_: object, **__: object) -> None:
         raise zmq.ZMQError(errno.EMFILE)
 
     first, address = giver(new_side, path)
     second = taker(new_side)
     with monkeypatch.context() as patch:
-        patch.setattr(block_fetch, "open_monitor", no_socket)
+        patch.setattr(client_socket, "open_monitor", no_socket)
         ended = second.fetch(address, HASHES, IDS).result(PATIENCE)
-    assert (ended.num_blocks, ended.problem) == (0, "Too many open files")
+    assert (ended.num_blocks, ended.problem) == (0, f"{address} cannot be connected to: Too many open files")
     assert second.fetch(address, HASHES, IDS).result(PATIENCE).num_blocks == 40
     assert first.no_pins.wait(PATIENCE)
 

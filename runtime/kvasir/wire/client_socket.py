@@ -1,0 +1,115 @@
+"""A DEALER socket for exactly one connection to a server, and the monitor that reports its end."""
+
+import itertools
+import time
+from collections.abc import Callable
+from functools import partial
+from typing import Any, Final
+
+import zmq
+
+from kvasir.wire.curve import make_client
+from kvasir.wire.keys import LinkKeys
+from kvasir.wire.reactor import Reactor
+from kvasir.wire.sockets import MAX_MESSAGE_BYTES, handshake_failure, limit, open_monitor, parse_event
+
+_NEVER_MS: Final = 24 * 3600 * 1000
+"""Time until ZMQ itself would connect again; the socket is closed long before. Not -1 (never): with -1, the end of
+a connection drops the received messages that were not read yet."""
+
+BATCH: Final = 128
+BATCH_SECONDS: Final = 0.02
+"""A batch ends at either limit: other sockets have their turn. The engine hashes long prompts in this thread."""
+
+_names = itertools.count()
+
+
+class ClientSocket:
+    """Belongs to the thread of the reactor."""
+
+    def __init__(
+        self,
+        reactor: Reactor,
+        endpoint: str,
+        keys: LinkKeys | None,
+        on_frames: Callable[[list[Any]], object],
+        on_end: Callable[[str | None], object],
+        *,
+        identity: str = "",
+        max_message_bytes: int = MAX_MESSAGE_BYTES,
+        connect_seconds: float = 0.0,
+        copy: bool = True,
+    ) -> None:
+        """Begin to connect. Raises zmq.ZMQError, for example if there are no sockets left.
+
+        `on_frames` gets each message, as bytes; with `copy` False as zmq.Frame. `on_end` is called after the last
+        message when the connection has ended, with the reason if its handshake failed. Both may call `close`.
+        """
+        self._reactor = reactor
+        self._on_frames = on_frames
+        self._on_end = on_end
+        self._copy = copy
+        socket = self._socket = reactor.context.socket(zmq.DEALER)
+        self._monitor: zmq.Socket[bytes] | None = None
+        try:
+            limit(socket)
+            socket.maxmsgsize = max_message_bytes
+            socket.ipv6 = "[" in endpoint
+            socket.reconnect_ivl = _NEVER_MS
+            socket.connect_timeout = int(connect_seconds * 1000)
+            if identity:
+                socket.routing_id = identity.encode()
+            if keys is not None:
+                make_client(socket, keys)
+            monitor = self._monitor = open_monitor(reactor.context, socket, f"client-{next(_names)}", begin=True)
+            reactor.watch(socket, self._receive)
+            reactor.watch(monitor, partial(self._on_event, monitor))
+            socket.connect(endpoint)
+        except BaseException:
+            self.close()
+            raise
+
+    def send(self, frames: list[bytes]) -> None:
+        """Send without blocking. Raises zmq.ZMQError; zmq.Again if the queue is full."""
+        self._socket.send_multipart(frames, zmq.NOBLOCK)
+
+    def receive_all(self) -> None:
+        """Handle the messages that wait."""
+        while self._receive():
+            pass
+
+    def close(self, linger: float = 0.0) -> None:
+        """Close the connection. ZMQ has `linger` seconds to transmit sent messages, in the background."""
+        self._reactor.release(id(self))
+        self._reactor.unwatch(self._socket)
+        self._socket.disable_monitor()
+        self._socket.close(linger=int(linger * 1000))
+        if self._monitor is not None:
+            self._reactor.unwatch(self._monitor)
+            self._monitor.close()
+
+    def _receive(self) -> bool:
+        """Handle a batch of messages. Return False if no more are waiting."""
+        end = time.monotonic() + BATCH_SECONDS
+        for _ in range(BATCH):
+            if self._socket.closed:  # by the handler of the last message
+                return False
+            try:
+                frames = self._socket.recv_multipart(zmq.NOBLOCK, copy=self._copy)
+            except zmq.Again:
+                return False
+            self._on_frames(frames)
+            if time.monotonic() >= end:
+                break
+        return True
+
+    def _on_event(self, monitor: "zmq.Socket[bytes]") -> None:
+        event, value = parse_event(monitor.recv_multipart(zmq.NOBLOCK))
+        if event == zmq.Event.CONNECTED:
+            self._reactor.hold(id(self), value)
+            return
+        failure = handshake_failure(event, value)
+        if failure is None:
+            self.receive_all()
+        if not self._socket.closed:
+            self._on_end(failure)
