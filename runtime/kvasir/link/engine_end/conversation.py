@@ -2,12 +2,8 @@
 
 from dataclasses import dataclass
 from enum import Enum
-from typing import TYPE_CHECKING, Protocol
 
 from kvasir.link.protocol import Abort, AddRequest, Call, StartWave
-
-if TYPE_CHECKING:  # a connection calls the methods below with itself
-    from kvasir.link.engine_end.frontend_connection import FrontendConnection
 
 
 @dataclass(frozen=True)
@@ -54,34 +50,3 @@ class DrainSettled:
 
 
 LinkEvent = Received | FrontendLost | CacheEventsWanted | DrainSettled
-
-
-class Conversation(Protocol):
-    """The calls of a connection to the owner of all connections, in the link's thread."""
-
-    @property
-    def must_probe(self) -> bool:
-        """A new endpoint may lead to a frontend that is on the link."""
-
-    def shows_load(self, connection: "FrontendConnection") -> bool:
-        """Whether the frontend of this connection shows the engine's load in its metrics."""
-
-    def probed(self, connection: "FrontendConnection", frontend: str) -> bool:
-        """Return whether the connection may send Hello to this frontend; "": a frontend without a name."""
-
-    def failed(self, connection: "FrontendConnection") -> None:
-        """No frontend can be reached by this connection."""
-
-    def welcomed(self, connection: "FrontendConnection", frontend: str) -> None: ...
-
-    def wants_cache_events(self, frontend: str) -> None:
-        """The frontend of this Welcome needs the content of the prefix cache."""
-
-    def lost(self, connection: "FrontendConnection", frontend: str) -> None: ...
-
-    def received(
-        self, connection: "FrontendConnection", frontend: str, message: AddRequest | Abort | Call | StartWave
-    ) -> None: ...
-
-    def saw_draining(self, frontend: str) -> None:
-        """The frontend sends no more requests."""

@@ -8,13 +8,13 @@ no earlier output can reach the frontend after the new Hello, and no message is 
 import itertools
 import logging
 import time
-from typing import Final
+from typing import Final, Protocol
 
 import zmq
 
 from kvasir.link.codec import Agreement, Codec, UnknownMessage, encode
 from kvasir.link.engine_end.announced_engine import AnnouncedEngine
-from kvasir.link.engine_end.conversation import Conversation, LinkProblem, State
+from kvasir.link.engine_end.conversation import LinkProblem, State
 from kvasir.link.protocol import (
     Abort,
     AddRequest,
@@ -42,6 +42,37 @@ RETRY_REFUSED: Final = 30.0
 
 log = logging.getLogger(__name__)
 _names = itertools.count()
+
+
+class Conversation(Protocol):
+    """The calls of a connection to the owner of all connections, in the link's thread."""
+
+    @property
+    def must_probe(self) -> bool:
+        """A new endpoint may lead to a frontend that is on the link."""
+
+    def shows_load(self, connection: "FrontendConnection") -> bool:
+        """Whether the frontend of this connection shows the engine's load in its metrics."""
+
+    def probed(self, connection: "FrontendConnection", frontend: str) -> bool:
+        """Return whether the connection may send Hello to this frontend; "": a frontend without a name."""
+
+    def failed(self, connection: "FrontendConnection") -> None:
+        """No frontend can be reached by this connection."""
+
+    def welcomed(self, connection: "FrontendConnection", frontend: str) -> None: ...
+
+    def wants_cache_events(self, frontend: str) -> None:
+        """The frontend of this Welcome needs the content of the prefix cache."""
+
+    def lost(self, connection: "FrontendConnection", frontend: str) -> None: ...
+
+    def received(
+        self, connection: "FrontendConnection", frontend: str, message: AddRequest | Abort | Call | StartWave
+    ) -> None: ...
+
+    def saw_draining(self, frontend: str) -> None:
+        """The frontend sends no more requests."""
 
 
 class FrontendConnection:
