@@ -21,25 +21,8 @@ CONNECTION_EVENTS: Final = (
     | zmq.Event.HANDSHAKE_FAILED_AUTH
 )
 
-_HEARTBEAT_INTERVAL = 1.0
-_STEP_AGE_FACTOR = 12
 _CRYPTOGRAPHIC = 0x11000001  # ZMQ_PROTOCOL_ERROR_ZMTP_CRYPTOGRAPHIC
 _MECHANISM_MISMATCH = 0x11000002  # ZMQ_PROTOCOL_ERROR_ZMTP_MECHANISM_MISMATCH
-
-
-def heartbeat_interval(timeout: float) -> float:
-    """Return the seconds between heartbeats: one second, but always several heartbeats within the timeout."""
-    return min(_HEARTBEAT_INTERVAL, timeout / 4)
-
-
-def step_age_limit(timeout: float) -> float:
-    """Return the seconds after which a running step means that any engine is stuck; 120 with the default timeout.
-
-    An engine whose steps are short announces less (Heartbeat.step_limit). This limit is much longer than the
-    heartbeat timeout: a full token budget of prefill of a large model on few CPU cores takes a minute and is not a
-    failure.
-    """
-    return _STEP_AGE_FACTOR * timeout
 
 
 def limit(socket: zmq.Socket[bytes], burst: int = 0) -> None:

@@ -20,7 +20,7 @@ from kvasir.link.engine_end.conversation import LinkProblem
 from kvasir.link.protocol import Progress
 from kvasir.process import ops_server
 from kvasir.process.ops_server import OpsServer
-from kvasir.wire.sockets import step_age_limit
+from kvasir.wire.heartbeats import step_age_limit
 from kvasir.worker.step import ScheduledRow, StepInput
 from kvasir_contract import status_report as contract
 from kvasir_contract.phases import STARTUP_LIMIT, Phase

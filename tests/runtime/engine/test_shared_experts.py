@@ -22,7 +22,7 @@ from kvasir.hub.model_info import load_model_info
 from kvasir.link.frontend_end.remote_engine import RemoteEngine
 from kvasir.link.protocol import FEATURE_WAVES, Heartbeat
 from kvasir.parallel.engine_groups import EnginesLost
-from kvasir.wire.sockets import step_age_limit
+from kvasir.wire.heartbeats import step_age_limit
 from kvasir_contract.exits import ExitCode
 from runtime.engine.engine_under_test import Frontend, ended, run_engine
 from runtime.engine.test_engine_process import REAL, capacity_of, cpu_seconds

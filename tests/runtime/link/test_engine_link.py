@@ -30,7 +30,8 @@ from kvasir.link.protocol import (
     Refused,
     Welcome,
 )
-from kvasir.wire.sockets import QUEUE_MESSAGES, step_age_limit
+from kvasir.wire.heartbeats import step_age_limit
+from kvasir.wire.sockets import QUEUE_MESSAGES
 from kvasir_contract.phases import Phase
 from runtime.link.bare_peers import BareFrontend
 from runtime.link.peers import (

@@ -24,7 +24,8 @@ from kvasir.link.protocol import (
     StepRequest,
     Welcome,
 )
-from kvasir.wire.sockets import QUEUE_MESSAGES, step_age_limit
+from kvasir.wire.heartbeats import step_age_limit
+from kvasir.wire.sockets import QUEUE_MESSAGES
 from runtime.link.bare_peers import BareEngine, MakeEngine, expect
 from runtime.link.peers import STATS, Frontend, engine, frontend, hello, identity, outputs, serve_one
 

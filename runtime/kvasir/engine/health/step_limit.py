@@ -3,7 +3,7 @@
 from typing import Final
 
 from kvasir.engine.health.step_trace import StepTrace
-from kvasir.wire.sockets import step_age_limit
+from kvasir.wire.heartbeats import step_age_limit
 
 STEPS: Final = 10
 """The limit in terms of the longest step to be expected: room for longer contexts and for busy machines. Work that

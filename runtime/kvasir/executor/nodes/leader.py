@@ -44,7 +44,7 @@ from kvasir.executor.remote_workers import RemoteEvents
 from kvasir.parallel.tcp_rendezvous import TcpRendezvous
 from kvasir.process.failures import FailureError
 from kvasir.process.seldom_log import SeldomLog
-from kvasir.wire.sockets import heartbeat_interval
+from kvasir.wire.heartbeats import HeartbeatClock
 from kvasir_contract.failure import Failure
 from kvasir_contract.reasons import Reason
 
@@ -208,15 +208,11 @@ class Leader:
             self._socket.close()
 
     def _serve(self) -> None:
-        interval = heartbeat_interval(self._timeout)
-        due = time.monotonic() + interval
+        clock = HeartbeatClock(self._timeout, time.monotonic())
         while not self._closed:
-            self._socket.wait(due)
-            now = time.monotonic()
-            if now >= due:
-                late = now - due
-                self._tick(now, late if late > interval else 0.0)
-                due = now + interval
+            self._socket.wait(clock.due)
+            if (now := time.monotonic()) >= clock.due:
+                self._tick(now, clock.tick(now))
             self._lose_broken()
 
     def _tick(self, now: float, late: float) -> None:

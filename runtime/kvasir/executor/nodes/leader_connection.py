@@ -36,9 +36,9 @@ from kvasir.executor.nodes.node_messages import (
 from kvasir.process.seldom_log import SeldomLog
 from kvasir.wire.address import look_up, require_keys, tcp_address
 from kvasir.wire.client_socket import ClientSocket
+from kvasir.wire.heartbeats import HeartbeatClock
 from kvasir.wire.keys import load_shared_keys
 from kvasir.wire.reactor import Reactor
-from kvasir.wire.sockets import heartbeat_interval
 
 log = logging.getLogger(__name__)
 
@@ -152,17 +152,15 @@ class LeaderConnection:
             self._reactor.close()
 
     def _serve(self) -> None:
-        interval = heartbeat_interval(self._timeout)
-        due = time.monotonic()
+        clock = HeartbeatClock(self._timeout, time.monotonic())
         while not self._closed:
-            self._reactor.wait((due if self._socket is not None else min(due, self._retry_at)) - time.monotonic())
+            until = clock.due if self._socket is not None else min(clock.due, self._retry_at)
+            self._reactor.wait(until - time.monotonic())
             now = time.monotonic()
             if self._socket is None and now >= self._retry_at and not self._closed:
                 self._open()
-            if now >= due:
-                late = now - due
-                self._tick(now, late if late > interval else 0.0)
-                due = now + interval
+            if now >= clock.due:
+                self._tick(now, clock.tick(now))
 
     def _end(self) -> None:
         self._closed = True

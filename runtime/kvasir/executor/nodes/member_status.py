@@ -11,7 +11,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.registry import Collector
 
 from kvasir.executor.processes.worker_messages import FrameKind
-from kvasir.wire.sockets import step_age_limit
+from kvasir.wire.heartbeats import step_age_limit
 from kvasir_contract.phases import STARTUP_LIMIT, Phase
 from kvasir_contract.reasons import Reason
 from kvasir_contract.status_report import ReportedProgress, StatusReport

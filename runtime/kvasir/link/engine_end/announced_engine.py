@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from kvasir.link.protocol import Draining, EngineStats, FailedStep, FromEngine, Heartbeat, Hello, Progress, Ready
-from kvasir.wire.sockets import step_age_limit
+from kvasir.wire.heartbeats import step_age_limit
 from kvasir_contract.phases import Phase
 
 

@@ -41,9 +41,9 @@ from kvasir.link.protocol import (
     StartWave,
 )
 from kvasir.wire.address import LinkAddress, parse_address
+from kvasir.wire.heartbeats import HeartbeatClock
 from kvasir.wire.keys import LinkKeys
 from kvasir.wire.reactor import Reactor
-from kvasir.wire.sockets import heartbeat_interval
 from kvasir_contract.phases import Phase
 
 FAREWELL: Final = 0.5
@@ -70,7 +70,6 @@ class Frontends:
         self._engine = engine
         self._keys = keys
         self._timeout = timeout
-        self._interval = heartbeat_interval(timeout)
         self._reactor = reactor
         self._deliver = deliver
         self._codec = codec
@@ -84,14 +83,14 @@ class Frontends:
         self._by_frontend: dict[str, FrontendConnection] = {}
         self._unaware: set[str] = set()
         """Frontends that have not answered the Draining; they may still send requests."""
-        self._tick_due = time.monotonic() + self._interval
+        self._clock = HeartbeatClock(timeout, time.monotonic())
 
     # -------------------------------------------------------------------------------------- the thread's turn
 
     def next_due(self) -> float:
         """When `work` must be called again at the latest."""
         retries = [c.retry_at for c in self._connections.values() if c.wanted and c.state is State.CLOSED]
-        return min([self._tick_due, *retries])
+        return min([self._clock.due, *retries])
 
     def work(self) -> None:
         """Do all that is due: connect, send Hello or a heartbeat, drop frontends that were silent."""
@@ -103,14 +102,11 @@ class Frontends:
                 self._follow_addresses()  # one that it was the twin of may lead to its frontend now
             elif connection.state is State.CLOSED and connection.retry_at <= now:
                 connection.open(now)
-        if now >= self._tick_due:
+        if now >= self._clock.due:
             self._tick(now)
 
     def _tick(self, now: float) -> None:
-        late = now - self._tick_due
-        self._tick_due = now + self._interval
-        if late <= self._interval:
-            late = 0.0  # else this process itself stood still: messages of that time are not read yet
+        late = self._clock.tick(now)
         if self._engine.has_news:
             self._tell_phase()
         for connection in list(self._connections.values()):

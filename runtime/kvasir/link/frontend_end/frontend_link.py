@@ -56,7 +56,7 @@ from kvasir.link.protocol import (
     Welcome,
 )
 from kvasir.process.seldom_log import SeldomLog
-from kvasir.wire.sockets import step_age_limit
+from kvasir.wire.heartbeats import step_age_limit
 
 LINGER_SECONDS: Final = 0.2
 """Time that the last messages get to leave when the link closes."""

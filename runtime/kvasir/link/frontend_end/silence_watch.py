@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Callable, Collection, Iterator
 
 from kvasir.link.frontend_end.remote_engine import RemoteEngine
-from kvasir.wire.sockets import heartbeat_interval
+from kvasir.wire.heartbeats import HeartbeatClock
 
 
 class SilenceWatch:
@@ -13,20 +13,18 @@ class SilenceWatch:
     def __init__(self, timeout: float, tick: Callable[[], None]) -> None:
         """Owned by the running event loop. `timeout`: seconds of silence after which an engine is lost."""
         self._timeout = timeout
-        self._interval = heartbeat_interval(timeout)
         self._on_tick = tick
         self._loop = asyncio.get_running_loop()
-        self._late = 0.0
-        """Seconds by which the present tick is late."""
+        self._clock = HeartbeatClock(timeout, self._loop.time())
+        self._blocked = 0.0
+        """Seconds that this process was blocked before the present tick."""
         self._plan()
 
     def silent(self, engines: Collection[RemoteEngine]) -> Iterator[tuple[RemoteEngine, float]]:
         """Yield each silent engine, with the seconds since its last message; to be called in a tick."""
         now = self._loop.time()
         for engine in engines:
-            if self._late > self._interval:
-                # This process was blocked: messages that arrived meanwhile have not been read yet.
-                engine.last_seen += self._late
+            engine.last_seen += self._blocked
             if now - engine.last_seen > self._timeout:
                 yield engine, now - engine.last_seen
 
@@ -34,10 +32,9 @@ class SilenceWatch:
         self._timer.cancel()
 
     def _plan(self) -> None:
-        self._due = self._loop.time() + self._interval
-        self._timer = self._loop.call_at(self._due, self._tick)
+        self._timer = self._loop.call_at(self._clock.due, self._tick)
 
     def _tick(self) -> None:
-        self._late = self._loop.time() - self._due
+        self._blocked = self._clock.tick(self._loop.time())
         self._plan()
         self._on_tick()
