@@ -17,7 +17,8 @@ from kvasir.client.dispatch.router import Router
 from kvasir.client.gate import Gate
 from kvasir.client.input.chat_templates import ChatTemplates
 from kvasir.client.input.fair_queue import current_client
-from kvasir.client.input.input_processor import InputProcessor, Prompted
+from kvasir.client.input.input_processor import InputProcessor
+from kvasir.client.input.prompted import Prompted
 from kvasir.client.journal import Journal
 from kvasir.client.known_ranks import KnownRanks
 from kvasir.client.live_request import LiveRequest, RequestState
@@ -29,7 +30,6 @@ from kvasir.client.request_errors import InvalidRequest, in_field
 from kvasir.client.request_observer import RequestObserver, Trace
 from kvasir.client.service_limits import ServiceLimits
 from kvasir.client.text.detokenizer import Detokenizer
-from kvasir.client.text.stop_strings import StopSearch
 from kvasir.config.frontend_settings import FrontendConfig
 from kvasir.hub.model_info import ModelInfo
 from kvasir.hub.tokenizer import Tokenizer
@@ -194,26 +194,8 @@ class AsyncLLM:
         first delta (an engine may refuse what this frontend accepts), EngineUnavailable or RequestFailed at any
         time.
         """
-        request = LiveRequest(
-            request_id,
-            prompted.prompt_token_ids,
-            prompted.params,
-            self.detokenizer.stream(
-                prompted.prompt_token_ids,
-                prompted.skip_special_tokens,
-                prompted.spaces_between_special_tokens,
-                prompted.shown_special_ids,
-            ),
-            stops=None if prompted.stops is None else StopSearch(prompted.stops, prompted.include_stop),
-            include_stop=prompted.include_stop,
-            priority=prompted.priority,
-            cache_salt=prompted.cache_salt,
-            hashes=prompted.hashes,
-            data_parallel_rank=prompted.data_parallel_rank,
-            constraint=prompted.constraint,
-            client=current_client.get(),
-            trace=trace or Trace(),
-        )
+        text = prompted.text(self.detokenizer)
+        request = LiveRequest(request_id, prompted, text, client=current_client.get(), trace=trace or Trace())
         self._journal.add(request)
         self.gate.arrived()
         try:

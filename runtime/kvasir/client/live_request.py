@@ -7,11 +7,11 @@ from enum import Enum
 
 from kvasir.client.collector import Collector
 from kvasir.client.input.prompt_hashes import PromptHashes
+from kvasir.client.input.prompted import Prompted
 from kvasir.client.request_observer import Trace
 from kvasir.client.text.detokenizer import TextStream
 from kvasir.client.text.stop_strings import StopSearch
 from kvasir.link.protocol import AddRequest
-from kvasir.request.constraint import OutputConstraint
 from kvasir.request.hashing import BlockHashing
 from kvasir.request.params import SamplingParams
 from kvasir.request.request_digest import request_digest
@@ -49,18 +49,11 @@ class LiveRequest:
     processor (the rest)."""
 
     request_id: str
-    prompt_token_ids: "array[int]"
-    params: SamplingParams
+    prompted: Prompted
     text: TextStream
-    stops: StopSearch | None = None
+    stops: StopSearch | None = field(init=False)
     """The search for stop strings, if the request has any."""
-    include_stop: bool = False
-    """Whether the text includes the stop string or stop token that ends it."""
     collector: Collector = field(default_factory=Collector)
-    priority: int = 0
-    """Engines that schedule by priority serve smaller values first."""
-    cache_salt: str = ""
-    """Requests with different salts share no blocks of the prefix cache."""
     client: str = ""
     """Who sent it. The queue of the frontend is fair among clients."""
     output_token_ids: "array[int]" = field(default_factory=token_array)
@@ -91,16 +84,32 @@ class LiveRequest:
     """Output tokens of the attempts before this one."""
     num_earlier_preemptions: int = 0
     """Preemptions in the attempts before this one."""
-    hashes: PromptHashes | None = None
-    """Hashes of the prompt's blocks, shared with the other choices. Without them, the engine computes its own."""
-    data_parallel_rank: int | None = None
-    """The request is sent to engines of this rank only. None: to any engine."""
-    constraint: OutputConstraint | None = None
-    """Which texts the output may be. None: any."""
     _digest: bytes = b""
 
     def __post_init__(self) -> None:
-        self.trace.params, self.trace.prompt_tokens = self.params, len(self.prompt_token_ids)
+        prompted = self.prompted
+        self.stops = None if prompted.stops is None else StopSearch(prompted.stops, prompted.include_stop)
+        self.trace.params, self.trace.prompt_tokens = prompted.core.params, len(prompted.prompt_token_ids)
+
+    @property
+    def prompt_token_ids(self) -> "array[int]":
+        return self.prompted.prompt_token_ids
+
+    @property
+    def params(self) -> SamplingParams:
+        return self.prompted.core.params
+
+    @property
+    def priority(self) -> int:
+        return self.prompted.core.priority
+
+    @property
+    def hashes(self) -> PromptHashes | None:
+        return self.prompted.hashes
+
+    @property
+    def data_parallel_rank(self) -> int | None:
+        return self.prompted.data_parallel_rank
 
     def interrupt(self, reason: str) -> None:
         """Note that its engine does not continue it. The pause may last over several engines: the first counts."""
@@ -113,26 +122,24 @@ class LiveRequest:
         `hashing`: how the engine hashes prompts; None if it looks no hashes up. `alone` and `kv_source`:
         see AddRequest.
         """
-        return AddRequest(
+        prompted = self.prompted
+        return AddRequest.of(
+            prompted.core,
             request_id=self.request_id,
             attempt=self.attempt + 1,
-            prompt_tokens=to_wire(self.prompt_token_ids),
+            prompt_tokens=to_wire(prompted.prompt_token_ids),
             output_tokens=to_wire(self.output_token_ids),
-            params=self.params,
-            block_hashes=self.hashes.known(hashing) if self.hashes and hashing else b"",
-            priority=self.priority,
-            cache_salt=self.cache_salt,
+            block_hashes=prompted.hashes.known(hashing) if prompted.hashes and hashing else b"",
             age=0.0 if self.interruption is None else time.perf_counter() - self.trace.started,
             alone=alone,
             kv_source=kv_source,
-            constraint=self.constraint,
         )
 
     @property
     def digest(self) -> bytes:
         """It is computed when an engine is lost, or while a request has strikes."""
         if not self._digest:
-            self._digest = request_digest(to_wire(self.prompt_token_ids), self.params, self.constraint)
+            self._digest = request_digest(to_wire(self.prompt_token_ids), self.prompted.core)
         return self._digest
 
     @property

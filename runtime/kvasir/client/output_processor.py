@@ -220,7 +220,7 @@ class OutputProcessor:
     def _tokens_with_text(self, request: LiveRequest, output: RequestOutput) -> list[int]:
         """Return the tokens to detokenize: without the one that ended the request, unless `include_stop`."""
         token_ids = output.token_ids
-        if output.finish_reason is FinishReason.STOP and token_ids and not request.include_stop:
+        if output.finish_reason is FinishReason.STOP and token_ids and not request.prompted.include_stop:
             last = token_ids[-1]
             if last == output.stop_token_id or last in self._eos_token_ids:
                 return token_ids[:-1]

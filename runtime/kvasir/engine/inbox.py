@@ -133,7 +133,7 @@ class Inbox:
                 self._events.append(prepared)
                 return
             self._num_arrivals += 1
-            prepared.rank = (prepared.priority, prepared.seniority, self._num_arrivals)
+            prepared.rank = (prepared.core.priority, prepared.seniority, self._num_arrivals)
             self._requests[key] = prepared
             self._order.add(prepared)
 

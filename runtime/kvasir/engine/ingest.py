@@ -17,6 +17,7 @@ from kvasir.link.protocol import AddRequest, RefusalKind, RequestOutput
 from kvasir.process.seldom_log import SeldomLog
 from kvasir.request.hashing import BLAKE2B, HASH_BYTES, chain_fits, packed_chain
 from kvasir.request.params import BadParameter, check_token_ids
+from kvasir.request.request_core import RequestKind
 from kvasir.request.tokens import TOKEN_BYTES
 
 log = logging.getLogger(__name__)
@@ -74,6 +75,8 @@ class Ingest:
             self._grammars.ended(request)
 
     def _request(self, frontend: str, message: AddRequest) -> EngineRequest:
+        if message.kind is not RequestKind.GENERATE:
+            raise RequestRefused(f"this engine generates text only, and the request is of kind {message.kind}")
         self._check_length(message)
         self._check(message)
         request = EngineRequest(frontend, message, self._hash_algorithm)

@@ -9,13 +9,14 @@ crosses Draining is still served. Fields are only appended, with defaults: docs/
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 
 from kvasir.request.constraint import OutputConstraint
 from kvasir.request.hashing import BLAKE2B
 from kvasir.request.params import SamplingParams
+from kvasir.request.request_core import RequestCore, RequestKind
 from kvasir.request.tokens import TOKEN_BYTES
 from kvasir_contract.phases import Phase
 
@@ -279,6 +280,23 @@ class AddRequest(_Message, frozen=True):
     being computed. "": none is known."""
     constraint: OutputConstraint | None = None
     """Which texts the output may be, the emitted tokens included. None: any."""
+    kind: RequestKind = RequestKind.GENERATE
+
+    @classmethod
+    def of(cls, core: RequestCore, **fields: Any) -> "AddRequest":
+        """Return the message for a request with this core; `fields` are the others of the message."""
+        return cls(
+            params=core.params,
+            priority=core.priority,
+            cache_salt=core.cache_salt,
+            constraint=core.constraint,
+            kind=core.kind,
+            **fields,
+        )
+
+    @property
+    def core(self) -> RequestCore:
+        return RequestCore(self.params, self.priority, self.cache_salt, self.constraint, self.kind)
 
     @property
     def num_tokens(self) -> int:
@@ -341,4 +359,6 @@ class Since:
     fields: Mapping[tuple[type[msgspec.Struct], str], int] = field(default_factory=dict)
 
 
-SINCE: Final = Since(messages={StartWave: 2, CacheEvents: 2}, fields={(AddRequest, "constraint"): 2})
+SINCE: Final = Since(
+    messages={StartWave: 2, CacheEvents: 2}, fields={(AddRequest, "constraint"): 2, (AddRequest, "kind"): 2}
+)

@@ -117,10 +117,10 @@ class BeamSearches:
 
     def _continued(self, request: PreparedRequest, beam: Beam) -> PreparedRequest:
         """Return the request for the next token of the beam."""
+        params = EngineParams(max_tokens=1, seed=0, temperature=0.0, logprobs=self._top)
         prompted = replace(
-            request.prompted,
+            request.prompted.with_core(params=params),
             prompt_token_ids=request.prompted.prompt_token_ids + beam.token_ids,
-            params=EngineParams(max_tokens=1, seed=0, temperature=0.0, logprobs=self._top),
             hashes=None,
         )
         return replace(request, prompted=prompted)

@@ -8,10 +8,10 @@ from typing import Any, Final, NotRequired, TypedDict
 
 import msgspec
 
-from kvasir.client.input.input_processor import InputProcessor, Prompted
+from kvasir.client.input.input_processor import InputProcessor
+from kvasir.client.input.prompted import Prompted
 from kvasir.client.live_request import LiveRequest
-from kvasir.client.text.detokenizer import Detokenizer, TextStream
-from kvasir.client.text.stop_strings import StopSearch
+from kvasir.client.text.detokenizer import Detokenizer
 from kvasir.frontend.endpoints.chat.request import ChatRequest
 from kvasir.frontend.endpoints.request_body import parse
 from kvasir.frontend.errors import ApiError
@@ -103,22 +103,8 @@ class RequestBuilder:
     def live(self, request_id: str, prepared: PreparedRequest, index: int) -> LiveRequest:
         """Return the request for one of the outputs of a prompt."""
         prompted = prepared.prompted.child(index)
-        text: TextStream = _NoText()
-        if prepared.params.detokenize:
-            text = self._detokenizer.stream(
-                prompted.prompt_token_ids, prompted.skip_special_tokens, prompted.spaces_between_special_tokens
-            )
-        return LiveRequest(
-            request_id,
-            prompted.prompt_token_ids,
-            prompted.params,
-            text,
-            stops=None if prompted.stops is None else StopSearch(prompted.stops, prompted.include_stop),
-            include_stop=prompted.include_stop,
-            priority=prompted.priority,
-            cache_salt=prompted.cache_salt,
-            constraint=prompted.constraint,
-        )
+        text = prompted.text(self._detokenizer) if prepared.params.detokenize else _NoText()
+        return LiveRequest(request_id, prompted, text)
 
     def _kept(self, params: SamplingParams) -> int | None:
         """Return how many of the prompt's last tokens are used; None: all."""

@@ -9,8 +9,8 @@ from typing import Final
 
 import msgspec
 
-from kvasir.request.constraint import OutputConstraint
 from kvasir.request.params import SamplingParams
+from kvasir.request.request_core import RequestCore, RequestKind
 
 DIGEST_BYTES: Final = 16
 
@@ -18,17 +18,17 @@ _encode = msgspec.msgpack.Encoder().encode
 _decode = msgspec.msgpack.Decoder(SamplingParams).decode
 
 
-def request_digest(
-    prompt_tokens: bytes | memoryview, params: SamplingParams, constraint: OutputConstraint | None = None
-) -> bytes:
-    """Return the digest of a prompt, as on the link, its parameters and the constraint of its output.
+def request_digest(prompt_tokens: bytes | memoryview, core: RequestCore) -> bytes:
+    """Return the digest of a prompt, as on the link, its parameters, its kind and the constraint of its output.
 
     The seed is left out: the frontend draws another one for each request without a seed. The parameters are read
     back as an engine reads them, because 0 and 0.0 differ in their bytes.
     """
     digest = blake2b(prompt_tokens, digest_size=DIGEST_BYTES, person=b"kvasir request")
-    received = params if params.seed == 0 else msgspec.structs.replace(params, seed=0)
+    received = core.params if core.params.seed == 0 else msgspec.structs.replace(core.params, seed=0)
     digest.update(_encode(_decode(_encode(received))))
-    if constraint is not None:
-        digest.update(_encode(constraint))
+    if core.constraint is not None:
+        digest.update(_encode(core.constraint))
+    if core.kind is not RequestKind.GENERATE:
+        digest.update(core.kind.encode())
     return digest.digest()

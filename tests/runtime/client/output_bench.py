@@ -3,12 +3,14 @@
 import asyncio
 from collections.abc import Sequence
 
+from kvasir.client.input.prompted import Prompted
 from kvasir.client.journal import Journal
 from kvasir.client.live_request import LiveRequest
 from kvasir.client.output_processor import AbortRequests, DistrustEngine, OutputProcessor, TryNextEngine
-from kvasir.client.text.stop_strings import StopSearch, StopStrings
+from kvasir.client.text.stop_strings import StopStrings
 from kvasir.link.protocol import Logprobs, RequestOutput
 from kvasir.request.params import SamplingParams
+from kvasir.request.request_core import RequestCore
 from kvasir.request.tokens import token_array
 from runtime.client.observers import RecordingObserver
 
@@ -72,9 +74,10 @@ class Bench:
     def add(
         self, request_id: str, stop: list[str] | None = None, *, include: bool = False, min_tokens: int = 0
     ) -> LiveRequest:
-        stops = None if stop is None else StopSearch(StopStrings(stop), include)
-        params = SamplingParams(max_tokens=100, seed=0, min_tokens=min_tokens)
-        request = LiveRequest(request_id, token_array([1, 1]), params, Numbers(), stops, include)
+        stops = None if stop is None else StopStrings(stop)
+        core = RequestCore(SamplingParams(max_tokens=100, seed=0, min_tokens=min_tokens))
+        prompted = Prompted(token_array([1, 1]), core, stops, include)
+        request = LiveRequest(request_id, prompted, Numbers())
         self.journal.add(request)
         self.journal.assign(request, ENGINE)
         return request

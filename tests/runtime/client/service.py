@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from kvasir.client.async_llm import AsyncLLM, Delta
-from kvasir.client.input.input_processor import Prompted
+from kvasir.client.input.prompted import Prompted
 from kvasir.config.frontend_settings import ServerConfig
 from kvasir.hub.model_info import ModelInfo
 from kvasir.hub.tokenizer import Tokenizer

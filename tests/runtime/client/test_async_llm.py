@@ -12,7 +12,7 @@ import pytest
 from msgspec import structs
 
 from kvasir.client.input.chat_templates import ChatTemplates
-from kvasir.client.input.input_processor import Prompted
+from kvasir.client.input.prompted import Prompted
 from kvasir.client.request_errors import EngineUnavailable, InvalidRequest, TooManyRequests
 from kvasir.config.frontend_settings import FrontendConfig, ServerConfig
 from kvasir.config.process_settings import LinkConfig
@@ -28,6 +28,7 @@ from kvasir.link.protocol import (
     Since,
 )
 from kvasir.request.params import SamplingParams
+from kvasir.request.request_core import RequestCore
 from kvasir.request.tokens import token_array
 from kvasir.wire.sockets import QUEUE_MESSAGES
 from runtime.client.observers import RecordingObserver
@@ -174,7 +175,7 @@ async def test_all_requests_at_once_come_and_go_before_an_engine_has_read_one(
         while "slow" not in llm.engines or not llm.engines["slow"].usable:
             llm.changed.clear()
             await llm.changed.wait()
-    prompted = Prompted(token_array([5] * 500), SamplingParams(max_tokens=8, seed=0))
+    prompted = Prompted(token_array([5] * 500), RequestCore(SamplingParams(max_tokens=8, seed=0)))
     readers = [asyncio.create_task(anext(llm.generate(f"r{n}", prompted))) for n in range(limit)]
     await asyncio.sleep(0)
     assert llm.live_requests == limit

@@ -5,11 +5,13 @@ from collections.abc import Sequence
 import pytest
 
 from kvasir.client.input.prompt_hashes import PromptHashes
+from kvasir.client.input.prompted import Prompted
 from kvasir.client.live_request import LiveRequest
 from kvasir.link.frontend_end.remote_engine import EngineState, RemoteEngine
 from kvasir.link.protocol import FEATURE_PREFIX_CACHE, Ready
 from kvasir.request.hashing import HASH_ALGORITHMS, SHA256, BlockHashing, chain_fits, chain_root
 from kvasir.request.params import SamplingParams
+from kvasir.request.request_core import RequestCore
 from kvasir.request.tokens import token_array
 
 PROMPT = token_array(range(40))
@@ -24,14 +26,8 @@ class NoText:
 
 
 def live(cache_salt: str = "") -> LiveRequest:
-    return LiveRequest(
-        "r",
-        PROMPT,
-        SamplingParams(max_tokens=8, seed=0),
-        NoText(),
-        cache_salt=cache_salt,
-        hashes=PromptHashes(PROMPT, cache_salt),
-    )
+    core = RequestCore(SamplingParams(max_tokens=8, seed=0), cache_salt=cache_salt)
+    return LiveRequest("r", Prompted(PROMPT, core, hashes=PromptHashes(PROMPT, cache_salt)), NoText())
 
 
 def engine(ready: Ready | None) -> RemoteEngine:

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from kvasir.client.input.prompted import Prompted
 from kvasir.client.journal import Journal
 from kvasir.client.live_request import LiveRequest, RequestState
 from kvasir.client.request_errors import InvalidRequest, TooManyRequests
@@ -13,6 +14,7 @@ from kvasir.config.frontend_settings import ServerConfig
 from kvasir.link.protocol import AddRequest
 from kvasir.request.constraint import Grammar, GrammarKind, OutputConstraint
 from kvasir.request.params import SamplingParams
+from kvasir.request.request_core import RequestCore
 from kvasir.request.tokens import packed, token_array
 
 PARAMS = SamplingParams(max_tokens=8, seed=0)
@@ -27,13 +29,13 @@ class NoText:
 
 
 def request(request_id: str) -> LiveRequest:
-    return LiveRequest(request_id, token_array([5, 6, 7]), PARAMS, NoText())
+    return LiveRequest(request_id, Prompted(token_array([5, 6, 7]), RequestCore(PARAMS)), NoText())
 
 
 def request_of(request_id: str, tokens: int) -> LiveRequest:
     """Return a request with a prompt of this length that takes no memory."""
     prompt: Any = range(tokens)
-    return LiveRequest(request_id, prompt, PARAMS, NoText())
+    return LiveRequest(request_id, Prompted(prompt, RequestCore(PARAMS)), NoText())
 
 
 def test_more_requests_than_the_limit_are_refused_until_one_is_over() -> None:
@@ -116,14 +118,15 @@ def test_the_next_attempt_carries_prompt_and_emitted_tokens() -> None:
 
 def test_each_attempt_carries_the_constraint() -> None:
     live = request("1")
-    live.constraint = OutputConstraint(Grammar(GrammarKind.REGEX, "a+"))
-    assert live.message().constraint == live.constraint
+    constraint = OutputConstraint(Grammar(GrammarKind.REGEX, "a+"))
+    live.prompted = live.prompted.with_core(constraint=constraint)
+    assert live.message().constraint == constraint
     unconstrained = request("1")
     assert unconstrained.message().constraint is None
     assert live.digest != unconstrained.digest
     live.attempt = 1
     live.interrupt("lost")
-    assert live.message().constraint == live.constraint
+    assert live.message().constraint == constraint
 
 
 def test_a_request_waits_runs_and_is_finished_once() -> None:

@@ -19,7 +19,7 @@ def failed(engine: str, *requests: AddRequest) -> FailedStep:
     return FailedStep(
         engine,
         tuple(
-            StepRequest(request.request_id, request_digest(request.prompt_tokens, request.params))
+            StepRequest(request.request_id, request_digest(request.prompt_tokens, request.core))
             for request in requests
         ),
     )

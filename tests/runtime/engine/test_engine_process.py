@@ -17,6 +17,7 @@ from kvasir.engine.loop import DRAIN_SETTLE_SECONDS
 from kvasir.engine.scheduling.token_budget import REQUEST_TOKENS
 from kvasir.link.frontend_end.remote_engine import EngineState, RemoteEngine
 from kvasir.link.protocol import Call, FailedStep, FinishReason, Progress, Ready, RefusalKind
+from kvasir.request.request_core import RequestCore
 from kvasir.request.request_digest import request_digest
 from kvasir.request.tokens import packed
 from kvasir_contract.exits import ExitCode
@@ -204,7 +205,7 @@ async def test_successor_names_what_a_killed_engine_computed(
         crashed = frontend.crashed[-1]
         assert crashed is not None
         assert (crashed.incarnation, names(crashed)) == (engine.incarnation, ["runs"])
-        assert crashed.requests[0].digest == request_digest(packed(PROMPT), params(8))
+        assert crashed.requests[0].digest == request_digest(packed(PROMPT), RequestCore(params(8)))
         frontend.ask(successor, "later", 2)
         await frontend.until(lambda: bool(frontend.outputs) and frontend.outputs[-1].finish_reason is not None)
         process.terminate()

@@ -11,6 +11,7 @@ from kvasir.engine.scheduling.engine_request import EngineRequest
 from kvasir.engine.scheduling.token_budget import REQUEST_TOKENS, TokenBudget
 from kvasir.link.protocol import AddRequest, FinishReason, RefusalKind
 from kvasir.request.hashing import SHA256, ChainRoot, chain_root, packed_chain
+from kvasir.request.request_core import RequestKind
 from kvasir.request.tokens import token_array
 from runtime.engine.core_harness import FRONTEND, CoreHarness, add_request
 from runtime.engine.fake_executor import VOCAB_SIZE
@@ -36,6 +37,16 @@ def test_a_prepared_request_has_its_tokens_and_its_reservation() -> None:
     assert request.token_ids.tolist() == [*PROMPT, 7, 8]
     assert (request.num_prompt_tokens, request.num_output_tokens) == (30, 2)
     assert prepare.budget.held == 32 + REQUEST_TOKENS
+
+
+@pytest.mark.parametrize("kind", [RequestKind.POOL, RequestKind("of-a-later-version")])
+def test_ingest_refuses_a_kind_it_does_not_compute(kind: RequestKind) -> None:
+    prepare = ingest()
+    refused = prepare.prepare(FRONTEND, msgspec.structs.replace(add_request("a", PROMPT), kind=kind))
+    assert isinstance(refused, RefusedRequest)
+    assert refused.output.refusal is RefusalKind.INVALID
+    assert refused.output.error == f"this engine generates text only, and the request is of kind {kind}"
+    assert prepare.budget.held == 0
 
 
 @pytest.mark.parametrize("hashed_for", [None, 4], ids=["by the engine", "by the frontend"])

@@ -15,7 +15,7 @@ from typing import Any
 import torch.distributed as dist
 
 from kvasir import LLM, SamplingParams
-from kvasir.client.input.input_processor import Prompted
+from kvasir.client.input.prompted import Prompted
 from kvasir.layers.kv import KVCacheConfig
 from kvasir.process.failures import FailureError
 from kvasir.request.constraint import Grammar, GrammarKind, OutputConstraint

@@ -9,12 +9,13 @@ import pytest
 
 from kvasir.client.async_llm import AsyncLLM
 from kvasir.client.collector import Delta
-from kvasir.client.input.input_processor import Prompted
+from kvasir.client.input.prompted import Prompted
 from kvasir.client.request_errors import RequestFailed
 from kvasir.client.request_observer import Trace
 from kvasir.frontend.generation.generation import Generation
 from kvasir.link.protocol import FinishReason
 from kvasir.request.params import SamplingParams
+from kvasir.request.request_core import RequestCore
 from kvasir.request.tokens import token_array
 from runtime.frontend.harness import ANSWER, MODEL, Frontend, running_frontend, script_for
 from runtime.frontend.scripted import TIMEOUT, logprobs_of
@@ -164,7 +165,7 @@ class LateScores:
 
 
 def three_choices(llm: LateScores) -> Generation:
-    prompted = Prompted(token_array([20, 21]), SamplingParams(max_tokens=2, seed=0, prompt_logprobs=1))
+    prompted = Prompted(token_array([20, 21]), RequestCore(SamplingParams(max_tokens=2, seed=0, prompt_logprobs=1)))
     return Generation(cast(AsyncLLM, llm), ("id", "unique"), [prompted], 3)
 
 

@@ -42,6 +42,7 @@ from kvasir.link.protocol import (
 )
 from kvasir.request.constraint import Grammar, GrammarKind, OutputConstraint
 from kvasir.request.params import SamplingParams
+from kvasir.request.request_core import RequestCore, RequestKind
 from kvasir.request.tokens import packed
 from kvasir_contract.phases import Phase
 
@@ -91,6 +92,8 @@ CONSTRAINED = AddRequest(
         reasoning_start=4,
     ),
 )
+
+CORE = RequestCore(PARAMS, -2, "salt", CONSTRAINED.constraint, RequestKind.POOL)
 
 FROM_ENGINE: list[FromEngine] = [
     HELLO,
@@ -248,3 +251,17 @@ def test_damaged_messages_raise_nothing_but_protocol_errors(
 def test_malicious_frames_are_refused(frame: bytes) -> None:
     with pytest.raises(ProtocolError):
         decode_from_engine(frame)
+
+
+def test_add_request_carries_every_field_of_the_core() -> None:
+    plain = RequestCore(PARAMS)
+    assert all(getattr(CORE, name) != getattr(plain, name) for name in RequestCore.__struct_fields__[1:])
+    message = AddRequest.of(CORE, request_id="r", attempt=1, prompt_tokens=packed([1]), output_tokens=b"")
+    received = CODEC.decode_from_frontend(encode(message))
+    assert isinstance(received, AddRequest)
+    assert received.core == CORE
+
+
+def test_a_request_of_another_kind_goes_to_no_older_engine() -> None:
+    assert CODEC.version_needed(ADD) == 1
+    assert CODEC.version_needed(msgspec.structs.replace(ADD, kind=RequestKind.POOL)) == 2

@@ -4,22 +4,18 @@ The HTTP routes call it before AsyncLLM.generate; every mistake of a user is fou
 """
 
 import asyncio
-from array import array
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, replace
 from typing import Any, Final, TypeVar
-
-import msgspec
 
 from kvasir.client.input.chat_templates import ChatTemplates
 from kvasir.client.input.fair_queue import FairQueue
 from kvasir.client.input.grammar_source import GrammarSource
 from kvasir.client.input.prompt_hashes import PromptHashes
+from kvasir.client.input.prompted import Prompted
 from kvasir.client.input.sampling import Sampling, check_in_vocabulary
 from kvasir.client.request_errors import InvalidRequest, TooManyRequests
-from kvasir.client.text.stop_strings import StopStrings
 from kvasir.hub.chat_template import RENDER_SECONDS, ChatTemplateError, ChatTemplateTooSlow, count_values
 from kvasir.hub.model_info import ModelInfo
 from kvasir.hub.quoted_tokens import QuotedTokens
@@ -27,7 +23,8 @@ from kvasir.hub.tokenizer import Tokenizer
 from kvasir.process.words import count
 from kvasir.request.constraint import Grammar, OutputConstraint
 from kvasir.request.hashing import BlockHashing
-from kvasir.request.params import SamplingFields, SamplingParams
+from kvasir.request.params import SamplingFields
+from kvasir.request.request_core import RequestCore
 from kvasir.request.tokens import token_array
 
 INLINE_CHARACTERS: Final = 2048
@@ -48,39 +45,6 @@ THREADS: Final = 2
 NOTHING_ASKED: Final = SamplingFields()
 
 Result = TypeVar("Result")
-
-
-@dataclass(frozen=True)
-class Prompted:
-    """A request that an engine can take as it is."""
-
-    prompt_token_ids: "array[int]"
-    params: SamplingParams
-    stops: StopStrings | None = None
-    include_stop: bool = False
-    """The stop string or stop token that ends the text stays in it."""
-    skip_special_tokens: bool = True
-    spaces_between_special_tokens: bool = True
-    shown_special_ids: frozenset[int] = frozenset()
-    """Special tokens that are in the text even if `skip_special_tokens`: a parser of the output reads them."""
-    priority: int = 0
-    cache_salt: str = ""
-    hashes: PromptHashes | None = None
-    """Of the prompt's blocks: made once for all of its choices."""
-    data_parallel_rank: int | None = None
-    """Only engines of this rank compute it. None: any engine."""
-    constraint: OutputConstraint | None = None
-    """Which texts the output may be. None: any."""
-    constraint_field: str | None = None
-    """The field of the client's request with the constraint, for errors."""
-
-    def child(self, index: int) -> "Prompted":
-        """One of several choices for it: each draws from a seed of its own, the first from the request's. Only the
-        first has the prompt scored (`prompt_logprobs`): the others would get the same."""
-        if index == 0:
-            return self
-        seed = (self.params.seed + index + 2**63) % 2**64 - 2**63
-        return replace(self, params=msgspec.structs.replace(self.params, seed=seed, prompt_logprobs=None))
 
 
 class InputProcessor:
@@ -242,18 +206,16 @@ class InputProcessor:
         max_tokens = self._max_tokens(len(prompt_token_ids), max_tokens, asked.min_tokens)
         of_prompt = [count for count in (asked.prompt_logprobs, prompt_logprobs) if count is not None]
         token_ids = token_array(prompt_token_ids)
+        params = self._sampling.params(asked, max_tokens, logprobs, max(of_prompt, default=None))
         return Prompted(
             token_ids,
-            self._sampling.params(asked, max_tokens, logprobs, max(of_prompt, default=None)),
+            RequestCore(params, priority, cache_salt, constraint),
             stops=self._sampling.stops(asked.stop),
             include_stop=asked.include_stop_str_in_output,
             skip_special_tokens=asked.skip_special_tokens,
             spaces_between_special_tokens=asked.spaces_between_special_tokens,
-            priority=priority,
-            cache_salt=cache_salt,
             hashes=PromptHashes(token_ids, cache_salt),
             data_parallel_rank=data_parallel_rank,
-            constraint=constraint,
         )
 
     async def grammar(self, source: GrammarSource | None) -> Grammar | None:

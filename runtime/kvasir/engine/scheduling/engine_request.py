@@ -16,7 +16,6 @@ from kvasir.engine.kv.block_table import BlockTable
 from kvasir.engine.kv.prefix_cache import PrefixLookup
 from kvasir.link.protocol import SUSPECT_TOKENS, AddRequest, FinishReason, StepRequest
 from kvasir.request.hashing import BLAKE2B, chain_root
-from kvasir.request.params import SamplingParams
 from kvasir.request.request_digest import request_digest
 from kvasir.request.tokens import TOKEN_BYTES, from_wire, to_wire
 from kvasir.worker.step import NewRow
@@ -83,6 +82,7 @@ class EngineRequest:
         "block_hashes",
         "block_tables",
         "chain_root",
+        "core",
         "first_token",
         "frontend",
         "guide",
@@ -102,7 +102,6 @@ class EngineRequest:
         "num_slots",
         "packed_hashes",
         "params",
-        "priority",
         "prompt_counted",
         "queue_seconds",
         "rank",
@@ -116,12 +115,12 @@ class EngineRequest:
         self.frontend = frontend
         self.request_id = message.request_id
         self.attempt = message.attempt
-        self.params: SamplingParams = message.params
+        self.core = message.core
+        self.params = self.core.params  # read for every token
         self.num_prompt_tokens = len(message.prompt_tokens) // TOKEN_BYTES
         self.token_ids = from_wire(message.prompt_tokens, message.output_tokens)
         self.num_reserved_tokens: int | None = len(self.token_ids)
         """Reserved in the TokenBudget; None after their release."""
-        self.priority = message.priority
         self.arrived = time.monotonic()
         self.seniority = self.arrived - message.age if message.age > 0 else math.inf
         """When the client sent it, if another engine had it before; later than any time for a fresh request."""
@@ -160,7 +159,7 @@ class EngineRequest:
         self.num_preemptions = 0
         self.prompt_counted = False
         """Whether its prompt is counted in the metrics: once, with its first output, even if it is preempted."""
-        digest = request_digest(message.prompt_tokens, message.params, message.constraint)
+        digest = request_digest(message.prompt_tokens, self.core)
         self.named = StepRequest(message.request_id, digest)
         """Its name in the black box."""
         self.guide: Guide | None = None

@@ -20,9 +20,10 @@ class EntranceCheck:
         """Return the answer to a request that is complete already, or None. Raises RequestRefused."""
         if request.num_prompt_tokens == 0:
             raise RequestRefused("the prompt has no tokens")
-        if request.priority and not self._by_priority:
+        priority = request.core.priority
+        if priority and not self._by_priority:
             raise RequestRefused(
-                f"priority is {request.priority}, but this engine serves requests by arrival: leave it out, or "
+                f"priority is {priority}, but this engine serves requests by arrival: leave it out, or "
                 "start the engine with --scheduling-policy priority"
             )
         if request.num_output_tokens:

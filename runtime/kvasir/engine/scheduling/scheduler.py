@@ -121,7 +121,7 @@ class Scheduler:
             self._queues.drop(request)
             return answer
         self._num_arrivals += 1
-        request.rank = (request.priority, request.seniority, self._num_arrivals)
+        request.rank = (request.core.priority, request.seniority, self._num_arrivals)
         self._queues.arrive(request)
         self._stalled = False
         return None

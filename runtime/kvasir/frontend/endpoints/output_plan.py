@@ -8,7 +8,7 @@ from typing import Final
 import orjson
 
 from kvasir.client.input.grammar_source import GrammarSource
-from kvasir.client.input.input_processor import Prompted
+from kvasir.client.input.prompted import Prompted
 from kvasir.frontend.endpoints.tool_use import ToolUse
 from kvasir.frontend.errors import ApiError, bad_field
 from kvasir.frontend.generation.parsed_text import ParsedText
@@ -40,8 +40,7 @@ class OutputPlan:
     def applied(self, prompted: Prompted) -> Prompted:
         """Return the request with the constraint, and with the special tokens in its text that the parser reads."""
         return replace(
-            prompted,
-            constraint=self.constraint,
+            prompted.with_core(constraint=self.constraint),
             constraint_field=None if self.constraint is None else self.constraint_field,
             shown_special_ids=self.shown_special_ids,
         )

@@ -12,7 +12,7 @@ from dataclasses import replace
 from typing import Any, Final
 
 from kvasir.client.async_llm import AsyncLLM
-from kvasir.client.input.input_processor import Prompted
+from kvasir.client.input.prompted import Prompted
 from kvasir.client.request_errors import EngineUnavailable, InvalidRequest, RequestFailed, TooManyRequests
 from kvasir.client.request_observer import Trace
 from kvasir.frontend.generation.beam_search import Beam, BeamSearch, candidates_of
@@ -44,7 +44,7 @@ class BeamGeneration:
         self.id, self._unique_id = ids
         for prompted in prompts:
             _check_width(width, len(self._end_ids(prompted)))
-            if prompted.constraint is not None:
+            if prompted.core.constraint is not None:
                 raise InvalidRequest("use_beam_search does not take structured output", "use_beam_search")
         self.prompts = [prompted for prompted in prompts for _ in range(width)]
         """By index of the choice."""
@@ -174,7 +174,7 @@ class _Steps:
 
     async def _ask(self, prompted: Prompted, trace: Trace) -> Logprobs:
         self._count += 1
-        prompted = replace(prompted, params=self._params, stops=None)
+        prompted = replace(prompted.with_core(params=self._params), stops=None)
         result: Logprobs | None = None
         async with aclosing(self._llm.generate(f"{self._id}-{self._count}", prompted, trace)) as deltas:
             async for delta in deltas:

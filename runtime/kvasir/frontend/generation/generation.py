@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from kvasir.client.async_llm import AsyncLLM, Delta
-from kvasir.client.input.input_processor import Prompted
+from kvasir.client.input.prompted import Prompted
 from kvasir.client.request_observer import PromptChoices, Trace
 from kvasir.client.text.logprob_lists import joined, mean
 from kvasir.link.protocol import FinishReason, Logprobs

@@ -8,7 +8,7 @@ import asyncio
 from collections.abc import Callable, Sequence
 from typing import Any, Final, Protocol, TypeVar
 
-from kvasir.client.input.input_processor import Prompted
+from kvasir.client.input.prompted import Prompted
 from kvasir.client.request_errors import InvalidRequest
 from kvasir.client.text.detokenizer import Detokenizer, TextStream
 from kvasir.link.protocol import Logprobs

@@ -216,4 +216,4 @@ def test_a_priority_is_refused_where_no_engine_looks_at_it(tokenizer: Tokenizer)
         processor.prepare([5], priority=-1)
     assert caught.value.param == "priority"
     processor = InputProcessor(trained.model_info(), tokenizer, ChatTemplates(None), lambda: LIMIT, 2, lambda: True)
-    assert processor.prepare([5], priority=-1).priority == -1
+    assert processor.prepare([5], priority=-1).core.priority == -1

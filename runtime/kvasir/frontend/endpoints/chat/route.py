@@ -7,7 +7,7 @@ from contextlib import aclosing
 import orjson
 from fastapi import Request, Response
 
-from kvasir.client.input.input_processor import Prompted
+from kvasir.client.input.prompted import Prompted
 from kvasir.client.request_errors import InvalidRequest
 from kvasir.frontend.endpoints.answers import STREAM, ChatAnswer, errors
 from kvasir.frontend.endpoints.chat.answer import AnswerWriter

@@ -3,7 +3,7 @@
 from typing import Any
 
 from kvasir.client.async_llm import Delta
-from kvasir.client.input.input_processor import Prompted
+from kvasir.client.input.prompted import Prompted
 from kvasir.client.text.detokenizer import Detokenizer, TextStream
 from kvasir.frontend.endpoints.completions.request import CompletionRequest
 from kvasir.frontend.generation.generation import Choice

@@ -10,7 +10,7 @@ from functools import partial
 import orjson
 from fastapi import Request, Response
 
-from kvasir.client.input.input_processor import Prompted
+from kvasir.client.input.prompted import Prompted
 from kvasir.frontend.endpoints.answers import STREAM, CompletionAnswer, errors
 from kvasir.frontend.endpoints.completions.answer import CompletionWriter
 from kvasir.frontend.endpoints.completions.request import DEFAULT_MAX_TOKENS, CompletionRequest

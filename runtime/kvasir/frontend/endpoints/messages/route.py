@@ -8,7 +8,7 @@ from typing import Any
 import orjson
 from fastapi import Request, Response
 
-from kvasir.client.input.input_processor import Prompted
+from kvasir.client.input.prompted import Prompted
 from kvasir.client.request_errors import InvalidRequest
 from kvasir.frontend.endpoints.answers import STREAM
 from kvasir.frontend.endpoints.messages.answer import MessageObject

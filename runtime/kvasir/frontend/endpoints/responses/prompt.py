@@ -3,7 +3,7 @@
 from typing import Any, Final
 
 from kvasir.client.async_llm import AsyncLLM
-from kvasir.client.input.input_processor import Prompted
+from kvasir.client.input.prompted import Prompted
 from kvasir.client.request_errors import InvalidRequest
 from kvasir.frontend.endpoints.output_plan import OutputPlan, plan_output
 from kvasir.frontend.endpoints.responses.request import ResponsesRequest
