@@ -8,6 +8,8 @@ import asyncio
 import logging
 from collections.abc import AsyncGenerator, Mapping, Sequence
 
+import msgspec
+
 from kvasir.client.calls import CALL_TIMEOUT, CallOutcome, Calls
 from kvasir.client.collector import Delta
 from kvasir.client.dispatch.dispatcher import Dispatcher
@@ -214,7 +216,9 @@ class AsyncLLM:
         finally:
             self._leave(request)
 
-    async def call(self, method: str, seconds: float = CALL_TIMEOUT) -> list[CallOutcome]:
+    async def call(
+        self, method: str, seconds: float = CALL_TIMEOUT, arguments: msgspec.Struct | None = None
+    ) -> list[CallOutcome]:
         """Send a protocol.Call to every ready engine and return the outcome of each.
 
         Raises EngineUnavailable if no engine is ready. The outcome of an engine that is lost or does not answer in
@@ -223,7 +227,8 @@ class AsyncLLM:
         engines = [engine for engine in self._link.engines.values() if engine.usable]
         if not engines:
             raise self._dispatcher.unavailable()
-        return await self._calls.call(engines, method, seconds)
+        packed = b"" if arguments is None else msgspec.msgpack.encode(arguments)
+        return await self._calls.call(engines, method, seconds, packed)
 
     # ------------------------------------------------------------------------------------------ requests
 

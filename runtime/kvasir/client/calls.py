@@ -26,6 +26,8 @@ class CallOutcome:
     """Why the call failed; empty on success."""
     values: list[str] = field(default_factory=list)
     """The results of the workers."""
+    value: bytes = b""
+    """The result of the engine, in msgpack: see Result."""
 
 
 class Calls:
@@ -37,7 +39,9 @@ class Calls:
         self._waiting: dict[tuple[str, int], asyncio.Future[Result]] = {}
         """By incarnation and id."""
 
-    async def call(self, engines: Iterable[RemoteEngine], method: str, seconds: float) -> list[CallOutcome]:
+    async def call(
+        self, engines: Iterable[RemoteEngine], method: str, seconds: float, arguments: bytes = b""
+    ) -> list[CallOutcome]:
         """Call all of these engines at once. Return their outcomes, in order, after at most `seconds`."""
         loop = asyncio.get_running_loop()
         called: list[tuple[RemoteEngine, int, asyncio.Future[Result]]] = []
@@ -46,7 +50,11 @@ class Calls:
                 id, answer = next(self._ids), loop.create_future()
                 self._waiting[engine.incarnation, id] = answer
                 called.append((engine, id, answer))
-                self._send(engine.incarnation, Call(id, method))
+                message = Call(id, method, arguments)
+                if engine.agreement.understands(message):
+                    self._send(engine.incarnation, message)
+                else:
+                    answer.set_result(Result(id, f"its version is too old for {method} with arguments: update it"))
             if called:
                 await asyncio.wait([answer for *_, answer in called], timeout=seconds)
         finally:
@@ -55,7 +63,8 @@ class Calls:
         late = f"it did not answer within {seconds:g} s; it may still execute the call"
         results = [(each, answer.result() if answer.done() else Result(id, late)) for each, id, answer in called]
         return [
-            CallOutcome(engine.incarnation, engine.rank, result.error, result.values) for engine, result in results
+            CallOutcome(engine.incarnation, engine.rank, result.error, result.values, result.value)
+            for engine, result in results
         ]
 
     def answered(self, incarnation: str, result: Result) -> None:

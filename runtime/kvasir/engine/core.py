@@ -3,13 +3,12 @@
 import logging
 from collections import deque
 from collections.abc import Callable, Iterable
-from typing import Final
 
+from kvasir.engine.engine_calls import EngineCalls
 from kvasir.engine.grammar.grammar_gate import GrammarGate
 from kvasir.engine.health.black_box import BlackBox
 from kvasir.engine.health.step_trace import StepPhase, StepTrace
 from kvasir.engine.ingest import Ingest, RefusedRequest
-from kvasir.engine.kv.kv_manager import CacheInUse
 from kvasir.engine.late_masks import LateMasks
 from kvasir.engine.scheduling.endings import error_output
 from kvasir.engine.scheduling.engine_request import EngineRequest
@@ -26,12 +25,8 @@ from kvasir.link.protocol import (
     Result,
 )
 from kvasir.worker.step import StepInput, StepOutput
-from kvasir.worker.worker_calls import WorkerCall
 
 log = logging.getLogger(__name__)
-
-_PROFILES: Final = ("start_profile", "stop_profile")
-"""Calls that the workers answer."""
 
 
 class EngineCore:
@@ -52,6 +47,7 @@ class EngineCore:
         self.scheduler = scheduler
         self.ingest = ingest
         """Prepares requests for `queue`; in the engine process it does so in the link's thread."""
+        self.calls = EngineCalls(scheduler, executor)
         self.num_steps = 0
         """Steps that were computed."""
         self.trace = StepTrace()
@@ -141,18 +137,7 @@ class EngineCore:
 
     def call(self, call: Call) -> Result:
         """Run an operation that is not a request."""
-        if call.method in _PROFILES:
-            results = self._executor.call(WorkerCall(call.method))
-            error = next((each.error for each in results if each.error), "")
-            return Result(call.id, error, [str(each.value or "") for each in results])
-        if call.method != "reset_prefix_cache":
-            return Result(call.id, f"this engine has no call {call.method!r}")
-        try:
-            self.scheduler.blocks.reset_prefix_cache()
-        except CacheInUse as error:
-            return Result(call.id, str(error))
-        log.info("the prefix cache is empty: a frontend asked for it")
-        return Result(call.id)
+        return self.calls.answer(call)
 
     # ---------------------------------------------------------------------------------------------------- steps
 

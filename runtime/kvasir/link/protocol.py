@@ -227,6 +227,7 @@ class Result(_Message, frozen=True):
     id: int
     error: str = ""  # why it failed; "" if it did not
     values: list[str] = []  # one per worker
+    value: bytes = b""  # the struct of the method, in msgpack; empty: none
 
 
 # ------------------------------------------------------------------------------------------ frontend → engine
@@ -318,7 +319,8 @@ class Call(_Message, frozen=True):
     """Runs an operation that is not a request; the Result has the same id."""
 
     id: int
-    method: str  # reset_prefix_cache, start_profile or stop_profile
+    method: str  # a name of kvasir.engine.engine_calls
+    arguments: bytes = b""  # the struct of the method, in msgpack; empty: none
 
 
 class StartWave(_Message, frozen=True):
@@ -360,5 +362,6 @@ class Since:
 
 
 SINCE: Final = Since(
-    messages={StartWave: 2, CacheEvents: 2}, fields={(AddRequest, "constraint"): 2, (AddRequest, "kind"): 2}
+    messages={StartWave: 2, CacheEvents: 2},
+    fields={(AddRequest, "constraint"): 2, (AddRequest, "kind"): 2, (Call, "arguments"): 2},
 )

@@ -74,6 +74,24 @@ async def test_an_engine_that_is_lost_has_an_outcome_at_once() -> None:
     assert await task == [(0, "it was lost: its connection broke"), (1, "it was lost: it was silent for 10 s")]
 
 
+@pytest.mark.parametrize(("arguments", "is_sent"), [(b"", True), (b"\x90", False)])
+async def test_call_sends_no_arguments_to_an_older_engine(arguments: bytes, is_sent: bool) -> None:
+    peers, older = Peers(), engine(0)
+    older.agreement.begin(1)
+    [outcome] = await peers.calls.call([older], METHOD, 0.0, arguments)
+    assert bool(peers.sent) is is_sent
+    assert ("too old for reset_prefix_cache" in outcome.error) is not is_sent
+
+
+async def test_call_returns_the_value_of_each_engine() -> None:
+    peers = Peers()
+    calling = asyncio.create_task(peers.calls.call([engine(0)], METHOD, LONG))
+    await asyncio.sleep(0)
+    peers.calls.answered("engine-0", Result(peers.sent[0][1].id, value=b"\x91\x01"))
+    [outcome] = await calling
+    assert (outcome.error, outcome.value) == ("", b"\x91\x01")
+
+
 async def test_an_engine_that_does_not_answer_is_told_so_after_the_time() -> None:
     peers = Peers()
     task = await peers.start(0, 1, seconds=0.01)

@@ -107,6 +107,7 @@ FROM_ENGINE: list[FromEngine] = [
     Goodbye(),
     Outputs([RequestOutput("r", 0, 0, [4], logprobs=LOGPROBS, prompt_logprobs=LOGPROBS)], STATS),
     Result(3, "why"),
+    Result(3, values=["path"], value=b"\x91\x01"),
     CacheEvents(4, bytes(32), bytes(16), reset=True),
 ]
 FROM_FRONTEND: list[FromFrontend] = [
@@ -118,6 +119,7 @@ FROM_FRONTEND: list[FromFrontend] = [
     Heartbeat(),
     Goodbye(),
     Call(3, "reset_prefix_cache"),
+    Call(3, "load_adapter", b"\x91\x01"),
     StartWave(),
 ]
 
@@ -265,3 +267,8 @@ def test_add_request_carries_every_field_of_the_core() -> None:
 def test_a_request_of_another_kind_goes_to_no_older_engine() -> None:
     assert CODEC.version_needed(ADD) == 1
     assert CODEC.version_needed(msgspec.structs.replace(ADD, kind=RequestKind.POOL)) == 2
+
+
+def test_a_call_with_arguments_goes_to_no_older_engine() -> None:
+    assert CODEC.version_needed(Call(1, "reset_prefix_cache")) == 1
+    assert CODEC.version_needed(Call(1, "load_adapter", b"\x90")) == 2
