@@ -5,12 +5,12 @@ work the loop sleeps in the inbox and uses no CPU.
 """
 
 import logging
-import time
 from collections.abc import Iterator
 from typing import Final, Protocol
 
 from kvasir.engine.cache_reports import CacheReports
 from kvasir.engine.core import EngineCore
+from kvasir.engine.drain import DRAIN_SETTLE_SECONDS, Drain
 from kvasir.engine.handover.events import FetchEnded, PinReleased, PinWanted
 from kvasir.engine.handover.hand_over import HandOver
 from kvasir.engine.health.engine_status import EngineStatus
@@ -24,15 +24,6 @@ from kvasir.process.words import count
 from kvasir_contract.phases import Phase
 
 log = logging.getLogger(__name__)
-
-DRAIN_SETTLE_SECONDS: Final = 5.0
-"""How long a draining engine waits for frontends that do not answer: they may have sent requests before they read
-that it drains. Those of a release without Heartbeat.saw_draining never answer."""
-
-
-LINGER_SECONDS: Final = 2.0
-"""How long a draining engine without requests stays after it has lost one, or has sent KV blocks: the engine that
-continues the request fetches them."""
 
 MESSAGE_SCORES: Final = 1_000_000
 """Log probabilities of prompts (14 bytes each) after which a message ends. Its last request may exceed this."""
@@ -93,12 +84,7 @@ class EngineLoop:
         self._hand_over = hand_over or HandOver()
         pool = core.scheduler.blocks.pool
         self._cache_reports = CacheReports(pool.cache, pool.num_blocks, link.send)
-        self._drain_timeout = drain_timeout
-        self._settle_limit = min(drain_settle, drain_timeout)
-        self._drain_asked = False
-        self._drain_began: float | None = None
-        self._drain_settled = False
-        self._linger_end = 0.0
+        self._drain = Drain(drain_timeout, drain_settle, self._is_busy, lambda: not self._hand_over.is_idle)
 
     def run(self) -> None:
         """Returns when the engine is drained. Whatever a step raises, the end of a worker, or of another engine of
@@ -130,7 +116,7 @@ class EngineLoop:
 
     def drain(self) -> None:
         """Finish the live requests and return from `run`. Safe to call from a signal handler."""
-        self._drain_asked = True
+        self._drain.asked = True
         self._inbox.wake()
 
     def wake(self) -> None:
@@ -146,39 +132,12 @@ class EngineLoop:
             while self._inbox.empty and self._cache_reports.has_snapshot:
                 self._cache_reports.send_part()
             self._cache_reports.before_waiting()
-            while not self._drain_asked and self._inbox.empty and self._core.work_ahead():
+            while not self._drain.asked and self._inbox.empty and self._core.work_ahead():
                 pass  # in small pieces: a message waits for one of them at most
-            self._wait_for_message()
+            self._inbox.wait(self._drain.seconds_left)
         self._take(MOST_REQUESTS)
-        if (self._drain_asked or self._waves.agreed.drains) and self._drain_began is None:
+        if (self._drain.asked or self._waves.agreed.drains) and not self._drain.has_begun:
             self._begin_drain()
-
-    def _wait_for_message(self) -> None:
-        """A draining engine waits for its requests, if each of them waits for an event, or for its frontends."""
-        timeout = None
-        if self._drain_began is not None:
-            limit = self._drain_timeout if self._core.has_requests else self._settle_limit
-            timeout = max(0.0, self._drain_began + limit - time.monotonic())
-            if not self._core.has_requests:
-                lingering = self._lingering()
-                if self._drain_settled and not lingering:
-                    return
-                timeout = min(timeout, lingering or timeout)
-        self._inbox.wait(timeout)
-
-    def _lingering(self) -> float:
-        """Return for how many seconds at most a draining engine without requests stays for other engines."""
-        if self._drain_began is None or self._overdue():
-            return 0.0
-        rest = self._drain_began + self._drain_timeout - time.monotonic()
-        if not self._hand_over.is_idle:
-            return max(0.0, rest)
-        return max(0.0, min(rest, self._linger_end - time.monotonic()))
-
-    def _linger(self) -> None:
-        """Stay a while from now on, if this engine drains and other engines can fetch its KV blocks."""
-        if self._drain_began is not None and self._hand_over.serves:
-            self._linger_end = time.monotonic() + LINGER_SECONDS
 
     def _take(self, most: int | None) -> None:
         taken = self._inbox.take(most)
@@ -201,7 +160,7 @@ class EngineLoop:
                 if aborted := self._core.abort_frontend(frontend):
                     log.info("frontend %s is gone: %s aborted", frontend, count(aborted, "request"))
             case DrainSettled():
-                self._drain_settled = True
+                self._drain.settled = True
             case RefusedRequest():
                 self._core.refuse(event)
             case Wake(request_id):
@@ -238,45 +197,41 @@ class EngineLoop:
     # ----------------------------------------------------------------------------------------------------- drain
 
     def _begin_drain(self) -> None:
-        self._drain_began = time.monotonic()
+        self._drain.begin()
         self._waves.drain()
         self._status.enter(Phase.DRAINING)
-        self._link.drain(self._drain_timeout)
+        self._link.drain(self._drain.timeout)
         stats = self._core.stats()
         log.info(
             "draining: %d running and %d waiting requests have %.0f s to finish",
             stats.running,
             stats.waiting,
-            self._drain_timeout,
+            self._drain.timeout,
         )
+
+    def _is_busy(self) -> bool:
+        return self._core.has_work or self._core.has_requests or not self._inbox.empty
+
+    def _linger(self) -> None:
+        if self._hand_over.serves:
+            self._drain.linger()
+
+    def _flags(self) -> Flags:
+        self._drain.group_overdue = self._waves.agreed.overdue
+        return self._drain.flags(self._core.has_work)
 
     def _drained(self) -> bool:
         """Return whether the loop may end. After the drain timeout, end all requests, so that it may."""
-        if self._drain_began is None:
+        if not self._drain.has_begun:
             return False
-        if self._overdue():
+        if self._flags().overdue:
             self._end_requests()
         return self._waves.may_end(self._flags())
-
-    def _overdue(self) -> bool:
-        """Return whether the drain timeout is over, here or in another engine of the group."""
-        if self._drain_began is None:
-            return False
-        return self._waves.agreed.overdue or time.monotonic() - self._drain_began >= self._drain_timeout
 
     def _end_requests(self) -> None:
         self._take(None)
         if self._core.has_work or self._core.has_requests:
-            reason = f"the engine shut down and the request did not finish within {self._drain_timeout:.0f} s"
+            reason = f"the engine shut down and the request did not finish within {self._drain.timeout:.0f} s"
             if failed := self._core.fail_all(reason):  # 0: a row is left to free, or a last step to wait for
                 log.warning("drain timeout: %s ended with an error", count(failed, "request"))
             self._send(self._core.step())
-
-    def _flags(self) -> Flags:
-        work, began = self._core.has_work, self._drain_began
-        if began is None:
-            return Flags(work)
-        overdue = self._overdue()
-        settled = self._drain_settled or overdue or time.monotonic() - began >= self._settle_limit
-        idle = not (work or self._core.has_requests or self._lingering()) and self._inbox.empty
-        return Flags(work, drains=True, stays=not (idle and settled), overdue=overdue)

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from kvasir.engine.loop import DRAIN_SETTLE_SECONDS
+from kvasir.engine.drain import DRAIN_SETTLE_SECONDS
 from kvasir.engine.scheduling.token_budget import REQUEST_TOKENS
 from kvasir.link.frontend_end.remote_engine import EngineState, RemoteEngine
 from kvasir.link.protocol import Call, FailedStep, FinishReason, Progress, Ready, RefusalKind

@@ -6,7 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from kvasir.engine import loop
+from kvasir.engine import drain
 from kvasir.engine.handover.events import PinReleased, PinWanted
 from kvasir.link.protocol import Abort
 from runtime.engine.core_harness import add_request
@@ -35,7 +35,7 @@ def pool() -> Iterator[ThreadPoolExecutor]:
 def test_a_draining_engine_waits_for_the_reader_of_its_blocks(
     pool: ThreadPoolExecutor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(loop, "LINGER_SECONDS", WAIT)
+    monkeypatch.setattr(drain, "LINGER_SECONDS", WAIT)
     exchange = Pins()
     engine = Engine(pool, drain_timeout=2 * WAIT, drain_settle=0.01, exchange=exchange)
     engine.tell(add_request("r", PROMPT, 900, ignore_eos=True))
@@ -46,13 +46,13 @@ def test_a_draining_engine_waits_for_the_reader_of_its_blocks(
     engine.inbox.put_hand_over(PinWanted(1, [b"unknown"]))
     assert exchange.pins.get(timeout=WAIT) == (1, [])
     assert not engine.ended.done()
-    monkeypatch.setattr(loop, "LINGER_SECONDS", 0.0)
+    monkeypatch.setattr(drain, "LINGER_SECONDS", 0.0)
     engine.inbox.put_hand_over(PinReleased(1))
     engine.ended.result(WAIT)
 
 
 def test_the_drain_timeout_ends_the_wait(pool: ThreadPoolExecutor, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(loop, "LINGER_SECONDS", WAIT)
+    monkeypatch.setattr(drain, "LINGER_SECONDS", WAIT)
     exchange = Pins()
     engine = Engine(pool, drain_timeout=0.3, drain_settle=0.01, exchange=exchange)
     engine.inbox.put_hand_over(PinWanted(1, []))

@@ -1,0 +1,108 @@
+"""Drain: when a draining engine may end, and for how long its loop may sleep until then.
+
+SERVING    it was not asked to drain                                 until an event
+FINISHING  a request is live or waits in the inbox                   until the drain timeout
+SETTLING   a frontend may have sent a request before it knew         until the settle limit
+LINGERING  another engine fetches KV blocks, or may begin to         until the linger limit or the drain timeout
+OVERDUE    the drain timeout is over, and requests must be failed    no sleep
+OVER       nothing is left: the engine may end                       no sleep
+"""
+
+import time
+from collections.abc import Callable
+from enum import Enum, auto
+from typing import Final
+
+from kvasir.engine.waves import Flags
+
+DRAIN_SETTLE_SECONDS: Final = 5.0
+"""Frontends of a release without Heartbeat.saw_draining never answer; the drain goes on after this time."""
+LINGER_SECONDS: Final = 2.0
+"""From the last abort or transfer on: the engine that continues a request fetches its KV blocks from this one."""
+
+
+class DrainState(Enum):
+    """The rows of the table above."""
+
+    SERVING = auto()
+    FINISHING = auto()
+    SETTLING = auto()
+    LINGERING = auto()
+    OVERDUE = auto()
+    OVER = auto()
+
+
+class Drain:
+    """The drain of one engine. Belongs to the loop's thread, except `asked`."""
+
+    def __init__(
+        self,
+        timeout: float,
+        settle: float,
+        is_busy: Callable[[], bool],
+        is_handing_over: Callable[[], bool],
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """`is_busy`: a request is live or waits in the inbox. `is_handing_over`: another engine fetches blocks."""
+        self.timeout = timeout
+        self.asked = False
+        """A signal handler sets it; the loop calls `begin`."""
+        self.settled = False
+        """All frontends have read of the drain, and no earlier request is on its way."""
+        self.group_overdue = False
+        """The timeout is over in another engine of the group."""
+        self._settle = min(settle, timeout)
+        self._is_busy = is_busy
+        self._is_handing_over = is_handing_over
+        self._clock = clock
+        self._began: float | None = None
+        self._linger_end = 0.0
+
+    def begin(self) -> None:
+        self._began = self._clock()
+
+    @property
+    def has_begun(self) -> bool:
+        return self._began is not None
+
+    def linger(self) -> None:
+        """Start the linger limit again, if the drain has begun."""
+        if self._began is not None:
+            self._linger_end = self._clock() + LINGER_SECONDS
+
+    @property
+    def state(self) -> DrainState:
+        return self._state_and_end()[0]
+
+    @property
+    def seconds_left(self) -> float | None:
+        """For how long the state lasts without an event. None: without a limit."""
+        end = self._state_and_end()[1]
+        return None if end is None else max(0.0, end - self._clock())
+
+    def flags(self, work: bool) -> Flags:
+        """Return the state of this engine for its group. `work`: the next step does something."""
+        if self._began is None:
+            return Flags(work)
+        stays = self.state is not DrainState.OVER
+        return Flags(work, drains=True, stays=stays, overdue=self._is_overdue(self._began))
+
+    def _state_and_end(self) -> tuple[DrainState, float | None]:
+        """Return the state, and when it ends without an event."""
+        if (began := self._began) is None:
+            return DrainState.SERVING, None
+        end, now = began + self.timeout, self._clock()
+        if self._is_overdue(began):
+            return DrainState.OVERDUE if self._is_busy() else DrainState.OVER, now
+        if self._is_busy():
+            return DrainState.FINISHING, end
+        if not self.settled and now < began + self._settle:
+            return DrainState.SETTLING, began + self._settle
+        if self._is_handing_over():
+            return DrainState.LINGERING, end
+        if now < self._linger_end:
+            return DrainState.LINGERING, min(end, self._linger_end)
+        return DrainState.OVER, now
+
+    def _is_overdue(self, began: float) -> bool:
+        return self.group_overdue or self._clock() - began >= self.timeout
