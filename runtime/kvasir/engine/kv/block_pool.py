@@ -1,10 +1,7 @@
-"""The pool of KV blocks of the paged cache: it allocates, shares and frees block ids. KVManager owns it.
+"""BlockPool: allocates, shares and frees the ids of KV blocks (1 to num_blocks).
 
-Block 0 is the *null block*: it exists in the KV tensors, is never allocated, and fills the places of a block table
-that have no block. Usable ids are 1..num_blocks.
-
-A free block may still hold a cached prefix. The prefix cache can find it until the pool evicts it, which is when
-`allocate` returns it as an empty block.
+A free block may still hold a cached prefix: the prefix cache finds it until `allocate` returns it as an empty
+block.
 """
 
 from collections.abc import Iterable, Sequence
@@ -18,12 +15,11 @@ _IN_USE: Final = -1
 class FreeQueue:
     """Free blocks in LRU order: a doubly linked list in two arrays indexed by block id.
 
-    The null block, which is never free, closes the ring: the block after it is reused first, the one before it
-    last. A deque would not do: a prefix cache hit removes blocks from the middle, which has to be O(1) without an
-    allocation.
+    Not a deque, because a prefix cache hit removes blocks from the middle in O(1) without an allocation.
     """
 
     def __init__(self, num_blocks: int) -> None:
+        # The null block is never free and closes the ring: the block after it is reused first.
         self._next: list[int] = [*range(1, num_blocks + 1), NULL_BLOCK]
         self._previous: list[int] = [num_blocks, *range(num_blocks)]
         self._length = num_blocks
@@ -35,15 +31,13 @@ class FreeQueue:
         return block_id != NULL_BLOCK and self._next[block_id] != _IN_USE
 
     def append(self, block_id: int) -> None:
-        """Add the block as the last one to be reused."""
         self._insert(self._previous[NULL_BLOCK], block_id, NULL_BLOCK)
 
     def prepend(self, block_id: int) -> None:
-        """Add the block as the first one to be reused."""
+        """Add a block that is reused before all others."""
         self._insert(NULL_BLOCK, block_id, self._next[NULL_BLOCK])
 
     def remove(self, block_id: int) -> None:
-        """Remove this block from any position."""
         before, after = self._previous[block_id], self._next[block_id]
         self._next[before] = after
         self._previous[after] = before
@@ -51,7 +45,6 @@ class FreeQueue:
         self._length -= 1
 
     def pop(self) -> int:
-        """Remove and return the block that is to be reused first."""
         block_id = self._next[NULL_BLOCK]
         self.remove(block_id)
         return block_id
@@ -64,22 +57,19 @@ class FreeQueue:
 
 
 class BlockPool:
-    """Allocates KV blocks and counts their users. Call `can_allocate` first: `allocate` does not wait.
+    """Counts the users of each block: one after `allocate`, one more per `share`, one less per `free`.
 
-    A block has one user after `allocate`, one more after each `share`, and one less after each `free`. A block
-    without users is free.
+    Call `can_allocate` first: `allocate` does not wait.
     """
 
     def __init__(self, num_blocks: int, cache: PrefixCache | None = None) -> None:
-        """`cache` drops each block whose content is lost."""
         if num_blocks < 1:
             raise ValueError(f"a pool needs at least one block besides the null block, not {num_blocks}")
         self.num_blocks = num_blocks
         self.cache = cache
         self._free = FreeQueue(num_blocks)
         self._users = [0] * (num_blocks + 1)
-        self.generation = 0
-        """Goes up when the users of blocks change."""
+        self.generation = 0  # increases when the users of blocks change
 
     @property
     def num_free(self) -> int:
@@ -91,18 +81,17 @@ class BlockPool:
 
     @property
     def usage(self) -> float:
-        """Share of the blocks in use, 0 to 1. A free block that holds a cached prefix is not in use."""
+        """Share of the blocks in use, 0 to 1; a free block with a cached prefix is not in use."""
         return self.num_used / self.num_blocks
 
     def users(self, block_id: int) -> int:
-        """Return how many requests have this block in their table."""
         return self._users[block_id]
 
     def can_allocate(self, count: int) -> bool:
         return count <= len(self._free)
 
     def allocate(self, count: int) -> list[int]:
-        """Return empty blocks. The cached prefixes in them are evicted."""
+        """Return empty blocks, and evict the cached prefixes in them."""
         if not self.can_allocate(count):
             raise RuntimeError(f"cannot allocate {count} KV blocks: {len(self._free)} are free")
         self.generation += 1
@@ -114,7 +103,7 @@ class BlockPool:
         return blocks
 
     def share(self, block_ids: Iterable[int]) -> None:
-        """Add a user to each of these blocks, which keep their content. They may be free or in use."""
+        """Add a user to each of these blocks, free or in use; they keep their content."""
         self.generation += 1
         for block_id in block_ids:
             if self._users[block_id] == 0:
@@ -122,13 +111,10 @@ class BlockPool:
             self._users[block_id] += 1
 
     def free(self, block_ids: Sequence[int]) -> None:
-        """Remove a user from each of a request's blocks, given in the order of its block table.
-
-        Blocks without users become free in reverse order, so that the end of a chain is reused before its
-        beginning: a cached prefix stays useful for longer than its continuation. Blocks without a cached prefix
-        are reused first.
-        """
+        """Remove a user from each block of a block table, given in the table's order."""
         self.generation += 1
+        # Reversed, so that the end of a chain is reused before its beginning: a prefix without its continuation is
+        # still useful, but not the other way round.
         for block_id in reversed(block_ids):
             if not 1 <= block_id <= self.num_blocks:
                 raise RuntimeError(f"cannot free KV block {block_id}: it is not one of 1..{self.num_blocks}")
@@ -143,6 +129,6 @@ class BlockPool:
                 self._free.prepend(block_id)
 
     def check_all_free(self, besides: int = 0) -> None:
-        """Raise AssertionError unless exactly so many blocks are in use."""
+        """Raise AssertionError unless exactly `besides` blocks are in use."""
         used = self.num_used - besides
         assert used == 0, f"{used} of {self.num_blocks} KV blocks belong to no request and to no hand-over"

@@ -1,13 +1,13 @@
-"""The changes of the prefix cache since the last report to the frontends: the net ones, so that a report is short.
+"""CacheLog: the net changes of the prefix cache since the last report to the frontends.
 
-PrefixCache writes the log, and CacheReports takes it. A hash that came and went between two reports is not in it.
+A hash that came and went between two reports is not in it.
 """
 
 from typing import NamedTuple
 
 
 class CacheChanges(NamedTuple):
-    """What happened since the last report. No hash is in both lists."""
+    """The changes since the last report; no hash is in both lists."""
 
     was_cleared: bool
     """All hashes of earlier reports are gone."""
@@ -16,15 +16,12 @@ class CacheChanges(NamedTuple):
 
 
 class CacheLog:
-    """The hashes that were stored or evicted."""
-
     def __init__(self) -> None:
         self._was_cleared = False
+        # None: evicted and stored again, perhaps in a block that a snapshot has passed
         self._is_stored: dict[bytes, bool | None] = {}
-        """None: it was evicted and stored again, maybe in a block that a snapshot has passed."""
 
     def __len__(self) -> int:
-        """Return how many hashes the next report has."""
         return len(self._is_stored)
 
     @property
@@ -32,12 +29,10 @@ class CacheLog:
         return not (self._is_stored or self._was_cleared)
 
     def stored(self, block_hash: bytes) -> None:
-        """Note a hash that was not in the cache."""
         was_evicted = self._is_stored.pop(block_hash, None) is False
         self._is_stored[block_hash] = None if was_evicted else True
 
     def evicted(self, block_hash: bytes) -> None:
-        """Note that a hash has left the cache."""
         if not self._is_stored.pop(block_hash, None):
             self._is_stored[block_hash] = False
 
@@ -46,7 +41,7 @@ class CacheLog:
         self._was_cleared = True
 
     def take(self) -> CacheChanges:
-        """Return the changes, and begin again."""
+        """Return the changes and forget them."""
         stored = [block_hash for block_hash, is_stored in self._is_stored.items() if is_stored is not False]
         evicted = [block_hash for block_hash, is_stored in self._is_stored.items() if is_stored is False]
         changes = CacheChanges(self._was_cleared, stored, evicted)

@@ -1,6 +1,6 @@
-"""How many blocks a KV group needs, and which of them later tokens still read: one rule for each kind of KVSpec.
+"""The blocks that a KV group needs and still reads: one stateless rule for each kind of KVSpec.
 
-Rules have no state. KVManager asks them, and applies the answers to requests. Places count the blocks of a table.
+Places count the blocks of a table.
 """
 
 from collections.abc import Sequence
@@ -12,14 +12,11 @@ from kvasir.layers.kv import KVSpec, SlidingWindow
 
 class GroupRule(Protocol):
     def first_read(self, position: int) -> int:
-        """Return the first place that the tokens from this position on read. Blocks before it may be freed."""
+        """Return the first place that tokens from this position on read; blocks before it may be freed."""
         ...
 
     def end(self, first: int, wanted: int) -> int:
-        """Return the end of a table whose blocks begin at the place `first`, for a request of `wanted` blocks.
-
-        A chunk that begins where `first` is the first place read fits into the table.
-        """
+        """Return the end of a table that begins at the place `first`, for a request of `wanted` blocks."""
         ...
 
     def most(self, num_blocks: int) -> int:
@@ -27,7 +24,7 @@ class GroupRule(Protocol):
         ...
 
     def growth(self, num_blocks: int, more: int) -> int:
-        """Return how many free blocks a request of `num_blocks` places takes while it decodes `more` places."""
+        """Return how many free blocks a request of `num_blocks` places takes to decode `more` places."""
         ...
 
     def find(self, cache: PrefixCache, group: int, hashes: Sequence[bytes], most: int) -> list[int]:
@@ -36,7 +33,7 @@ class GroupRule(Protocol):
 
 
 class FullAttentionRule:
-    """Every token reads all earlier ones: no block is freed before the request ends."""
+    """Every token reads all earlier ones."""
 
     def first_read(self, position: int) -> int:
         return 0
@@ -57,8 +54,7 @@ class FullAttentionRule:
 class SlidingWindowRule:
     """Each token reads the last `window` tokens, itself included.
 
-    A request has blocks for its window and for one chunk at most: as a chunked prefill goes on, the blocks before
-    the window are freed, and as many are taken for the next chunks.
+    A request has blocks for its window and one chunk: a chunked prefill frees the blocks before the window.
     """
 
     def __init__(self, window: int, block_size: int, longest_chunk: int) -> None:
@@ -85,12 +81,12 @@ class SlidingWindowRule:
 
 
 def rule_of(spec: KVSpec, longest_chunk: int) -> GroupRule:
-    """`longest_chunk`: most tokens of one request in a step."""
+    """Return the rule of a group. `longest_chunk`: most tokens of one request in a step."""
     if isinstance(spec, SlidingWindow):
         return SlidingWindowRule(spec.window, spec.block.block_size, longest_chunk)
     return FullAttentionRule()
 
 
 def _blocks_touched(tokens: int, block_size: int) -> int:
-    """Return how many blocks so many consecutive tokens lie in at most, wherever they begin."""
+    """Return the most blocks that `tokens` consecutive tokens touch: 17 tokens touch 3 blocks of 16 at worst."""
     return (tokens + block_size - 2) // block_size + 1

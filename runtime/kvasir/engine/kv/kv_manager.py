@@ -1,19 +1,7 @@
-"""The KV blocks of requests: found in the prefix cache, taken from the pool, freed. The scheduler owns the manager.
+"""KVManager: finds the KV blocks of a request in the prefix cache, allocates and frees them.
 
-All KV groups take their blocks from one pool. A request has a block table for each group. In full attention:
-
-    | found in the prefix cache, shared | full, in the cache from the step that fills them on | being filled |
-      └────────────────────── num_known_blocks ──────────────────────────────────────────────┘
-
-With a sliding window:
-
-    | null: before the window | found or full, as above | being filled | for the next chunks |
-      └─────── first ────────┘
-
-Only full blocks are shared, and a full block is not written again: sharing needs no copies. A block that no later
-token reads is freed when its table has to grow, and the null block takes its place. Steps that still read it run
-before the step in which another request overwrites it. The worker keeps the id of a freed block in its table, and
-must not read it.
+Only full blocks are shared, and a full block is not written again, so sharing copies nothing. All KV groups use one
+pool; a request has a block table for each group. docs/design/kv-cache.md draws both kinds of table.
 """
 
 import time
@@ -33,11 +21,11 @@ UNLIMITED = 2**40
 
 
 class CacheInUse(RuntimeError):
-    """The prefix cache cannot be emptied now; the message is for the caller to read."""
+    """The prefix cache cannot be emptied now; the message is for the caller."""
 
 
 class KVManager:
-    """Raises RuntimeError if blocks are taken that the pool does not have."""
+    """Raises RuntimeError if it needs more blocks than the pool has; the scheduler makes room first."""
 
     def __init__(self, config: KVCacheConfig, *, prefix_caching: bool, longest_chunk: int) -> None:
         """`longest_chunk`: most tokens of one request in a step."""
@@ -45,16 +33,14 @@ class KVManager:
         num_groups = len(config.groups)
         self.pool = BlockPool(config.num_blocks, PrefixCache(num_groups) if prefix_caching else None)
         self.held = HeldBlocks(self.pool)
+        # tokens that a request can reach alone in the pool
         self.longest_sequence = longest_sequence(config, longest_chunk)
-        """Tokens that a request can reach alone in the pool."""
-        self.num_queried_tokens = 0
-        """Tokens of requests that were looked up in the prefix cache when they were first admitted."""
-        self.num_hit_tokens = 0
-        """Those of them that were found."""
+        self.num_queried_tokens = 0  # tokens looked up in the prefix cache, at the first admission of each request
+        self.num_hit_tokens = 0  # the tokens among these that were found
         self._cache = self.pool.cache
         self._rules = tuple(rule_of(group.spec, longest_chunk) for group in config.groups)
+        # One group of full attention, the common case, grows without rules.
         self.is_plain = len(config.groups) == 1 and isinstance(config.groups[0].spec, FullAttention)
-        """Whether all tables are of full attention, in one group. This is common, and needs no rules to grow."""
 
     @property
     def cache_block_size(self) -> int | None:
@@ -64,26 +50,20 @@ class KVManager:
     # ---------------------------------------------------------------------------------------------- admission
 
     def cost_of(self, request: EngineRequest) -> int:
-        """Return how many free blocks an admission of the request takes: empty ones, and the cached ones that have
-        no users."""
+        """Return how many free blocks an admission takes: empty ones, and cached ones without users."""
         return self._look_up(request).cost
 
     def num_cached_tokens(self, request: EngineRequest) -> int:
-        """Return how many tokens count as computed when the request is admitted."""
+        """Return how many tokens count as computed after an admission."""
         return len(self._look_up(request).tables[0]) * self.block_size
 
     def growth(self, request: EngineRequest, more: int) -> int:
-        """Return how many free blocks the request takes while it fills `more` blocks of tokens after those that it
-        has."""
+        """Return how many free blocks the request takes while it fills `more` further blocks."""
         known = self._blocks_for(request.num_tokens)
         return sum([rule.growth(known, more) for rule in self._rules])
 
     def admit(self, request: EngineRequest) -> list[list[int]]:
-        """Give the request its blocks, and return a copy of its tables. Cached tokens count as computed.
-
-        A table of full attention gets blocks for all tokens that the request has; one of a sliding window gets as
-        many as the request will need at one time.
-        """
+        """Give the request its blocks and return a copy of its tables; cached tokens count as computed."""
         prefix = self._look_up(request).tables
         request.lookup = None
         request.num_known_blocks = len(prefix[0])
@@ -102,8 +82,7 @@ class KVManager:
     # ------------------------------------------------------------------------------------------------ running
 
     def missing(self, request: EngineRequest, num_tokens: int) -> list[int]:
-        """Return how many blocks the request lacks in each group to hold this many tokens, after it has freed the
-        blocks that it no longer reads."""
+        """Return how many blocks each group lacks to hold `num_tokens`; frees those no longer read."""
         tables = request.block_tables
         if self.is_plain:
             return [self._blocks_for(num_tokens) - len(tables[0].ids)]
@@ -112,6 +91,7 @@ class KVManager:
         for rule, table in zip(self._rules, tables, strict=True):
             first = rule.first_read(request.num_computed_tokens)
             if first > table.first:
+                # Steps in flight that read these blocks run before any step that overwrites them.
                 freed += table.cut(first)
             missing.append(max(0, rule.end(table.first, wanted) - len(table.ids)))
         if freed:
@@ -119,7 +99,7 @@ class KVManager:
         return missing
 
     def grow(self, request: EngineRequest, missing: list[int]) -> list[list[int]]:
-        """Give the request so many new blocks in each group, and return them."""
+        """Add new blocks to each group and return them."""
         tables = request.block_tables
         new = self.pool.allocate(sum(missing))
         if self.is_plain:
@@ -135,11 +115,8 @@ class KVManager:
         return new_of_groups
 
     def remember(self, request: EngineRequest) -> None:
-        """Put the blocks that are full with the steps scheduled so far into the prefix cache.
-
-        A token that is being sampled is not known, and neither is the hash of its block: the next call finds it. A
-        short window may have freed the block by then.
-        """
+        """Put the blocks that the scheduled steps fill into the prefix cache."""
+        # Without the pending token: its block has no hash yet. The next call finds it.
         full = min(request.num_computed_tokens, len(request.token_ids)) // self.block_size
         if self._cache is not None:
             self._hash(request)
@@ -149,15 +126,12 @@ class KVManager:
         request.num_known_blocks = full
 
     def release(self, request: EngineRequest) -> None:
-        """Free the blocks of a request without a row. Its full blocks can be found until they are reused.
-
-        The groups are freed place by place, so that the pool reuses the ends of all groups first: a prefix is
-        found only as far as all groups have it.
-        """
+        """Free the blocks of a request that has lost its row; the prefix cache can still find them."""
         tables = request.block_tables
         if len(tables) == 1:
             self.pool.free(tables[0].blocks)
         else:
+            # Place by place: the pool then reuses the ends of all groups first, and a prefix needs all groups.
             places = chain.from_iterable(zip_longest(*[table.ids for table in tables]))
             self.pool.free([block_id for block_id in places if block_id])  # neither None nor the null block
         request.block_tables = []
@@ -165,8 +139,7 @@ class KVManager:
         request.num_known_blocks = 0
 
     def distrust(self, request: EngineRequest) -> None:
-        """Drop the blocks that the request computed or found from the prefix cache: the fault may be in any of
-        them."""
+        """Remove all blocks of the request from the prefix cache: any of them may hold the fault."""
         if self._cache is not None:
             self._hash(request)
             self._cache.drop(request.block_hashes)
@@ -185,7 +158,7 @@ class KVManager:
         self._cache.clear()
 
     def check_idle(self) -> None:
-        """Raise AssertionError if a block is in use although no request is there."""
+        """Raise AssertionError if a block is in use although no request is live."""
         self.pool.check_all_free(besides=self.held.num_blocks)
         if self._cache is not None:
             self._cache.check()
@@ -193,7 +166,7 @@ class KVManager:
     # --------------------------------------------------------------------------------------------------- pieces
 
     def _look_up(self, request: EngineRequest) -> PrefixLookup:
-        """Return the cached prefix of a waiting request. It is needed in every step, so the result is kept."""
+        # Asked in every step for the request at the head of the queue, so the result is kept.
         generation = (self.pool.generation, 0 if self._cache is None else self._cache.generation)
         last = request.lookup
         if last is not None and last.generation == generation and last.num_tokens == request.num_tokens:
@@ -210,16 +183,13 @@ class KVManager:
         return request.lookup
 
     def _cached_prefix(self, request: EngineRequest) -> list[list[int]]:
-        """Return a table for each group: the longest prefix of the request that all groups have cached.
-
-        At least one token is left to compute: the next one is sampled from its logits. A group that finds less
-        shortens the prefix for all, and the others look again, because a window of a shorter prefix reads other
-        blocks.
-        """
+        """Return a table for each group: the longest prefix that all groups have cached."""
         if self._cache is None or not self._reads_cache(request):
             return [[] for _ in self._rules]
         self._hash(request)
+        # At least one token stays to be computed: the next one is sampled from its logits.
         length = (request.num_tokens - 1) // self.block_size
+        # A group that finds less shortens the prefix for all, and a shorter prefix has other windows.
         while True:
             tables = []
             for group, rule in enumerate(self._rules):
@@ -229,7 +199,7 @@ class KVManager:
                 return tables
 
     def _reads_cache(self, request: EngineRequest) -> bool:
-        """Log probabilities of the prompt need the model's word on each of its tokens."""
+        # Log probabilities of the prompt need the logits of each of its tokens.
         return self._cache is not None and request.params.prompt_logprobs is None
 
     def _count_hits(self, request: EngineRequest) -> None:
@@ -251,7 +221,7 @@ class KVManager:
 
 
 def longest_sequence(config: KVCacheConfig, longest_chunk: int) -> int:
-    """Return how many tokens a request can reach alone in the pool: the last token is emitted and needs no KV."""
+    """Return how many tokens a request can reach alone in the pool; the last one needs no KV."""
     rules = [rule_of(group.spec, longest_chunk) for group in config.groups]
 
     def fits(num_blocks: int) -> bool:

@@ -1,7 +1,6 @@
-"""The conditions for admitting a waiting request: one small policy object per resource.
+"""Admission gates: the conditions for a waiting request to take a row, one policy object per resource.
 
-The scheduler treats all gates alike. A feature that limits admission adds a gate here, and takes and releases its
-resource in `took` and `left`.
+docs/design/adding-a-gate.md tells how to add one.
 """
 
 from collections.abc import Sized
@@ -13,9 +12,8 @@ from kvasir.engine.scheduling.engine_request import EngineRequest
 from kvasir.engine.scheduling.service_order import ServiceOrder
 
 RESERVE: Final = 4
-"""Blocks of each KV group. In simulations of pools that are too small for their load (prompts and outputs of 100 to
-1000 tokens, one group), a reserve of 1 causes 30 % of recomputation and one of 4 causes 6 to 9 %. A larger one
-leaves rows empty."""
+"""Blocks of each KV group. In simulated pools that are too small for their load, a reserve of 1 recomputes 30 % of
+the tokens and one of 4 recomputes 6 to 9 %; a larger one leaves rows empty."""
 
 
 class Verdict(Enum):
@@ -23,19 +21,16 @@ class Verdict(Enum):
 
     ADMIT = "admit"
     WAIT = "wait"
-    """It stays at the head and no request overtakes it, so that it cannot starve. For resources that running
-    requests release."""
+    """It stays at the head and no request overtakes it: for a resource that running requests release."""
     SKIP = "skip"
-    """It leaves the queue and later requests are served, until `Scheduler.wake` returns it. For events that come
-    from elsewhere and may take long."""
+    """It leaves the queue until `Scheduler.wake`: for an event from elsewhere, which may take long."""
 
 
 class AdmissionGate(Protocol):
-    """A gate that holds nothing inherits all but `admits`."""
+    """A gate that holds nothing implements only `admits`."""
 
     def admits(self, request: EngineRequest) -> Verdict:
-        """Return whether the request may take a row now. This takes no resource, because a later gate may refuse
-        the request."""
+        """Return whether the request may take a row. Takes nothing: a later gate may refuse it."""
         ...
 
     def took(self, request: EngineRequest) -> None:
@@ -43,7 +38,7 @@ class AdmissionGate(Protocol):
         return
 
     def left(self, request: EngineRequest) -> None:
-        """Release the resource of a request that has given up its row: finished, aborted or preempted."""
+        """Release the resource of a request that has lost its row: finished, aborted or preempted."""
         return
 
     def ended(self, request: EngineRequest) -> None:
@@ -56,19 +51,14 @@ class AdmissionGate(Protocol):
 
 
 class PendingGate(AdmissionGate):
-    """Keeps a preempted request waiting until `update` has all of its sampled tokens: a row begins with known ones.
-
-    The steps in flight return these tokens in any case. A row that begins without them would sample them a second
-    time, and the first ones would have to be recognized and dropped.
-    """
+    """Keeps a preempted request waiting until `update` has all tokens that it sampled."""
 
     def admits(self, request: EngineRequest) -> Verdict:
+        # Otherwise the new row would sample these tokens again, and the first ones would have to be dropped.
         return Verdict.WAIT if request.num_pending else Verdict.ADMIT
 
 
 class RowGate(AdmissionGate):
-    """The worker has `max_num_seqs` rows."""
-
     def __init__(self, running: Sized, max_num_seqs: int) -> None:
         self._running = running
         self._max_num_seqs = max_num_seqs
@@ -78,18 +68,17 @@ class RowGate(AdmissionGate):
 
 
 class BlockGate(AdmissionGate):
-    """Requires KV blocks for every token that the request has, and blocks for growth: RESERVE for each running
-    request and for this one, or fewer for a request that ends before it fills them. A group with a sliding window
-    needs no more blocks than the window.
+    """Requires free KV blocks for the request, and a reserve of up to RESERVE for each running request.
 
-    Without a reserve, a request is admitted into the last free block, preempted some steps later and admitted
-    again, and its prompt is computed over and over. With a reserve for all tokens that requests may ever generate,
-    rows stay empty, because few requests use their `max_tokens`. A request that would be alone needs no reserve.
+    Without a reserve, a request takes the last block, is preempted some steps later, and computes its prompt again
+    and
+    again. With a reserve for `max_tokens`, rows stay empty, because few requests generate that much.
     """
 
     def __init__(self, blocks: KVManager, running: ServiceOrder) -> None:
         self._blocks = blocks
         self._running = running
+        # Growth falls while a request runs: these are upper bounds until they are counted again.
         self._growths: dict[str, int] = {}
         self._sum = 0
         # Growth falls while a request runs, so these are upper bounds until they are counted again.
@@ -119,8 +108,7 @@ class BlockGate(AdmissionGate):
         return pool.can_allocate(wanted + self._sum)
 
     def _count_again(self) -> None:
-        """Make the sum exact, at the cost of all running requests. A refusal ends admission, so a step does this
-        twice at most."""
+        # Costs time for each running request. A refusal ends admission, so a step does this twice at most.
         self._growths.clear()
         self._sum = 0
         for running in self._running:

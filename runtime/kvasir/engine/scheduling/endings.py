@@ -1,4 +1,4 @@
-"""The end of a request and its outputs. The scheduler asks for the status after every token."""
+"""Endings: when a request ends, and the outputs that it gets."""
 
 import logging
 import time
@@ -35,7 +35,7 @@ def error_output(request: EngineRequest | AddRequest, error: str, refusal: Refus
 
 
 class Endings:
-    """The rules for one model and context length. The frontend checks stop *strings*, and aborts the request."""
+    """The rules for one model and context length. Stop strings are searched in the frontend."""
 
     def __init__(self, eos_token_ids: Collection[int], max_model_len: int) -> None:
         self._eos_token_ids = frozenset(eos_token_ids)
@@ -43,11 +43,8 @@ class Endings:
         self._seldom = SeldomLog(log)
 
     def status_of(self, request: EngineRequest) -> RequestStatus:
-        """Return the status of the request after its last output token: unchanged, STOPPED or LENGTH.
-
-        A complete output of a grammar ends at once: the only token that may follow has no text. `min_tokens` and
-        `ignore_eos` do not apply to it.
-        """
+        """Return the status after the last output token: unchanged, STOPPED or LENGTH."""
+        # before min_tokens and ignore_eos: only an end-of-sequence token may follow
         if request.guide is not None and request.guide.is_complete:
             return RequestStatus.STOPPED
         params = request.params
@@ -58,11 +55,10 @@ class Endings:
         return RequestStatus.LENGTH if self._is_full(request, 0) else request.status
 
     def awaits_last(self, request: EngineRequest) -> bool:
-        """Return whether the pending token of the request is its last one."""
+        """Return whether the pending token is the last one."""
         return request.num_pending > 0 and self._is_full(request, request.num_pending)
 
     def num_left(self, request: EngineRequest) -> int:
-        """Return how many more tokens the request can get."""
         return min(request.params.max_tokens - request.num_output_tokens, self._max_model_len - request.num_tokens)
 
     def _is_full(self, request: EngineRequest, pending: int) -> bool:
@@ -96,10 +92,7 @@ class Endings:
         )
 
     def broken_off(self, request: EngineRequest, failure: str) -> RequestOutput:
-        """Return the last output of a request that has no next token.
-
-        `failure`: NAN_COMPUTED, or why the worker could not prepare its sampling (the worker has logged it).
-        """
+        """Return the last output of a request without a next token. `failure`: NAN_COMPUTED, or a message."""
         if failure == NAN_COMPUTED:
             self._seldom.warning(
                 f"request {request.request_id} ends with an error: {BROKEN_MODEL}: check the checkpoint, or try "
@@ -113,16 +106,14 @@ class Endings:
         )
 
     def left_grammar(self, request: EngineRequest, error: Exception) -> RequestOutput:
-        """Return the last output of a request whose guide cannot follow its output: the grammar is too complex, or
-        there is a defect."""
+        """Return the last output of a request whose guide rejects it: too complex a grammar, or a defect."""
         if isinstance(error, GrammarTooComplex):
             return error_output(request, str(error), RefusalKind.INVALID)
         log.error("request %s ends with an error: its guide has failed", request.request_id, exc_info=error)
         return error_output(request, f"the output could not be continued within its constraint: {error}", None)
 
     def _stop_token(self, request: EngineRequest) -> int | None:
-        """Return the token of `stop_token_ids` that ended the request; None for an end-of-sequence token, and for
-        the last token of a grammar."""
+        """Return the stop token that ended the request; None for an end-of-sequence token or a grammar."""
         token_id, params = request.token_ids[-1], request.params
         by_eos = token_id in self._eos_token_ids and not params.ignore_eos
         is_stop = request.status is RequestStatus.STOPPED and token_id in params.stop_token_ids
@@ -130,7 +121,7 @@ class Endings:
 
 
 def _progress(request: EngineRequest) -> RequestProgress | None:
-    """Return the report for an output, and note the time of the first token."""
+    """Return the progress for an output, and note the time of the first token."""
     finished, prefill_seconds = request.status.finished, None
     if request.first_token is None:
         request.first_token = time.monotonic()

@@ -1,4 +1,4 @@
-"""The check of a request before it is queued: whether this engine can compute it at all."""
+"""EntranceCheck: whether this engine can compute a request at all."""
 
 from kvasir.engine.scheduling.endings import Endings
 from kvasir.engine.scheduling.engine_request import EngineRequest
@@ -6,18 +6,16 @@ from kvasir.link.protocol import RequestOutput
 
 
 class RequestRefused(ValueError):
-    """The engine can never compute this request. The message is for its client."""
+    """The engine can never compute this request; the message is for its client."""
 
 
 class EntranceCheck:
-    """Checks priority and completeness. Ingest has checked length, parameters and vocabulary."""
-
     def __init__(self, endings: Endings, by_priority: bool) -> None:
         self._endings = endings
         self._by_priority = by_priority
 
     def check(self, request: EngineRequest) -> RequestOutput | None:
-        """Return the answer to a request that is complete already, or None. Raises RequestRefused."""
+        """Return the answer to a request that is already complete, or None. Raises RequestRefused."""
         if request.num_prompt_tokens == 0:
             raise RequestRefused("the prompt has no tokens")
         priority = request.core.priority

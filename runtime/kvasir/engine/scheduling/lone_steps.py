@@ -1,8 +1,7 @@
-"""Lone steps: a suspect is computed in steps without any other request, in turn with steps for the others.
+"""LoneSteps: computes a suspect in steps without other requests, in turn with steps for the others.
 
-An engine may have failed because of a suspect (AddRequest.alone). If it fails again, the step has one request only,
-and that one is the cause. A lone step does not overlap another step. One suspect at a time has a row; the others
-wait in `RequestQueues.suspects`.
+If the engine fails in such a step, the suspect is the cause. A lone step overlaps no other step. One suspect at a
+time has a row; the others wait in `RequestQueues.suspects`.
 """
 
 from kvasir.engine.scheduling.engine_request import EngineRequest, RequestStatus
@@ -10,18 +9,15 @@ from kvasir.engine.scheduling.request_queues import RequestQueues
 
 
 class LoneSteps:
-    """Decides which steps are lone ones. The scheduler asks it for each step while `any` is true."""
+    """Decides which steps are lone. Consulted for each step while `any` is true."""
 
     def __init__(self, queues: RequestQueues) -> None:
-        self.current: EngineRequest | None = None
-        """The suspect that has a row. Steps for the others leave it out."""
+        self.current: EngineRequest | None = None  # the suspect with a row; steps for the others leave it out
         self._waits = False
         self._queues = queues
         self._is_due = True
-        self._in_flight = False
-        """The last step that was scheduled is a lone one."""
-        self._is_refused = False
-        """No waiting suspect could take a row when it was last asked about."""
+        self._in_flight = False  # the last scheduled step is a lone one
+        self._is_refused = False  # no waiting suspect could take a row at the last attempt
 
     @property
     def any(self) -> bool:
@@ -29,20 +25,20 @@ class LoneSteps:
 
     @property
     def waits(self) -> bool:
-        """Whether the first suspect waits for what running requests hold: no other request may take it."""
+        """Whether the first suspect waits for a resource of running requests: no other request may take it."""
         return self._waits and bool(self._queues.suspects)
 
     @property
     def can_follow(self) -> bool:
-        """Whether a lone step can be scheduled after a step in which no other request could be."""
+        """Whether a lone step can follow a step in which no other request could be scheduled."""
         return self.any and not self._is_refused
 
     def must_wait(self, in_flight: bool) -> bool:
-        """Return whether steps in flight must be updated before the next one is scheduled."""
+        """Return whether the steps in flight must be updated before the next one is scheduled."""
         return in_flight and (self._in_flight or self._is_due)
 
     def next(self) -> EngineRequest | None:
-        """Return the suspect that the next step computes; None if the step is for the others."""
+        """Return the suspect of the next step; None for a step of the others."""
         current = self.current
         if current is not None and not (current.status is RequestStatus.RUNNING and current.is_suspect):
             current = self.current = None

@@ -1,7 +1,6 @@
-"""The limits of a step in addition to its token budget: small policy objects, asked for every row of every step.
+"""Rations: limits of a step besides its token budget, one policy object each, asked for every row of every step.
 
-A gate decides once, when a request takes a row. A ration decides in each step how many tokens of a request it may
-compute. Without rations a step has no cost for them.
+A gate decides once, when a request takes a row; a ration decides in each step how many of its tokens may join.
 """
 
 from typing import Protocol
@@ -10,14 +9,10 @@ from kvasir.engine.scheduling.engine_request import EngineRequest, RequestStatus
 
 
 class Ration(Protocol):
-    """A request to which a ration gives nothing is left out of the step, and keeps its row and blocks.
-
-    If nothing is scheduled and no step is in flight, the loop sleeps: a ration that waits for an event must have
-    `Scheduler.wake` called after it.
-    """
+    """A request that gets nothing is left out of the step, and keeps its row and blocks."""
 
     def step_begins(self, num_running: int, num_waiting: int) -> None:
-        """Start to count for a new step."""
+        """Start counting for a new step."""
         ...
 
     def most(self, request: EngineRequest, count: int) -> int:
@@ -30,17 +25,13 @@ class Ration(Protocol):
 
 
 class StageRation:
-    """Spreads the rows that sample over the steps in flight, so that every stage of a pipeline has work.
+    """Spreads the sampling rows over the steps in flight, so that every stage of a pipeline has work.
 
-    Without it all running requests join the first step. They then wait for its tokens together, and one stage
-    computes while the others are idle. A step takes its share of the running requests, and admits new ones up to
-    its share of all requests that could run. Chunks of prompts that do not sample are not counted: the token budget
-    limits them, and the next chunk needs no result of the one before.
-
-    The shares of as many successive steps as there are stages differ by at most one row, and together they are all
-    the rows: 7 rows join 3 steps as 3, 2 and 2. A row that is left out for want of room therefore joins one of the
-    next steps before all steps in flight have returned twice: the steps hold all running requests unless one of
-    them holds less than its share.
+    A step takes its share of the running requests, and admits new ones up to its share of all that could run: 7
+    rows
+    join 3 steps as 3, 2 and 2. Without it, all requests join the first step and wait for its tokens together.
+    Chunks of
+    prompts that do not sample are not counted: the next chunk needs no result of the one before.
     """
 
     def __init__(self, num_stages: int, max_num_seqs: int) -> None:
@@ -49,8 +40,7 @@ class StageRation:
         self._of_running = 0
         self._of_all = 0
         self._num_joined = 0
-        self._place = 0
-        """The place of the step among `num_stages` successive ones; the first of them take the remainder."""
+        self._place = 0  # of the step among `num_stages` successive ones; the first ones take the remainder
         self._has_tokens = False
 
     def step_begins(self, num_running: int, num_waiting: int) -> None:
@@ -70,7 +60,7 @@ class StageRation:
         self._has_tokens = True
 
     def _share(self, requests: int) -> int:
-        """Return at least 1: with fewer requests than stages, any step may take one."""
+        # At least 1: with fewer requests than stages, any step may take one.
         size, remainder = divmod(requests, self._num_stages)
         return max(1, size + (self._place < remainder))
 

@@ -30,13 +30,11 @@ class RequestQueues:
     ) -> None:
         self.requests: dict[str, EngineRequest] = {}
         self.waiting = ServiceOrder()
-        self.suspects = ServiceOrder()
-        """Waiting requests that a step must compute alone (see lone_steps.py)."""
+        self.suspects = ServiceOrder()  # waiting requests that a step must compute alone (lone_steps.py)
+        # skipped by a gate; they hold no resource, and `wake` returns them to `waiting`
         self.blocked: dict[str, EngineRequest] = {}
-        """Requests that a gate skipped, by id. They hold no resource; `wake` returns them to `waiting`."""
         self.running = ServiceOrder()
-        self.freed_rows: list[str] = []
-        """Ids of requests whose rows the worker still has to free."""
+        self.freed_rows: list[str] = []  # ids whose rows the worker still has to free
         self._blocks = blocks
         self._budget = budget
         # Rows come before the features: while all are taken, no feature is asked about each waiting request. Blocks
@@ -49,8 +47,7 @@ class RequestQueues:
         self._queue_of(request).add(request)
 
     def next_admissible(self, order: ServiceOrder) -> EngineRequest | None:
-        """Return the first request of `waiting` or `suspects` if every gate admits it. Requests that a gate skips
-        become blocked."""
+        """Return the first request of this order if every gate admits it. Skipped ones become blocked."""
         while order:
             request = order[0]
             verdict = self._verdict(request)
@@ -61,13 +58,13 @@ class RequestQueues:
         return None
 
     def wake(self, request_id: str) -> None:
-        """Return a blocked request to its place in the queue, where the gates are asked again."""
+        """Return a blocked request to its place in the queue."""
         request = self.blocked.pop(request_id, None)
         if request is not None:
             self._queue_of(request).add(request)
 
     def take_row(self, request: EngineRequest) -> None:
-        """Move a waiting request into a row. Its blocks are the scheduler's affair."""
+        """Move a waiting request into a row. The caller allocates its blocks."""
         self._queue_of(request).remove(request)
         self.running.add(request)
         request.status = RequestStatus.RUNNING
@@ -94,19 +91,19 @@ class RequestQueues:
         del self.requests[request.request_id]
 
     def drop(self, request: EngineRequest) -> None:
-        """Release what a request holds that ends, or that does not arrive."""
+        """Release the resources of a request that ends or does not arrive."""
         self.release_reserved(request)
         for gate in self._gates:
             gate.ended(request)
 
     def release_reserved(self, request: EngineRequest) -> None:
-        """Release the tokens that are reserved for the request, because it no longer waits for its first row."""
+        """Release the tokens that are reserved while the request waits for its first row."""
         if self._budget is not None and request.num_reserved_tokens is not None:
             self._budget.release(request.num_reserved_tokens)
         request.num_reserved_tokens = None
 
     def check_idle(self) -> None:
-        """Raise AssertionError if a request is lost, or if a resource is held without a running request."""
+        """Raise AssertionError if a request is lost, or a resource is held without a running request."""
         queued = len(self.waiting) + len(self.suspects) + len(self.blocked) + len(self.running)
         assert queued == len(self.requests), f"{len(self.requests)} requests are live and {queued} are in a queue"
         assert not self.freed_rows, f"{len(self.freed_rows)} rows were never freed in the worker"
@@ -123,7 +120,7 @@ class RequestQueues:
         return Verdict.ADMIT
 
     def _queue_of(self, request: EngineRequest) -> ServiceOrder:
-        """Return where the request waits. This does not change while it does: it gets no tokens then."""
+        # Constant while it waits, because it gets no tokens then.
         return self.suspects if request.is_suspect else self.waiting
 
     def _give_up_row(self, request: EngineRequest) -> None:

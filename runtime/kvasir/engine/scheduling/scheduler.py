@@ -1,23 +1,9 @@
-"""The scheduler: decides for each step which requests compute how many tokens. EngineCore owns and drives it.
+"""Scheduler: decides for each step which requests compute how many tokens.
 
-There are no prefill and decode phases. A step has a budget of tokens, and every request has tokens that are known
-but not computed: many after its arrival, one while it generates. Running requests come first. The rest of the
-budget admits waiting ones, and a prompt that is longer than the rest is cut into chunks over several steps, as in
-Sarathi-Serve and vLLM V1.
-
-Order. Running and waiting requests are sorted by (priority, arrival); of equal priority, those that another engine
-had before are first. The last running request is the one to preempt, so a request is never preempted in a step that
-already contains it. A step's budget holds a token for each row, so every running request continues in every step.
-
-Blocks. On admission a request gets the blocks for all its tokens (for a sliding window, as many as it needs at one
-time), so that later requests cannot take them from a chunked prefill. It gets more when it outgrows them. If no
-block is free, the last running request is preempted: it loses its row and blocks, keeps its tokens, and waits to be
-computed again.
-
-Steps may overlap: any number of them may be scheduled before `update` has the tokens of the first. A request then
-continues with *pending* tokens: they are not in `token_ids` yet, and the worker inserts each after sampling it. If
-the worker cannot do this (the first stage of a pipeline gets the tokens that the last one samples with a later
-step), the lookahead is 0: a request with a pending token is not scheduled again before its update.
+There are no prefill and decode phases: every request has tokens that are known but not computed, many after its
+arrival, one while it generates. Running requests come first; the rest of the budget admits waiting ones, and long
+prompts are cut into chunks, as in Sarathi-Serve and vLLM V1. docs/design/scheduler.md describes order, preemption
+and overlapping steps.
 """
 
 from collections import deque
@@ -42,22 +28,15 @@ from kvasir.worker.step import NO_NEW_BLOCKS, NewRow, ScheduledRow, StepInput, S
 
 @dataclass(slots=True)
 class _Step:
-    """A step that is being scheduled."""
-
     budget: int
-    drafts: Mapping[EngineRequest, list[int]]
-    """Guesses for the tokens after the last known ones."""
+    drafts: Mapping[EngineRequest, list[int]]  # guesses for the tokens after the last known one
     new: list[NewRow] = field(default_factory=list)
     scheduled: list[ScheduledRow] = field(default_factory=list)
-    rows: StepRows = field(default_factory=list)
-    """One for each entry of `scheduled`."""
-    masked: list[int] = field(default_factory=list)
-    """Places in `scheduled`."""
+    rows: StepRows = field(default_factory=list)  # parallel to `scheduled`
+    masked: list[int] = field(default_factory=list)  # places in `scheduled`
 
 
 class Scheduler:
-    """Holds requests from `add` to their end."""
-
     def __init__(
         self,
         blocks: KVManager,
@@ -74,9 +53,13 @@ class Scheduler:
         rations: Sequence[Ration] = (),
         sends_sampled: bool = False,
     ) -> None:
-        """`long_prefill_token_threshold`: most tokens of one prompt in a step while there are other requests; None:
-        the whole budget. `lookahead`: most pending tokens with which a request is scheduled again.
-        `gates`: those besides rows and blocks. `sends_sampled`: steps carry the tokens of the steps before."""
+        """`long_prefill_token_threshold`: most tokens of one prompt in a step with several requests; None: the
+        budget.
+
+        `lookahead`: most pending tokens with which a request is scheduled again; 0 if the worker cannot insert them
+        itself.
+        `gates`: those besides rows and blocks. `sends_sampled`: steps carry the tokens of the steps before.
+        """
         if max_num_seqs > max_num_batched_tokens:
             raise ValueError("a step's budget must hold one token of each running request")
         if max_model_len > blocks.longest_sequence:
@@ -88,8 +71,7 @@ class Scheduler:
         self._lone_steps = LoneSteps(queues)
         self.blocks = blocks
         self.num_preemptions = 0
-        self.num_unfinished_tokens = 0
-        """Tokens of rows that the last step has left to compute: the rest of their prompts."""
+        self.num_unfinished_tokens = 0  # of prompts in rows, left to compute after the last step
         self._max_num_batched_tokens = max_num_batched_tokens
         self._long_prefill_token_threshold = long_prefill_token_threshold or max_num_batched_tokens
         self._lookahead = lookahead
@@ -97,21 +79,15 @@ class Scheduler:
         self._entrance = EntranceCheck(self._endings, by_priority)
         self._results = StepResults(self._endings, queues, blocks, keeps_sampled=sends_sampled)
         self._rations = tuple(rations)
-        self.num_scheduled = 0
-        """Steps that were scheduled."""
+        self.num_scheduled = 0  # steps
         self._num_arrivals = 0
-        self._stalled = False
-        """Nothing could be scheduled, and no step is in flight that could change that: only an event can."""
-        self.in_flight: deque[StepRows] = deque()
-        """Scheduled steps without their update."""
+        self._stalled = False  # nothing can be scheduled before an event, and no step is in flight
+        self.in_flight: deque[StepRows] = deque()  # scheduled steps without their update
 
     # ------------------------------------------------------------------------------------------ add and abort
 
     def add(self, request: EngineRequest) -> RequestOutput | None:
-        """Queue the request. Return the answer to a complete one instead (it was resumed at its limit).
-
-        Its reserved tokens are released when it takes a row or ends. Raises RequestRefused.
-        """
+        """Queue the request, or return the answer to one that was resumed at its limit. Raises RequestRefused."""
         try:
             answer = self._entrance.check(request)
         except RequestRefused:
@@ -127,8 +103,7 @@ class Scheduler:
         return None
 
     def end_complete(self, request: EngineRequest) -> RequestOutput | None:
-        """End a waiting request whose output is complete in the eyes of the guide that it has got: it was resumed.
-        Return its answer, or None."""
+        """End a waiting request whose resumed output its new guide finds complete; return its answer, or None."""
         if request.guide is None or not request.num_output_tokens or not request.guide.is_complete:
             return None
         self._queues.finish(request, RequestStatus.STOPPED)
@@ -136,21 +111,21 @@ class Scheduler:
         return self._endings.output(request, request.num_output_tokens, [])
 
     def abort(self, request: EngineRequest) -> None:
-        """Drop the request in any state. It has no further output."""
+        """Drop the request in any state, without a further output."""
         self._queues.finish(request, RequestStatus.ABORTED)
         self._stalled = False
 
     def wake(self, request_id: str) -> None:
-        """Ask gates and rations again about a request, which may have ended, after the event that it waits for."""
+        """Ask gates and rations again about a request, if it is still live."""
         self._queues.wake(request_id)
         self._stalled = False
 
     def reconsider(self) -> None:
-        """Ask the gates again about waiting requests, because blocks that no request had have become free."""
+        """Ask the gates again: blocks that belonged to no request have become free."""
         self._stalled = False
 
     def drop(self, request: EngineRequest) -> None:
-        """Release what a request holds that is not added."""
+        """Release the resources of a request that is not added."""
         self._queues.drop(request)
 
     @property
@@ -161,17 +136,16 @@ class Scheduler:
 
     @property
     def num_computed(self) -> int:
-        """Return how many of the scheduled steps were computed and updated."""
+        """Steps that were computed and updated."""
         return self.num_scheduled - len(self.in_flight)
 
     @property
     def num_suspects(self) -> int:
-        """Return how many requests wait to be computed alone."""
         return len(self._queues.suspects)
 
     @property
     def num_prompt_tokens(self) -> int:
-        """Prompt tokens of the requests that have begun to generate. Each request counts once."""
+        """Prompt tokens of the requests that have begun to generate; each request counts once."""
         return self._results.num_prompt_tokens
 
     @property
@@ -180,12 +154,12 @@ class Scheduler:
 
     @property
     def num_cached_prompt_tokens(self) -> int:
-        """Return the part of `num_prompt_tokens` that was found in the prefix cache."""
+        """The part of `num_prompt_tokens` that the prefix cache had."""
         return self._results.num_cached_prompt_tokens
 
     @property
     def num_corrupted_requests(self) -> int:
-        """Return how many requests ended because their logits were not numbers."""
+        """Requests that ended because their logits were not numbers."""
         return self._results.num_corrupted_requests
 
     # ------------------------------------------------------------------------------------------ before the step
@@ -193,7 +167,7 @@ class Scheduler:
     def schedule(self) -> StepInput | None:
         """Return the next step; None if there is nothing to compute and no row to free.
 
-        Its tokens count as computed from here on. `update` adds the sampled tokens.
+        Its tokens count as computed from here on; `update` adds the sampled ones.
         """
         suspect = None
         if self._lone_steps.any:
@@ -223,12 +197,12 @@ class Scheduler:
         )
 
     def _schedule_running(self, step: _Step) -> None:
-        """Schedule tokens of every running request. A long chunk leaves one token for each later request."""
         is_plain = not (self._rations or step.drafts or self._lone_steps.current)
         place = 0
         while place < len(self.running):  # preemption removes requests from the end
             request = self.running[place]
             place += 1
+            # One token is left for each later request, so that every running request continues in every step.
             budget = step.budget - (len(self.running) - place)
             count = self._next_tokens(request, budget) if is_plain else self._limited(step, request, budget)
             if count == 0:
@@ -245,7 +219,6 @@ class Scheduler:
                 self._take_limited(step, request, count, new_block_ids)
 
     def _admit_waiting(self, step: _Step) -> None:
-        """Move requests from the head of the queue into rows while budget, gates and rations allow it."""
         while step.budget > 0 and (request := self._queues.next_admissible(self.waiting)) is not None:
             most = step.budget
             if self._rations:
@@ -257,7 +230,6 @@ class Scheduler:
             self._admit(step, request, most)
 
     def _schedule_lone(self, step: _Step, suspect: EngineRequest) -> None:
-        """Schedule a suspect as the only request of a step."""
         if suspect.status is not RequestStatus.RUNNING:
             self._admit(step, suspect, step.budget)
             return
@@ -267,14 +239,14 @@ class Scheduler:
             self._take_limited(step, suspect, count, new_block_ids)
 
     def _admit(self, step: _Step, request: EngineRequest, most: int) -> None:
-        """Move a request that every gate admits into a row, and schedule its first tokens."""
         self._queues.take_row(request)
+        # Blocks for all its tokens at once, so that later requests cannot take them from a chunked prefill.
         tables = self.blocks.admit(request)
         step.new.append(request.new_row())
         self._take_limited(step, request, self._next_tokens(request, most), tables)
 
     def _grow(self, request: EngineRequest, count: int) -> list[list[int]] | None:
-        """Return the new blocks for the next `count` tokens; None if the request was preempted for want of them."""
+        """Return the blocks for the next `count` tokens; None if the request itself was preempted for them."""
         end = request.num_computed_tokens + count
         if end <= request.num_slots:
             return NO_NEW_BLOCKS
@@ -297,8 +269,8 @@ class Scheduler:
         return min(left, budget)
 
     def _limited(self, step: _Step, request: EngineRequest, budget: int) -> int:
-        """Return how many tokens the request computes now, with its drafts and within the rations; none of the
-        suspect, which has steps of its own."""
+        """Return how many tokens the request computes now, with its drafts and within the rations."""
+        # a suspect has steps of its own
         if request is self._lone_steps.current:
             return 0
         count = self._next_tokens(request, budget)
@@ -310,8 +282,7 @@ class Scheduler:
         return count
 
     def _num_usable(self, drafts: int, request: EngineRequest, budget: int) -> int:
-        """Return how many drafts to compute: not beyond the end of the request, and only if they need no block that
-        the next token of another running request may need. None if a guide restricts each of their tokens."""
+        """Return how many drafts to compute: only those that take no block from another running request."""
         if request.guide is not None:
             return 0
         drafts = min(drafts, budget - 1, self._endings.num_left(request) - 1)
@@ -338,7 +309,6 @@ class Scheduler:
     def _take_limited(
         self, step: _Step, request: EngineRequest, count: int, new_block_ids: list[list[int]]
     ) -> None:
-        """Take a row of a step with rations or drafts."""
         for ration in self._rations:
             ration.joined(request, count)
         self._take(step, request, count, new_block_ids)
@@ -351,8 +321,9 @@ class Scheduler:
             request.num_pending = 1 + len(drafts)
 
     def _make_room(self, blocks: int, request: EngineRequest) -> bool:
-        """Preempt requests from the end until so many blocks are free. False if that preempted `request` itself."""
+        """Preempt requests from the end until so many blocks are free. False if `request` itself was preempted."""
         while not self.blocks.pool.can_allocate(blocks):
+            # The last one in the order: it cannot be in this step yet.
             victim = self.running[-1]
             self._preempt(victim)
             if victim is request:
@@ -360,7 +331,7 @@ class Scheduler:
         return True
 
     def _preempt(self, request: EngineRequest) -> None:
-        """Take the row and the blocks of the request. Pending tokens are still appended."""
+        # Pending tokens are still appended by `update`.
         self._queues.preempt(request)
         request.num_computed_tokens = 0
         request.num_preemptions += 1
@@ -369,11 +340,9 @@ class Scheduler:
     # ------------------------------------------------------------------------------------------- after the step
 
     def update(self, output: StepOutput) -> dict[str, list[RequestOutput]]:
-        """Append the tokens of the oldest scheduled step, end complete requests, and return the outputs by
-        frontend.
+        """Append the tokens of the oldest scheduled step and return the outputs by frontend.
 
-        Requests that ended since `schedule` are skipped: an aborted request has no output, and a token that was
-        scheduled before the end was known is dropped.
+        Requests that ended since `schedule` are skipped, and their tokens are dropped.
         """
         return self._results.update(self.in_flight.popleft(), output)
 

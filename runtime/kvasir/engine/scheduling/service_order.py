@@ -1,8 +1,6 @@
-"""Requests in the order in which they are served: sorted by (priority, seniority, arrival), smallest first.
+"""ServiceOrder: requests sorted by (priority, seniority, arrival); the smallest is served first.
 
-The scheduler has one for waiting and one for running requests, and the inbox has one. In the sorted list, the
-next request and the one to preempt are at the ends, and an abort finds its request by its sort key. With equal
-priorities (first come, first served) all changes are at the ends.
+With equal priorities all changes are at the ends, and an abort finds its request by bisection.
 """
 
 from bisect import bisect_left, insort
@@ -12,7 +10,7 @@ from kvasir.engine.scheduling.engine_request import EngineRequest
 
 
 class ServiceOrder:
-    """A list of requests sorted by `rank`, which is unique."""
+    """A list sorted by `rank`, which is unique."""
 
     def __init__(self) -> None:
         self._requests: list[EngineRequest] = []

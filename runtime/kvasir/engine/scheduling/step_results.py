@@ -1,4 +1,4 @@
-"""StepResults: appends the tokens that a step returned to its requests, and makes the outputs for frontends."""
+"""StepResults: appends the tokens of a step to its requests and makes the outputs for frontends."""
 
 from collections.abc import Mapping, Sequence
 from typing import Final, TypeAlias
@@ -11,29 +11,24 @@ from kvasir.link.protocol import Logprobs, RequestOutput
 from kvasir.worker.step import NAN_COMPUTED, NO_TOKENS, StepOutput
 
 StepRows: TypeAlias = list[tuple[EngineRequest, int]]
-"""The request of each scheduled row, and how many tokens it gets at most: 0, 1, or 1 more than its drafts."""
+"""The request of each scheduled row, and the most tokens that it gets: 0, 1, or 1 more than its drafts."""
 MOST_FORCED: Final = 16
-"""Tokens that a request gets after a sampled one."""
+"""Tokens after a sampled one."""
 FORCING_BUDGET: Final = 4_096
-"""For one update. For each forced token the whole text is tokenized, at about 0.4 µs per token on one core, and
-FORCING_COST times as much for any text: about 2 ms. The last text may exceed it by 2 ms."""
+"""For one update: each forced token costs the tokens of the whole text (about 0.4 µs each) and FORCING_COST. This
+is about 2 ms; the last text may exceed it by as much."""
 FORCING_COST: Final = 64
 
 
 class StepResults:
-    """Ends the requests that a token completes or that have failed."""
-
     def __init__(
         self, endings: Endings, queues: RequestQueues, blocks: KVManager, keeps_sampled: bool = False
     ) -> None:
         """`keeps_sampled`: keep the sampled tokens of requests that go on, for `take_tokens`."""
-        self.num_prompt_tokens = 0
-        """Prompt tokens of the requests that have begun to generate. Each request counts once."""
-        self.num_cached_prompt_tokens = 0
-        """Those of them that were found in the prefix cache."""
+        self.num_prompt_tokens = 0  # of requests that have begun to generate, once each
+        self.num_cached_prompt_tokens = 0  # the part that the prefix cache had
         self.num_generated_tokens = 0
-        self.num_corrupted_requests = 0
-        """Requests that ended because their logits were not numbers."""
+        self.num_corrupted_requests = 0  # ended because their logits were not numbers
         self._drafts: dict[EngineRequest, list[int]] = {}
         self._keeps_sampled = keeps_sampled
         self._sampled = NO_TOKENS
@@ -44,14 +39,14 @@ class StepResults:
         self._blocks = blocks
 
     def update(self, rows: StepRows, output: StepOutput) -> dict[str, list[RequestOutput]]:
-        """Return the outputs by frontend. Requests that have ended meanwhile have none, but their NaN counts: the
-        blocks are in the prefix cache."""
+        """Return the outputs by frontend."""
         outputs: dict[str, list[RequestOutput]] = {}
         failed = output.failed
         self._forcing_budget = FORCING_BUDGET
         for place, ((request, most), token_ids) in enumerate(zip(rows, output.token_ids, strict=True)):
             request.num_pending -= most
             if request.status.finished:
+                # it has no output any more, but its blocks are in the prefix cache
                 if failed and failed.get(place) == NAN_COMPUTED:
                     self._blocks.distrust(request)
                 continue
@@ -71,13 +66,13 @@ class StepResults:
         return outputs
 
     def take_drafts(self) -> Mapping[EngineRequest, list[int]]:
-        """Return the drafts that came with the last update. They are for the next step only."""
+        """Return the drafts of the last update, which are valid for the next step only."""
         drafts, self._drafts = self._drafts, {}
         return drafts
 
     def take_tokens(self) -> tuple[dict[str, list[int]], dict[str, list[int]]]:
-        """Return the sampled and the forced tokens since the last call, by request. The next step must have them:
-        their rows may be freed in it, but not before."""
+        """Return the sampled and the forced tokens since the last call, by request."""
+        # The next step must carry them: their rows may be freed in it, but not before.
         taken = self._sampled, self._forced
         self._sampled = self._forced = NO_TOKENS
         return taken
@@ -90,7 +85,7 @@ class StepResults:
     def _append(
         self, request: EngineRequest, token_ids: list[int], output: StepOutput, place: int
     ) -> RequestOutput:
-        """Append one token or more. Tokens after the one that ends the request are dropped."""
+        """Append one token or more; those after the one that ends the request are dropped."""
         position = request.num_output_tokens
         if request.guide is not None:
             try:
@@ -123,7 +118,7 @@ class StepResults:
         )
 
     def _fail(self, request: EngineRequest, failure: str) -> RequestOutput:
-        """End a request that has no next token. After NaN none of its KV is used again."""
+        """End a request without a next token. None of its KV is used again after NaN."""
         if failure == NAN_COMPUTED:
             self._blocks.distrust(request)
             self.num_corrupted_requests += 1
@@ -131,12 +126,12 @@ class StepResults:
         return self._endings.broken_off(request, failure)
 
     def _leave_grammar(self, request: EngineRequest, error: Exception) -> RequestOutput:
-        """End a request whose guide does not accept its next token, which is dropped."""
+        """End a request whose guide rejects its next token, which is dropped."""
         self._queues.finish(request, RequestStatus.ABORTED)
         return self._endings.left_grammar(request, error)
 
     def _settle_drafts(self, request: EngineRequest, most: int, sampled: int) -> None:
-        """Take back the count of drafts that the worker rejected: their KV is overwritten later."""
+        """Take back the count of rejected drafts: their KV is overwritten later."""
         if not 0 < sampled <= most:
             raise RuntimeError(
                 f"the worker returned {sampled} tokens, and at most {most} were due, for a request with "
@@ -147,14 +142,14 @@ class StepResults:
             request.num_computed_tokens -= most - sampled
 
     def _keep_drafts(self, rows: StepRows, drafts: Mapping[int, list[int]]) -> None:
-        """Keep the drafts of requests that have one token to compute: the last one, which is known."""
+        """Keep the drafts of requests that have one token to compute: the last known one."""
         for place, token_ids in drafts.items():
             request = rows[place][0]
             if request.status is RequestStatus.RUNNING and request.num_computed_tokens == request.num_tokens - 1:
                 self._drafts[request] = token_ids
 
     def _keep_sampled(self, rows: StepRows, token_ids: Sequence[list[int]]) -> None:
-        """Keep the tokens of requests that still have their row. A preempted one gets a new row with its tokens."""
+        # A preempted request gets a new row with its tokens, so only running ones need them.
         if self._sampled is NO_TOKENS:
             self._sampled = {}
         for (request, _), sampled in zip(rows, token_ids, strict=True):
@@ -175,14 +170,10 @@ class StepResults:
     def _append_forced(
         self, request: EngineRequest, token_ids: list[int], status: RequestStatus
     ) -> tuple[list[int], RequestStatus]:
-        """Append each token that is the only one that may follow, up to the end of the request; return all that it
-        got.
-
-        The next step computes them together, and no step has to sample them. With log probabilities each is
-        sampled: they come from its logits. With a pending token it is, too: a step in flight samples the next one.
-        A suspect has a step of its own for each of its first tokens.
-        """
+        """Append tokens while only one may follow, so that the next step computes them together."""
         guide = request.guide
+        # A step in flight samples the next token of a pending request; log probabilities need logits; a suspect
+        # computes its first tokens one by one.
         if guide is None or request.num_pending or request.is_suspect or request.params.logprobs is not None:
             return token_ids, status
         forced: list[int] = []
@@ -204,8 +195,8 @@ class StepResults:
         return [*token_ids, *forced], status
 
     def _only_token(self, guide: Guide) -> int | None:
-        """Return the only token that may follow, while the budget of the update lasts. All processes of an engine
-        decide this alike: no clock is read."""
+        """Return the only token that may follow, while the budget of this update lasts."""
+        # a count and not a clock: all processes of an engine must decide alike
         if self._forcing_budget <= 0:
             return None
         forced = guide.forced_tokens()
@@ -214,7 +205,6 @@ class StepResults:
 
 
 def _first(logprobs: Logprobs | None, count: int) -> Logprobs | None:
-    """Return the log probabilities of the first `count` tokens."""
     if logprobs is None or len(logprobs.token) == count:
         return logprobs
     return Logprobs(logprobs.token[:count], logprobs.rank[:count], logprobs.top_ids[:count], logprobs.top[:count])

@@ -1,17 +1,17 @@
-"""TokenBudget: bounds the tokens that wait for a row. The link's thread reserves them, the scheduler releases them.
+"""TokenBudget: bounds the tokens that wait for a row.
 
-A number of requests does not bound memory: one request has a single token, another one has 131,072.
+A bound on requests would not bound memory: one has a single token, another 131,072.
 """
 
 import threading
 from typing import Final
 
 REQUEST_TOKENS: Final = 512
-"""Added to the tokens of each request, for the memory of its objects."""
+"""Added to each request for the memory of its objects."""
 
 
 class TokenBudget:
-    """Counts reserved tokens. Any thread may call its methods."""
+    """Counts reserved tokens; thread-safe."""
 
     def __init__(self, limit: int) -> None:
         self.limit = limit
@@ -23,23 +23,19 @@ class TokenBudget:
         return self._held
 
     def has_room(self, tokens: int) -> bool:
-        """Return whether `reserve` would succeed now."""
+        # A request above the limit gets room in an empty budget; otherwise it would never run.
         return not self._held or self._held + tokens + REQUEST_TOKENS <= self.limit
 
     def reserve(self, tokens: int, has_begun: bool = False) -> bool:
-        """Reserve room for a request of so many tokens. Return False if there is no room.
-
-        A request above the limit gets room if nothing else is reserved; otherwise it would never get any. One that
-        another engine has begun always gets room, because fresh ones would take it first. Frontends send few of
-        them at a time.
-        """
+        """Reserve room for a request of so many tokens. Return False if there is no room."""
         with self._lock:
+            # One that another engine has begun always gets room: fresh ones would take it first. Frontends send few
+            # of them at a time.
             if not (has_begun or self.has_room(tokens)):
                 return False
             self._held += tokens + REQUEST_TOKENS
             return True
 
     def release(self, tokens: int) -> None:
-        """Release the room of a request of so many tokens."""
         with self._lock:
             self._held -= tokens + REQUEST_TOKENS
