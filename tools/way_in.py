@@ -2,7 +2,7 @@
 
     python -m tools.way_in [--list]
 
-The frontend runs in this process with a scripted engine. The third chat is measured: caches are filled by then. Only
+The frontend runs in this process with a scripted engine. The third chat is measured, when caches are filled. Only
 the thread of the event loop is counted. A resumed coroutine counts as a call.
 """
 

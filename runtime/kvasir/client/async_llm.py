@@ -105,14 +105,13 @@ class AsyncLLM:
         )
         self._hand_overs = HandOvers(self._journal, self._router, self._dispatcher.hand_over)
         self._ranks = KnownRanks()
-        self._limits = ServiceLimits(config.model.max_model_len or model.max_model_len, self._link.engines)
+        self._limits = ServiceLimits(config.model.max_model_len or model.max_model_len)
         self.input = InputProcessor(
             model,
             tokenizer,
             chat_templates,
-            self._limits.max_model_len,
+            self._limits,
             config.server.max_live_requests,
-            self._limits.takes_priority,
             self._ranks.check,
             config.model.seed,
         )
@@ -183,7 +182,7 @@ class AsyncLLM:
     @property
     def max_model_len(self) -> int:
         """Tokens of prompt and output together that every ready engine can take."""
-        return self._limits.max_model_len()
+        return self._limits.max_model_len
 
     async def generate(
         self, request_id: str, prompted: Prompted, trace: Trace | None = None
@@ -281,7 +280,7 @@ class AsyncLLM:
                 self._router.reported(engine)
                 self._starts.changed(engine)
                 self._hand_overs.engine_changed(engine)
-                self._note_usable()
+                self._note_engines()
                 self._dispatcher.engine_changed(engine, is_step=False)
                 self._hand_overs.work()
             case CacheChanged(engine, message):
@@ -304,11 +303,13 @@ class AsyncLLM:
             self._router.forget(engine.incarnation)
             self._starts.forget(engine.incarnation)
             self._hand_overs.forget(engine.incarnation)
-            self._note_usable()
+            self._note_engines()
             self._dispatcher.engine_lost(engine.incarnation)
 
-    def _note_usable(self) -> None:
-        self.gate.engines_changed(usable=any(engine.usable for engine in self._link.engines.values()))
+    def _note_engines(self) -> None:
+        engines = self._link.engines.values()
+        self._limits.engines_changed(engines)
+        self.gate.engines_changed(usable=any(engine.usable for engine in engines))
 
     def _work_outputs(self) -> None:
         """Handle the next slice of the queued outputs."""

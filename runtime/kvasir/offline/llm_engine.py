@@ -10,6 +10,7 @@ from kvasir.client.collector import Delta
 from kvasir.client.input.chat_templates import ChatTemplates
 from kvasir.client.input.input_processor import InputProcessor
 from kvasir.client.live_request import LiveRequest, RequestState
+from kvasir.client.service_limits import ServiceLimits
 from kvasir.client.text.detokenizer import Detokenizer
 from kvasir.executor.torchrun.launched_rank import shows_results
 from kvasir.frontend.telemetry.metrics import Metrics
@@ -67,9 +68,11 @@ class LLMEngine:
             self.model,
             tokenizer,
             templates,
-            lambda: engine.settings.max_model_len,
+            ServiceLimits(
+                engine.settings.max_model_len,
+                takes_priority=engine.settings.scheduling_policy == "priority",
+            ),
             max_queued=1,
-            takes_priority=lambda: engine.settings.scheduling_policy == "priority",
         )
         self.builder = RequestBuilder(self.input, self.detokenizer, lambda: engine.settings.max_model_len)
         seed = engine.seed if config.model.seed is None else config.model.seed

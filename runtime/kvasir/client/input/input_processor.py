@@ -16,6 +16,7 @@ from kvasir.client.input.prompt_hashes import PromptHashes
 from kvasir.client.input.prompted import Prompted
 from kvasir.client.input.sampling import Sampling, check_in_vocabulary
 from kvasir.client.request_errors import InvalidRequest, TooManyRequests
+from kvasir.client.service_limits import ServiceLimits
 from kvasir.hub.chat_template import RENDER_SECONDS, ChatTemplateError, ChatTemplateTooSlow, count_values
 from kvasir.hub.model_info import ModelInfo
 from kvasir.hub.quoted_tokens import QuotedTokens
@@ -48,17 +49,15 @@ Result = TypeVar("Result")
 
 
 class InputProcessor:
-    """Tokenizes and validates. `max_model_len`, `takes_priority` and `check_rank` (which raises InvalidRequest) are
-    asked each time: they depend on the engines."""
+    """Tokenizes and validates. `check_rank` raises InvalidRequest. It and `limits` depend on the engines."""
 
     def __init__(
         self,
         model: ModelInfo,
         tokenizer: Tokenizer,
         chat_templates: ChatTemplates,
-        max_model_len: Callable[[], int],
+        limits: ServiceLimits,
         max_queued: int,
-        takes_priority: Callable[[], bool] = lambda: False,
         check_rank: Callable[[int], None] = lambda rank: None,
         seed: int | None = None,
     ) -> None:
@@ -68,9 +67,8 @@ class InputProcessor:
         self._tokenizer = tokenizer
         self._chat_templates = chat_templates
         self._quoted = QuotedTokens(tokenizer) if chat_templates.quotes_special_tokens else None
-        self._max_model_len = max_model_len
+        self._limits = limits
         self._max_queued = max_queued
-        self._takes_priority = takes_priority
         self._check_rank = check_rank
         self._queued = 0
         self._turns = FairQueue(THREADS)
@@ -87,7 +85,7 @@ class InputProcessor:
         """The text of these tokens. Raises InvalidRequest, TooManyRequests."""
         if not token_ids:
             return ""
-        if len(token_ids) > (limit := self._max_model_len()):
+        if len(token_ids) > (limit := self._limits.max_model_len):
             raise InvalidRequest(
                 f"{len(token_ids)} tokens are more than the context of {limit} holds: send them in parts", "tokens"
             )
@@ -196,7 +194,7 @@ class InputProcessor:
         rest of the context. The most likely tokens of the prompt are reported if `asked` or `prompt_logprobs`
         requests it. Raises InvalidRequest."""
         self._check_prompt(prompt_token_ids)
-        if priority and not self._takes_priority():
+        if priority and not self._limits.takes_priority:
             raise InvalidRequest(
                 "priority is not used here: start the engines with --scheduling-policy priority, or leave it out",
                 "priority",
@@ -261,7 +259,7 @@ class InputProcessor:
 
     def _check_length(self, length: int, param: str) -> None:
         """Before a text of this length is tokenized: megabytes keep a thread busy for minutes, and others wait."""
-        limit, characters = self._max_model_len(), self._max_characters()
+        limit, characters = self._limits.max_model_len, self._max_characters()
         if length > characters:
             raise InvalidRequest(
                 f"{_maximum(limit)}, {characters} characters at the very most, and the prompt is too long: it has "
@@ -271,7 +269,7 @@ class InputProcessor:
             )
 
     def _max_characters(self) -> int:
-        return self._max_model_len() * self._tokenizer.longest_token
+        return self._limits.max_model_len * self._tokenizer.longest_token
 
     def _check_prompt(self, prompt_token_ids: Sequence[int]) -> None:
         if not prompt_token_ids:
@@ -279,7 +277,7 @@ class InputProcessor:
         check_in_vocabulary(prompt_token_ids, self._vocab_size, "prompt")
 
     def _max_tokens(self, prompt_length: int, asked: int | None, least: int) -> int:
-        limit = self._max_model_len()
+        limit = self._limits.max_model_len
         left, has = limit - prompt_length, f"it has {count(prompt_length, 'token')}"
         if asked is not None and asked < 1:
             raise InvalidRequest(f"max_tokens is {asked}: ask for at least 1 token", "max_tokens")

@@ -4,6 +4,7 @@ from typing import Any
 
 from kvasir.client.input.chat_templates import ChatTemplates
 from kvasir.client.input.input_processor import InputProcessor
+from kvasir.client.service_limits import ServiceLimits
 from kvasir.hub.chat_template import ChatTemplate
 from kvasir.hub.tokenizer import Tokenizer
 from runtime.client import trained
@@ -17,5 +18,5 @@ TEMPLATE = (
 
 
 def processor_of(tokenizer: Tokenizer, template: ChatTemplate | None = None, **facts: Any) -> InputProcessor:
-    templates = ChatTemplates(template)
-    return InputProcessor(trained.model_info(**facts), tokenizer, templates, lambda: LIMIT, max_queued=2)
+    limits = ServiceLimits(LIMIT, takes_priority=False)
+    return InputProcessor(trained.model_info(**facts), tokenizer, ChatTemplates(template), limits, max_queued=2)

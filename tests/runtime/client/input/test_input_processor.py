@@ -8,6 +8,7 @@ import pytest
 from kvasir.client.input.chat_templates import ChatTemplates
 from kvasir.client.input.input_processor import InputProcessor
 from kvasir.client.request_errors import InvalidRequest
+from kvasir.client.service_limits import ServiceLimits
 from kvasir.hub.tokenizer import Tokenizer
 from kvasir.request.params import BOUNDS, SamplingFields, SamplingParams
 from runtime.client import trained
@@ -49,7 +50,7 @@ def test_without_defaults_of_the_model_nothing_is_cut_off(processor: InputProces
 def test_seeds_that_are_not_given_follow_from_the_servers_seed(tokenizer: Tokenizer) -> None:
     def seeds(seed: int) -> list[int]:
         processor = InputProcessor(
-            trained.model_info(), tokenizer, ChatTemplates(None), lambda: LIMIT, max_queued=2, seed=seed
+            trained.model_info(), tokenizer, ChatTemplates(None), ServiceLimits(LIMIT), max_queued=2, seed=seed
         )
         return [processor.prepare([5], SamplingFields(seed=9)).params.seed] + [
             processor.prepare([5]).params.seed for _ in range(20)
@@ -215,5 +216,5 @@ def test_a_priority_is_refused_where_no_engine_looks_at_it(tokenizer: Tokenizer)
     with pytest.raises(InvalidRequest, match="--scheduling-policy priority") as caught:
         processor.prepare([5], priority=-1)
     assert caught.value.param == "priority"
-    processor = InputProcessor(trained.model_info(), tokenizer, ChatTemplates(None), lambda: LIMIT, 2, lambda: True)
+    processor = InputProcessor(trained.model_info(), tokenizer, ChatTemplates(None), ServiceLimits(LIMIT), 2)
     assert processor.prepare([5], priority=-1).core.priority == -1
