@@ -170,10 +170,10 @@ class EarlyBinding(Policy):
         self._remotes = [engine.remote for engine in engines]
 
     def pick(self, request: Request) -> int:
-        engine = self.router.pick(self._remotes, request)
-        assert engine is not None
-        self.router.sent(request)
-        return self._remotes.index(engine)
+        choice = self.router.pick(self._remotes, request)
+        assert choice is not None
+        self.router.sent(request, choice)
+        return self._remotes.index(choice.engine)
 
     def begun(self, request: Request, output: RequestOutput) -> None:
         self.router.begun(request, output)
@@ -203,12 +203,12 @@ class Kvasir(EarlyBinding):
         if (request := self._queue.first()) is None:
             return None
         engines = self._room.choices(self._remotes, request.num_tokens)
-        if (engine := self.router.pick(engines, request, self._remotes)) is None:
+        if (choice := self.router.pick(engines, request, self._remotes)) is None:
             return None
-        self.kv_source = self.router.kv_source
+        self.kv_source = choice.kv_source
         self._queue.sent(request)
-        self.router.sent(request)
-        return request, self._remotes.index(engine)
+        self.router.sent(request, choice)
+        return request, self._remotes.index(choice.engine)
 
 
 class Fetching(Kvasir):

@@ -13,9 +13,9 @@ import msgspec
 from kvasir.client.calls import CALL_TIMEOUT, CallOutcome, Calls
 from kvasir.client.collector import Delta
 from kvasir.client.dispatch.dispatcher import Dispatcher
-from kvasir.client.dispatch.engine_starts import EngineStarts
 from kvasir.client.dispatch.holding import HoldLimits
 from kvasir.client.dispatch.router import Router
+from kvasir.client.engine_starts import EngineStarts
 from kvasir.client.gate import Gate
 from kvasir.client.input.chat_templates import ChatTemplates
 from kvasir.client.input.fair_queue import current_client

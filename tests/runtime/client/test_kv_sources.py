@@ -5,6 +5,7 @@ from collections.abc import Sequence
 import msgspec
 import pytest
 
+from kvasir.client.dispatch.engine_choice import EngineChoice
 from kvasir.client.dispatch.router import DEFAULT_PREFILL_RATE
 from kvasir.client.moves.kv_source import FETCH_SHARE, LEAST_TOKENS, MOST_FETCHES, MOST_WAIT_SECONDS
 from kvasir.engine.handover.block_fetch import FetchLimits
@@ -31,20 +32,20 @@ class Fetching(Traffic):
         assert capacity is not None
         self.engines[name].capacity = msgspec.structs.replace(capacity, **fields)
 
-    def pick(self, request: Request | None = None) -> str:
-        engine = self.router.pick(self.engines.values(), request or Request(), self.engines.values())
-        assert engine is not None
-        return engine.incarnation
+    def choose(self, request: Request, *names: str) -> EngineChoice:
+        engines = [self.engines[name] for name in names or self.engines]
+        choice = self.router.pick(engines, request, self.engines.values())
+        assert choice is not None
+        return choice
 
     def source(self, name: str, prompt: Sequence[int] = PROMPT, params: SamplingParams = PARAMS) -> str:
         """Return the source for a request that this engine is to get."""
-        assert self.router.pick([self.engines[name]], Request(prompt, params), self.engines.values())
-        return self.router.kv_source.removeprefix("ipc:///kv/")
+        return self.choose(Request(prompt, params), name).kv_source.removeprefix("ipc:///kv/")
 
     def send_to(self, name: str, request: Request) -> None:
-        self.router.pick([self.engines[name]], request, self.engines.values())
+        choice = self.choose(request, name)
         request.engine = name
-        self.router.sent(request, self.router.kv_source)
+        self.router.sent(request, choice, choice.kv_source)
 
 
 def test_the_engine_that_holds_the_prefix_is_named() -> None:
@@ -162,9 +163,9 @@ def test_a_fetch_from_the_engine_that_had_the_request_is_not_charged_to_another_
     traffic = Fetching("a", "b")
     traffic.holds("a", PROMPT)
     request = Request(PROMPT)
-    traffic.router.pick([traffic.engines["b"]], request, traffic.engines.values())
-    assert traffic.router.kv_source == "ipc:///kv/a"
-    traffic.router.sent(request, "ipc:///kv/last")
+    choice = traffic.choose(request, "b")
+    assert choice.kv_source == "ipc:///kv/a"
+    traffic.router.sent(request, choice, "ipc:///kv/last")
     assert not traffic.router._sources._fetches
 
 
@@ -247,7 +248,6 @@ def test_a_source_counts_by_what_it_has_reported() -> None:
 def test_the_time_to_the_first_token_includes_the_wait_for_the_source() -> None:
     traffic = Fetching("a", "b")
     traffic.holds("a", PROMPT)
-    engines = traffic.engines.values()
-    [choice] = traffic.router._choices([traffic.engines["b"]], Request([*PROMPT, 1]), engines)
+    choice = traffic.choose(Request([*PROMPT, 1]), "b")
     tokens = LEAST_TOKENS + FETCH_SHARE * len(PROMPT) + 1
     assert choice.prefill_seconds == pytest.approx(tokens / DEFAULT_PREFILL_RATE)

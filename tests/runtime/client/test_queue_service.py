@@ -3,7 +3,11 @@
 import asyncio
 import random
 
+import pytest
+
+from kvasir.client.dispatch.request_queue import RequestQueue
 from kvasir.client.input.fair_queue import current_client
+from kvasir.client.live_request import LiveRequest
 from kvasir.link.protocol import AddRequest, FinishReason, RefusalKind
 from runtime.client.held import ROWS, Reader, ask, finish, leave, turns
 from runtime.client.scripted_engine import ScriptedEngine
@@ -142,3 +146,22 @@ async def test_a_full_engine_is_not_asked_again_at_once(service: Service) -> Non
     for _ in readers:
         await finish(engine, await engine.request())
     await asyncio.gather(*readers)
+
+
+async def test_a_lone_request_does_not_pass_the_queue(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
+    engine = await service.engine()
+    queued: list[str] = []
+    add = RequestQueue.add
+
+    def noting(queue: RequestQueue[LiveRequest], request: LiveRequest) -> None:
+        queued.append(request.request_id)
+        add(queue, request)
+
+    monkeypatch.setattr(RequestQueue, "add", noting)
+    readers = [ask(service, "lone")]
+    assert (await engine.request()).request_id == "lone"
+    assert queued == []
+    readers += [ask(service, "first"), ask(service, "second")]
+    assert [(await engine.request()).request_id for _ in range(2)] == ["first", "second"]
+    assert queued == ["first", "second"]
+    await leave(readers)

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 import pytest
 
 from kvasir.client.dispatch import router as router_module
+from kvasir.client.dispatch.engine_choice import EngineChoice
 from kvasir.client.dispatch.router import Router
 from kvasir.client.input.prompt_hashes import PromptHashes
 from kvasir.link.frontend_end.remote_engine import EngineState, RemoteEngine
@@ -53,14 +54,18 @@ class Traffic:
         self.sequences = Counter[str]()
 
     def pick(self, request: Request | None = None) -> str:
-        engine = self.router.pick(self.engines.values(), request or Request())
-        assert engine is not None
-        return engine.incarnation
+        return self.choose(request or Request()).engine.incarnation
+
+    def choose(self, request: Request) -> EngineChoice:
+        choice = self.router.pick(self.engines.values(), request)
+        assert choice is not None
+        return choice
 
     def send(self, request: Request | None = None) -> str:
         request = request or Request()
-        request.engine = self.pick(request)
-        self.router.sent(request)
+        choice = self.choose(request)
+        request.engine = choice.engine.incarnation
+        self.router.sent(request, choice)
         return request.engine
 
     def serve(self, request: Request, prefill: float, decode: float, cached: int = 0) -> None:
@@ -96,7 +101,9 @@ def engine_of(name: str, usable: bool = True, rows: int = 64, num_blocks: int = 
 def test_an_engine_that_is_not_usable_is_not_picked() -> None:
     router, usable = Router(), engine_of("b")
     engines = [engine_of("a", usable=False), usable, engine_of("c", usable=False)]
-    assert router.pick(engines, Request()) is usable
+    choice = router.pick(engines, Request())
+    assert choice is not None
+    assert choice.engine is usable
     assert router.pick(engines[:1], Request()) is None
     assert router.pick([], Request()) is None
 
@@ -104,8 +111,10 @@ def test_an_engine_that_is_not_usable_is_not_picked() -> None:
 def test_an_engine_that_has_not_announced_itself_in_full_can_be_picked() -> None:
     engine = RemoteEngine("a", 0, "node", EngineState.READY, None, 0.0)
     router, request = Router(), Request()
-    assert router.pick([engine], request) is engine
-    router.sent(request)
+    choice = router.pick([engine], request)
+    assert choice is not None
+    assert choice.engine is engine
+    router.sent(request, choice)
 
 
 # ---------------------------------------------------------------------------------------------------- the load

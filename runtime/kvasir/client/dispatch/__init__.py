@@ -1,6 +1,4 @@
-"""When a request is sent to an engine, and to which one.
-
-Reading order: dispatcher.py, request_queue.py and engine_room.py (when), router.py (which engine, with
-engine_load.py and cache_index.py), holding.py and unavailability.py (no engine is ready), engine_starts.py,
-wave_starts.py.
+"""Which engine gets which request, and when. Read dispatcher.py, request_queue.py (order), holding.py (waiting without
+engines), unavailability.py; then eligibility.py, engine_room.py, assignment.py, wave_starts.py; then router.py,
+engine_choice.py, engine_load.py, cache_index.py.
 """

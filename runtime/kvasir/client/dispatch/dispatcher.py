@@ -7,19 +7,18 @@ time. Requests that engines had before need no room, only their share of the tok
 import asyncio
 import logging
 from collections.abc import Callable
-from enum import Enum, auto
 
+from kvasir.client.dispatch.assignment import Assignment, SendOutcome
+from kvasir.client.dispatch.eligibility import Eligibility
 from kvasir.client.dispatch.engine_room import EngineRoom
-from kvasir.client.dispatch.engine_starts import EngineStarts
 from kvasir.client.dispatch.holding import Holding, HoldLimits
 from kvasir.client.dispatch.request_queue import Lane, RequestQueue, lane_of
 from kvasir.client.dispatch.router import Router
 from kvasir.client.dispatch.unavailability import Unavailability
-from kvasir.client.dispatch.wave_starts import WaveStarts
+from kvasir.client.engine_starts import EngineStarts
 from kvasir.client.gate import Gate
 from kvasir.client.journal import Journal
 from kvasir.client.live_request import LiveRequest, RequestState
-from kvasir.client.moves.kv_source import kv_source
 from kvasir.client.moves.resumes import Resumes
 from kvasir.client.moves.strikes import REPORT_SECONDS, Strikes, Verdict
 from kvasir.client.request_errors import EngineUnavailable, failed_repeatedly
@@ -29,16 +28,6 @@ from kvasir.link.frontend_end.remote_engine import RemoteEngine
 from kvasir.link.protocol import Abort, RefusalKind
 
 log = logging.getLogger(__name__)
-
-
-class _Sent(Enum):
-    YES = auto()
-    NO_ENGINE = auto()
-    """No engine can take the request now, or has room for it."""
-    NOT_UNDERSTOOD = auto()
-    """Every engine that could take it is of a version without a field of the request."""
-    NOT_NOW = auto()
-    """It has failed, or waits for reports on lost engines, because engines were lost with it."""
 
 
 class Dispatcher:
@@ -60,13 +49,12 @@ class Dispatcher:
         self._fail = fail
         self._gate = gate
         self._journal = journal
-        self._router = router
         self._link = link
-        self._observer = observer
         self._strikes = strikes
         self._resumes = Resumes(journal)
-        self._waves = WaveStarts(link.engines, journal.in_flight, link.send)
         self._room = EngineRoom(router.load)
+        self._eligibility = Eligibility(link.engines, self._resumes, self._room)
+        self._assignment = Assignment(journal, router, link, observer, self._eligibility, self._resumes)
         self._arrived: list[LiveRequest] = []
         self._unreported: list[LiveRequest] = []
         """Requests that wait for reports on lost engines (Verdict.WAIT)."""
@@ -123,7 +111,7 @@ class Dispatcher:
         if not self._is_served(lane_of(request)) and (self._closed or self._holding.refusal(request) is not None):
             return False
         self._journal.requeue(request)
-        if not self._resumes.postpone(request, self._suitable(request)):
+        if not self._resumes.postpone(request, self._eligibility.suitable(request)):
             self._enqueue(request)
         self.release()
         return True
@@ -131,7 +119,8 @@ class Dispatcher:
     def hand_over(self, request: LiveRequest) -> bool | None:
         """Send a request that its engine computes to another one that has room, and abort it in its present one.
         Otherwise leaves it there: returns False if it must wait for room, None if no engine may continue it now."""
-        candidates = [each for each in self._candidates(lane_of(request)) if self._resumes.continues(request, each)]
+        engines = self._eligibility.of_lane(lane_of(request))
+        candidates = [engine for engine in engines if self._resumes.continues(request, engine)]
         if not candidates or (self._strikes and self._strikes.verdict(request.digest) is not Verdict.RUN):
             return None
         candidates = [engine for engine in candidates if not self._room.is_full(engine)]
@@ -139,7 +128,7 @@ class Dispatcher:
             return False
         present, interruption = request.engine, request.interruption
         request.interrupt("returned")
-        if self._send(request) is not _Sent.YES:
+        if self._send(request) is not SendOutcome.SENT:
             request.interruption = interruption
             return False
         self._link.send(present, Abort([request.request_id]))
@@ -167,26 +156,17 @@ class Dispatcher:
         self._release_postponed()
         blocked: set[Lane] = set()
         while (request := self._queue.first(skip=blocked)) is not None and not self._closed:
-            try:
-                sent = self._send(request)
-                if sent is _Sent.NOT_UNDERSTOOD:  # perhaps an engine without room does
-                    sent = self._send(request, paced=False)
-            except Exception as error:  # an error in Kvasir fails only this request
-                self._remove(request)
-                self._fail(request, error)
-                continue
-            if sent is _Sent.NO_ENGINE:
+            outcome = self._send_or_fail(request)
+            if outcome is SendOutcome.NO_ENGINE:
                 blocked.add(lane_of(request))
-                continue
-            self._remove(request, is_sent=sent is _Sent.YES)
-            if sent is _Sent.NOT_UNDERSTOOD:
-                self._fail(request, self._texts.not_understood())
+            else:
+                self._remove(request, is_sent=outcome is SendOutcome.SENT)
 
     def _release_postponed(self) -> None:
         while (first := self._resumes.first_postponed) is not None:
-            if self._resumes.must_wait(first, self._suitable(first)):
+            if self._resumes.must_wait(first, self._eligibility.suitable(first)):
                 return
-            self._dispatch(self._resumes.pop_postponed(), may_wait=False)
+            self._send_or_enqueue(self._resumes.pop_postponed(), at_once=True)
 
     def left(self, request: LiveRequest) -> None:
         """Take the request's place, here or in its engine, for another one: its reader has left."""
@@ -203,25 +183,24 @@ class Dispatcher:
         return self._texts.waits_for(rank)
 
     def _dispatch_all(self) -> None:
-        requests, self._arrived = self._arrived, []
+        arrived, self._arrived = self._arrived, []
+        requests = [request for request in arrived if request.state is RequestState.WAITING]  # has a reader still
+        is_alone = len(requests) == 1 and not self._queue and self._resumes.first_postponed is None
         for request in requests:
-            if request.state is not RequestState.WAITING:  # its reader has left
+            is_moved = request.interruption is not None
+            if is_moved and self._resumes.postpone(request, self._eligibility.suitable(request)):
                 continue
-            self._dispatch(request, may_wait=True)
-        self.release()
+            # A moved request is sent now: it counts when the next one asks for its share of the resumed tokens.
+            self._send_or_enqueue(request, at_once=is_alone or is_moved)
+        if not is_alone:
+            self.release()
 
-    def _dispatch(self, request: LiveRequest, *, may_wait: bool) -> None:
-        """Queue the request, or fail it. `may_wait`: a moved one may wait for its share of resumed tokens."""
-        try:
-            if may_wait and self._resumes.postpone(request, self._suitable(request)):
-                return
-            if not self._is_served(lane_of(request)):
-                request.refused_by = ()  # that was before the request waited: they may be ready now
-            # One that moves is sent now: it counts when the next one asks for its share.
-            if request.interruption is None or self._send(request) in (_Sent.NO_ENGINE, _Sent.NOT_UNDERSTOOD):
-                self._enqueue(request)
-        except Exception as error:  # an error in Kvasir fails only this request
-            self._fail(request, error)
+    def _send_or_enqueue(self, request: LiveRequest, *, at_once: bool) -> None:
+        """Send the request if an engine can take it at once, or let it wait for its turn."""
+        if request.refused_by and not self._is_served(lane_of(request)):
+            request.refused_by = ()  # that was before the request waited: these engines may be ready now
+        if not at_once or self._send_or_fail(request) is SendOutcome.NO_ENGINE:
+            self._enqueue(request)
 
     def _enqueue(self, request: LiveRequest) -> None:
         """Queue the request, or fail it if no engine is ready for it and it cannot be held."""
@@ -244,7 +223,7 @@ class Dispatcher:
 
     def _is_served(self, lane: Lane) -> bool:
         """Return whether an engine is ready for the requests of the lane, and the gate is open."""
-        return not self._gate.closed and any(engine.usable for engine in self._candidates(lane))
+        return not self._gate.closed and any(engine.usable for engine in self._eligibility.of_lane(lane))
 
     def _update_held(self) -> None:
         """Hold the requests for which no engine is ready any more, and release those for which one is."""
@@ -266,45 +245,36 @@ class Dispatcher:
         limit = f", and the request has waited {self._holding.limits.seconds:g} s for one (--hold-timeout)"
         self._fail(request, self._texts.lost_or(request, self.unavailable(request.data_parallel_rank, limit)))
 
-    def _send(self, request: LiveRequest, *, paced: bool = True) -> _Sent:
-        """Send the request to an engine as its next attempt, if one can take it. `paced`: and has room."""
+    def _send_or_fail(self, request: LiveRequest) -> SendOutcome:
+        """Send the request, or fail it if no engine will ever take it."""
+        try:
+            outcome = self._send(request)
+            if outcome is SendOutcome.NOT_UNDERSTOOD:  # perhaps an engine without room does
+                outcome = self._send(request, needs_room=False)
+            if outcome is SendOutcome.NOT_UNDERSTOOD:
+                self._fail(request, self._texts.not_understood())
+                return SendOutcome.SET_ASIDE
+            return outcome
+        except Exception as error:  # an error in Kvasir fails only this request
+            self._fail(request, error)
+            return SendOutcome.SET_ASIDE
+
+    def _send(self, request: LiveRequest, *, needs_room: bool = True) -> SendOutcome:
+        """Send the request if its history allows it, and if an engine can take it."""
         verdict = self._strikes.verdict(request.digest) if self._strikes else Verdict.RUN
         if verdict is Verdict.REFUSE:
             log.error("request %s is refused: engines failed in steps that computed it", request.request_id)
             self._fail(request, failed_repeatedly(self._strikes.count(request.digest)))
-            return _Sent.NOT_NOW
+            return SendOutcome.SET_ASIDE
         if verdict is Verdict.WAIT and not self._closed:
             self._wait_for_reports(request)
-            return _Sent.NOT_NOW
-        if request.weights and self._resumes.is_orphaned(request, self._candidates(lane_of(request))):
+            return SendOutcome.SET_ASIDE
+        if request.weights and self._resumes.is_orphaned(request, self._eligibility.of_lane(lane_of(request))):
             self._fail(request, self._texts.weights_replaced())
-            return _Sent.NOT_NOW
-        # Each failed send removes an engine from the link, and each older engine is skipped once, so this ends.
-        older: list[RemoteEngine] = []
-        while not self._closed and not self._gate.closed:
-            candidates = [each for each in self._candidates(lane_of(request)) if each not in older]
-            candidates = self._resumes.suitable(request, candidates)
-            if paced:  # if all are full, a moved request waits for them: others would not continue it exactly
-                candidates = self._with_room(candidates, request)
-            peers = self._link.engines
-            engine = self._router.pick(candidates, request, peers.values())
-            if engine is None:
-                break
-            source = kv_source(request, engine, peers) or self._router.kv_source
-            message = request.message(engine.block_hashing, verdict is Verdict.ALONE, source)
-            if not engine.agreement.understands(message):
-                older.append(engine)
-            elif self._link.send(engine.incarnation, message):
-                self._journal.assign(request, engine.incarnation)
-                self._router.sent(request, source)
-                self._waves.request_sent(engine)
-                trace = request.trace
-                trace.engine, trace.rank, trace.attempts = engine.incarnation, engine.rank, request.attempt
-                if request.attempt == 1:
-                    self._observer.request_started(trace)
-                self._resumes.sent(request, engine)
-                return _Sent.YES
-        return _Sent.NOT_UNDERSTOOD if older and not self._closed else _Sent.NO_ENGINE
+            return SendOutcome.SET_ASIDE
+        if self._closed or self._gate.closed:
+            return SendOutcome.NO_ENGINE
+        return self._assignment.assign(request, alone=verdict is Verdict.ALONE, needs_room=needs_room)
 
     def _wait_for_reports(self, request: LiveRequest) -> None:
         if request.state is RequestState.RUNNING:
@@ -312,20 +282,3 @@ class Dispatcher:
         self._unreported.append(request)
         if self._look_again is None:
             self._look_again = asyncio.get_running_loop().call_later(REPORT_SECONDS, self.reconsider)
-
-    def _candidates(self, lane: Lane) -> list[RemoteEngine]:
-        """Return the engines that requests of this lane may be sent to once they are usable."""
-        return [
-            engine
-            for engine in self._link.engines.values()
-            if (lane.rank is None or engine.rank == lane.rank) and engine.incarnation not in lane.refused_by
-        ]
-
-    def _suitable(self, request: LiveRequest) -> list[RemoteEngine]:
-        return self._resumes.suitable(request, self._candidates(lane_of(request)))
-
-    def _with_room(self, engines: list[RemoteEngine], request: LiveRequest) -> list[RemoteEngine]:
-        """Return the engines that the request may be sent to now. One that moves needs no room."""
-        if request.interruption is not None:
-            return [engine for engine in engines if not self._room.is_full(engine)]
-        return self._room.choices(engines, request.num_tokens)

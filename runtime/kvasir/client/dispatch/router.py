@@ -12,12 +12,12 @@ that all requests share does not end up on one engine: a second engine computes 
 
 import time
 from collections.abc import Callable, Collection, Iterable
-from dataclasses import dataclass
 from typing import Final, NamedTuple, Protocol
 
 from kvasir.client.dispatch.cache_index import CacheIndex
+from kvasir.client.dispatch.engine_choice import EngineChoice, work_tokens
 from kvasir.client.dispatch.engine_load import EngineLoad
-from kvasir.client.moves.kv_source import FETCH_SHARE, LEAST_TOKENS, KvSource, KvSources, fetchable, serves
+from kvasir.client.moves.kv_source import LEAST_TOKENS, KvSource, KvSources, fetchable, serves
 from kvasir.link.frontend_end.remote_engine import RemoteEngine
 from kvasir.link.protocol import CacheEvents, RequestOutput
 from kvasir.request.hashing import BlockHashing
@@ -75,29 +75,6 @@ class _Hit(NamedTuple):
 _NO_HIT: Final = _Hit()
 
 
-@dataclass(slots=True)
-class _Choice:
-    """An engine for a request, with the estimate."""
-
-    engine: RemoteEngine
-    request_id: str
-    hit_blocks: int
-    num_cached: int
-    """Tokens of the request that the engine holds."""
-    num_tokens: int
-    chain: bytes
-    source: KvSource | None
-    num_fetched: int
-    """Tokens of the request that the engine fetches from the source."""
-    prefill_seconds: float
-    cost: float
-
-    @property
-    def work(self) -> int:
-        """Return the tokens that the engine computes; a fetched one counts as a part of one."""
-        return _work(self.num_tokens - self.num_cached, self.num_fetched)
-
-
 class Router:
     """Picks engines, and keeps their loads and the content of their prefix caches."""
 
@@ -108,7 +85,6 @@ class Router:
         self._last_cold: dict[str, int] = {}
         """When each engine got its last prompt without cached blocks, counted in requests."""
         self._turn = 0
-        self._choice: _Choice | None = None
         self._sources = KvSources(self.load)
 
     # ------------------------------------------------------------------------------------------- observations
@@ -151,8 +127,8 @@ class Router:
 
     def pick(
         self, engines: Iterable[RemoteEngine], request: Routed, peers: Collection[RemoteEngine] = ()
-    ) -> RemoteEngine | None:
-        """Return the usable engine for the request; None if no engine is usable. Call `sent` once it has it.
+    ) -> EngineChoice | None:
+        """Return the usable engine for the request; None if no engine is usable.
 
         `peers`: all engines on the link, from which the prompt's KV blocks may be fetched.
         """
@@ -163,37 +139,23 @@ class Router:
         best = min([choice.cost for choice in choices])
         near = best + TIE_SHARE * request.num_tokens / self._default_rate
         # Cold prompts go to the engine whose last one is the longest ago: so the caches fill evenly.
-        choice = min(
+        return min(
             [choice for choice in choices if choice.cost <= near],
             key=lambda choice: (-choice.num_cached, self._last_cold.get(choice.engine.incarnation, 0)),
         )
-        self._choice = choice
-        return choice.engine
-
-    @property
-    def kv_source(self) -> str:
-        """Return the AddRequest.kv_source for the request and the engine that was picked last."""
-        choice = self._choice
-        return choice.source.engine.kv_address if choice and choice.source and choice.num_fetched else ""
 
     def load(self, engine: RemoteEngine) -> EngineLoad:
         return self._load(engine.incarnation)
 
-    def sent(self, request: Routed, kv_source: str = "") -> None:
-        """Charge the request to the engine that was picked last, which has it now.
-
-        `kv_source`: the AddRequest.kv_source that it was sent with.
-        """
-        choice, self._choice = self._choice, None
-        assert choice is not None, "pick comes before sent"
-        assert choice.request_id == request.request_id, "no other pick comes between pick and sent"
+    def sent(self, request: Routed, choice: EngineChoice, kv_source: str = "") -> None:
+        """Charge the request to the chosen engine, which was sent it with this AddRequest.kv_source."""
         incarnation = choice.engine.incarnation
         self._turn += 1
         if 2 * choice.num_cached < choice.num_tokens:
             self._last_cold[incarnation] = self._turn
         now = self._clock()
         self._load(incarnation).sent(request.request_id, choice.num_tokens, choice.work, now)
-        if choice.source is not None and choice.num_fetched and choice.source.engine.kv_address == kv_source:
+        if choice.source is not None and kv_source and kv_source == choice.kv_source:
             self._sources.sent(request.request_id, choice.source, choice.num_fetched)
         if choice.chain:
             until = now + 2 * choice.prefill_seconds + PREDICTED_SECONDS
@@ -201,23 +163,12 @@ class Router:
 
     def _choices(
         self, engines: list[RemoteEngine], request: Routed, peers: Collection[RemoteEngine] = ()
-    ) -> list[_Choice]:
+    ) -> list[EngineChoice]:
         self._measure_defaults(engines)
         now = self._clock()
         hits = self._hits(engines, request, peers, now)
-        num_tokens = request.num_tokens
-        choices = []
-        for engine in engines:
-            hit = hits.get(engine.incarnation, _NO_HIT)
-            cached = max(0, min(hit.blocks * hit.block_size, num_tokens - 1))
-            fetched, prefill, cost = self._estimate(engine, num_tokens, cached, hit.source, now)
-            blocks, _, chain, source = hit
-            choices.append(
-                _Choice(
-                    engine, request.request_id, blocks, cached, num_tokens, chain, source, fetched, prefill, cost
-                )
-            )
-        return choices
+        tokens = request.num_tokens
+        return [self._choice(engine, tokens, hits.get(engine.incarnation, _NO_HIT), now) for engine in engines]
 
     def _hits(
         self, engines: list[RemoteEngine], request: Routed, peers: Collection[RemoteEngine], now: float
@@ -252,11 +203,10 @@ class Router:
             )
         return hits
 
-    def _estimate(
-        self, engine: RemoteEngine, num_tokens: int, cached: int, source: KvSource | None, now: float
-    ) -> tuple[int, float, float]:
-        """Return the tokens to fetch from the source, the seconds until the prefill is done, once the request has a
-        row, and the cost in seconds."""
+    def _choice(self, engine: RemoteEngine, num_tokens: int, hit: _Hit, now: float) -> EngineChoice:
+        """Return the engine with the estimates for a request of so many tokens."""
+        source = hit.source
+        cached = max(0, min(hit.blocks * hit.block_size, num_tokens - 1))
         load = self._load(engine.incarnation)
         capacity = engine.capacity
         rows = DEFAULT_ROWS if capacity is None else capacity.max_num_seqs
@@ -265,7 +215,7 @@ class Router:
         rate = load.prefill_rate or self._default_rate
         queue = (load.uncached_tokens + load.others_tokens) / rate
         fetched = 0 if source is None else fetchable(source, num_tokens, cached, queue, rate)
-        work = _work(num_tokens - cached, fetched) / rate
+        work = work_tokens(num_tokens - cached, fetched) / rate
         prefill = (max(queue, source.seconds) if source is not None and fetched else queue) + work
         # A row is free again every row_seconds / rows.
         wait = max(0, requests + 1 - rows) * row_seconds / rows
@@ -278,7 +228,8 @@ class Router:
         busy = load.busy_share(now)
         # Fetched tokens count in full: they take the place of other blocks in the cache, as computed ones do.
         delay = min(MOST_DELAY, DELAY_FACTOR * busy / max(1e-3, 1 - busy)) * (num_tokens - cached) / rate
-        return fetched, prefill, prefill + delay + wait + decode
+        cost = prefill + delay + wait + decode
+        return EngineChoice(engine, hit.blocks, cached, num_tokens, hit.chain, source, fetched, prefill, cost)
 
     def _measure_defaults(self, engines: list[RemoteEngine]) -> None:
         """An engine that was not measured yet counts as an average one."""
@@ -293,7 +244,3 @@ class Router:
         if load is None:
             load = self._loads[incarnation] = EngineLoad()
         return load
-
-
-def _work(uncached: int, fetched: int) -> int:
-    return uncached - fetched + int(FETCH_SHARE * fetched)

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Final
 
-from kvasir.client.dispatch.engine_starts import DEFAULT_RETRY_AFTER, EngineStarts
+from kvasir.client.engine_starts import DEFAULT_RETRY_AFTER, EngineStarts
 from kvasir.client.live_request import LiveRequest
 from kvasir.client.request_errors import EngineUnavailable, RequestFailed
 from kvasir.link.frontend_end.remote_engine import RemoteEngine

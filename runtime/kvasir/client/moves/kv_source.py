@@ -6,11 +6,10 @@ the sources: one that serves fetches, or that computes a long step, delivers lat
 time, because the engine computes what has not come.
 """
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from typing import Final, NamedTuple
 
 from kvasir.client.dispatch.engine_load import EngineLoad
-from kvasir.client.live_request import LiveRequest
 from kvasir.link.frontend_end.remote_engine import EngineState, RemoteEngine
 
 FETCH_SHARE: Final = 0.1
@@ -110,17 +109,3 @@ def fetchable(source: KvSource, num_tokens: int, cached: int, queue_seconds: flo
         return 0
     wait = max(0.0, source.seconds - queue_seconds)
     return tokens if wait + FETCH_SHARE * tokens / rate < tokens / rate else 0
-
-
-def kv_source(request: LiveRequest, engine: RemoteEngine, engines: Mapping[str, RemoteEngine]) -> str:
-    """Return the AddRequest.kv_source for a request that another engine had before; "" if that has no blocks.
-
-    The source is the engine that had the request before, if it is on the link still, as one that drains is. It must
-    be of the same numerics class: another one computes other values, and refuses.
-    """
-    if request.interruption is None:  # the engine has refused it as full: it has computed none of it
-        return ""
-    last = engines.get(request.last_engine)
-    if last is None or last is engine or not last.numerics or last.numerics != engine.numerics:
-        return ""
-    return last.kv_address

@@ -1,0 +1,88 @@
+"""Gives a request to the engine that the router chooses."""
+
+from collections.abc import Mapping
+from enum import Enum, auto
+
+from kvasir.client.dispatch.eligibility import Eligibility
+from kvasir.client.dispatch.engine_choice import EngineChoice
+from kvasir.client.dispatch.router import Router
+from kvasir.client.dispatch.wave_starts import WaveStarts
+from kvasir.client.journal import Journal
+from kvasir.client.live_request import LiveRequest
+from kvasir.client.moves.resumes import Resumes
+from kvasir.client.request_observer import RequestObserver
+from kvasir.link.frontend_end.frontend_link import FrontendLink
+from kvasir.link.frontend_end.remote_engine import RemoteEngine
+
+
+class SendOutcome(Enum):
+    """What has become of a request that was to be sent."""
+
+    SENT = auto()
+    NO_ENGINE = auto()
+    """No engine is ready for it, or has room: it must wait in the queue."""
+    NOT_UNDERSTOOD = auto()
+    """Every engine that could take it is of a version without a field of the request."""
+    SET_ASIDE = auto()
+    """It must not wait in the queue: it has failed, or waits for reports on lost engines."""
+
+
+class Assignment:
+    """Sends requests, and records who has them."""
+
+    def __init__(
+        self,
+        journal: Journal,
+        router: Router,
+        link: FrontendLink,
+        observer: RequestObserver,
+        eligibility: Eligibility,
+        resumes: Resumes,
+    ) -> None:
+        self._journal = journal
+        self._router = router
+        self._link = link
+        self._observer = observer
+        self._eligibility = eligibility
+        self._resumes = resumes
+        self._waves = WaveStarts(link.engines, journal.in_flight, link.send)
+
+    def assign(self, request: LiveRequest, *, alone: bool, needs_room: bool = True) -> SendOutcome:
+        """Send the request as its next attempt, if an engine can take it. `alone`: see AddRequest."""
+        eligible = self._eligibility.with_room if needs_room else self._eligibility.suitable
+        peers = self._link.engines
+        older: list[RemoteEngine] = []
+        # This ends: a failed send removes its engine from the link, and an older engine is tried once.
+        while (choice := self._router.pick(eligible(request, older), request, peers.values())) is not None:
+            engine, source = choice.engine, _kv_source(request, choice, peers)
+            message = request.message(engine.block_hashing, alone, source)
+            if not engine.agreement.understands(message):
+                older.append(engine)
+            elif self._link.send(engine.incarnation, message):
+                self._record(request, choice, source)
+                return SendOutcome.SENT
+        return SendOutcome.NOT_UNDERSTOOD if older else SendOutcome.NO_ENGINE
+
+    def _record(self, request: LiveRequest, choice: EngineChoice, kv_source: str) -> None:
+        engine, trace = choice.engine, request.trace
+        self._journal.assign(request, engine.incarnation)
+        self._router.sent(request, choice, kv_source)
+        self._waves.request_sent(engine)
+        trace.engine, trace.rank, trace.attempts = engine.incarnation, engine.rank, request.attempt
+        if request.attempt == 1:
+            self._observer.request_started(trace)
+        self._resumes.sent(request, engine)
+
+
+def _kv_source(request: LiveRequest, choice: EngineChoice, engines: Mapping[str, RemoteEngine]) -> str:
+    """Return the AddRequest.kv_source: the address of the engine that had the request before, or the router's.
+
+    The engine that had it also holds the blocks of its output. It is on the link still if it drains.
+    """
+    if request.interruption is None:  # the engine that had it was full, and computed none of it
+        return choice.kv_source
+    last, numerics = engines.get(request.last_engine), choice.engine.numerics
+    # Another numerics class computes other values, so an engine of one refuses.
+    if last is None or last is choice.engine or not numerics or last.numerics != numerics:
+        return choice.kv_source
+    return last.kv_address or choice.kv_source

@@ -1,0 +1,43 @@
+"""Which engines a request may be sent to."""
+
+from collections.abc import Collection, Mapping
+
+from kvasir.client.dispatch.engine_room import EngineRoom
+from kvasir.client.dispatch.request_queue import Lane, lane_of
+from kvasir.client.live_request import LiveRequest
+from kvasir.client.moves.resumes import Resumes
+from kvasir.link.frontend_end.remote_engine import RemoteEngine
+
+
+class Eligibility:
+    """Applies the rules of the lane, of moved requests and of room, in this order."""
+
+    def __init__(self, engines: Mapping[str, RemoteEngine], resumes: Resumes, room: EngineRoom) -> None:
+        """`engines`: a live view, by incarnation."""
+        self._engines = engines
+        self._resumes = resumes
+        self._room = room
+
+    def of_lane(self, lane: Lane) -> list[RemoteEngine]:
+        """Return the engines that requests of this lane may be sent to once they are usable."""
+        return [
+            engine
+            for engine in self._engines.values()
+            if (lane.rank is None or engine.rank == lane.rank) and engine.incarnation not in lane.refused_by
+        ]
+
+    def suitable(self, request: LiveRequest, without: Collection[RemoteEngine] = ()) -> list[RemoteEngine]:
+        """Return the engines that may get the request, whether they have room or not."""
+        engines = self.of_lane(lane_of(request))
+        if without:
+            engines = [engine for engine in engines if engine not in without]
+        return self._resumes.suitable(request, engines)
+
+    def with_room(self, request: LiveRequest, without: Collection[RemoteEngine] = ()) -> list[RemoteEngine]:
+        """Return the engines that may get the request now."""
+        engines = self.suitable(request, without)
+        if request.interruption is None:
+            return self._room.choices(engines, request.num_tokens)
+        # A moved request needs no room. If all suitable engines are full, it waits for them: others would not
+        # continue it exactly.
+        return [engine for engine in engines if not self._room.is_full(engine)]
