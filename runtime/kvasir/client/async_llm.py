@@ -16,7 +16,6 @@ from kvasir.client.dispatch.dispatcher import Dispatcher
 from kvasir.client.dispatch.holding import HoldLimits
 from kvasir.client.dispatch.router import Router
 from kvasir.client.engine_starts import EngineStarts
-from kvasir.client.gate import Gate
 from kvasir.client.input.chat_templates import ChatTemplates
 from kvasir.client.input.fair_queue import current_client
 from kvasir.client.input.input_processor import InputProcessor
@@ -26,12 +25,13 @@ from kvasir.client.known_ranks import KnownRanks
 from kvasir.client.live_request import LiveRequest, RequestState
 from kvasir.client.moves.hand_overs import HandOvers
 from kvasir.client.moves.migration import Migrations
-from kvasir.client.moves.strikes import Strikes
+from kvasir.client.moves.quarantine import Quarantine
 from kvasir.client.output_processor import AbortRequests, DistrustEngine, OutputProcessor, TryNextEngine
 from kvasir.client.request_errors import InvalidRequest, in_field
 from kvasir.client.request_observer import RequestObserver, Trace
 from kvasir.client.service_limits import ServiceLimits
 from kvasir.client.text.detokenizer import Detokenizer
+from kvasir.client.zero_gate import ZeroGate
 from kvasir.config.frontend_settings import FrontendConfig
 from kvasir.hub.model_info import ModelInfo
 from kvasir.hub.tokenizer import Tokenizer
@@ -86,15 +86,15 @@ class AsyncLLM:
         """Whether `_work_outputs` runs in the next turn of the event loop."""
         self._calls = Calls(self._link.send)
         self._starts = EngineStarts()
-        self._strikes = Strikes()
+        self._quarantine = Quarantine()
         limits = HoldLimits.of(config.server)
-        self.gate = Gate(lambda: self._dispatcher.gate_opened(), can_hold=limits.seconds > GATE_SECONDS)
+        self.gate = ZeroGate(lambda: self._dispatcher.gate_opened(), can_hold=limits.seconds > GATE_SECONDS)
         self._dispatcher = Dispatcher(
             self._journal,
             self._router,
             self._link,
             observer,
-            self._strikes,
+            self._quarantine,
             self._outputs.fail_with,
             self._starts,
             limits,
@@ -205,8 +205,8 @@ class AsyncLLM:
             self._dispatcher.dispatch(request)
             while True:
                 delta = await request.collector.take()
-                if delta.finish_reason is not None and self._strikes:
-                    self._strikes.passed(request.digest)
+                if delta.finish_reason is not None and self._quarantine:
+                    self._quarantine.passed(request.digest)
                 yield delta
                 if delta.finish_reason is not None:
                     return
@@ -273,7 +273,7 @@ class AsyncLLM:
             case EngineJoined(engine):
                 self._ranks.joined(engine)
                 self._starts.joined(engine)
-                self._strikes.joined(engine.incarnation, engine.rank, engine.crashed)
+                self._quarantine.joined(engine.incarnation, engine.rank, engine.crashed)
                 self._dispatcher.reconsider()
                 self._router.reported(engine)
             case EngineChanged(engine):
@@ -297,7 +297,7 @@ class AsyncLLM:
             self._after_outputs()
         finally:  # a defect there must not leave the requests without an end
             requests = self._journal.of_engine(engine.incarnation)
-            self._strikes.lost(engine.incarnation, engine.rank, requests, ran)
+            self._quarantine.lost(engine.incarnation, engine.rank, requests, ran)
             self._migrations.engine_lost(engine, reason)
             self._calls.lost(engine.incarnation, reason)
             self._router.forget(engine.incarnation)

@@ -60,7 +60,7 @@ async def test_a_prompt_names_the_engine_that_has_reported_it(
     service: Service, monkeypatch: pytest.MonkeyPatch, is_lost: bool
 ) -> None:
     for module in (kv_source, router):
-        monkeypatch.setattr(module, "LEAST_TOKENS", 16)
+        monkeypatch.setattr(module, "MIN_FETCH_TOKENS", 16)
     engines = [await connected(service, rank, caching(rank)) for rank in range(2)]
     first, reader = await ask_rank(service, engines, 0)
     assert first.kv_source == ""

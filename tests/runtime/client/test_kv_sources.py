@@ -7,7 +7,7 @@ import pytest
 
 from kvasir.client.dispatch.engine_choice import EngineChoice
 from kvasir.client.dispatch.router import DEFAULT_PREFILL_RATE
-from kvasir.client.moves.kv_source import FETCH_SHARE, LEAST_TOKENS, MOST_FETCHES, MOST_WAIT_SECONDS
+from kvasir.client.moves.kv_source import FETCH_SHARE, MAX_FETCHES, MAX_WAIT_SECONDS, MIN_FETCH_TOKENS
 from kvasir.engine.handover.block_fetch import FetchLimits
 from kvasir.link.frontend_end.remote_engine import EngineState
 from kvasir.link.protocol import RequestOutput
@@ -100,13 +100,13 @@ def test_a_request_whose_prompt_is_scored_fetches_nothing() -> None:
     ("held", "own", "expected"), [(272, 0, ""), (320, 0, "a"), (960, 736, ""), (960, 640, "a")]
 )
 def test_a_short_gain_is_computed(held: int, own: int, expected: str) -> None:
-    """The fixed costs are those of LEAST_TOKENS tokens, and the others those of FETCH_SHARE of a token."""
+    """The fixed costs are those of MIN_FETCH_TOKENS tokens, and the others those of FETCH_SHARE of a token."""
     traffic = Fetching("a", "b")
     traffic.holds("a", PROMPT[:held])
     if own:
         traffic.holds("b", PROMPT[:own])
     assert traffic.source("b") == expected
-    assert ((held - own) * (1 - FETCH_SHARE) > LEAST_TOKENS) == bool(expected)
+    assert ((held - own) * (1 - FETCH_SHARE) > MIN_FETCH_TOKENS) == bool(expected)
 
 
 def test_blocks_that_are_only_on_their_way_are_not_fetched() -> None:
@@ -148,12 +148,12 @@ def test_a_source_in_a_long_step_is_not_waited_for() -> None:
 
 def test_a_source_that_begins_after_the_time_limit_of_a_fetch_is_not_named() -> None:
     """Even if the engine is as busy, so that it would lose nothing by waiting."""
-    assert FetchLimits().first_seconds > MOST_WAIT_SECONDS
+    assert FetchLimits().first_seconds > MAX_WAIT_SECONDS
     traffic = Fetching("a", "b")
     traffic.holds("a", PROMPT)
     traffic.announce("a", max_num_batched_tokens=10**6)
-    for seconds, expected in ((MOST_WAIT_SECONDS - 0.1, "a"), (MOST_WAIT_SECONDS + 0.1, "")):
-        tokens = int(seconds * DEFAULT_PREFILL_RATE) - LEAST_TOKENS
+    for seconds, expected in ((MAX_WAIT_SECONDS - 0.1, "a"), (MAX_WAIT_SECONDS + 0.1, "")):
+        tokens = int(seconds * DEFAULT_PREFILL_RATE) - MIN_FETCH_TOKENS
         traffic.report("a", running=1, unfinished=tokens)
         traffic.report("b", running=1, unfinished=2 * tokens)
         assert traffic.source("b") == expected
@@ -171,7 +171,7 @@ def test_a_fetch_from_the_engine_that_had_the_request_is_not_charged_to_another_
 
 def test_fetches_are_spread_over_the_sources() -> None:
     traffic = Fetching("a", "b", "c")
-    prompts = [[number, *PROMPT] for number in range(2 * MOST_FETCHES + 1)]
+    prompts = [[number, *PROMPT] for number in range(2 * MAX_FETCHES + 1)]
     traffic.holds("a", PROMPT)
     traffic.holds("c", PROMPT)
     for prompt in prompts:
@@ -181,14 +181,14 @@ def test_fetches_are_spread_over_the_sources() -> None:
     for prompt in prompts:
         picked.append(traffic.source("b", prompt))
         traffic.send_to("b", Request(prompt))
-    assert sorted(picked) == ["", *"a" * MOST_FETCHES, *"c" * MOST_FETCHES]
+    assert sorted(picked) == ["", *"a" * MAX_FETCHES, *"c" * MAX_FETCHES]
     assert picked[0] != picked[1]
 
 
 @pytest.mark.parametrize("end", ["begun", "left"])
 def test_a_fetch_counts_until_the_first_output_or_the_end(end: str) -> None:
     traffic = Fetching("a", "b")
-    requests = [Request([number, *PROMPT]) for number in range(MOST_FETCHES + 1)]
+    requests = [Request([number, *PROMPT]) for number in range(MAX_FETCHES + 1)]
     for request in requests:
         traffic.holds("a", request.prompt)
     for request in requests:
@@ -249,5 +249,5 @@ def test_the_time_to_the_first_token_includes_the_wait_for_the_source() -> None:
     traffic = Fetching("a", "b")
     traffic.holds("a", PROMPT)
     choice = traffic.choose(Request([*PROMPT, 1]), "b")
-    tokens = LEAST_TOKENS + FETCH_SHARE * len(PROMPT) + 1
+    tokens = MIN_FETCH_TOKENS + FETCH_SHARE * len(PROMPT) + 1
     assert choice.prefill_seconds == pytest.approx(tokens / DEFAULT_PREFILL_RATE)

@@ -9,7 +9,7 @@ import pytest
 
 from kvasir.client.async_llm import Delta
 from kvasir.client.moves import resumes
-from kvasir.client.moves.migration import FURTHER_TOKENS, MOST_LOSSES
+from kvasir.client.moves.migration import FURTHER_TOKENS, MAX_LOSSES
 from kvasir.client.request_errors import EngineUnavailable, RequestFailed
 from kvasir.link.engine_end.engine_link import FrontendLost
 from kvasir.link.protocol import (
@@ -154,7 +154,7 @@ async def test_a_request_that_gets_further_on_each_engine_is_not_the_cause(servi
 
 async def test_a_request_that_gets_further_does_not_end_engines_for_ever(service: Service) -> None:
     reader = service.ask("r", max_tokens=60)
-    last = await lose_engines(service, 3 * MOST_LOSSES, FURTHER_TOKENS)
+    last = await lose_engines(service, 3 * MAX_LOSSES, FURTHER_TOKENS)
     with pytest.raises(RequestFailed, match=r"12 engines .* lost with this request"):
         await reader
     assert last.messages() == []

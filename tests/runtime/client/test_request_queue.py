@@ -4,7 +4,7 @@ import random
 import time
 from dataclasses import dataclass, field
 
-from kvasir.client.dispatch.request_queue import MIN_KEPT, MOST_CLIENTS, REQUEST_TOKENS, RequestQueue, lane_of
+from kvasir.client.dispatch.request_queue import MAX_CLIENTS, MIN_KEPT, REQUEST_TOKENS, RequestQueue, lane_of
 from kvasir.client.request_observer import Trace
 
 
@@ -165,14 +165,14 @@ def test_random_operations_agree_with_a_list_that_is_sorted_each_time() -> None:
 
 def test_nothing_is_left_of_clients_that_came_and_went() -> None:
     queue = queue_of(Waiting("stays", "z", data_parallel_rank=1))
-    for number in range(2 * MOST_CLIENTS + 100):
+    for number in range(2 * MAX_CLIENTS + 100):
         request = Waiting(f"r{number}", f"client {number}", data_parallel_rank=1)
         queue.add(request)
         queue.remove(request) if number % 9 == 0 else queue.sent(request)
     (lane,) = queue._lanes.values()
     (usage,) = queue._usages.values()
     assert len(lane._heap) <= 2 * MIN_KEPT
-    assert len(usage.used) <= MOST_CLIENTS
+    assert len(usage.used) <= MAX_CLIENTS
 
 
 def cost_of(clients: int, count: int) -> float:

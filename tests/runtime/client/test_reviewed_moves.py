@@ -40,7 +40,7 @@ async def test_a_request_with_a_strike_does_not_keep_others_in_a_draining_engine
     await served.add("free", count=2, text="Other words")
     suspect = service.llm._journal.get("suspect")
     assert suspect is not None
-    service.llm._strikes._add([suspect.digest], alone=False)
+    service.llm._quarantine._add([suspect.digest], alone=False)
     other = await connected(service, 1)
     await served.drain(NOW)
     assert (await other.request()).request_id == "free"

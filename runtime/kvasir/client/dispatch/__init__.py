@@ -1,4 +1,5 @@
-"""Which engine gets which request, and when. Read dispatcher.py, request_queue.py (order), holding.py (waiting without
-engines), unavailability.py; then eligibility.py, engine_room.py, assignment.py, wave_starts.py; then router.py,
-engine_choice.py, engine_load.py, cache_index.py.
+"""Which engine gets which request, and when.
+
+Reading order: dispatcher.py, request_queue.py, holding.py, unavailability.py; eligibility.py, engine_room.py,
+assignment.py, wave_starts.py; router.py, engine_choice.py, engine_load.py, cache_index.py.
 """

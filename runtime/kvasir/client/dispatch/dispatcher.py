@@ -16,13 +16,13 @@ from kvasir.client.dispatch.request_queue import Lane, RequestQueue, lane_of
 from kvasir.client.dispatch.router import Router
 from kvasir.client.dispatch.unavailability import Unavailability
 from kvasir.client.engine_starts import EngineStarts
-from kvasir.client.gate import Gate
 from kvasir.client.journal import Journal
 from kvasir.client.live_request import LiveRequest, RequestState
+from kvasir.client.moves.quarantine import REPORT_SECONDS, Quarantine, Treatment
 from kvasir.client.moves.resumes import Resumes
-from kvasir.client.moves.strikes import REPORT_SECONDS, Strikes, Verdict
 from kvasir.client.request_errors import EngineUnavailable, failed_repeatedly
 from kvasir.client.request_observer import RequestObserver
+from kvasir.client.zero_gate import ZeroGate
 from kvasir.link.frontend_end.frontend_link import FrontendLink
 from kvasir.link.frontend_end.remote_engine import RemoteEngine
 from kvasir.link.protocol import Abort, RefusalKind
@@ -39,25 +39,25 @@ class Dispatcher:
         router: Router,
         link: FrontendLink,
         observer: RequestObserver,
-        strikes: Strikes,
+        quarantine: Quarantine,
         fail: Callable[[LiveRequest, Exception], None],
         starts: EngineStarts,
         limits: HoldLimits,
-        gate: Gate,
+        gate: ZeroGate,
     ) -> None:
         """`fail`: ends a request that no engine can take, or may get, with this error."""
         self._fail = fail
         self._gate = gate
         self._journal = journal
         self._link = link
-        self._strikes = strikes
+        self._quarantine = quarantine
         self._resumes = Resumes(journal)
         self._room = EngineRoom(router.load)
         self._eligibility = Eligibility(link.engines, self._resumes, self._room)
         self._assignment = Assignment(journal, router, link, observer, self._eligibility, self._resumes)
         self._arrived: list[LiveRequest] = []
         self._unreported: list[LiveRequest] = []
-        """Requests that wait for reports on lost engines (Verdict.WAIT)."""
+        """Requests that wait for reports on lost engines (Treatment.WAIT)."""
         self._look_again: asyncio.TimerHandle | None = None
         self._queue: RequestQueue[LiveRequest] = RequestQueue()
         self._holding = Holding(limits, observer, self._overdue)
@@ -121,7 +121,7 @@ class Dispatcher:
         Otherwise leaves it there: returns False if it must wait for room, None if no engine may continue it now."""
         engines = self._eligibility.of_lane(lane_of(request))
         candidates = [engine for engine in engines if self._resumes.continues(request, engine)]
-        if not candidates or (self._strikes and self._strikes.verdict(request.digest) is not Verdict.RUN):
+        if not candidates or (self._quarantine and self._quarantine.treatment(request.digest) is not Treatment.RUN):
             return None
         candidates = [engine for engine in candidates if not self._room.is_full(engine)]
         if not self._resumes.has_room(request, candidates):
@@ -261,12 +261,12 @@ class Dispatcher:
 
     def _send(self, request: LiveRequest, *, needs_room: bool = True) -> SendOutcome:
         """Send the request if its history allows it, and if an engine can take it."""
-        verdict = self._strikes.verdict(request.digest) if self._strikes else Verdict.RUN
-        if verdict is Verdict.REFUSE:
+        treatment = self._quarantine.treatment(request.digest) if self._quarantine else Treatment.RUN
+        if treatment is Treatment.REFUSE:
             log.error("request %s is refused: engines failed in steps that computed it", request.request_id)
-            self._fail(request, failed_repeatedly(self._strikes.count(request.digest)))
+            self._fail(request, failed_repeatedly(self._quarantine.count(request.digest)))
             return SendOutcome.SET_ASIDE
-        if verdict is Verdict.WAIT and not self._closed:
+        if treatment is Treatment.WAIT and not self._closed:
             self._wait_for_reports(request)
             return SendOutcome.SET_ASIDE
         if request.weights and self._resumes.is_orphaned(request, self._eligibility.of_lane(lane_of(request))):
@@ -274,7 +274,7 @@ class Dispatcher:
             return SendOutcome.SET_ASIDE
         if self._closed or self._gate.closed:
             return SendOutcome.NO_ENGINE
-        return self._assignment.assign(request, alone=verdict is Verdict.ALONE, needs_room=needs_room)
+        return self._assignment.assign(request, alone=treatment is Treatment.ALONE, needs_room=needs_room)
 
     def _wait_for_reports(self, request: LiveRequest) -> None:
         if request.state is RequestState.RUNNING:

@@ -15,7 +15,7 @@ HORIZON_SECONDS: Final = 10.0
 """Older measurements count less and less."""
 BUSY_SECONDS: Final = 3.0
 """Time constant of the share of time in which requests wait."""
-LEAST_TOKENS: Final = 128
+MIN_MEASURED_TOKENS: Final = 128
 """Shorter prefills measure the fixed cost of a step more than the speed."""
 WEIGHT: Final = 0.1
 """Weight of the newest request in the averages."""
@@ -121,7 +121,7 @@ class EngineLoad:
         self._begun[request_id] = now
         computed = max(1, waiting.tokens - cached)
         self.mean_uncached += WEIGHT * (computed - self.mean_uncached)
-        if computed >= LEAST_TOKENS and prefill_seconds is not None:
+        if computed >= MIN_MEASURED_TOKENS and prefill_seconds is not None:
             # Prefills that overlap in time share it.
             self._prefill_seconds += min(prefill_seconds, max(0.0, now - self._last_begun))
             self._prefill_tokens += computed

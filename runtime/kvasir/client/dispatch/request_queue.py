@@ -20,7 +20,7 @@ REQUEST_TOKENS: Final = 64
 """Added to the tokens of each request when its client is charged: short prompts take rows too."""
 MIN_KEPT: Final = 256
 """Outdated entries that are kept at least before they are removed all at once."""
-MOST_CLIENTS: Final = 4096
+MAX_CLIENTS: Final = 4096
 """Clients whose use of tokens is remembered."""
 
 
@@ -109,8 +109,8 @@ class _Usage:
         """Add the tokens of a request that was sent."""
         self.now = self.start(client)
         self.used[client] = self.now + tokens
-        if len(self.used) > MOST_CLIENTS:
-            for name in list(self.used)[: MOST_CLIENTS // 2]:  # the oldest ones
+        if len(self.used) > MAX_CLIENTS:
+            for name in list(self.used)[: MAX_CLIENTS // 2]:  # the oldest ones
                 del self.used[name]
 
 

@@ -17,7 +17,7 @@ from typing import Final, NamedTuple, Protocol
 from kvasir.client.dispatch.cache_index import CacheIndex
 from kvasir.client.dispatch.engine_choice import EngineChoice, work_tokens
 from kvasir.client.dispatch.engine_load import EngineLoad
-from kvasir.client.moves.kv_source import LEAST_TOKENS, KvSource, KvSources, fetchable, serves
+from kvasir.client.moves.kv_source import MIN_FETCH_TOKENS, KvSource, KvSources, fetchable, serves
 from kvasir.link.frontend_end.remote_engine import RemoteEngine
 from kvasir.link.protocol import CacheEvents, RequestOutput
 from kvasir.request.hashing import BlockHashing
@@ -32,7 +32,7 @@ FULL_ENGINE_SLOWDOWN: Final = 1.0
 """By how much of its own duration a request is slower next to a full engine's other requests."""
 DELAY_FACTOR: Final = 2.0
 """Weight of the delay of later requests. With 0, a loaded service computes popular prefixes on all engines."""
-MOST_DELAY: Final = 4.0
+MAX_DELAY: Final = 4.0
 """Bound for this delay, in times of the request's own prefill."""
 TIE_SHARE: Final = 0.05
 """Estimates differ if they are further apart than this share of the prefill of the whole prompt."""
@@ -183,7 +183,7 @@ class Router:
         for engine in engines:
             if (hashing := engine.block_hashing) is not None:
                 same.setdefault(hashing, {})[engine.incarnation] = engine
-        if request.num_tokens > LEAST_TOKENS:
+        if request.num_tokens > MIN_FETCH_TOKENS:
             usable = {engine.incarnation for engine in engines}
             for peer in peers:
                 if peer.incarnation not in usable and serves(peer) and (hashing := peer.block_hashing) in same:
@@ -193,7 +193,7 @@ class Router:
             chain, size = hashes.known(hashing), hashing.block_size
             held, expected = self.index.lookup(chain, list(named), now)
             sources: dict[str, KvSource] = {}
-            if (max(held) - min(expected)) * size >= LEAST_TOKENS:
+            if (max(held) - min(expected)) * size >= MIN_FETCH_TOKENS:
                 sources = self._sources.best(named.values(), held, size, self._default_rate)
             hits.update(
                 {
@@ -227,7 +227,7 @@ class Router:
         # As in a queue of this utilisation.
         busy = load.busy_share(now)
         # Fetched tokens count in full: they take the place of other blocks in the cache, as computed ones do.
-        delay = min(MOST_DELAY, DELAY_FACTOR * busy / max(1e-3, 1 - busy)) * (num_tokens - cached) / rate
+        delay = min(MAX_DELAY, DELAY_FACTOR * busy / max(1e-3, 1 - busy)) * (num_tokens - cached) / rate
         cost = prefill + delay + wait + decode
         return EngineChoice(engine, hit.blocks, cached, num_tokens, hit.chain, source, fetched, prefill, cost)
 

@@ -15,12 +15,12 @@ from kvasir.link.frontend_end.remote_engine import EngineState, RemoteEngine
 FETCH_SHARE: Final = 0.1
 """The cost of a fetched token, compared with a computed one: 0.04 to 0.11 with a model of 126 M parameters
 (docs/performance.md), and less with larger ones."""
-LEAST_TOKENS: Final = 256
+MIN_FETCH_TOKENS: Final = 256
 """The fixed costs of a fetch, in computed tokens: it begins between two steps of the source and ends between two of
 its own engine. That is some ten milliseconds each, in which an engine computes about as many tokens."""
-MOST_WAIT_SECONDS: Final = 4.0
+MAX_WAIT_SECONDS: Final = 4.0
 """A source that begins to send later is not asked: fetches fail after 5 s without a block (FetchLimits)."""
-MOST_FETCHES: Final = 4
+MAX_FETCHES: Final = 4
 """Fetches from one source at a time, for the requests of this frontend. A source refuses more than 16, see
 BlockServer, so four frontends do not exceed this."""
 
@@ -53,13 +53,13 @@ class KvSources:
         """
         found: dict[str, tuple[float, KvSource]] = {}
         for engine, lead in zip(engines, leads, strict=True):
-            if lead * block_size < LEAST_TOKENS or not serves(engine):
+            if lead * block_size < MIN_FETCH_TOKENS or not serves(engine):
                 continue
             fetches = self._fetches.get(engine.incarnation, {})
-            if len(fetches) >= MOST_FETCHES:
+            if len(fetches) >= MAX_FETCHES:
                 continue
             seconds = self._delay(engine, sum(fetches.values()), rate)
-            if seconds > MOST_WAIT_SECONDS:
+            if seconds > MAX_WAIT_SECONDS:
                 continue
             gain = lead * block_size / rate - seconds
             if engine.numerics not in found or gain > found[engine.numerics][0]:
@@ -90,7 +90,7 @@ class KvSources:
         step = load.queued_tokens
         if engine.capacity is not None and engine.capacity.max_num_batched_tokens:
             step = min(step, engine.capacity.max_num_batched_tokens)
-        return (step + LEAST_TOKENS + FETCH_SHARE * fetched_tokens) / (load.prefill_rate or rate)
+        return (step + MIN_FETCH_TOKENS + FETCH_SHARE * fetched_tokens) / (load.prefill_rate or rate)
 
 
 def serves(engine: RemoteEngine) -> bool:
@@ -105,7 +105,7 @@ def fetchable(source: KvSource, num_tokens: int, cached: int, queue_seconds: flo
     `rate`: the tokens that it computes per second.
     """
     tokens = min(source.num_tokens, num_tokens - 1) - cached
-    if tokens < LEAST_TOKENS:
+    if tokens < MIN_FETCH_TOKENS:
         return 0
     wait = max(0.0, source.seconds - queue_seconds)
     return tokens if wait + FETCH_SHARE * tokens / rate < tokens / rate else 0

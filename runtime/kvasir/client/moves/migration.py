@@ -21,7 +21,7 @@ log = logging.getLogger(__name__)
 
 FURTHER_TOKENS: Final = 3
 """Tokens on one engine with which a request has got further: an engine that it ends may not send the last two."""
-MOST_LOSSES: Final = 4
+MAX_LOSSES: Final = 4
 """A request fails after this many times `max_lost_engines`, although it got further: it may fail at any token."""
 
 
@@ -58,7 +58,7 @@ class Migrations:
 
     def _may_move(self, request: LiveRequest) -> bool:
         most = self._max_lost_engines
-        return request.losses_in_a_row < most and len(request.lost_engines) < MOST_LOSSES * most
+        return request.losses_in_a_row < most and len(request.lost_engines) < MAX_LOSSES * most
 
 
 def _too_many_losses(request: LiveRequest) -> str:

@@ -1,4 +1,4 @@
-"""Strikes: which requests were in steps that failed, and what follows for their next attempt.
+"""Quarantine: which requests were in steps that failed, and what follows for their next attempt.
 
 A request that ends its engine is given to another one, and would end that one too. So each request in a step that
 failed gets a strike. With a strike it runs alone: if the next engine fails too, its step names this request only,
@@ -17,18 +17,18 @@ from typing import Any, Final, Protocol
 
 from kvasir.link.protocol import FailedStep
 
-MOST_STRIKES: Final = 3
-"""Strikes with which a request is refused. Two are enough if it was the only one in one of the steps."""
+MAX_STRIKES: Final = 3
+"""Quarantine with which a request is refused. Two are enough if it was the only one in one of the steps."""
 REPORT_SECONDS: Final = 30.0
 """How long a second attempt waits for the report on a lost engine. After that, all of its requests get a strike."""
 FORGET_SECONDS: Final = 600.0
 """Time after the last strike after which a request starts again without any."""
 
-_MOST_REQUESTS: Final = 10_000
-_MOST_ENGINES: Final = 1_000
+_MAX_REQUESTS: Final = 10_000
+_MAX_ENGINES: Final = 1_000
 
 
-class Verdict(Enum):
+class Treatment(Enum):
     """What may be done with a request."""
 
     RUN = "run"
@@ -40,7 +40,7 @@ class Verdict(Enum):
     REFUSE = "refuse"
 
 
-class Suspect(Protocol):
+class LostRequest(Protocol):
     """A request that a lost engine had."""
 
     @property
@@ -71,8 +71,8 @@ class _Loss:
     """Requests that have got further on another engine since."""
 
 
-class Strikes:
-    """Owned by one event loop. False if no request has a strike or may get one: every verdict is RUN then."""
+class Quarantine:
+    """Owned by one event loop. False if no request has a strike or may get one: every treatment is RUN then."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
@@ -86,7 +86,7 @@ class Strikes:
     def __bool__(self) -> bool:
         return bool(self._records or self._losses)
 
-    def lost(self, engine: str, rank: int, requests: Iterable[Suspect], ran: FailedStep | None) -> None:
+    def lost(self, engine: str, rank: int, requests: Iterable[LostRequest], ran: FailedStep | None) -> None:
         """Take the loss of an engine: the requests that it had, and the step that is blamed (EngineLost.ran)."""
         digests = set()
         for request in requests:
@@ -97,7 +97,7 @@ class Strikes:
             self._strike(ran)
         elif engine not in self._reported and digests:
             self._losses[engine] = _Loss(rank, self._clock(), digests)
-            _trim(self._losses, _MOST_ENGINES)
+            _trim(self._losses, _MAX_ENGINES)
 
     def joined(self, engine: str, rank: int, crashed: FailedStep | None) -> None:
         """Take what an engine reports about its predecessor (Hello.crashed)."""
@@ -121,16 +121,16 @@ class Strikes:
         record = self._records.get(digest)
         return 0 if record is None else record.strikes
 
-    def verdict(self, digest: bytes) -> Verdict:
+    def treatment(self, digest: bytes) -> Treatment:
         self._expire()
         record = self._records.get(digest)
         strikes = 0 if record is None else record.strikes
-        if record is not None and (strikes >= MOST_STRIKES or (strikes >= 2 and record.was_alone)):
-            return Verdict.REFUSE
+        if record is not None and (strikes >= MAX_STRIKES or (strikes >= 2 and record.was_alone)):
+            return Treatment.REFUSE
         unknown = sum(digest in loss.digests for loss in self._losses.values())
         if unknown and strikes + unknown >= 2:
-            return Verdict.WAIT
-        return Verdict.ALONE if strikes + unknown else Verdict.RUN
+            return Treatment.WAIT
+        return Treatment.ALONE if strikes + unknown else Treatment.RUN
 
     def _strike(self, step: FailedStep) -> None:
         loss = self._losses.pop(step.incarnation, None)
@@ -149,7 +149,7 @@ class Strikes:
 
     def _count_once(self, incarnation: str) -> None:
         self._reported[incarnation] = None
-        _trim(self._reported, _MOST_ENGINES)
+        _trim(self._reported, _MAX_ENGINES)
 
     def _add(self, digests: Iterable[bytes], alone: bool) -> None:
         for digest in digests:
@@ -158,7 +158,7 @@ class Strikes:
             record.was_alone = record.was_alone or alone
             record.last = self._clock()
             self._records.move_to_end(digest)
-        _trim(self._records, _MOST_REQUESTS)
+        _trim(self._records, _MAX_REQUESTS)
 
     def _expire(self) -> None:
         now = self._clock()

@@ -4,8 +4,8 @@ import asyncio
 
 import pytest
 
-from kvasir.client import gate as gate_module
-from kvasir.client.gate import Gate
+from kvasir.client import zero_gate as gate_module
+from kvasir.client.zero_gate import ZeroGate
 from kvasir_contract.endpoints import GATE_SECONDS
 from kvasir_contract.status_report import ReportedDemand
 from runtime.client.held import ask, finish, held, leave, soon
@@ -35,11 +35,11 @@ def clock() -> FakeClock:
 
 
 @pytest.fixture
-def gate(opened: Opened, clock: FakeClock) -> Gate:
-    return Gate(opened, can_hold=True, clock=clock)
+def gate(opened: Opened, clock: FakeClock) -> ZeroGate:
+    return ZeroGate(opened, can_hold=True, clock=clock)
 
 
-async def test_a_gate_opens_again(gate: Gate, opened: Opened) -> None:
+async def test_a_gate_opens_again(gate: ZeroGate, opened: Opened) -> None:
     gate.close()
     assert gate.closed
     gate.open()
@@ -47,7 +47,7 @@ async def test_a_gate_opens_again(gate: Gate, opened: Opened) -> None:
     assert (gate.closed, opened.times) == (False, 1)
 
 
-async def test_a_gate_stays_open_while_a_request_is_live(gate: Gate) -> None:
+async def test_a_gate_stays_open_while_a_request_is_live(gate: ZeroGate) -> None:
     gate.arrived()
     gate.arrived()
     gate.left()
@@ -59,12 +59,12 @@ async def test_a_gate_stays_open_while_a_request_is_live(gate: Gate) -> None:
 
 
 async def test_a_gate_stays_open_if_requests_cannot_be_held(opened: Opened) -> None:
-    gate = Gate(opened, can_hold=False)
+    gate = ZeroGate(opened, can_hold=False)
     gate.close()
     assert (gate.report().gate_closed, gate.report().can_hold) == (False, False)
 
 
-async def test_a_gate_opens_by_itself(monkeypatch: pytest.MonkeyPatch, gate: Gate, opened: Opened) -> None:
+async def test_a_gate_opens_by_itself(monkeypatch: pytest.MonkeyPatch, gate: ZeroGate, opened: Opened) -> None:
     assert GATE_SECONDS == 10
     monkeypatch.setattr(gate_module, "GATE_SECONDS", 0.01)
     gate.close()
@@ -74,7 +74,7 @@ async def test_a_gate_opens_by_itself(monkeypatch: pytest.MonkeyPatch, gate: Gat
 
 
 async def test_a_closed_gate_is_closed_for_longer_only_while_it_is_idle(
-    monkeypatch: pytest.MonkeyPatch, gate: Gate
+    monkeypatch: pytest.MonkeyPatch, gate: ZeroGate
 ) -> None:
     gate.close()
     first = gate._timer
@@ -90,7 +90,7 @@ async def test_a_closed_gate_is_closed_for_longer_only_while_it_is_idle(
     gate.open()
 
 
-def test_a_report_has_the_times_of_the_last_request_and_of_the_engines(gate: Gate, clock: FakeClock) -> None:
+def test_a_report_has_the_times_of_the_last_request_and_of_the_engines(gate: ZeroGate, clock: FakeClock) -> None:
     clock.now = 5.0
     assert gate.report() == ReportedDemand(gate_closed=False, request_seconds=None, engine_seconds=None)
     gate.engines_changed(usable=True)
@@ -106,7 +106,7 @@ def test_a_report_has_the_times_of_the_last_request_and_of_the_engines(gate: Gat
 
 
 async def test_a_frontend_accepts_requests_with_the_first_engine_or_a_closed_gate(opened: Opened) -> None:
-    one, other = Gate(opened, can_hold=True), Gate(opened, can_hold=True)
+    one, other = ZeroGate(opened, can_hold=True), ZeroGate(opened, can_hold=True)
     one.engines_changed(usable=False)
     assert not one.accepts
     one.engines_changed(usable=True)
@@ -117,7 +117,7 @@ async def test_a_frontend_accepts_requests_with_the_first_engine_or_a_closed_gat
     assert other.accepts
 
 
-def test_busy_is_set_while_a_request_is_live(gate: Gate) -> None:
+def test_busy_is_set_while_a_request_is_live(gate: ZeroGate) -> None:
     assert not gate.busy.is_set()
     gate.arrived()
     gate.arrived()

@@ -16,7 +16,7 @@ from kvasir_contract.endpoints import GATE_SECONDS
 from kvasir_contract.status_report import ReportedDemand
 
 
-class Gate:
+class ZeroGate:
     """Holds requests back while it is closed; counts live requests and notes when the last one came."""
 
     def __init__(
