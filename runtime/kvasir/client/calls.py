@@ -1,7 +1,4 @@
-"""Calls to engines, such as the reset of the prefix cache, and the outcome of each; owned by AsyncLLM.
-
-Every engine that was called gets an outcome: its answer, its loss, or that it did not answer in time.
-"""
+"""Calls to engines, such as the reset of the prefix cache, and their outcomes."""
 
 import asyncio
 import itertools
@@ -13,17 +10,15 @@ from kvasir.link.frontend_end.remote_engine import RemoteEngine
 from kvasir.link.protocol import Call, Result
 
 CALL_TIMEOUT: Final = 10.0
-"""Seconds for an engine to answer. It answers between two of its steps."""
+"""Seconds. An engine answers between two of its steps."""
 
 
 @dataclass(frozen=True)
 class CallOutcome:
-    """The answer of one engine."""
-
     incarnation: str
     rank: int
     error: str
-    """Why the call failed; empty on success."""
+    """Empty on success."""
     values: list[str] = field(default_factory=list)
     """The results of the workers."""
     value: bytes = b""
@@ -31,18 +26,18 @@ class CallOutcome:
 
 
 class Calls:
-    """The calls that wait for an answer. If `send(incarnation, call)` fails, `lost` follows for that engine."""
+    """If `send(incarnation, call)` fails, `lost` must follow for that engine."""
 
     def __init__(self, send: Callable[[str, Call], bool]) -> None:
         self._send = send
         self._ids = itertools.count(1)
+        # By incarnation and id.
         self._waiting: dict[tuple[str, int], asyncio.Future[Result]] = {}
-        """By incarnation and id."""
 
     async def call(
         self, engines: Iterable[RemoteEngine], method: str, seconds: float, arguments: bytes = b""
     ) -> list[CallOutcome]:
-        """Call all of these engines at once. Return their outcomes, in order, after at most `seconds`."""
+        """Call all of these engines, and return their outcomes in order, after at most `seconds`."""
         loop = asyncio.get_running_loop()
         called: list[tuple[RemoteEngine, int, asyncio.Future[Result]]] = []
         try:
@@ -68,13 +63,12 @@ class Calls:
         ]
 
     def answered(self, incarnation: str, result: Result) -> None:
-        """Record an engine's answer. A late answer is dropped."""
+        """Record an answer. A late one is dropped."""
         answer = self._waiting.get((incarnation, result.id))
         if answer is not None and not answer.done():
             answer.set_result(result)
 
     def lost(self, incarnation: str, reason: str) -> None:
-        """End the calls that wait for this engine, because it is lost."""
         for (called, id), answer in self._waiting.items():
             if called == incarnation and not answer.done():
                 answer.set_result(Result(id, f"it was lost: {reason}"))

@@ -12,18 +12,16 @@ class Delta(msgspec.Struct):
     """The new output of a request since the last delta."""
 
     text: str
-    """Empty only in the last delta. Tokens without complete text, and text that may be the beginning of a stop
-    string, are sent with a later delta."""
+    """Text that may change or begin a stop string comes later. Empty only in the last delta."""
     token_ids: list[int]
-    """Including the stop token that ended the request, although it has no text."""
+    """Includes the stop token, although it has no text."""
     finish_reason: FinishReason | None = None
-    """STOP or LENGTH in the last delta; a request that fails ends with an exception instead."""
+    """In the last delta. A request that fails ends with an exception instead."""
     stop_reason: int | str | None = None
-    """With STOP: the token of `stop_token_ids` or the stop string; None for an end-of-sequence token."""
+    """The token of `stop_token_ids` or the stop string; None for an end-of-sequence token."""
     logprobs: Logprobs | None = None
-    """Log probabilities of `token_ids`, if the request asked for them."""
     prompt_logprobs: Logprobs | None = None
-    """Log probabilities of the prompt from its second token on, if asked for; in the first delta."""
+    """From the prompt's second token on; in the first delta."""
 
 
 class Collector:
@@ -55,7 +53,7 @@ class Collector:
             self._wake()
 
     def put_logprobs(self, logprobs: Logprobs | None, prompt_logprobs: Logprobs | None) -> None:
-        """Add the log probabilities of the next tokens, before those tokens: a reader must find both."""
+        """Add log probabilities. Must precede `put` of their tokens: a reader must find both."""
         if logprobs is not None:
             self._logprobs = joined(self._logprobs, logprobs)
         if prompt_logprobs is not None:
@@ -79,8 +77,7 @@ class Collector:
         return self._pop()
 
     def take_now(self) -> Delta | None:
-        """Return the new output, also tokens without complete text, or None if there is none. Raises the exception
-        given to `fail`."""
+        """Return the new output, also tokens without text yet, or None. Raises as `take`."""
         if self._readable or self._token_ids:
             return self._pop()
         if self._error is not None:

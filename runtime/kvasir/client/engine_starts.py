@@ -1,7 +1,5 @@
-"""How long engines take to start, as this frontend has seen it: from the first Hello to Ready. AsyncLLM owns it.
-
-From it come the Retry-After of a request that cannot be held, and the progress that held streams report.
-"""
+"""How long engines take to start, from the first Hello to Ready: for Retry-After and the progress in held
+streams."""
 
 import random
 import time
@@ -13,7 +11,7 @@ from kvasir.link.frontend_end.remote_engine import EngineState, RemoteEngine
 from kvasir.link.protocol import Progress
 
 DEFAULT_RETRY_AFTER: Final = 5.0
-"""Seconds after which a client may try again until a start was measured: about the shortest one."""
+"""Seconds, until a start was measured: about the shortest one."""
 WEIGHT: Final = 0.3
 """Of the last start in the moving average."""
 JITTER: Final = 0.2
@@ -26,12 +24,10 @@ _ORDER: Final = (EngineState.STARTING, EngineState.LOADING, EngineState.WARMING)
 class _Start:
     began: float
     first: tuple[float, int] | None = None
-    """When bytes were first reported, and their number."""
+    """Time and number of the first reported bytes."""
 
 
 class EngineStarts:
-    """Follows each engine from its Hello to its Ready."""
-
     def __init__(
         self,
         clock: Callable[[], float] = time.monotonic,
@@ -40,18 +36,16 @@ class EngineStarts:
         self._clock = clock
         self._uniform = uniform
         self._starts: dict[str, _Start] = {}
-        """By incarnation: the engines that are starting and whose beginning was seen."""
         self.seconds: float | None = None
-        """The moving average of the starts; None before the first one."""
+        """The moving average; None before the first start."""
 
     def joined(self, engine: RemoteEngine) -> None:
-        """Begin to measure, unless the engine is further: it started before this frontend did."""
+        # An engine that is further started before this frontend did.
         if engine.state in (EngineState.STARTING, EngineState.LOADING):
             self._starts[engine.incarnation] = _Start(self._clock())
             self.changed(engine)
 
     def changed(self, engine: RemoteEngine) -> None:
-        """Take the engine's progress, or the end of its start."""
         start = self._starts.get(engine.incarnation)
         if start is None:
             return
@@ -66,7 +60,6 @@ class EngineStarts:
         self._starts.pop(incarnation, None)
 
     def retry_after(self) -> float:
-        """Return the seconds after which an engine may be ready: the rest of the measured start, with jitter."""
         if self.seconds is None:
             return DEFAULT_RETRY_AFTER
         elapsed = max((self._clock() - start.began for start in self._starts.values()), default=0.0)
@@ -85,7 +78,7 @@ class EngineStarts:
         return text if left is None else f"{text}, about {left:.0f} s"
 
     def _left(self, engine: RemoteEngine) -> float | None:
-        """Return the seconds that the start will probably take: as long as earlier ones, or by its loading rate."""
+        """Return the remaining seconds: as long as earlier starts, or by the loading rate."""
         start, now = self._starts.get(engine.incarnation), self._clock()
         if start is None:
             return None

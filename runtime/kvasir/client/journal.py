@@ -1,7 +1,6 @@
 """The journal: all live requests, each with its prompt, output tokens and parameters.
 
-AsyncLLM adds and removes entries, and the output processor appends tokens. The journal also lists the requests of
-each engine. A request is live until its reader has finished, so requests with slow readers count too.
+A request is live until its reader has finished, so requests with slow readers count too.
 """
 
 import asyncio
@@ -13,16 +12,11 @@ from kvasir.client.live_request import Interruption, LiveRequest, RequestState
 from kvasir.client.request_errors import InvalidRequest, TooManyRequests
 
 RETRY_AFTER = 1.0
-"""Seconds after which a client may try again when the journal is full: a place is free as soon as a request
-ends."""
+"""Seconds until a client may try again."""
 
 
 class Journal:
-    """The live requests by id and by engine: at most `limit` of them, with at most `token_limit` tokens.
-
-    Output tokens count once they are generated. Live requests may therefore grow beyond the limit; new requests are
-    then rejected.
-    """
+    """At most `limit` requests with at most `token_limit` tokens."""
 
     def __init__(
         self,
@@ -30,10 +24,11 @@ class Journal:
         token_limit: int = sys.maxsize,
         left: Callable[[str, str], None] = lambda request_id, engine: None,
     ) -> None:
-        """`left` is called with the id and the engine of a request that the engine works on no more."""
+        """`left` is called with the ids of a request and its engine, when the engine works on it no more."""
         self._left = left
         self._limit = limit
         self._token_limit = token_limit
+        # Output counts as it grows, so live requests may exceed the limit. New ones are rejected then.
         self._num_tokens = 0
         self._requests: dict[str, LiveRequest] = {}
         self._by_engine: dict[str, dict[str, LiveRequest]] = {}
@@ -46,14 +41,13 @@ class Journal:
 
     @property
     def num_tokens(self) -> int:
-        """Return the tokens of all live requests."""
         return self._num_tokens
 
     def get(self, request_id: str) -> LiveRequest | None:
         return self._requests.get(request_id)
 
     def add(self, request: LiveRequest) -> None:
-        """Enter the request. Raises TooManyRequests if there is no room, InvalidRequest for an id that is live."""
+        """Enter the request. Raises TooManyRequests, or InvalidRequest for an id that is live."""
         if request.request_id in self._requests:
             raise InvalidRequest(f"a request with id {request.request_id!r} is still running: choose another id")
         self.check_room(request.num_tokens)
@@ -62,21 +56,18 @@ class Journal:
         self._empty.clear()
 
     def append(self, request: LiveRequest, token_ids: list[int]) -> None:
-        """Add generated tokens to the request."""
         request.output_token_ids.extend(token_ids)
         self._num_tokens += len(token_ids)
 
     def check_room(self, num_tokens: int = 1) -> None:
-        """Raise TooManyRequests if there is no room for a request of so many tokens.
-
-        A request alone always has room, because it would never get more.
-        """
+        """Raise TooManyRequests if there is no room for so many tokens."""
         if len(self._requests) >= self._limit:
             raise TooManyRequests(
                 f"{self._limit} requests are in flight, which is this frontend's limit (--max-live-requests): "
                 "try again when some have finished",
                 RETRY_AFTER,
             )
+        # A request alone always has room: it would never get more.
         if self._num_tokens and self._num_tokens + num_tokens > self._token_limit:
             raise TooManyRequests(
                 f"requests in flight have {self._num_tokens} tokens, and this frontend's limit is "
@@ -99,12 +90,12 @@ class Journal:
             self._resuming[engine] += request.num_tokens
 
     def resumed(self, request: LiveRequest, interruption: Interruption) -> None:
-        """Record that the request has got its first token after a move."""
+        """Record the first token after a move."""
         request.interruption, request.numerics = None, interruption.numerics
         self._settle(request)
 
     def requeue(self, request: LiveRequest) -> None:
-        """Record that the request waits for another engine: its own one was lost, or does not compute it."""
+        """Record that the request waits for another engine."""
         assert request.state is RequestState.RUNNING, request.request_id
         self._leave_engine(request)
         request.state = RequestState.WAITING
@@ -116,7 +107,7 @@ class Journal:
         request.state = RequestState.FINISHED
 
     def remove(self, request: LiveRequest) -> None:
-        """Forget the request: its consumer is done with it."""
+        """Forget the request: its reader is done."""
         self.finish(request)
         del self._requests[request.request_id]
         self._num_tokens -= request.num_tokens
@@ -124,18 +115,16 @@ class Journal:
             self._empty.set()
 
     def of_engine(self, engine: str) -> list[LiveRequest]:
-        """Return the requests that this engine works on."""
         return list(self._by_engine.get(engine, {}).values())
 
     def live(self) -> list[LiveRequest]:
-        """Return all requests."""
         return list(self._requests.values())
 
     def in_flight(self, engine: str) -> int:
         return len(self._by_engine.get(engine, ()))
 
     def resuming_tokens(self, engine: str) -> int:
-        """Return the tokens of moved requests that the engine has not sent a token for yet."""
+        """Return the tokens of moved requests of which the engine has sent no token yet."""
         return self._resuming[engine]
 
     def running(self) -> list[LiveRequest]:
@@ -156,7 +145,6 @@ class Journal:
         self._left(request.request_id, request.engine)
 
     def _settle(self, request: LiveRequest) -> None:
-        """Take the request off the tokens that its engine resumes."""
         if request.num_resuming_tokens:
             self._resuming[request.engine] -= request.num_resuming_tokens
             if not self._resuming[request.engine]:

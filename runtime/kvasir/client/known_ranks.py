@@ -1,8 +1,4 @@
-"""The data-parallel ranks of which this frontend has seen an engine. AsyncLLM owns them.
-
-Engines connect to a frontend, which has no list of them. A rank is therefore known from the first Hello of one of
-its engines until the frontend ends: an engine that is away comes back.
-"""
+"""The data-parallel ranks of which this frontend has seen an engine. One that is away comes back."""
 
 from typing import Final
 
@@ -10,12 +6,10 @@ from kvasir.client.request_errors import InvalidRequest
 from kvasir.link.frontend_end.remote_engine import RemoteEngine
 
 RANK_FIELD: Final = "data_parallel_rank"
-"""The field of a request that pins it to a rank, as in vLLM."""
+"""As in vLLM."""
 
 
 class KnownRanks:
-    """Every rank of which an engine has joined."""
-
     def __init__(self) -> None:
         self._ranks: set[int] = set()
 
@@ -23,10 +17,7 @@ class KnownRanks:
         self._ranks.add(engine.rank)
 
     def check(self, rank: int) -> None:
-        """Raise InvalidRequest for a rank that does not exist.
-
-        Before the first engine has joined, any rank may exist.
-        """
+        """Raise InvalidRequest for an unknown rank, once an engine has joined."""
         if not self._ranks or rank in self._ranks:
             return
         known = sorted(self._ranks)

@@ -1,7 +1,7 @@
-"""Turns the outputs of engines into text for the readers of the requests. AsyncLLM calls it on the event loop.
+"""The output processor: turns the outputs of engines into text for the readers of the requests.
 
-A step of a large batch has hundreds of outputs. The processor handles them in slices, so that other callbacks of
-the event loop run between two slices: the readers of the first slice write before the next slice is handled.
+A step of a large batch has hundreds of outputs. They are handled in slices: the readers of one slice write before
+the next slice is handled.
 """
 
 import logging
@@ -25,7 +25,7 @@ SLICE: Final = 128
 """Outputs that are handled before other callbacks of the event loop: about a millisecond."""
 
 _FULL_OR_STOPPING: Final = (RefusalKind.OVERLOADED, RefusalKind.UNAVAILABLE)
-"""Refusals after which another engine may take the request."""
+"""Another engine may take the request after these refusals."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +38,7 @@ class AbortRequests:
 
 @dataclass(frozen=True, slots=True)
 class DistrustEngine:
-    """The engine sent outputs that do not fit its earlier ones. These outputs and all later ones are dropped."""
+    """The engine sent outputs that do not follow its earlier ones: later ones are dropped."""
 
     engine: str
     reason: str
@@ -46,7 +46,7 @@ class DistrustEngine:
 
 @dataclass(frozen=True, slots=True)
 class TryNextEngine:
-    """The engine refused this request, or gave it back. It fails if no engine takes it."""
+    """The engine refused this request or gave it back. It fails if no engine takes it."""
 
     engine: str
     request: LiveRequest
@@ -62,11 +62,7 @@ class _Batch:
 
 
 class OutputProcessor:
-    """Ends requests, after success and failure. Only this class appends to their tokens.
-
-    After `receive` and `work` the owner must do the `actions`, in order. The tokens that live requests can generate
-    bound the backlog.
-    """
+    """Ends requests, and appends their tokens. The owner must do the `actions` after `receive` and `work`."""
 
     def __init__(
         self,
@@ -81,23 +77,22 @@ class OutputProcessor:
         self._journal = journal
         self._observer = observer
         self._eos_token_ids = frozenset(eos_token_ids)
+        # Requests of this slice that ended here, but not in their engine.
         self._stopped: list[str] = []
-        """Requests that ended here in this slice, but that their engine still computes."""
         self._backlog: deque[_Batch] = deque()
 
     @property
     def has_backlog(self) -> bool:
-        """Whether outputs wait: the owner then calls `work` in the next turn of the event loop."""
         return bool(self._backlog)
 
     def receive(self, engine: str, outputs: list[RequestOutput]) -> None:
-        """Handle the outputs of one step: a slice now if nothing waits, the rest in order in `work`."""
+        """Handle the outputs of one step: a slice now if nothing waits, the rest in `work`."""
         self._backlog.append(_Batch(engine, outputs))
         if len(self._backlog) == 1:
             self.work()
 
     def work(self) -> None:
-        """Handle the next slice of the backlog."""
+        """Handle the next slice, if any; to be called while `has_backlog`."""
         left = SLICE
         while self._backlog and left > 0:
             batch = self._backlog[0]
@@ -109,18 +104,19 @@ class OutputProcessor:
             self._take(batch, first, count)
 
     def flush(self, engine: str) -> None:
-        """Handle all queued outputs of this lost engine now. They still count, but it needs no messages."""
+        """Handle all queued outputs of this lost engine now."""
         mine = [batch for batch in self._backlog if batch.engine == engine]
         self._forget(engine)
         for batch in mine:
             if not self._take(batch, batch.next, len(batch.outputs) - batch.next):
                 break
+        # A lost engine needs no messages.
         self.actions = deque(
             action for action in self.actions if action.engine != engine or isinstance(action, TryNextEngine)
         )
 
     def fail(self, request: LiveRequest, message: str, refusal: RefusalKind | None = None) -> None:
-        """End the request with RequestFailed, or with the error for a refusal, unless it has ended."""
+        """End the request with the error for this refusal, unless it has ended."""
         self.fail_with(request, failure_of(message, refusal))
 
     def fail_with(self, request: LiveRequest, error: Exception) -> None:
@@ -130,7 +126,7 @@ class OutputProcessor:
             request.collector.fail(error)
 
     def end(self, request: LiveRequest, reason: FinishReason) -> None:
-        """Record that the request is finished, unless it has ended. One that was never sent is not observed."""
+        """Record the end of the request, unless it has ended. One that was never sent is not observed."""
         if request.state is RequestState.FINISHED:
             return
         self._journal.finish(request)
@@ -141,7 +137,7 @@ class OutputProcessor:
         self._observer.request_finished(trace)
 
     def _take(self, batch: _Batch, first: int, count: int) -> bool:
-        """Handle `count` outputs of the batch from `first` on. Returns False if the engine is distrusted."""
+        """Handle some outputs of the batch. Return False if the engine is distrusted."""
         now = time.perf_counter()
         trusted = True
         for output in batch.outputs[first : first + count]:
@@ -218,7 +214,7 @@ class OutputProcessor:
         request.collector.put(text, token_ids, reason, stop_reason if stop is None else stop)
 
     def _tokens_with_text(self, request: LiveRequest, output: RequestOutput) -> list[int]:
-        """Return the tokens to detokenize: without the one that ended the request, unless `include_stop`."""
+        """Return the tokens without the one that ended the request, unless `include_stop`."""
         token_ids = output.token_ids
         if output.finish_reason is FinishReason.STOP and token_ids and not request.prompted.include_stop:
             last = token_ids[-1]
@@ -229,8 +225,7 @@ class OutputProcessor:
     def _cut_at_stop_string(
         self, request: LiveRequest, stops: StopSearch, output: RequestOutput
     ) -> tuple[str, int]:
-        """Return the text that can be sent and the number of its tokens: fewer than received if a stop string was
-        found."""
+        """Return the text to send, and the number of its tokens."""
         known, least = len(request.output_token_ids), request.params.min_tokens
         text = ""
         for count, token_id in enumerate(self._tokens_with_text(request, output), 1):
@@ -243,7 +238,6 @@ class OutputProcessor:
         return text, count
 
     def _pass_logprobs(self, request: LiveRequest, output: RequestOutput, count: int) -> None:
-        """Pass on the log probabilities of the first `count` tokens, those in the answer."""
         logprobs = output.logprobs
         if logprobs is not None and count < len(output.token_ids):
             logprobs = first_of(logprobs, count)
@@ -265,9 +259,9 @@ class OutputProcessor:
 
 
 def _note(request: LiveRequest, progress: RequestProgress) -> None:
-    """Note the report of the engine. Its times count if they are those of the whole prefill or decode: another
-    engine's prefill includes tokens that the client has, and its decode lacks them."""
     trace = request.trace
+    # A later attempt's times are not those of the whole request: its prefill has tokens that the client has
+    # already.
     trace.num_preemptions = request.num_earlier_preemptions + progress.num_preemptions
     if request.num_earlier_tokens:
         return

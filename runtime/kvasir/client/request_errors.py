@@ -1,4 +1,4 @@
-"""The errors of a request that a client sees. AsyncLLM and its parts raise them."""
+"""The errors of a request that a client sees."""
 
 from typing import Final
 
@@ -7,9 +7,9 @@ from kvasir.link.protocol import RefusalKind
 FAILED_REPEATEDLY: Final = "engine_failed_repeatedly"
 """The error code of a request that is refused because engines failed in its steps."""
 OVERLOADED_RETRY_AFTER: Final = 1.0
-"""Seconds that a client is asked to wait when an engine has reached a bound."""
+"""Seconds, when an engine has reached a bound."""
 UNAVAILABLE_RETRY_AFTER: Final = 1.0
-"""Seconds that a client is asked to wait when its engine is stopping or not ready: another one may take over."""
+"""Seconds, when an engine is stopping or not ready."""
 
 
 class InvalidRequest(ValueError):
@@ -18,9 +18,9 @@ class InvalidRequest(ValueError):
     def __init__(self, message: str, param: str | None = None, code: str | None = None) -> None:
         super().__init__(message)
         self.param = param
-        """The field of the request that is wrong."""
+        """The field that is wrong."""
         self.code = code
-        """The error code, as in OpenAI's API: context_length_exceeded."""
+        """As in OpenAI's API: context_length_exceeded."""
 
 
 class EngineUnavailable(Exception):
@@ -29,7 +29,6 @@ class EngineUnavailable(Exception):
     def __init__(self, message: str, retry_after: float) -> None:
         super().__init__(message)
         self.retry_after = retry_after
-        """Seconds after which the client should retry."""
 
 
 class TooManyRequests(Exception):
@@ -41,16 +40,14 @@ class TooManyRequests(Exception):
 
 
 class RequestFailed(Exception):
-    """The engine failed this request, or was lost, after it was accepted (500, or an error in the stream)."""
+    """The engine failed this request, or was lost (500, or an error in the stream)."""
 
     def __init__(self, message: str, code: str = "request_failed") -> None:
         super().__init__(message)
         self.code = code
-        """The error code in the answer."""
 
 
 def failed_repeatedly(count: int) -> RequestFailed:
-    """Return the error for a request that is not given to another engine, because it would end that one too."""
     return RequestFailed(
         f"{count} engines failed in steps that computed this request, so it is not given to another one: send it "
         "with another prompt or other parameters; the logs of the engines have the cause",
@@ -59,14 +56,14 @@ def failed_repeatedly(count: int) -> RequestFailed:
 
 
 def in_field(error: InvalidRequest, field: str | None) -> InvalidRequest:
-    """Return the error, with the field if it is about a grammar and names none. `field`: that of the grammar."""
+    """Name the field of the grammar in an error about a grammar."""
     if field is None or error.param is not None or "grammar" not in str(error):
         return error
     return InvalidRequest(f"{field}: {error}", field, error.code)
 
 
 def failure_of(message: str, refusal: RefusalKind | None) -> Exception:
-    """Return the error that a client gets for a request that an engine refused or failed."""
+    """Return the error for a request that an engine refused or failed."""
     match refusal:
         case RefusalKind.INVALID:
             return InvalidRequest(message)

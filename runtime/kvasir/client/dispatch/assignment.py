@@ -1,4 +1,4 @@
-"""Gives a request to the engine that the router chooses."""
+"""Gives a request to the engine that the router picks."""
 
 from collections.abc import Mapping
 from enum import Enum, auto
@@ -16,20 +16,16 @@ from kvasir.link.frontend_end.remote_engine import RemoteEngine
 
 
 class SendOutcome(Enum):
-    """What has become of a request that was to be sent."""
-
     SENT = auto()
     NO_ENGINE = auto()
-    """No engine is ready for it, or has room: it must wait in the queue."""
+    """The request must wait in the queue: no engine is ready, or none has room."""
     NOT_UNDERSTOOD = auto()
-    """Every engine that could take it is of a version without a field of the request."""
+    """The engines that could take it are of versions without a field of the request."""
     SET_ASIDE = auto()
-    """It must not wait in the queue: it has failed, or waits for reports on lost engines."""
+    """It has failed, or waits for reports on lost engines."""
 
 
 class Assignment:
-    """Sends requests, and records who has them."""
-
     def __init__(
         self,
         journal: Journal,
@@ -48,7 +44,6 @@ class Assignment:
         self._waves = WaveStarts(link.engines, journal.in_flight, link.send)
 
     def assign(self, request: LiveRequest, *, alone: bool, needs_room: bool = True) -> SendOutcome:
-        """Send the request as its next attempt, if an engine can take it. `alone`: see AddRequest."""
         eligible = self._eligibility.with_room if needs_room else self._eligibility.suitable
         peers = self._link.engines
         older: list[RemoteEngine] = []
@@ -75,14 +70,11 @@ class Assignment:
 
 
 def _kv_source(request: LiveRequest, choice: EngineChoice, engines: Mapping[str, RemoteEngine]) -> str:
-    """Return the AddRequest.kv_source: the address of the engine that had the request before, or the router's.
-
-    The engine that had it also holds the blocks of its output. It is on the link still if it drains.
-    """
-    if request.interruption is None:  # the engine that had it was full, and computed none of it
+    # It has no last engine, or one that was full and computed none of it.
+    if request.interruption is None:
         return choice.kv_source
     last, numerics = engines.get(request.last_engine), choice.engine.numerics
-    # Another numerics class computes other values, so an engine of one refuses.
+    # The last engine has the output's blocks too, but blocks of another numerics class have other values.
     if last is None or last is choice.engine or not numerics or last.numerics != numerics:
         return choice.kv_source
     return last.kv_address or choice.kv_source

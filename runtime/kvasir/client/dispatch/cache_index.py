@@ -1,13 +1,7 @@
-"""The index of all prefix caches: which engines hold which block. The router looks prompts up in it.
+"""The index of all prefix caches: which engines hold which block, by their reports (docs/design/routing.md).
 
-Engines report their hashes (CacheEvents), and the order of the link makes the index exact up to the last message. A
-request that was just sent will bring its blocks into the cache of its engine: these are *predicted* for some time,
-so that the next requests of a burst find them.
-
-An entry maps a hash to a bit mask with a bit for each engine. If an engine is lost its bit is dropped at once, and
-the entries are cleaned up later, in slices. Above the limit of entries the index is thinned out: only hashes whose
-first bits are zero are kept, half as many each time. The cached part of a prompt is then known up to the last
-block that is kept, which is enough to compare engines.
+The blocks of a request that was just sent are *predicted* for some time, so that a burst finds them. An entry maps
+a hash to a bit mask of engines.
 """
 
 import heapq
@@ -22,15 +16,13 @@ from kvasir.link.protocol import CacheEvents
 from kvasir.request.hashing import HASH_BYTES
 
 MAX_ENTRIES: Final = 2**19
-"""Hashes in the index, of all engines together: about 70 MB."""
+"""Hashes of all engines together: about 70 MB."""
 MAX_PREDICTED: Final = 2**15
-"""Predicted hashes; the oldest predictions are dropped first."""
 PREDICTED_STEP: Final = 8
-"""Only each eighth block of a chain is predicted, and its last one: a hash covers all blocks before it."""
+"""Only each eighth block of a chain and its last one are predicted: a hash covers all blocks before it."""
 SLICE: Final = 4096
 """Entries that are cleaned up after each message: half a millisecond."""
 MAX_THINNING: Final = 0xFF
-"""Bits of the first byte of a hash."""
 
 log = logging.getLogger(__name__)
 _each_hash = Struct(f"{HASH_BYTES}s").iter_unpack
@@ -39,8 +31,8 @@ _chunk_at = Struct(f"{HASH_BYTES}s" * _CHUNK).unpack_from
 _ZEROS: Final = repeat(0)
 
 
+# Operations on tuples are a few times faster than on single hashes.
 def _chunks(packed: bytes) -> Iterator[tuple[bytes, ...]]:
-    """Yield the hashes in tuples: many operations on a tuple are a few times faster than one on each hash."""
     size = _CHUNK * HASH_BYTES
     end = len(packed) // size * size
     for place in range(0, end, size):
@@ -50,7 +42,7 @@ def _chunks(packed: bytes) -> Iterator[tuple[bytes, ...]]:
 
 
 def _predicted_ends(packed: bytes) -> list[int]:
-    """Return where the hashes end, in bytes, that predictions of this chain use."""
+    """Return the ends, in bytes, of the hashes that predictions of this chain use."""
     step = PREDICTED_STEP * HASH_BYTES
     ends = list(range(step, len(packed) + 1, step))
     return ends if not len(packed) % step else [*ends, len(packed)]
@@ -60,7 +52,7 @@ def _predicted_ends(packed: bytes) -> list[int]:
 class _Engine:
     bit: int
     next_sequence: int = 0
-    """The sequence number of the next message. Others are dropped, up to the next snapshot."""
+    """Messages of another sequence are dropped, up to the next snapshot."""
 
 
 class _Prediction(NamedTuple):
@@ -73,14 +65,11 @@ class Leads(NamedTuple):
     """Numbers of leading blocks of a chain, for each engine of a look-up."""
 
     held: list[int]
-    """Those that the engine holds, by its reports."""
     expected: list[int]
-    """Those that it holds or is about to compute."""
+    """Including blocks that the engine is about to compute."""
 
 
 class CacheIndex:
-    """Engines by incarnation. Times are those of one clock, which the caller chooses."""
-
     def __init__(self, limit: int = MAX_ENTRIES) -> None:
         self._limit = limit
         self._engines: dict[str, _Engine] = {}
@@ -88,7 +77,7 @@ class CacheIndex:
         self._thinning = 0
         """Hashes whose first byte has one of these bits are not kept."""
         self._stale = 0
-        """Bits of engines that were lost. They are not used again before no entry has them."""
+        """Bits of lost engines that entries may still have, so they must not be used again yet."""
         self._cleaning: Iterator[bytes] | None = None
         self._cleaned = 0
         """Bits that the present run removes."""
@@ -100,13 +89,11 @@ class CacheIndex:
 
     @property
     def share(self) -> float:
-        """Return the share of the hashes that the index keeps: 1 unless it was thinned out."""
         return 1 / (self._thinning + 1)
 
     # ----------------------------------------------------------------------------------------------- engines
 
     def apply(self, engine: str, message: CacheEvents) -> None:
-        """Take a report of this engine."""
         if len(message.stored) % HASH_BYTES or len(message.evicted) % HASH_BYTES:
             log.error("%s: a report of its prefix cache has half a hash; it is dropped", engine)
             return
@@ -133,7 +120,6 @@ class CacheIndex:
         self._clean(SLICE + 4 * len(message.stored) // HASH_BYTES)
 
     def forget(self, engine: str) -> None:
-        """Drop all that is known of an engine that is lost."""
         known = self._engines.pop(engine, None)
         if known is not None:
             self._stale |= known.bit
@@ -147,23 +133,25 @@ class CacheIndex:
     # ----------------------------------------------------------------------------------------------- prompts
 
     def lookup(self, packed: bytes, engines: Sequence[str], now: float) -> Leads:
-        """Return how many leading blocks of this chain each of these engines holds, or will hold."""
         self._expire(now)
         bits = [known.bit if (known := self._engines.get(engine)) else 0 for engine in engines]
         alive = 0
         for bit in bits:
             alive |= bit
+        # For each group of engines that stopped at the same block: their bits and the number of blocks.
         ends: list[tuple[int, int]] = []
         end = place = 0
         held, thinning = self._held.get, self._thinning
         for hashes in _chunks(packed if alive else b""):
             masks = list(map(held, hashes, _ZEROS))
+            # All engines hold the whole chunk, which is common: no step through its hashes.
             if masks[0] & alive == alive and masks.count(masks[0]) == len(masks):
                 place += len(masks)
                 end = place
                 continue
             for block_hash, mask in zip(hashes, masks, strict=True):
                 place += 1
+                # A hash that was thinned out is missing for every engine.
                 if mask & alive != alive and not block_hash[0] & thinning:
                     ends.append((alive & ~mask, end))
                     alive &= mask
@@ -176,7 +164,7 @@ class CacheIndex:
         return Leads(leads, self._with_predicted(packed, bits, leads) if self._predicted else leads)
 
     def predict(self, engine: str, packed: bytes, first: int, now: float, until: float) -> None:
-        """Count the blocks of this chain from `first` on as held by the engine, which is about to compute them."""
+        """Count the blocks of this chain from `first` on as held by the engine, up to the time `until`."""
         known = self._engines.get(engine)
         if known is None:
             known = self._engines[engine] = _Engine(self._free_bit())
@@ -193,7 +181,6 @@ class CacheIndex:
     # ------------------------------------------------------------------------------------------------- pieces
 
     def _with_predicted(self, packed: bytes, bits: list[int], leads: list[int]) -> list[int]:
-        """Return `leads`, or more for engines that will hold more."""
         found = 0
         for end in reversed(_predicted_ends(packed)):
             mask = self._predicted.get(packed[end - HASH_BYTES : end], 0)
@@ -222,7 +209,6 @@ class CacheIndex:
                 held[block_hash] = mask & ~bit
 
     def _retire(self, engine: _Engine) -> None:
-        """Give the engine a new bit: it holds nothing."""
         self._stale |= engine.bit
         self._drop_predictions(engine.bit)
         engine.bit = self._free_bit()
@@ -234,7 +220,6 @@ class CacheIndex:
         return ~used & (used + 1)
 
     def _clean(self, count: int) -> None:
-        """Go through some entries, and remove stale bits and hashes that are not kept any more."""
         if self._cleaning is None:
             if not self._stale:
                 return

@@ -1,7 +1,6 @@
-"""The dispatcher: sends requests to engines with room, in the order of the frontend's queue. AsyncLLM owns it.
+"""The dispatcher: sends requests to engines with room, in the order of the frontend's queue.
 
-A fresh request gets its engine when one has room for it, so the router decides with the caches and loads of that
-time. Requests that engines had before need no room, only their share of the tokens that engines resume.
+A request gets its engine when one has room, so the router decides with the caches and loads of that time.
 """
 
 import asyncio
@@ -31,8 +30,6 @@ log = logging.getLogger(__name__)
 
 
 class Dispatcher:
-    """Sends each request to an engine, queues it, or fails it, in the next turn of the event loop."""
-
     def __init__(
         self,
         journal: Journal,
@@ -45,7 +42,7 @@ class Dispatcher:
         limits: HoldLimits,
         gate: ZeroGate,
     ) -> None:
-        """`fail`: ends a request that no engine can take, or may get, with this error."""
+        """`fail` ends a request with an error."""
         self._fail = fail
         self._gate = gate
         self._journal = journal
@@ -57,22 +54,21 @@ class Dispatcher:
         self._assignment = Assignment(journal, router, link, observer, self._eligibility, self._resumes)
         self._arrived: list[LiveRequest] = []
         self._unreported: list[LiveRequest] = []
-        """Requests that wait for reports on lost engines (Treatment.WAIT)."""
+        """Requests with Treatment.WAIT."""
         self._look_again: asyncio.TimerHandle | None = None
         self._queue: RequestQueue[LiveRequest] = RequestQueue()
         self._holding = Holding(limits, observer, self._overdue)
         self._held_lanes: set[Lane] = set()
-        """The lanes whose requests are held, because no engine is ready for them."""
+        """Lanes without a ready engine, whose requests are held."""
         self._texts = Unavailability(link.engines, starts)
         self._closed = False
 
     @property
     def num_held(self) -> int:
-        """Return the number of requests that wait while no engine is ready for them."""
         return len(self._holding)
 
     def close(self) -> None:
-        """Fail the queued requests that no engine has had, and all later ones."""
+        """Fail the queued requests that were never sent, and all later ones."""
         self._closed = True
         for request in self._queue:
             self._remove(request)
@@ -81,14 +77,12 @@ class Dispatcher:
         self.reconsider()
 
     def dispatch(self, request: LiveRequest) -> None:
-        """Take the waiting request in the next turn of the event loop, so that an engine gets several at once and
-        batches them."""
+        """Send or queue a waiting request in the next turn of the event loop, so that engines get batches."""
         if not self._arrived:
             asyncio.get_running_loop().call_soon(self._dispatch_all)
         self._arrived.append(request)
 
     def reconsider(self) -> None:
-        """Queue the requests that wait for reports on lost engines, because one has come."""
         if self._look_again is not None:
             self._look_again.cancel()
             self._look_again = None
@@ -97,12 +91,8 @@ class Dispatcher:
             self.dispatch(request)
 
     def refused(self, request: LiveRequest, refusal: RefusalKind) -> bool:
-        """Send a request that its engine refused, or gave back, to another one, or queue it. Returns False if
-        neither can be done.
-
-        A full engine may get it later, one that stops does not get it again. A drain that is over gives many back
-        at once: they wait for room like those of a lost engine.
-        """
+        """Queue a request that its engine refused or gave back. Return False if it cannot wait either."""
+        # A full engine may get the request again later.
         engine = self._link.engines.get(request.engine)
         if refusal is not RefusalKind.OVERLOADED:
             request.refused_by = (*request.refused_by, request.engine)
@@ -117,8 +107,10 @@ class Dispatcher:
         return True
 
     def hand_over(self, request: LiveRequest) -> bool | None:
-        """Send a request that its engine computes to another one that has room, and abort it in its present one.
-        Otherwise leaves it there: returns False if it must wait for room, None if no engine may continue it now."""
+        """Move a running request to another engine.
+
+        If none has room, returns False; if none may continue it, None. Then it goes on where it is.
+        """
         engines = self._eligibility.of_lane(lane_of(request))
         candidates = [engine for engine in engines if self._resumes.continues(request, engine)]
         if not candidates or (self._quarantine and self._quarantine.treatment(request.digest) is not Treatment.RUN):
@@ -135,7 +127,6 @@ class Dispatcher:
         return True
 
     def engine_changed(self, engine: RemoteEngine, *, is_step: bool) -> None:
-        """Use the room that a report of this engine shows."""
         self._room.reported(engine, is_step)
         if not is_step:
             self._update_held()
@@ -151,8 +142,7 @@ class Dispatcher:
         self.release()
 
     def release(self) -> None:
-        """Send the postponed and queued requests, in order, as long as engines have room; called when one may have
-        got some."""
+        """Send the postponed and the queued requests, in order, while engines have room."""
         self._release_postponed()
         blocked: set[Lane] = set()
         while (request := self._queue.first(skip=blocked)) is not None and not self._closed:
@@ -169,17 +159,14 @@ class Dispatcher:
             self._send_or_enqueue(self._resumes.pop_postponed(), at_once=True)
 
     def left(self, request: LiveRequest) -> None:
-        """Take the request's place, here or in its engine, for another one: its reader has left."""
         self._remove(request)
         self._queue.charge(request, len(request.output_token_ids))
         self.release()
 
     def unavailable(self, rank: int | None = None, limit: str = "") -> EngineUnavailable:
-        """See Unavailability.error."""
         return self._texts.closed() if self._closed else self._texts.error(rank, limit)
 
     def waits_for(self, rank: int | None) -> str:
-        """See Unavailability.waits_for."""
         return self._texts.waits_for(rank)
 
     def _dispatch_all(self) -> None:
@@ -196,7 +183,7 @@ class Dispatcher:
             self.release()
 
     def _send_or_enqueue(self, request: LiveRequest, *, at_once: bool) -> None:
-        """Send the request if an engine can take it at once, or let it wait for its turn."""
+        """Send the request if `at_once`, or let it wait for its turn."""
         if request.refused_by and not self._is_served(lane_of(request)):
             request.refused_by = ()  # that was before the request waited: these engines may be ready now
         if not at_once or self._send_or_fail(request) is SendOutcome.NO_ENGINE:
@@ -222,11 +209,9 @@ class Dispatcher:
         self._holding.remove(request)
 
     def _is_served(self, lane: Lane) -> bool:
-        """Return whether an engine is ready for the requests of the lane, and the gate is open."""
         return not self._gate.closed and any(engine.usable for engine in self._eligibility.of_lane(lane))
 
     def _update_held(self) -> None:
-        """Hold the requests for which no engine is ready any more, and release those for which one is."""
         self._held_lanes &= set(self._queue.lanes)
         for lane in self._queue.lanes:
             if self._is_served(lane):
@@ -240,7 +225,6 @@ class Dispatcher:
                     self._holding.add(request)
 
     def _overdue(self, request: LiveRequest) -> None:
-        """Fail a request that has waited for the hold timeout."""
         self._queue.remove(request)
         limit = f", and the request has waited {self._holding.limits.seconds:g} s for one (--hold-timeout)"
         self._fail(request, self._texts.lost_or(request, self.unavailable(request.data_parallel_rank, limit)))
@@ -260,7 +244,6 @@ class Dispatcher:
             return SendOutcome.SET_ASIDE
 
     def _send(self, request: LiveRequest, *, needs_room: bool = True) -> SendOutcome:
-        """Send the request if its history allows it, and if an engine can take it."""
         treatment = self._quarantine.treatment(request.digest) if self._quarantine else Treatment.RUN
         if treatment is Treatment.REFUSE:
             log.error("request %s is refused: engines failed in steps that computed it", request.request_id)

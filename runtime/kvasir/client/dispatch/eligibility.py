@@ -10,16 +10,13 @@ from kvasir.link.frontend_end.remote_engine import RemoteEngine
 
 
 class Eligibility:
-    """Applies the rules of the lane, of moved requests and of room, in this order."""
-
     def __init__(self, engines: Mapping[str, RemoteEngine], resumes: Resumes, room: EngineRoom) -> None:
-        """`engines`: a live view, by incarnation."""
         self._engines = engines
         self._resumes = resumes
         self._room = room
 
     def of_lane(self, lane: Lane) -> list[RemoteEngine]:
-        """Return the engines that requests of this lane may be sent to once they are usable."""
+        """Return the engines of the lane, usable or not."""
         return [
             engine
             for engine in self._engines.values()
@@ -27,14 +24,12 @@ class Eligibility:
         ]
 
     def suitable(self, request: LiveRequest, without: Collection[RemoteEngine] = ()) -> list[RemoteEngine]:
-        """Return the engines that may get the request, whether they have room or not."""
         engines = self.of_lane(lane_of(request))
         if without:
             engines = [engine for engine in engines if engine not in without]
         return self._resumes.suitable(request, engines)
 
     def with_room(self, request: LiveRequest, without: Collection[RemoteEngine] = ()) -> list[RemoteEngine]:
-        """Return the engines that may get the request now."""
         engines = self.suitable(request, without)
         if request.interruption is None:
             return self._room.choices(engines, request.num_tokens)

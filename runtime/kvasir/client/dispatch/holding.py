@@ -1,8 +1,4 @@
-"""The limits of the requests that wait while no engine is ready for them; owned by the dispatcher.
-
-They stand in the frontend's queue like all others. Here is what only they have: limits of their number and size, a
-time limit, and a metric. One timer serves all; without held requests, there is none.
-"""
+"""Bounds on the requests that wait while no engine is ready for them. They stand in the frontend's queue."""
 
 import asyncio
 import time
@@ -18,13 +14,11 @@ from kvasir.request.tokens import TOKEN_BYTES
 
 @dataclass(frozen=True)
 class HoldLimits:
-    """Bounds of the requests that wait while no engine is ready."""
-
     seconds: float
-    """Time after which a request fails; with 0 none is held."""
+    """Time after which a request fails; 0: none is held."""
     max_requests: int
     max_bytes: int
-    """Of the prompts, four bytes for each token."""
+    """Bound on all prompts, at TOKEN_BYTES per token."""
 
     @classmethod
     def of(cls, config: ServerConfig) -> "HoldLimits":
@@ -40,17 +34,15 @@ class _Held:
 
 
 class Holding:
-    """The held requests, and how long each is held at most."""
-
     def __init__(
         self, limits: HoldLimits, observer: RequestObserver, overdue: Callable[[LiveRequest], None]
     ) -> None:
-        """`overdue`: fails a request whose time is over, which is not held any more."""
+        """`overdue` fails a request whose time is over."""
         self.limits: Final = limits
         self._observer = observer
         self._overdue = overdue
+        # By request id, in the order of their deadlines.
         self._held: dict[str, _Held] = {}
-        """By request id, in the order of their deadlines."""
         self._timer: asyncio.TimerHandle | None = None
         self.num_bytes = 0
 
@@ -58,11 +50,11 @@ class Holding:
         return len(self._held)
 
     def refusal(self, request: LiveRequest) -> str | None:
-        """Return the limit that keeps the request from being held, for the message of its error; None if it can be
-        held. A request that an engine had before is always held: its client has got a part of its answer."""
+        """Return the reached limit, as a text for the error; None if the request can be held."""
         limits = self.limits
         if limits.seconds <= 0:
             return ""
+        # Its client has a part of the answer, so it is always held.
         if request.attempt:
             return None
         if len(self._held) >= limits.max_requests:
@@ -83,7 +75,6 @@ class Holding:
             self._arm()
 
     def remove(self, request: LiveRequest) -> None:
-        """Stop holding the request, if it is held."""
         held = self._held.pop(request.request_id, None)
         if held is None:
             return
@@ -94,7 +85,7 @@ class Holding:
         self._observer.hold_ended(time.perf_counter() - held.since)
 
     def _arm(self) -> None:
-        """Wake at the first deadline. It may be of a request that has been sent by then: the next one follows."""
+        # That request may be gone by then: the next deadline follows.
         deadline = next(iter(self._held.values())).deadline
         self._timer = asyncio.get_running_loop().call_at(deadline, self._wake)
 

@@ -1,12 +1,8 @@
-"""The queue of the requests that wait for room in an engine, and their order. The dispatcher owns it.
+"""The queue of the requests that wait for room in an engine.
 
-The order: priority; requests that an engine had before, the oldest first; then fresh ones, fair among clients. The
-client that has used the fewest tokens is first, counted from the time at which it began to wait (start-time fair
-queueing). So a client with one request waits for at most one request of each other client, however many they have
-queued. The requests of one client keep the order of their arrival.
-
-A request waits in the lane of the engines that may take it. All lanes share one order, but one without room in its
-engines does not delay the others. The cost of each operation grows with the logarithm of the number of requests.
+The order is: priority; then requests that an engine had before, the oldest first; then fresh ones, fair among
+clients (start-time fair queueing, Goyal et al., 1996): the client that has used the fewest tokens is first. A
+client with one request waits for at most one of each other client. Operations take logarithmic time.
 """
 
 import time
@@ -17,35 +13,29 @@ from heapq import heapify, heappop, heappush
 from typing import Final, Generic, NamedTuple, Protocol, TypeVar
 
 REQUEST_TOKENS: Final = 64
-"""Added to the tokens of each request when its client is charged: short prompts take rows too."""
+"""Added to the tokens of each charged request: short prompts take rows too."""
 MIN_KEPT: Final = 256
-"""Outdated entries that are kept at least before they are removed all at once."""
+"""Outdated heap entries that are kept before all are removed at once."""
 MAX_CLIENTS: Final = 4096
-"""Clients whose use of tokens is remembered."""
 
 
 class Lane(NamedTuple):
-    """The requests that the same engines may take."""
+    """The requests that the same engines may take. One without room does not delay the others."""
 
     rank: int | None
-    """A data-parallel rank; None: any rank."""
     refused_by: tuple[str, ...]
-    """Engines that do not take them."""
+    """Incarnations that must not get them."""
     moved: bool = False
-    """Engines had them before. Each waits for an engine that continues it exactly, while fresh ones go on."""
+    """Engines had them before: each waits for one that continues it exactly."""
 
 
 class Waits(Protocol):
-    """The history of a request, as far as the queue reads and writes it."""
-
     started: float
     waiting_since: float | None
     waited_seconds: float
 
 
 class Queueable(Protocol):
-    """What the queue reads of a request."""
-
     @property
     def request_id(self) -> str: ...
     @property
@@ -73,8 +63,6 @@ class _Class(NamedTuple):
 
 
 class _Place(NamedTuple, Generic[Request]):
-    """The place of a request among those of its client. `number` differs, so requests are never compared."""
-
     kind: _Class
     started: float
     number: int
@@ -83,11 +71,9 @@ class _Place(NamedTuple, Generic[Request]):
 
 
 class _Turn(NamedTuple):
-    """The place of a client among the others, by its first request."""
-
     kind: _Class
     start: float
-    """The tokens that the client has used."""
+    """Tokens that the client has used."""
     started: float
     number: int
     client: str
@@ -95,18 +81,15 @@ class _Turn(NamedTuple):
 
 @dataclass(slots=True)
 class _Usage:
-    """The tokens that clients have used, of the requests of one class."""
-
     num_waiting: int = 0
     now: float = 0.0
-    """The start of the turn that was served last. A client that comes begins there."""
+    """The start of the last turn, at which a new client begins."""
     used: dict[str, float] = field(default_factory=dict)
 
     def start(self, client: str) -> float:
         return max(self.now, self.used.get(client, 0.0))
 
     def charge(self, client: str, tokens: int) -> None:
-        """Add the tokens of a request that was sent."""
         self.now = self.start(client)
         self.used[client] = self.now + tokens
         if len(self.used) > MAX_CLIENTS:
@@ -119,15 +102,13 @@ class _Client(Generic[Request]):
     places: list[_Place[Request]] = field(default_factory=list)
     """Sorted."""
     turn: _Turn | None = None
-    """The newest entry of the lane's heap."""
 
 
 class _LaneQueue(Generic[Request]):
-    """The clients of one lane. Their places in the heap may be outdated, but only by being too early."""
-
     def __init__(self, usages: dict[_Class, _Usage]) -> None:
         self._usages = usages
         self.clients: dict[str, _Client[Request]] = {}
+        # Entries may be outdated, but only by being too early.
         self._heap: list[_Turn] = []
 
     def add(self, place: _Place[Request]) -> None:
@@ -170,8 +151,6 @@ class _LaneQueue(Generic[Request]):
 
 
 class RequestQueue(Generic[Request]):
-    """Waiting requests by lane, in the order in which they are to be sent."""
-
     def __init__(self) -> None:
         self._places: dict[str, _Place[Request]] = {}
         self._lanes: dict[Lane, _LaneQueue[Request]] = {}
@@ -192,12 +171,10 @@ class RequestQueue(Generic[Request]):
         return self._lanes.keys()
 
     def of_lane(self, lane: Lane) -> list[Request]:
-        """Return the requests of a lane, in no particular order."""
         clients = self._lanes[lane].clients.values()
         return [place.request for client in clients for place in client.places]
 
     def add(self, request: Request) -> None:
-        """Let the request wait."""
         assert request.request_id not in self._places
         self._number += 1
         kind = _Class(request.priority, not request.attempt)
@@ -211,7 +188,7 @@ class RequestQueue(Generic[Request]):
         request.trace.waiting_since = time.perf_counter()
 
     def first(self, skip: Collection[Lane] = ()) -> Request | None:
-        """Return the request that is to be sent first, not counting those of the lanes to skip."""
+        """Return the request to send first, without those of the lanes to skip."""
         heads = [queue.first() for lane, queue in self._lanes.items() if lane not in skip]
         return min(heads)[1] if heads else None
 
@@ -223,12 +200,12 @@ class RequestQueue(Generic[Request]):
         self.remove(request)
 
     def charge(self, request: Request, tokens: int) -> None:
-        """Charge the client of a request that was sent for its output, if others of the same priority wait."""
+        """Charge the output of a sent request to its client, if requests of this priority wait."""
         if (usage := self._usages.get(_Class(request.priority, is_fresh=True))) is not None:
             usage.used[request.client] = usage.start(request.client) + tokens
 
     def remove(self, request: Request) -> bool:
-        """Remove the request. Returns False if it does not wait here."""
+        """Return False if the request is not queued."""
         place = self._places.pop(request.request_id, None)
         if place is None:
             return False

@@ -1,13 +1,8 @@
-"""The router: chooses the engine for each request, the one that will probably serve it first.
+"""The router: picks the engine that will probably serve a request first, by estimates in seconds
+(`Router._choice`).
 
-The cost of an engine is in seconds: the prefill of the tokens that wait there and of those of the request that its
-prefix cache does not hold, the wait for a row, the time by which the requests that run there slow it down, and the
-delay that its prefill means for later requests. The delay grows with the share of time in which the engine has
-requests that wait: a loaded engine keeps its cached prefixes, an idle one may compute a prefix that another holds.
-If an engine can fetch a prefix from another one (kv_source.py), this counts instead of the prefill.
-
-A decision of this router counts at once; one of another frontend counts with the engine's next report. So a prefix
-that all requests share does not end up on one engine: a second engine computes it as soon as that costs less.
+An own decision counts at once; one of another frontend counts with the engine's next report. The constants were
+chosen in the simulator (bench/routing).
 """
 
 import time
@@ -24,31 +19,26 @@ from kvasir.request.hashing import BlockHashing
 from kvasir.request.params import SamplingParams
 
 DEFAULT_PREFILL_RATE: Final = 2000.0
-"""Tokens per second of an engine when no engine was measured yet."""
+"""Tokens per second of an engine when none was measured yet."""
 DEFAULT_ROW_SECONDS: Final = 2.0
-"""Seconds that a request generates, when none has ended yet."""
 DEFAULT_ROWS: Final = 64
 FULL_ENGINE_SLOWDOWN: Final = 1.0
-"""By how much of its own duration a request is slower next to a full engine's other requests."""
+"""Added duration of a request next to a full engine's other requests, relative to its own."""
+# With 0, a loaded service computes popular prefixes on all engines.
 DELAY_FACTOR: Final = 2.0
-"""Weight of the delay of later requests. With 0, a loaded service computes popular prefixes on all engines."""
 MAX_DELAY: Final = 4.0
-"""Bound for this delay, in times of the request's own prefill."""
+"""Bound for the delay of later requests, as a multiple of the request's own prefill."""
 TIE_SHARE: Final = 0.05
-"""Estimates differ if they are further apart than this share of the prefill of the whole prompt."""
+"""Costs that differ by less than this share of the whole prompt's prefill are equal."""
 PREDICTED_SECONDS: Final = 1.0
-"""Added to twice the expected prefill: how long the blocks of a request count before its engine reports them."""
+"""How long predicted blocks count, in addition to twice the prefill."""
 
 
 class Chains(Protocol):
-    """The block hashes of a prompt."""
-
     def known(self, hashing: BlockHashing) -> bytes: ...
 
 
 class Routed(Protocol):
-    """What the router reads of a request."""
-
     @property
     def request_id(self) -> str: ...
     @property
@@ -62,35 +52,32 @@ class Routed(Protocol):
 
 
 class _Hit(NamedTuple):
-    """The part of a prompt that an engine has, and a source of more."""
+    """The leading blocks of a prompt that an engine holds or is about to compute, and a source of more."""
 
     blocks: int = 0
-    """Leading blocks that it holds, or is about to compute."""
     block_size: int = 0
     chain: bytes = b""
     source: KvSource | None = None
-    """The engine to fetch from, which may be the same one or have no more."""
 
 
 _NO_HIT: Final = _Hit()
 
 
 class Router:
-    """Picks engines, and keeps their loads and the content of their prefix caches."""
+    """Picks engines, and keeps their loads and an index of their prefix caches."""
 
     def __init__(self, clock: Callable[[], float] = time.perf_counter) -> None:
         self._clock = clock
         self._loads: dict[str, EngineLoad] = {}
         self.index = CacheIndex()
         self._last_cold: dict[str, int] = {}
-        """When each engine got its last prompt without cached blocks, counted in requests."""
+        """By incarnation: the turn of the last prompt without cached blocks."""
         self._turn = 0
         self._sources = KvSources(self.load)
 
     # ------------------------------------------------------------------------------------------- observations
 
     def reported(self, engine: RemoteEngine) -> None:
-        """Take the engine's reported load. Requests that it had finished must have left already."""
         if engine.stats is not None:
             self._load(engine.incarnation).reported(engine.stats, self._clock())
 
@@ -98,26 +85,22 @@ class Router:
         self.index.apply(engine.incarnation, message)
 
     def begun(self, request: Routed, output: RequestOutput) -> None:
-        """Take the first output of a request from the engine that has it."""
         self._sources.ended(request.request_id)
         if (load := self._loads.get(request.engine)) is not None:
             seconds = None if output.progress is None else output.progress.prefill_seconds
             load.begun(request.request_id, output.num_cached_tokens or 0, seconds, self._clock())
 
     def begun_at(self, request: Routed) -> float | None:
-        """Return when (perf_counter) the first output of the request came from the engine that has it; None if none
-        has come."""
+        """Return when (perf_counter) the request's engine sent its first output; None before that."""
         load = self._loads.get(request.engine)
         return None if load is None else load.begun_at(request.request_id)
 
     def left(self, request_id: str, incarnation: str) -> None:
-        """Take the end of a request on an engine, for whatever reason."""
         self._sources.ended(request_id)
         if (load := self._loads.get(incarnation)) is not None:
             load.left(request_id, self._clock())
 
     def forget(self, incarnation: str) -> None:
-        """Drop everything about an engine that is lost."""
         self._sources.forget(incarnation)
         self._loads.pop(incarnation, None)
         self._last_cold.pop(incarnation, None)
@@ -128,17 +111,14 @@ class Router:
     def pick(
         self, engines: Iterable[RemoteEngine], request: Routed, peers: Collection[RemoteEngine] = ()
     ) -> EngineChoice | None:
-        """Return the usable engine for the request; None if no engine is usable.
-
-        `peers`: all engines on the link, from which the prompt's KV blocks may be fetched.
-        """
+        """Return the choice for the request; None if no engine is usable. KV blocks may be fetched from `peers`."""
         usable = [engine for engine in engines if engine.usable]
         if not usable:
             return None
         choices = self._choices(usable, request, peers)
         best = min([choice.cost for choice in choices])
         near = best + TIE_SHARE * request.num_tokens / self._default_rate
-        # Cold prompts go to the engine whose last one is the longest ago: so the caches fill evenly.
+        # A cold prompt goes to the engine whose last one is the longest ago, so that caches fill evenly.
         return min(
             [choice for choice in choices if choice.cost <= near],
             key=lambda choice: (-choice.num_cached, self._last_cold.get(choice.engine.incarnation, 0)),
@@ -148,7 +128,7 @@ class Router:
         return self._load(engine.incarnation)
 
     def sent(self, request: Routed, choice: EngineChoice, kv_source: str = "") -> None:
-        """Charge the request to the chosen engine, which was sent it with this AddRequest.kv_source."""
+        """Charge the request to the chosen engine, with AddRequest.kv_source as it was sent."""
         incarnation = choice.engine.incarnation
         self._turn += 1
         if 2 * choice.num_cached < choice.num_tokens:
@@ -173,11 +153,12 @@ class Router:
     def _hits(
         self, engines: list[RemoteEngine], request: Routed, peers: Collection[RemoteEngine], now: float
     ) -> dict[str, _Hit]:
-        """Return the facts about the engines with a prefix cache, by incarnation."""
         hashes = request.hashes
-        if hashes is None or request.params.prompt_logprobs is not None:  # those are never read from a cache
+        # Prompt log probabilities are not in a cache.
+        if hashes is None or request.params.prompt_logprobs is not None:
             return {}
-        if len(self._loads) < 2:  # there is nothing to compare
+        # One engine needs no comparison.
+        if len(self._loads) < 2:
             return {}
         same: dict[BlockHashing, dict[str, RemoteEngine]] = {}
         for engine in engines:
@@ -204,7 +185,6 @@ class Router:
         return hits
 
     def _choice(self, engine: RemoteEngine, num_tokens: int, hit: _Hit, now: float) -> EngineChoice:
-        """Return the engine with the estimates for a request of so many tokens."""
         source = hit.source
         cached = max(0, min(hit.blocks * hit.block_size, num_tokens - 1))
         load = self._load(engine.incarnation)
@@ -217,22 +197,22 @@ class Router:
         fetched = 0 if source is None else fetchable(source, num_tokens, cached, queue, rate)
         work = work_tokens(num_tokens - cached, fetched) / rate
         prefill = (max(queue, source.seconds) if source is not None and fetched else queue) + work
-        # A row is free again every row_seconds / rows.
+        # A row is free again every row_seconds / rows: with 64 rows of 2 s, the 65th request waits for 1/32 s.
         wait = max(0, requests + 1 - rows) * row_seconds / rows
         if capacity is not None and engine.stats is not None and requests:
             needed = engine.stats.kv_blocks_used + (num_tokens - cached) // capacity.block_size
-            if needed > capacity.num_blocks:  # one of its requests has to end first
+            # One of the running requests has to end first.
+            if needed > capacity.num_blocks:
                 wait += row_seconds / requests
         decode = FULL_ENGINE_SLOWDOWN * row_seconds * min(requests, rows) / rows
-        # As in a queue of this utilisation.
+        # As in a queue of this utilisation: at 0.5, one prefill waits behind each; at 0.8, four.
         busy = load.busy_share(now)
-        # Fetched tokens count in full: they take the place of other blocks in the cache, as computed ones do.
+        # Fetched tokens count in full, because they evict other blocks, as computed ones do.
         delay = min(MAX_DELAY, DELAY_FACTOR * busy / max(1e-3, 1 - busy)) * (num_tokens - cached) / rate
         cost = prefill + delay + wait + decode
         return EngineChoice(engine, hit.blocks, cached, num_tokens, hit.chain, source, fetched, prefill, cost)
 
     def _measure_defaults(self, engines: list[RemoteEngine]) -> None:
-        """An engine that was not measured yet counts as an average one."""
         loads = [self._load(engine.incarnation) for engine in engines]
         rates = [rate for load in loads if (rate := load.prefill_rate) is not None]
         seconds = [load.row_seconds for load in loads if load.row_seconds is not None]

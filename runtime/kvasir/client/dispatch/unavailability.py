@@ -1,4 +1,4 @@
-"""The texts for clients whose requests no engine can take now; owned by the dispatcher."""
+"""The errors and texts for requests that no engine can take now."""
 
 from collections.abc import Mapping
 from typing import Final
@@ -19,29 +19,21 @@ WEIGHTS_REPLACED: Final = (
 
 
 class Unavailability:
-    """Reads `engines`, a live view: the texts name the state of each."""
-
     def __init__(self, engines: Mapping[str, RemoteEngine], starts: EngineStarts) -> None:
         self._engines = engines
         self._starts = starts
 
     def closed(self) -> EngineUnavailable:
-        """Return the error while the frontend shuts down."""
         return EngineUnavailable("the frontend is shutting down: try again", DEFAULT_RETRY_AFTER)
 
     def weights_replaced(self) -> EngineUnavailable:
-        """Return the error for an answer that no engine can continue as it began."""
         return EngineUnavailable(WEIGHTS_REPLACED, self._starts.retry_after())
 
     def not_understood(self) -> EngineUnavailable:
-        """Return the error for a request with a field that no ready engine has."""
         return EngineUnavailable(NOT_UNDERSTOOD, self._starts.retry_after())
 
     def error(self, rank: int | None = None, limit: str = "") -> EngineUnavailable:
-        """Return the error for a request or call that no engine (of this rank) can take now.
-
-        `limit`: the limit that kept the request from waiting, as `Holding.refusal` returns it.
-        """
+        """Return the error for a request of this rank. `limit`: see `Holding.refusal`."""
         states = ", ".join(f"{engine.incarnation} is {engine.state}" for engine in self._of(rank))
         return EngineUnavailable(
             f"no engine{_of_rank(rank)} is ready ({states or 'none is connected'}){limit}: try again in a while",
@@ -56,8 +48,6 @@ class Unavailability:
         return RequestFailed(f"the engine {request.lost_engines[-1]} was lost with this request, and {error}")
 
     def waits_for(self, rank: int | None) -> str:
-        """Return the text for the client of a queued request: the progress of the engine that is closest to Ready,
-        if none is ready."""
         engines = self._of(rank)
         if any(engine.usable for engine in engines):
             return "waiting for room in an engine"

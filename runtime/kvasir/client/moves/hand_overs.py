@@ -1,8 +1,6 @@
-"""Hand-overs: moves requests from an engine that drains to others while it still computes them.
+"""Hand-overs: moves requests from an engine that drains to others, as these have room.
 
-Requests that will not end within the drain timeout move, and so do those that wait in the engine's queue. They move
-one after the other as the other engines have room, and go on in the draining engine until then. What cannot move
-ends there, or is given back at the drain timeout. AsyncLLM owns this object.
+Those that wait in the engine's queue move, and those that would not end within the drain timeout.
 """
 
 import asyncio
@@ -18,7 +16,7 @@ from kvasir.client.live_request import LiveRequest, RequestState, service_order
 from kvasir.link.frontend_end.remote_engine import EngineState, RemoteEngine
 
 PLAN_SECONDS: Final = 1.0
-"""How often the requests that will end in time are estimated again: the speed of the engine changes."""
+"""How often the plan is made again, because the engine's speed changes."""
 
 
 @dataclass(slots=True)
@@ -26,25 +24,20 @@ class _Drain:
     engine: RemoteEngine
     deadline: float
     leaving: deque[LiveRequest] = field(default_factory=deque)
-    """The requests to move, the next one first."""
+    """Requests to move, the next one first."""
 
 
 class HandOvers:
-    """The engines that drain, and the requests that are to leave them."""
-
     def __init__(self, journal: Journal, router: Router, move: Callable[[LiveRequest], bool | None]) -> None:
-        """`move`: sends a running request to another engine. It returns False if the request must wait for room,
-        None if no engine may continue it now: it does not hold up the others."""
+        """`move` returns False if a request must wait for room, None if no engine may continue it now."""
         self._journal = journal
         self._router = router
         self._move = move
         self._drains: dict[str, _Drain] = {}
-        """By incarnation."""
         self._timer: asyncio.TimerHandle | None = None
 
     def engine_changed(self, engine: RemoteEngine) -> None:
-        """Begin to hand over if the engine has begun to drain. One that gives its requests back at once, or that
-        does not announce its drain timeout, is left alone."""
+        """Begin to hand over if the engine drains, and announces how long."""
         drains = engine.state is EngineState.DRAINING and engine.drain_seconds > 0
         if drains and engine.incarnation not in self._drains:
             drain = _Drain(engine, time.perf_counter() + engine.drain_seconds)
@@ -54,7 +47,7 @@ class HandOvers:
                 self._arm()
 
     def work(self) -> None:
-        """Move what other engines can take now. Called when one may have got room."""
+        """Move the requests that other engines can take now."""
         for drain in self._drains.values():
             stay: list[LiveRequest] = []
             while drain.leaving:
@@ -62,19 +55,18 @@ class HandOvers:
                 is_there = request.state is RequestState.RUNNING and request.engine == drain.engine.incarnation
                 if is_there and not (moved := self._move(request)):
                     if moved is not None:
-                        break  # those behind it have to keep the order
+                        # The requests behind it keep their order.
+                        break
                     stay.append(request)
                 drain.leaving.popleft()
             drain.leaving.extendleft(reversed(stay))
 
     def forget(self, incarnation: str) -> None:
-        """Drop an engine that is lost or has ended."""
         self._drains.pop(incarnation, None)
         if not self._drains:
             self.close()
 
     def close(self) -> None:
-        """Move nothing more."""
         self._drains.clear()
         if self._timer is not None:
             self._timer.cancel()
@@ -90,7 +82,6 @@ class HandOvers:
         self.work()
 
     def _plan(self, drain: _Drain) -> None:
-        """Choose the requests that are to leave: first those that wait for a row, then those that end too late."""
         engine = drain.engine
         requests = self._journal.of_engine(engine.incarnation)
         unbegun = [request for request in requests if not request.attempt_tokens]
@@ -104,19 +95,18 @@ class HandOvers:
         drain.leaving = deque(sorted(queued, key=service_order) + sorted(late, key=service_order))
 
     def _seconds_per_token(self, requests: list[LiveRequest]) -> float | None:
-        """Return the time that a token takes, averaged over these requests of an engine. None if none has one."""
+        """Return the average time of a token; None if there is none."""
         now = time.perf_counter()
         seconds, tokens = 0.0, 0
         for request in requests:
             begun = self._router.begun_at(request)
             if begun is not None:
                 seconds += now - begun
-                tokens += max(1, request.attempt_tokens - 1)  # the time begins with the first output
+                tokens += max(1, request.attempt_tokens - 1)
         return seconds / tokens if tokens else None
 
 
 def _most_tokens(request: LiveRequest, engine: RemoteEngine) -> int:
-    """Return how many further tokens the request can get."""
     most = request.params.max_tokens - len(request.output_token_ids)
     if engine.capacity is None:
         return most

@@ -1,10 +1,6 @@
-"""Migration: continues the requests of a lost engine on another one, from the journal.
+"""Migration: continues the requests of a lost engine on another one, from prompt, output and parameters.
 
-The journal has the prompt, the emitted tokens and the parameters of each request. That is all an engine needs to
-continue as if it had computed the tokens itself (AddRequest.output_tokens). The reader of the request sees a pause.
-
-A request that loses several engines may be the cause. It fails after `max_lost_engines` of them in a row on which
-it did not get further: a request that ends its engine does so at the same token again.
+A request fails after `max_lost_engines` in a row on which it did not get further: it may be the cause.
 """
 
 import logging
@@ -20,14 +16,12 @@ from kvasir.process.words import count
 log = logging.getLogger(__name__)
 
 FURTHER_TOKENS: Final = 3
-"""Tokens on one engine with which a request has got further: an engine that it ends may not send the last two."""
+"""Tokens that count as progress: an engine that fails may not send its last two."""
 MAX_LOSSES: Final = 4
-"""A request fails after this many times `max_lost_engines`, although it got further: it may fail at any token."""
+"""A request that gets further fails after this many times `max_lost_engines`."""
 
 
 class Migrations:
-    """Moves requests between engines. AsyncLLM owns it, and the dispatcher sends the requests."""
-
     def __init__(
         self,
         journal: Journal,
@@ -41,7 +35,6 @@ class Migrations:
         self._max_lost_engines = max_lost_engines
 
     def engine_lost(self, engine: RemoteEngine, reason: str) -> None:
-        """Move the requests of this engine to others, by priority and age. One that lost too many engines fails."""
         requests = self._journal.of_engine(engine.incarnation)
         for request in sorted(requests, key=service_order):
             request.lost_engines = (*request.lost_engines, engine.incarnation)

@@ -1,11 +1,7 @@
-"""Quarantine: which requests were in steps that failed, and what follows for their next attempt.
+"""Quarantine: a request that was in a step that failed runs alone, and is refused if its engine fails again.
 
-A request that ends its engine is given to another one, and would end that one too. So each request in a step that
-failed gets a strike. With a strike it runs alone: if the next engine fails too, its step names this request only,
-and the request is refused. Requests that only waited get none (docs/design/poison.md).
-
-Requests are known by their digests, so that a client's retry counts, here or at another frontend: engines report a
-failed step to all frontends.
+Each request in a failed step gets a strike (docs/design/poison.md). Digests identify requests, so a client's retry
+counts, also at another frontend: engines report a failed step to all frontends.
 """
 
 import time
@@ -18,38 +14,31 @@ from typing import Any, Final, Protocol
 from kvasir.link.protocol import FailedStep
 
 MAX_STRIKES: Final = 3
-"""Quarantine with which a request is refused. Two are enough if it was the only one in one of the steps."""
+"""Strikes with which a request is refused. Two are enough if it was alone in one of the steps."""
 REPORT_SECONDS: Final = 30.0
-"""How long a second attempt waits for the report on a lost engine. After that, all of its requests get a strike."""
+"""How long a third attempt waits for reports on lost engines. Then all of their requests get a strike."""
 FORGET_SECONDS: Final = 600.0
-"""Time after the last strike after which a request starts again without any."""
+"""Time after the last strike."""
 
 _MAX_REQUESTS: Final = 10_000
 _MAX_ENGINES: Final = 1_000
 
 
 class Treatment(Enum):
-    """What may be done with a request."""
-
     RUN = "run"
     ALONE = "alone"
     """An engine may have failed because of it: send it with AddRequest.alone."""
     WAIT = "wait"
-    """Two engines were lost with it, and not both have been reported on: ask again after `joined`, or after
-    REPORT_SECONDS. Otherwise it might end a third one in the meantime."""
+    """Two engines were lost with it, and not both reported. Ask again after `joined` or REPORT_SECONDS."""
     REFUSE = "refuse"
 
 
 class LostRequest(Protocol):
-    """A request that a lost engine had."""
+    @property
+    def digest(self) -> bytes: ...
 
     @property
-    def digest(self) -> bytes:
-        """See kvasir.request.request_digest."""
-
-    @property
-    def attempt_tokens(self) -> int:
-        """Output tokens that it got from this engine."""
+    def attempt_tokens(self) -> int: ...
 
 
 @dataclass(slots=True)
@@ -68,26 +57,25 @@ class _Loss:
     at: float
     digests: set[bytes]
     cleared: set[bytes] = field(default_factory=set)
-    """Requests that have got further on another engine since."""
+    """Requests that have got further on another engine."""
 
 
 class Quarantine:
-    """Owned by one event loop. False if no request has a strike or may get one: every treatment is RUN then."""
+    """False while every treatment is RUN."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
+        # The oldest strike first.
         self._records: OrderedDict[bytes, _Record] = OrderedDict()
-        """The oldest strike first."""
         self._losses: OrderedDict[str, _Loss] = OrderedDict()
-        """By incarnation, the oldest first."""
+        # Incarnations whose step was counted: several messages report it.
         self._reported: OrderedDict[str, None] = OrderedDict()
-        """Incarnations whose step has been counted: several messages report it."""
 
     def __bool__(self) -> bool:
         return bool(self._records or self._losses)
 
     def lost(self, engine: str, rank: int, requests: Iterable[LostRequest], ran: FailedStep | None) -> None:
-        """Take the loss of an engine: the requests that it had, and the step that is blamed (EngineLost.ran)."""
+        """Note the loss of an engine with these requests. `ran`: the failed step (EngineLost.ran)."""
         digests = set()
         for request in requests:
             if request.attempt_tokens:
@@ -100,7 +88,7 @@ class Quarantine:
             _trim(self._losses, _MAX_ENGINES)
 
     def joined(self, engine: str, rank: int, crashed: FailedStep | None) -> None:
-        """Take what an engine reports about its predecessor (Hello.crashed)."""
+        """Take the report of an engine on its predecessor (Hello.crashed)."""
         self._losses.pop(engine, None)  # it has not failed: it was frozen, or cut off
         if crashed is not None:
             self._strike(crashed)
@@ -109,7 +97,7 @@ class Quarantine:
                 self._end_loss(incarnation, loss, is_known=crashed is not None)
 
     def passed(self, digest: bytes) -> None:
-        """Forget the strikes of a request that has been answered, or has got further than before."""
+        """Forget the strikes of a request that was answered, or has got further than before."""
         self._records.pop(digest, None)
         for loss in self._losses.values():
             if digest in loss.digests:
@@ -117,7 +105,6 @@ class Quarantine:
                 loss.cleared.add(digest)
 
     def count(self, digest: bytes) -> int:
-        """Return the strikes of a request."""
         record = self._records.get(digest)
         return 0 if record is None else record.strikes
 
@@ -141,7 +128,6 @@ class Quarantine:
         self._add(digests - (set() if loss is None else loss.cleared), alone=len(digests) == 1)
 
     def _end_loss(self, incarnation: str, loss: _Loss, is_known: bool) -> None:
-        """Stop to wait for a report. If it is not known what the engine computed, it may have been any request."""
         del self._losses[incarnation]
         if not is_known:
             self._count_once(incarnation)

@@ -1,4 +1,4 @@
-"""Resumes: which engines may continue a request that another one has begun. Owned by the dispatcher."""
+"""Which engines may continue a request that another one has begun."""
 
 from bisect import insort
 from typing import Final
@@ -7,9 +7,9 @@ from kvasir.client.journal import Journal
 from kvasir.client.live_request import LiveRequest, RequestState, service_order
 from kvasir.link.frontend_end.remote_engine import RemoteEngine
 
+# Otherwise the requests of a lost engine would fill every step of the others for seconds.
 MAX_RESUMING_TOKENS: Final = 2048
-"""Tokens of moved requests that an engine computes again at a time for this frontend, or one larger request. The
-requests of a lost engine would otherwise fill every step of the others for seconds, which slows their streams."""
+"""Tokens of moved requests that an engine computes again at a time, or one larger request."""
 
 
 class Resumes:
@@ -27,8 +27,7 @@ class Resumes:
         return self._postponed[0] if self._postponed else None
 
     def postpone(self, request: LiveRequest, engines: list[RemoteEngine]) -> bool:
-        """Keep a moved request until `pop_postponed`, if it must wait for room in these suitable engines. Those
-        behind it wait too: they keep the order of priority and age."""
+        """Keep a moved request until `pop_postponed` if these suitable engines lack room, or others wait."""
         if request.interruption is None or not engines:
             return False
         if self.first_postponed is None and not self.must_wait(request, engines):
@@ -41,7 +40,6 @@ class Resumes:
         return bool(engines) and not any(self._has_room(engine, request) for engine in engines)
 
     def pop_postponed(self) -> LiveRequest:
-        """Return the first postponed request, which is not kept any more."""
         return self._postponed.pop(0)
 
     def continues(self, request: LiveRequest, engine: RemoteEngine) -> bool:
@@ -50,7 +48,7 @@ class Resumes:
         return is_suitable and _continues_exactly(request, engine)
 
     def has_room(self, request: LiveRequest, engines: list[RemoteEngine]) -> bool:
-        """Return whether one of these engines has room now, and no other moved request waits for it."""
+        """Return whether one of these engines has room, and no moved request waits for it."""
         return self.first_postponed is None and any(self._has_room(engine, request) for engine in engines)
 
     def _has_room(self, engine: RemoteEngine, request: LiveRequest) -> bool:
@@ -58,29 +56,24 @@ class Resumes:
         return resuming == 0 or resuming + request.num_tokens <= MAX_RESUMING_TOKENS
 
     def suitable(self, request: LiveRequest, engines: list[RemoteEngine]) -> list[RemoteEngine]:
-        """Return the engines that may get the request now.
-
-        A request that moves goes to an engine that can hold the whole answer, one with tokens to an engine of its
-        numerics class, and to one of these with room, as long as there are any. One with tokens never goes to an
-        engine with other weights.
-        """
+        """Return the engines that may get the request, preferring an exact continuation and room."""
         if request.interruption is None:
             return engines
+        # Never other weights; another numerics class or a shorter context only if there is no better engine.
         usable = [engine for engine in engines if engine.usable and _has_its_weights(request, engine)]
         fitting = [engine for engine in usable if _fits(request, engine)] or usable
         best = [engine for engine in fitting if _continues_exactly(request, engine)] or fitting
         return [engine for engine in best if self._has_room(engine, request)] or best
 
     def is_orphaned(self, request: LiveRequest, engines: list[RemoteEngine]) -> bool:
-        """Return whether these engines serve, and all that are ready or draining have other weights than those that
-        began the answer: the files were replaced."""
+        """Return whether only engines with other weights are left: the files were replaced."""
         known = [engine for engine in engines if engine.capacity is not None]
         return any(engine.usable for engine in known) and not any(_has_its_weights(request, each) for each in known)
 
     def sent(self, request: LiveRequest, engine: RemoteEngine) -> None:
-        """Note the engine that got the request. Tokens keep their class until it has continued them."""
         if not request.output_token_ids:
             request.weights = engine.weights
+        # Tokens keep the class that computed them until the engine has continued them.
         if (interruption := request.interruption) is None:
             request.numerics = engine.numerics
         else:
@@ -88,13 +81,12 @@ class Resumes:
 
 
 def _has_its_weights(request: LiveRequest, engine: RemoteEngine) -> bool:
-    """Return whether the engine has the weights that computed the tokens so far, if there are any."""
     begun = request.weights if request.output_token_ids else ""
     return not begun or not engine.weights or engine.weights == begun
 
 
 def _fits(request: LiveRequest, engine: RemoteEngine) -> bool:
-    """Return whether the engine can hold the whole answer, or would end it early, and takes its priority."""
+    """Return whether the engine can hold the longest answer, and takes the request's priority."""
     if request.priority and not engine.serves_by_priority:
         return False
     longest = len(request.prompt_token_ids) + request.params.max_tokens

@@ -1,12 +1,6 @@
-"""Incremental detokenization: the Detokenizer of a model creates one TextStream per request.
+"""Incremental detokenization: one TextStream per request, whose joined deltas equal the text of all tokens.
 
-The joined deltas of a stream equal the text of all its tokens decoded at once. No delta contains half a character,
-and the work per token does not grow with the length of the output. There are two kinds of streams:
-
-- byte-level tokenizers (GPT-2, Llama 3, Qwen, ...): each token is a fixed string of bytes, so the text is their
-  incremental UTF-8 decoding, which is exact for invalid bytes too;
-- all others (Metaspace, byte fallback, WordPiece, ...): the text of a token depends on its neighbours, so new
-  tokens are decoded after a few earlier ones, and the text of those is cut off (as in Hugging Face's TGI).
+No delta contains half a character, and the work per token does not grow with the output.
 """
 
 import codecs
@@ -21,20 +15,16 @@ from kvasir.client.text.token_bytes import is_byte_level, is_id, token_bytes
 from kvasir.hub.tokenizer import Tokenizer
 
 REPLACEMENT: Final = "\ufffd"
-"""Decoders insert it for invalid UTF-8. At the end of a text it may stand for an incomplete character."""
 MAX_PENDING: Final = 16
-"""Tokens that are held back at most while a character is incomplete. A character has up to 4 bytes, so more
-tokens than this mean that the bytes are invalid."""
+"""Tokens that may wait for the rest of a character. It has up to 4 bytes, so more mean invalid bytes."""
+# Of four numbers in a row, one begins at a character, even if each token is one byte.
 PROMPT_SUFFIX: Final = (4, 5, 6, 7, 16, 24)
-"""Candidate numbers of prompt tokens before the first output token. The first one whose text begins and ends at a
-character is used. Of four numbers in a row, one begins at a character, even if each token is one byte."""
+"""Numbers of prompt tokens to try as the context of the first output token."""
 _SHOWN_SETS: Final = 8
-"""Tables that are kept. A service shows the same special tokens in all parsed outputs, and none in others."""
+"""Tables that are kept: a service shows the same special tokens in all parsed outputs."""
 
 
 class TextStream(Protocol):
-    """The text of one request."""
-
     def push(self, token_ids: Sequence[int]) -> str:
         """Return the text that is final after these tokens; "" while a character is incomplete."""
 
@@ -50,7 +40,7 @@ class Detokenizer:
         self._special_ids = tokenizer.special_ids
         self._is_byte_level = is_byte_level(self._backend)
         self.token_bytes = token_bytes(self._backend)
-        """The bytes of each single token, including special tokens."""
+        """By id, special tokens included."""
         self._text_bytes = lru_cache(_SHOWN_SETS)(self._text_bytes_with)
         self._added = {id: token.content for id, token in self._backend.get_added_tokens_decoder().items()}
 
@@ -61,12 +51,9 @@ class Detokenizer:
         spaces_between_special_tokens: bool = True,
         shown_special_ids: frozenset[int] = frozenset(),
     ) -> TextStream:
-        """Return the stream of a request with this prompt. The end of the prompt decides about a leading space.
+        """Return the stream of a request with this prompt, which decides about a leading space.
 
-        `shown_special_ids`: special tokens that stay in the text in any case.
-
-        Without `spaces_between_special_tokens`, an added token after another one has no space before it. Byte-level
-        tokenizers write no such space, and tokens that are skipped need none.
+        Tokens of `shown_special_ids` always stay in the text.
         """
         if self._is_byte_level:
             return _ByteLevelStream(
@@ -74,11 +61,11 @@ class Detokenizer:
             )
         if skip_special_tokens:
             return _WindowStream(self._backend, self._special_ids - shown_special_ids, prompt_token_ids)
+        # Byte-level tokenizers write no such space, and skipped tokens need none.
         joined = {} if spaces_between_special_tokens else self._added
         return _WindowStream(self._backend, frozenset(), prompt_token_ids, joined)
 
     def _text_bytes_with(self, shown: frozenset[int]) -> Mapping[int, bytes]:
-        """Return the bytes of each token that has a text, of the special ones only those that are shown."""
         return token_bytes(self._backend, skipped=self._special_ids - shown)
 
 
@@ -98,7 +85,7 @@ class _ByteLevelStream:
 
 
 class _WindowStream:
-    """Decodes `context + pending`, both a few tokens long, and cuts off the text of `context`."""
+    """For other tokenizers, whose text depends on neighbours: decodes context and new tokens (as in TGI)."""
 
     def __init__(
         self,
@@ -107,12 +94,11 @@ class _WindowStream:
         prompt_token_ids: Sequence[int],
         joined: Mapping[int, str] = MappingProxyType({}),
     ) -> None:
-        """`joined`: tokens that follow each other without a space, and their texts."""
+        """`joined`: texts of tokens that follow each other without a space."""
         self._backend = backend
         self._skipped = skipped
         self._joined = joined
         self._after_joined = False
-        """The last token was one of them."""
         self._context: list[int] = []
         self._context_text = ""
         self._pending: list[int] = []

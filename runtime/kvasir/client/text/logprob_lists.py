@@ -1,10 +1,10 @@
-"""Operations on log probabilities between the output of an engine and an answer: join, cut, compare."""
+"""Operations on log probabilities."""
 
 from kvasir.link.protocol import Logprobs
 
 
 def joined(first: Logprobs | None, more: Logprobs) -> Logprobs:
-    """Append `more` to `first` and return it. The caller must own `first`, because it is changed."""
+    """Append `more` to `first`, which the caller must own, and return it."""
     if first is None:
         return Logprobs(more.token[:], more.rank[:], more.top_ids[:], more.top[:])
     first.token.extend(more.token)
@@ -15,12 +15,11 @@ def joined(first: Logprobs | None, more: Logprobs) -> Logprobs:
 
 
 def first_of(logprobs: Logprobs, count: int) -> Logprobs:
-    """Return the log probabilities of the first `count` tokens."""
     return Logprobs(logprobs.token[:count], logprobs.rank[:count], logprobs.top_ids[:count], logprobs.top[:count])
 
 
 def mean(logprobs: Logprobs | None) -> float:
-    """Return the mean log probability per token; 0, that of a certain token, if there are no tokens."""
+    """Return the mean log probability per token; 0 without tokens."""
     if logprobs is None or not logprobs.token:
         return 0.0
     return sum(logprobs.token) / len(logprobs.token)

@@ -1,12 +1,7 @@
 """Stop strings: finds the first one that is complete in the text of a request, and cuts the text there.
 
-StopStrings is the automaton of Aho and Corasick ("Efficient string matching", 1975), built once per request body:
-each character takes one or two steps, for any number and length of strings. The output processor pushes the text of
-each request through a StopSearch.
-
-The string that is complete first ends the text. If several are complete at the same character, the longest one
-counts, so that no part of any of them remains. Text is held back only while it may be the beginning of a stop
-string, so it is at most one character shorter than the longest string.
+Uses the automaton of Aho and Corasick (1975). Of strings that are complete at the same character, the longest one
+counts. Text is held back only while it may begin a stop string.
 """
 
 from collections import deque
@@ -17,19 +12,17 @@ class StopStrings:
     """The automaton; read-only, shared by the choices of a request. State 0 means that no character matches."""
 
     def __init__(self, strings: Sequence[str]) -> None:
-        """The strings must not be empty."""
         self._next: list[dict[str, int]] = [{}]
+        # By state: the longest string that is complete in it.
         self.found: list[str | None] = [None]
-        """By state: the longest string that is complete in it."""
+        # By state: characters at the end of the text that may begin a string.
         self.held: list[int] = [0]
-        """By state: number of characters at the end of the text that may be the beginning of a string."""
         for string in strings:
             self._add(string)
         self._fallback = [0] * len(self._next)
         self._link()
 
     def step(self, state: int, char: str) -> int:
-        """Return the state after one more character."""
         while (after := self._next[state].get(char)) is None:
             if state == 0:
                 return 0
@@ -48,7 +41,7 @@ class StopStrings:
         self.found[state] = string
 
     def _link(self) -> None:
-        """Set the fallback of each state: its longest suffix. Breadth first, because suffixes are shorter."""
+        # The fallback of a state is its longest suffix. Suffixes are shorter: breadth first.
         states = deque(self._next[0].values())
         while states:
             state = states.popleft()
@@ -63,7 +56,7 @@ class StopStrings:
 
 
 class StopSearch:
-    """The search in the text of one request. It is over when `found` is set."""
+    """The search in one text. It is over when `found` is set."""
 
     def __init__(self, strings: StopStrings, include: bool) -> None:
         """`include`: keep the stop string in the text."""
@@ -74,10 +67,9 @@ class StopSearch:
         self.found: str | None = None
 
     def push(self, text: str, *, may_end: bool = True) -> str:
-        """Return the text that can be sent now. If this sets `found`, the text is cut at the stop string.
+        """Return the text to send now, cut if this sets `found`.
 
-        If `may_end` is false (fewer than min_tokens), a string that is complete in this text does not count. One
-        that begins in it and ends later does.
+        Unless `may_end` (fewer than min_tokens), no string counts that is complete in this text.
         """
         strings, state = self._strings, self._state
         window = self._held + text
@@ -92,6 +84,5 @@ class StopSearch:
         return window[:sent]
 
     def finish(self) -> str:
-        """Return the text that was held back, at the end of the request."""
         held, self._held = self._held, ""
         return held

@@ -1,8 +1,4 @@
-"""The bytes of each single token of a tokenizer, for detokenizer.py and for the `bytes` of log probabilities.
-
-A character may be spread over several tokens. The tables are filled when an id is first used, are shared by all
-requests, and are bounded by the vocabulary.
-"""
+"""The bytes of each single token of a tokenizer. Tables are filled at the first use of an id."""
 
 import json
 import re
@@ -19,12 +15,12 @@ def is_byte_level(backend: tokenizers.Tokenizer) -> bool:
 
 
 def is_id(token_id: int) -> bool:
-    """Return whether the id fits into 32 bits. The backend raises for others; ids without a token it skips."""
+    """Return whether the backend accepts the id: 32 bits."""
     return 0 <= token_id < 2**32
 
 
 def token_bytes(backend: tokenizers.Tokenizer, skipped: Collection[int] = ()) -> dict[int, bytes]:
-    """Return the table. It has no bytes for `skipped` tokens and for ids without a token."""
+    """Return the table; b"" for `skipped` tokens and ids without a token."""
     kind = _ByteLevelBytes if is_byte_level(backend) else _PieceBytes
     return kind(backend, skipped)
 
@@ -81,7 +77,7 @@ def _decoder(backend: tokenizers.Tokenizer) -> dict[str, object]:
 
 
 def _byte_of_char() -> dict[str, int]:
-    """GPT-2's alphabet: printable Latin-1 characters are their own byte; U+0100... are the other 68 bytes."""
+    """Return GPT-2's alphabet: printable Latin-1 are their own byte, U+0100... the other 68."""
     printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
     others = [byte for byte in range(256) if byte not in printable]
     return {chr(byte): byte for byte in printable} | {chr(0x100 + n): byte for n, byte in enumerate(others)}
