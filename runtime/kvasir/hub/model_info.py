@@ -15,6 +15,7 @@ from kvasir.hub.other_formats import explain
 from kvasir.hub.reading import read_json, read_json_if_any
 from kvasir.hub.rope_parameters import ROPE_KEYS, extended_context, override_rope, rope_parameters
 from kvasir.hub.tokenizer_files import canonical_json, read_tokenizer_config, token_id_of, tokenizer_hash
+from kvasir.hub.weight_scheme import UNQUANTISED, WeightScheme, read_scheme
 
 _DTYPES = ("float32", "bfloat16", "float16")
 _DTYPE_ALIASES = {"half": "float16", "float": "float32"}
@@ -57,6 +58,7 @@ class ModelInfo:
     """Tokens that a request generates if it does not say; None: the rest of the context."""
     notes: tuple[str, ...] = ()
     """A sentence for each setting of a file that is not used."""
+    weight_scheme: WeightScheme = UNQUANTISED
 
     @property
     def tokenizer_path(self) -> Path:
@@ -103,7 +105,6 @@ def load_model_info(path: Path, files: ModelFiles = _OWN_FILES) -> ModelInfo:
         overrides=files.generation_overrides,
         option="--override-generation-config",
     )
-    _check_quantization(config)
     return ModelInfo(
         path=path,
         architecture=_architecture(config),
@@ -120,6 +121,7 @@ def load_model_info(path: Path, files: ModelFiles = _OWN_FILES) -> ModelInfo:
         overrides=files.overrides,
         max_new_tokens=max_new_tokens(generation.values, generation.refuse),
         notes=tuple(generation.notes + config.notes),
+        weight_scheme=_weight_scheme(config),
     )
 
 
@@ -200,31 +202,19 @@ def merged(values: Mapping[str, Any], overrides: Mapping[str, Any]) -> dict[str,
     return result
 
 
-def _check_quantization(config: _Config) -> None:
-    if not _only_kv_cache(config.get("quantization_config")):
-        raise HubError(
-            f"{config.file}: quantization_config: quantised checkpoints are not supported: use the model that this "
-            "one was made from"
-        )
+def _weight_scheme(config: _Config) -> WeightScheme:
     if config.get("quantization"):
         raise HubError(
             f"{config.file}: quantization: weights that MLX quantised are not supported: use the model that this "
             "one was made from"
         )
-
-
-def _only_kv_cache(quantization: Any) -> bool:
-    """Return whether a quantization_config is absent, or has only scales of the KV cache, as llm-compressor writes
-    it: weights and activations are in groups."""
-    if not quantization:
-        return True
-    if isinstance(quantization, dict) and quantization.get("quant_method") == "gguf":
-        return True  # a note: transformers has made the safetensors files from a GGUF file
-    return isinstance(quantization, dict) and (
-        quantization.get("quant_method") == "compressed-tensors"
-        and bool(quantization.get("kv_cache_scheme"))
-        and not quantization.get("config_groups")
-    )
+    scheme = read_scheme(config.get("quantization_config"))
+    if scheme is None:
+        raise HubError(
+            f"{config.file}: quantization_config: quantised checkpoints are not supported: use the model that this "
+            "one was made from"
+        )
+    return scheme
 
 
 def _architecture(config: _Config) -> str:

@@ -3,7 +3,8 @@
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from kvasir.layers.parameter import Placement, Split, new_parameter
+from kvasir.layers.layout import Split
+from kvasir.layers.parameter import Placement, new_parameter
 
 
 class Embedding(nn.Module):

@@ -1,38 +1,23 @@
 """Matrix products with weights: whole on each rank, or split over the ranks by outputs or by inputs."""
 
 from collections.abc import Iterable, Mapping
-from types import MappingProxyType
-from typing import ClassVar, Final
+from functools import cached_property
+from typing import ClassVar
 
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from kvasir.layers.linear_method import (
-    LinearShape,
-    can_pack,
-    invariant_kernels,
-    multiply_packed,
-    new_method,
-    pack,
-)
-from kvasir.layers.parameter import (
-    WHOLE,
-    Layout,
-    Placement,
-    Split,
-    StackedLoader,
-    new_parameter,
-    parameter_with,
-)
-
-_NO_COPIES: Final = MappingProxyType[str, int]({})
+from kvasir.layers.layout import NO_COPIES, WHOLE, Split
+from kvasir.layers.linear_method import new_method, unquantised_method
+from kvasir.layers.linear_shape import OUTPUTS, LinearShape, Stack
+from kvasir.layers.parameter import Placement
 
 
 class Linear(nn.Module):
     """y = x Wᵀ + b, whole on each rank.
 
-    `outputs` as a mapping names the ranges of output rows that come as tensors of their own. `tied` is a weight
-    that belongs to another layer. `copies` are those of Layout.
+    `outputs` as a mapping names the ranges of outputs that come as tensors of their own. `tied` is a weight that
+    belongs to another layer. See Layout for `copies`.
     """
 
     split_dim: ClassVar[int | None] = None
@@ -49,48 +34,44 @@ class Linear(nn.Module):
         placement: Placement,
         transposed: bool = False,
         tied: nn.Parameter | None = None,
-        copies: Mapping[str, int] = _NO_COPIES,
+        copies: Mapping[str, int] = NO_COPIES,
     ) -> None:
         super().__init__()
         self.name = placement.name
-        self.method = new_method(placement)
         self._group = group = placement.parallel.tensor
         self.ranks = group.size
         shards = {WHOLE: outputs} if isinstance(outputs, int) else outputs
         self._outputs = sum(shards.values())
         split = None if self.split_dim is None else Split(self.split_dim, group.rank, group.size)
         shape = LinearShape(inputs, shards, split, copies, transposed)
+        # An embedding has a plain weight in every scheme.
+        self.method = new_method(shape, placement) if tied is None else unquantised_method(placement)
         parameters = self.method.parameters(shape, placement) if tied is None else {"weight": tied}
         for name, parameter in parameters.items():
             self.register_parameter(name, parameter)
         self.num_weights = sum(parameter.numel() for parameter in parameters.values())
-        """That this rank multiplies by."""
-        self.bias: nn.Parameter | None = None
-        if bias:
-            of_rows = split if self.split_dim == 0 else None
-            self.bias = new_parameter(
-                self._outputs, placement=placement, shards=shards, split=of_rows, copies=copies
-            )
+        """The number of this rank's weights."""
+        self.bias = shape.parameter(placement, OUTPUTS) if bias else None
 
     def forward(self, x: Tensor) -> Tensor:  # [T, inputs] → [T, outputs]
         return self.method.apply(self, x, self.bias)
+
+    def plain_weight(self) -> Tensor | None:
+        return self.method.plain_weight(self)
 
 
 class ColumnLinear(Linear):
     """Each rank computes its part of the outputs: [T, inputs] → [T, outputs of this rank].
 
-    `copies` maps shards to the number of neighbouring ranks that compute the same part (K and V heads that are
-    fewer than the ranks).
+    `copies` maps shards to the number of neighbouring ranks that compute the same part: if there are fewer K and V
+    heads than ranks.
     """
 
     split_dim = 0
 
 
 class RowLinear(Linear):
-    """Each rank multiplies its part of the inputs; the sum over the ranks is the output of each.
-
-    The bias is added once, after the sum.
-    """
+    """Each rank multiplies its part of the inputs; the sum over the ranks is the output of each."""
 
     split_dim = 1
 
@@ -98,14 +79,11 @@ class RowLinear(Linear):
         if self._group.size == 1:
             return self.method.apply(self, x, self.bias)
         total = self._group.all_reduce(self.method.apply(self, x, None))
-        return total if self.bias is None else total.add_(self.bias)
+        return total if self.bias is None else total.add_(self.bias)  # once, not by each rank
 
 
 class VocabHead(Linear):
-    """The logits of all tokens. Each rank multiplies by its rows; then all ranks gather all logits.
-
-    If the vocabulary is not a multiple of the ranks, the last rows are padding, and their logits are cut off.
-    """
+    """The logits of all tokens. Each rank multiplies by its rows; then all ranks gather all logits."""
 
     split_dim = 0
 
@@ -113,48 +91,62 @@ class VocabHead(Linear):
         logits = self.method.apply(self, x, self.bias)
         if self._group.size == 1:
             return logits
+        # The rows of the last ranks are padding if the vocabulary is not a multiple of the ranks.
         return self._group.all_gather(logits, 1)[:, : self._outputs].contiguous()
 
 
 class StackedLinear(nn.Module):
-    """Equal layers without biases, whose weights are one tensor: [layers of this rank, outputs, inputs].
-
-    `own` is the range of the `count` layers that this rank holds; `split` is of each layer's weight.
-    """
+    """Equal layers without biases, whose parameters are stacked: [layers of this rank, …]."""
 
     weight: nn.Parameter
 
     def __init__(
-        self, inputs: int, outputs: Mapping[str, int], *, count: int, own: range, split: Split, placement: Placement
+        self, inputs: int, outputs: Mapping[str, int], *, stack: Stack, split: Split, placement: Placement
     ) -> None:
         super().__init__()
         self.name = placement.name
-        layout = Layout((sum(outputs.values()), inputs), outputs, split)
-        loader = StackedLoader(layout, count, own)
-        self.weight = parameter_with(loader, (len(own), *layout.local_shape), placement)
-        self._kernels = invariant_kernels(placement)
-        self._packs = can_pack(placement)
-        self._packed: list[Tensor] = []
+        self._num_own = len(stack.own)
+        shape = LinearShape(inputs, outputs, split, stack=stack)
+        self.method = new_method(shape, placement)
+        for name, parameter in self.method.parameters(shape, placement).items():
+            self.register_parameter(name, parameter)
+
+    @cached_property
+    def _layers(self) -> "list[_StackedLayer]":
+        """This rank's layers. A list does not register them: their parameters would be listed twice."""
+        return [_StackedLayer(self._parameters, index) for index in range(self._num_own)]
 
     def one(self, index: int, x: Tensor) -> Tensor:
         """[T, inputs] → [T, outputs], by one of this rank's layers"""
-        if self._kernels is not None:
-            return self._kernels.linear(x, self.weight[index], None)
-        if self._packed:
-            return multiply_packed(x, self._packed[index], None)
-        return F.linear(x, self.weight[index])
+        return self.method.apply(self._layers[index], x, None)
 
-    def grouped(self, x: Tensor, ends: Tensor) -> Tensor:
-        """[T, inputs] → [T, outputs]: rows up to ends[0] by the first layer, and so on; no wait for the device.
-
-        Rows behind the last end are undefined.
-        """
-        return F.grouped_mm(x, self.weight.mT, offs=ends)
+    def plain_weight(self) -> Tensor | None:
+        """[layers of this rank, outputs, inputs]; see LinearMethod"""
+        return self.method.plain_weight(self)
 
     def finish(self) -> None:
-        if self._packs:
-            self._packed = [pack(weight) for weight in self.weight]
-            del self.weight
+        for layer in self._layers:
+            self.method.finish(layer)
+        if self.plain_weight() is None:  # the layers have what they need, perhaps in another form
+            self._parameters.clear()
+
+
+class _StackedLayer(nn.Module):
+    """One of stacked layers. Its parameters are views."""
+
+    def __init__(self, stacked: Mapping[str, nn.Parameter | None], index: int) -> None:
+        super().__init__()
+        for name, parameter in stacked.items():
+            assert parameter is not None
+            self.register_parameter(name, nn.Parameter(parameter.data[index], requires_grad=False))
+
+
+def grouped_product(weight: Tensor, x: Tensor, ends: Tensor) -> Tensor:
+    """x [T, inputs] → [T, outputs]: rows up to ends[0] by weight[0], and so on; no wait for the device.
+
+    weight: [layers, outputs, inputs]. Rows behind the last end are undefined.
+    """
+    return F.grouped_mm(x, weight.mT, offs=ends)
 
 
 def finish_layers(layers: Iterable[nn.Module]) -> None:

@@ -16,8 +16,10 @@ from kvasir.kernels.triton.device_support import DTYPES, can_compile, log_unprov
 from kvasir.kernels.triton.experts.expert_tiling import ACTIVATIONS as KERNEL_ACTIVATIONS
 from kvasir.kernels.triton.experts.expert_tiling import MOST_EXPERTS, ExpertShape
 from kvasir.layers.activation import ACTIVATIONS, Activation, gated
-from kvasir.layers.linear import Linear, StackedLinear
-from kvasir.layers.parameter import Placement, Split
+from kvasir.layers.layout import WHOLE, Split
+from kvasir.layers.linear import Linear, StackedLinear, grouped_product
+from kvasir.layers.linear_shape import Stack
+from kvasir.layers.parameter import Placement
 from kvasir.parallel.group import Group
 
 if TYPE_CHECKING:
@@ -35,39 +37,39 @@ class Experts(nn.Module):
         group = placement.parallel.tensor
         rank, ranks = (0, 1) if placement.parallel.expert_parallel else (group.rank, group.size)
         self.own = placement.parallel.own_experts(count)
+        stack = Stack(count, self.own)
         self.gate_up_proj = StackedLinear(
             size,
             {"gate_proj": inner, "up_proj": inner},
-            count=count,
-            own=self.own,
+            stack=stack,
             split=Split(0, rank, ranks),
             placement=placement.at("gate_up_proj"),
         )
         self.down_proj = StackedLinear(
-            inner,
-            {"": size},
-            count=count,
-            own=self.own,
-            split=Split(1, rank, ranks),
-            placement=placement.at("down_proj"),
+            inner, {WHOLE: size}, stack=stack, split=Split(1, rank, ranks), placement=placement.at("down_proj")
         )
         self._activation = activation
         self._all = len(self.own) == count
-        self._grouped = placement.device.type != "cpu" and placement.dtype == torch.bfloat16
-        self._kernels = self._choose_kernels(count, placement)
+        plain = self._plain_weights() is not None
+        self._grouped = plain and placement.device.type != "cpu" and placement.dtype == torch.bfloat16
+        self._kernels = self._choose_kernels(count, placement) if plain else None
 
     def forward(self, x: Tensor, chosen: Tensor) -> Tensor:
         """x [T, size], chosen [T, top_k] → [T, top_k, size]; zeros for experts of other ranks."""
-        if self._kernels is not None:
-            return self._kernels(x, chosen, self.gate_up_proj.weight, self.down_proj.weight)
+        weights = self._plain_weights()
+        if self._kernels is not None and weights is not None:
+            return self._kernels(x, chosen, *weights)
         top_k = chosen.shape[1]
         local = chosen.flatten()  # [T * top_k]
         if not self._all:
             local = local - self.own.start
             local = torch.where((local >= 0) & (local < len(self.own)), local, len(self.own))  # others come last
         sorted_experts, places = local.sort(stable=True)
-        compute = self.in_groups if self._grouped else self.one_by_one
-        return compute(x, sorted_experts, places, top_k).view(-1, top_k, x.shape[1])
+        if self._grouped and weights is not None:
+            parts = self.in_groups(x, sorted_experts, places, top_k, *weights)
+        else:
+            parts = self.one_by_one(x, sorted_experts, places, top_k)
+        return parts.view(-1, top_k, x.shape[1])
 
     def weighted_sum(self, parts: Tensor, weights: Tensor) -> Tensor:
         """parts [T, top_k, size], weights [T, top_k] float32 → [T, size] float32"""
@@ -87,15 +89,22 @@ class Experts(nn.Module):
                 parts[tokens] = self.down_proj.one(expert, inner)
         return parts
 
-    def in_groups(self, x: Tensor, sorted_experts: Tensor, places: Tensor, top_k: int) -> Tensor:
+    def in_groups(
+        self, x: Tensor, sorted_experts: Tensor, places: Tensor, top_k: int, gate_up: Tensor, down: Tensor
+    ) -> Tensor:
         """[T * top_k, size]; all experts are one product, and the host waits for nothing."""
         experts = torch.arange(len(self.own), device=x.device)
         ends = torch.searchsorted(sorted_experts, experts, right=True, out_int32=True)
-        inner = gated(self.gate_up_proj.grouped(x[places // top_k], ends), self._activation)
-        products = self.down_proj.grouped(inner, ends)
+        inner = gated(grouped_product(gate_up, x[places // top_k], ends), self._activation)
+        products = grouped_product(down, inner, ends)
         if not self._all:
             products = products.masked_fill((sorted_experts == len(self.own))[:, None], 0)
         return torch.empty_like(products).index_copy_(0, places, products)
+
+    def _plain_weights(self) -> tuple[Tensor, Tensor] | None:
+        """Return the weights of gate and up, and of down, if kernels may read them."""
+        gate_up, down = self.gate_up_proj.plain_weight(), self.down_proj.plain_weight()
+        return None if gate_up is None or down is None else (gate_up, down)
 
     def _choose_kernels(self, count: int, placement: Placement) -> "ExpertKernels | None":
         """Return the Triton kernels if they support the experts and the device."""

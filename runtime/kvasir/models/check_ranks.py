@@ -1,5 +1,7 @@
 """Checks before anything is read or allocated whether a model can be split over the ranks of an engine."""
 
+from dataclasses import replace
+
 import torch
 
 from kvasir.hub.model_info import ModelInfo
@@ -9,7 +11,7 @@ from kvasir.models.load_model import check_whole
 from kvasir.models.model_load_error import ModelLoadError
 from kvasir.models.registry import ARCHITECTURES
 from kvasir.parallel.group import Alone
-from kvasir.parallel.parallel_state import ParallelState, UnevenExperts
+from kvasir.parallel.parallel_state import ParallelState, UnevenExperts, UnevenSplit
 
 
 class _Planned(Alone):
@@ -35,10 +37,13 @@ def check_ranks(
     if build is None:
         check_whole(info.architecture, states[0])
         return
-    meta = [Placement(torch.device("meta"), torch.float32, state) for state in states]
+    whole = Placement(torch.device("meta"), torch.float32, scheme=info.weight_scheme)
+    meta = [replace(whole, parallel=state) for state in states]
     try:
         layers = [layer for placement in meta for layer in build(info.config, placement, context).modules()]
     except UnevenExperts as error:
         raise ModelLoadError(f"--data-parallel-size {engines}: {error}") from error
+    except UnevenSplit as error:
+        raise ModelLoadError(f"--tensor-parallel-size {ranks}: {error}") from error
     if expert_parallel and not any(isinstance(layer, Experts) for layer in layers):
         raise ModelLoadError(f"--enable-expert-parallel: {info.architecture} has no experts here: leave it out")

@@ -12,7 +12,8 @@ from typing import Final
 import torch
 from torch import nn
 
-from kvasir.layers.parameter import WHOLE, weight_loader_of
+from kvasir.layers.layout import WHOLE
+from kvasir.layers.parameter import weight_loader_of
 from kvasir.models.causal_lm import LoadableLM
 
 _LARGEST: Final = 1e-3

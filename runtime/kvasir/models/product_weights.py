@@ -33,7 +33,9 @@ def product_weights(model: ModelInfo, dtype: str) -> ProductWeights | None:
     build = ARCHITECTURES.get(model.architecture)
     if build is None:
         return None
-    placement = Placement(torch.device("meta"), getattr(torch, dtype), SINGLE)  # allocates nothing
+    placement = Placement(  # allocates nothing
+        torch.device("meta"), getattr(torch, dtype), SINGLE, scheme=model.weight_scheme
+    )
     try:
         layers = list(build(model.config, placement, model.max_model_len).modules())
     except UnsupportedSetting:

@@ -10,6 +10,10 @@ class UnevenExperts(ValueError):
     """The ranks cannot hold the same number of experts."""
 
 
+class UnevenSplit(ValueError):
+    """The ranks cannot hold parts of the same size of a weight whose numbers are packed or have scales by group."""
+
+
 @dataclass(frozen=True)
 class ParallelState:
     """The groups that a rank belongs to; by default it is the only rank.

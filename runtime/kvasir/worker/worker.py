@@ -62,7 +62,7 @@ class Worker:
         self._settings = settings
         self._info = model
         device, dtype = torch.device(settings.device), getattr(torch, settings.dtype)
-        self._placement = Placement(device, dtype, parallel, settings.batch_invariant)
+        self._placement = Placement(device, dtype, parallel, settings.batch_invariant, scheme=model.weight_scheme)
         self._groups: tuple[KVGroup, ...] = ()
         self._kv_dtype = FP8 if settings.fp8_kv_cache else dtype
         self._kv_scales: dict[int, KVScales] = {}

@@ -154,6 +154,10 @@ def test_scales_of_the_kv_cache_alone_are_no_quantised_checkpoint(tmp_path: Path
         ({"rope_parameters": [1]}, r"rope_parameters is \[1\], it must be an object"),
         ({"quantization": {"group_size": 64, "bits": 4}}, "quantization: weights that MLX quantised"),
         ({"quantization_config": {"bits": 4}}, "quantization_config: quantised checkpoints are not supported"),
+        (
+            {"quantization_config": {"quant_method": []}},
+            "quantization_config: quantised checkpoints are not supported",
+        ),
         ({"text_config": {"quantization_config": {"bits": 4}}}, "quantization_config: quantised"),
         (
             {"quantization_config": KV_SCHEME | {"config_groups": {"group_0": {}}}},

@@ -7,9 +7,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
+from kvasir.layers import linear_method
+from kvasir.layers.layout import WHOLE
 from kvasir.layers.linear import finish_layers
 from kvasir.layers.moe import SharedExperts, SparseMoE
-from kvasir.layers.parameter import WHOLE, Placement, weight_loader_of
+from kvasir.layers.parameter import Placement, weight_loader_of
 from kvasir.parallel.parallel_state import ParallelState
 from runtime.parallel.thread_group import ThreadGroup, run_grid, run_ranks
 
@@ -73,7 +75,10 @@ def test_ranks_with_parts_or_with_whole_experts_compute_as_one(
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("experts", [False, True])
 @pytest.mark.parametrize("tokens", [1, 6])
-def test_groups_compute_what_single_experts_do(tokens: int, experts: bool, dtype: torch.dtype) -> None:
+def test_groups_compute_what_single_experts_do(
+    tokens: int, experts: bool, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(linear_method, "_can_pack", lambda placement: False)
     x = random(tokens, SIZE, seed=5).to(dtype)
 
     def compute(group: ThreadGroup) -> tuple[Tensor, Tensor]:

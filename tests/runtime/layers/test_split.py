@@ -7,9 +7,10 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from kvasir.layers.embedding import VocabEmbedding
+from kvasir.layers.layout import WHOLE, Layout, Split
 from kvasir.layers.linear import ColumnLinear, RowLinear, VocabHead
-from kvasir.layers.linear_method import PackedMethod, PlainMethod, new_method
-from kvasir.layers.parameter import WHOLE, Layout, Placement, Split, new_parameter, weight_loader_of
+from kvasir.layers.linear_method import PlainMethod, unquantised_method
+from kvasir.layers.parameter import Placement, new_parameter, weight_loader_of
 from kvasir.parallel.group import Group
 from kvasir.parallel.parallel_state import ParallelState
 from runtime.parallel.thread_group import ThreadGroup, run_ranks
@@ -151,21 +152,16 @@ def test_a_layout_reads_only_its_own_part() -> None:
     layout = Layout((8, 6), {"a": 2, "b": 6}, Split(0, 1, 2))
     assert layout.local_shape == (4, 6)
     whole = slice(0, 6)
-    assert list(layout.places(WHOLE)) == [((slice(1, 2), whole), slice(0, 1)), ((slice(5, 8), whole), slice(1, 4))]
-    assert list(layout.places("b")) == [((slice(3, 6), whole), slice(1, 4))]
+    b = (slice(1, 4),)
+    assert list(layout.places(WHOLE)) == [((slice(1, 2), whole), (slice(0, 1),)), ((slice(5, 8), whole), b)]
+    assert list(layout.places("b")) == [((slice(3, 6), whole), b)]
     columns = Layout((8, 6), None, Split(1, 1, 3))
     assert columns.local_shape == (8, 2)
-    assert list(columns.places(WHOLE)) == [((slice(0, 8), slice(2, 4)), slice(0, 8))]
+    assert list(columns.places(WHOLE)) == [((slice(0, 8), slice(2, 4)), (slice(0, 8),))]
 
 
 def test_a_torch_without_the_private_functions_does_not_pack(monkeypatch: pytest.MonkeyPatch) -> None:
     placement = Placement(CPU, torch.bfloat16)
     monkeypatch.setattr(torch._C, "_has_mkldnn", True)
     monkeypatch.setattr(torch.ops, "mkldnn", type("Mkldnn", (), {"_is_mkldnn_bf16_supported": lambda: True}))
-    assert type(new_method(placement)) is PlainMethod
-
-
-def test_each_layer_has_a_method_of_its_own() -> None:
-    first, second = new_method(FLOAT32), new_method(FLOAT32)
-    assert first is not second
-    assert not isinstance(first, PackedMethod)
+    assert type(unquantised_method(placement)) is PlainMethod

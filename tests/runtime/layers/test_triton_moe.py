@@ -15,7 +15,7 @@ from transformers import Qwen3MoeConfig
 
 from kvasir.kernels.triton import device_support
 from kvasir.kernels.triton.experts.expert_kernels import ExpertKernels
-from kvasir.layers import moe
+from kvasir.layers import linear_method, moe
 from kvasir.layers.activation import ACTIVATIONS, Activation
 from kvasir.layers.moe import Experts, SparseMoE
 from kvasir.layers.parameter import Placement
@@ -41,7 +41,14 @@ def interpreted(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(ExpertKernels, "__call__", locked_compute)
     monkeypatch.setattr(ExpertKernels, "weighted_sum", locked_add)
+    as_on_gpu(monkeypatch)
+
+
+def as_on_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Choose kernels on a CPU, and plain weights, as on a GPU."""
     monkeypatch.setattr(moe, "_KERNEL_DEVICE", "cpu")
+    monkeypatch.setattr(linear_method, "_invariant_kernels", lambda placement: None)
+    monkeypatch.setattr(linear_method, "_can_pack", lambda placement: False)
 
 
 def plain(layer: SparseMoE, x: Tensor) -> Tensor:
@@ -106,7 +113,7 @@ def test_a_model_gives_the_tokens_of_plain_torch(tmp_path: Path, monkeypatch: py
         compute(kernels, out, *tensors)
 
     monkeypatch.setattr(ExpertKernels, "_compute", noted)
-    monkeypatch.setattr(moe, "_KERNEL_DEVICE", "cpu")
+    as_on_gpu(monkeypatch)
     found = answers(path)
     assert {3, 16} <= set(launched), "decodes of three requests, and chunks"
     for request, (tokens, logprobs) in expected.items():

@@ -1,0 +1,112 @@
+"""The part of a checkpoint's tensor that a rank holds of a parameter."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from types import MappingProxyType
+from typing import Final, NamedTuple
+
+NO_COPIES: Final = MappingProxyType[str, int]({})
+
+WHOLE: Final = ""
+"""The shard of a tensor that fills all shards of its parameter."""
+
+Part = tuple[slice, ...]
+
+
+class Split(NamedTuple):
+    """The part of a dimension that a rank holds: the `rank`-th of `size` equal ones.
+
+    If the dimension is not a multiple of `size`, the last parts are padded with zeros.
+    """
+
+    dim: int
+    rank: int
+    size: int
+
+    def local(self, whole: int) -> int:
+        """Return the length of a part, with its padding."""
+        return -(-whole // self.size)
+
+    def range_of(self, whole: int) -> slice:
+        """Return the part's range, without its padding.
+
+        >>> Split(0, rank=2, size=3).range_of(7)
+        slice(6, 7, None)
+        """
+        begin = self.rank * self.local(whole)
+        return slice(min(begin, whole), min(begin + self.local(whole), whole))
+
+    def shared_by(self, copies: int) -> "Split":
+        """Return the split in which `copies` neighbouring ranks hold the same part."""
+        return Split(self.dim, self.rank // copies, self.size // copies)
+
+
+class Layout:
+    """The shape of a parameter, its shards and the part of it that this rank holds.
+
+    A shard is a range of `shard_dim`: projections that read the same input (q, k, v; gate, up) are one parameter
+    and one matrix product. A split applies to each shard. `copies` maps a shard to the number of ranks that hold
+    the same part of it; the default is 1.
+    """
+
+    def __init__(
+        self,
+        shape: Sequence[int],
+        shards: Mapping[str, int] | None = None,
+        split: Split | None = None,
+        copies: Mapping[str, int] = NO_COPIES,
+        *,
+        shard_dim: int = 0,
+    ) -> None:
+        self.shape = tuple(shape)
+        self.shards = dict(shards or {WHOLE: shape[shard_dim]})
+        self.split = None if split is None or split.size == 1 else split
+        self._copies = copies
+        self._shard_dim = shard_dim
+
+    @property
+    def local_shape(self) -> tuple[int, ...]:
+        split = self.split
+        if split is None:
+            return self.shape
+        if split.dim == self._shard_dim:
+            return self._with_length(sum(map(self._local_length, self.shards)))
+        return tuple(split.local(size) if dim == split.dim else size for dim, size in enumerate(self.shape))
+
+    def places(self, shard: str) -> Iterator[tuple[Part, Part]]:
+        """Yield the parts that this rank reads of a shard's tensor (or of the whole), and the parts that they fill.
+
+        The second ones include the padding, which has no source.
+        """
+        whole_start, local_start = 0, 0
+        for name, size in self.shards.items():
+            length = self._local_length(name)
+            if shard in (WHOLE, name):
+                filled = slice(local_start, local_start + length)
+                source = self._read(name, whole_start if shard == WHOLE else 0)
+                yield source, (*(slice(None),) * self._shard_dim, filled)
+            whole_start += size
+            local_start += length
+
+    def shape_of(self, shard: str) -> tuple[int, ...]:
+        """Return the shape of the tensor that fills a shard."""
+        return self.shape if shard == WHOLE else self._with_length(self.shards[shard])
+
+    def _with_length(self, length: int) -> tuple[int, ...]:
+        return (*self.shape[: self._shard_dim], length, *self.shape[self._shard_dim + 1 :])
+
+    def _split_of(self, shard: str) -> Split | None:
+        return None if self.split is None else self.split.shared_by(self._copies.get(shard, 1))
+
+    def _local_length(self, shard: str) -> int:
+        split, size = self._split_of(shard), self.shards[shard]
+        return size if split is None or split.dim != self._shard_dim else split.local(size)
+
+    def _read(self, shard: str, start: int) -> Part:
+        split = self._split_of(shard)
+        ranges = [
+            split.range_of(length) if split is not None and dim == split.dim else slice(0, length)
+            for dim, length in enumerate(self._with_length(self.shards[shard]))
+        ]
+        in_shard = ranges[self._shard_dim]
+        ranges[self._shard_dim] = slice(in_shard.start + start, in_shard.stop + start)
+        return tuple(ranges)

@@ -1,0 +1,92 @@
+"""The sizes of a linear layer, and the parameters that a linear method makes from them."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Final, NamedTuple
+
+import torch
+from torch import nn
+
+from kvasir.layers.layout import WHOLE, Layout, Split
+from kvasir.layers.parameter import Placement, StackedLoader, TensorLoader, parameter_with
+from kvasir.parallel.parallel_state import UnevenSplit
+
+
+class Axis(NamedTuple):
+    """A dimension of a parameter: the dimension of the weight [outputs, inputs] that it runs along.
+
+    One entry stands for `unit` numbers of the weight: 8 if an int32 packs numbers of 4 bits, 128 for a scale of a
+    group of 128.
+    """
+
+    dim: int
+    unit: int = 1
+
+    def by(self, unit: int) -> "Axis":
+        return Axis(self.dim, unit)
+
+    def entries(self, length: int) -> int:
+        return -(-length // self.unit)
+
+
+OUTPUTS: Final = Axis(0)
+INPUTS: Final = Axis(1)
+
+
+class Stack(NamedTuple):
+    """Equal layers in one parameter: `total` of them, of which this rank holds the range `own`."""
+
+    total: int
+    own: range
+
+
+@dataclass(frozen=True)
+class LinearShape:
+    """The whole layer, and the part of it that this rank holds.
+
+    `outputs` maps shards (see Layout) to their sizes. `split` is of the weight [outputs, inputs].
+    """
+
+    inputs: int
+    outputs: Mapping[str, int]
+    split: Split | None = None
+    copies: Mapping[str, int] = field(default_factory=dict)
+    transposed: bool = False
+    stack: Stack | None = None
+
+    def parameter(
+        self, placement: Placement, *axes: Axis, dtype: torch.dtype | None = None, transposed: bool = False
+    ) -> nn.Parameter:
+        """Return an uninitialised parameter with these dimensions; one more comes first for stacked layers.
+
+        `transposed`: the checkpoint stores the dimensions in reverse order. Raises UnevenSplit if a rank's part
+        would begin within an entry.
+        """
+        layout = self._layout(axes)
+        if self.stack is None:
+            return parameter_with(TensorLoader(layout, transposed), layout.local_shape, placement, dtype)
+        loader = StackedLoader(layout, *self.stack)
+        return parameter_with(loader, (len(self.stack.own), *layout.local_shape), placement, dtype)
+
+    def _layout(self, axes: tuple[Axis, ...]) -> Layout:
+        dims = [axis.dim for axis in axes]
+        entries = [{shard: axis.entries(size) for shard, size in self._sizes(axis.dim).items()} for axis in axes]
+        shape = [sum(sizes.values()) for sizes in entries]
+        split = None
+        if self.split is not None and self.split.dim in dims:
+            place = dims.index(self.split.dim)
+            self._check_split(self.split, axes[place])
+            split = self.split._replace(dim=place)
+        if OUTPUTS.dim not in dims:
+            return Layout(shape, None, split)
+        place = dims.index(OUTPUTS.dim)
+        return Layout(shape, entries[place], split, self.copies, shard_dim=place)
+
+    def _sizes(self, dim: int) -> Mapping[str, int]:
+        return self.outputs if dim == OUTPUTS.dim else {WHOLE: self.inputs}
+
+    def _check_split(self, split: Split, axis: Axis) -> None:
+        for shard, size in self._sizes(axis.dim).items():
+            ranks = split.shared_by(self.copies.get(shard, 1)).size
+            if axis.unit > 1 and size % (ranks * axis.unit):
+                raise UnevenSplit(f"{ranks} ranks cannot hold equal parts of {size} in units of {axis.unit}")
