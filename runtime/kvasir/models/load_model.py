@@ -12,8 +12,8 @@ from kvasir.models.causal_lm import Generates
 from kvasir.models.dummy_weights import fill_with_random_numbers
 from kvasir.models.kv_scales import read_kv_scales
 from kvasir.models.loader import load_weights
-from kvasir.models.model_load_error import ModelLoadError, UnsupportedSetting
-from kvasir.models.registry import ARCHITECTURES
+from kvasir.models.model_load_error import ModelLoadError, UnknownTensor, UnsupportedSetting
+from kvasir.models.registry import ARCHITECTURES, Build
 from kvasir.parallel.parallel_state import ParallelState
 
 log = logging.getLogger(__name__)
@@ -42,18 +42,16 @@ def load_model(
                 "with the model's own weights: use --load-format safetensors"
             )
         return _with_transformers(info, placement, progress)
-    try:
-        model = build(info.config, placement, context)
-    except UnsupportedSetting as unsupported:
-        if load_format == "dummy":
-            raise
-        return _instead(unsupported, info, placement, progress)
     if load_format == "dummy":
+        model = build(info.config, placement, context)
         fill_with_random_numbers(model, progress)
-    else:
-        load_weights(model, weight_files(info.path), progress)
-    finish_layers(model.modules())
-    return model
+        finish_layers(model.modules())
+        return model
+    try:
+        return _with_own_code(build, info, placement, context, progress)
+    except (UnsupportedSetting, UnknownTensor) as unsupported:
+        unsupported.__traceback__ = None  # its frames hold the memory of the weights
+        return _instead(unsupported, info, placement, progress)
 
 
 def load_kv_scales(info: ModelInfo, model: Generates, load_format: str) -> dict[int, KVScales]:
@@ -76,8 +74,17 @@ def check_whole(architecture: str, parallel: ParallelState) -> None:
         )
 
 
+def _with_own_code(
+    build: Build, info: ModelInfo, placement: Placement, context: int, progress: Callable[[int, int], None]
+) -> Generates:
+    model = build(info.config, placement, context)
+    load_weights(model, weight_files(info.path), progress)
+    finish_layers(model.modules())
+    return model
+
+
 def _instead(
-    unsupported: UnsupportedSetting, info: ModelInfo, placement: Placement, progress: Callable[[int, int], None]
+    unsupported: ModelLoadError, info: ModelInfo, placement: Placement, progress: Callable[[int, int], None]
 ) -> Generates:
     """Load a model of an own architecture with transformers' code. Raises the first error if that fails as well."""
     try:

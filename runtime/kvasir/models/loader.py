@@ -21,7 +21,7 @@ from kvasir.hub.weights import bytes_of, tensor_bytes
 from kvasir.layers.parameter import weight_loader_of
 from kvasir.models.causal_lm import LoadableLM, Target
 from kvasir.models.kv_scales import is_kv_scale
-from kvasir.models.model_load_error import ModelLoadError
+from kvasir.models.model_load_error import ModelLoadError, UnknownTensor
 
 _MAX_THREADS: Final = 4
 """The wait for a disk overlaps with copying; more threads than this compete for the same."""
@@ -112,7 +112,7 @@ def _readable(file: Path) -> Iterator[None]:
 
 def _fill(parameter: nn.Parameter | None, target: Target, tensor: CheckpointTensor) -> None:
     if parameter is None:
-        raise ModelLoadError(f"{tensor.origin} has no place in this model: does config.json belong to it?")
+        raise UnknownTensor(f"{tensor.origin} has no place in this model: does config.json belong to it?")
     try:
         weight_loader_of(parameter)(parameter, tensor, target.shard, target.index)
     except ValueError as error:

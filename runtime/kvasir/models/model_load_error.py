@@ -9,3 +9,7 @@ class ModelLoadError(ConfigError):
 
 class UnsupportedSetting(ModelLoadError):
     """A setting that the architecture has and Kvasir's own code for it does not compute; transformers' may."""
+
+
+class UnknownTensor(ModelLoadError):
+    """A tensor that Kvasir's own code does not have; transformers' may read it, for example under an older name."""

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 from transformers import (
     BloomConfig,
     CohereConfig,
@@ -198,6 +199,24 @@ def test_a_setting_that_only_transformers_computes_is_served_by_it(
     with caplog.at_level(logging.WARNING):
         assert tokens(path) == expected(path)
     assert "Kvasir's own code for" in caplog.text
+
+
+def test_tensors_that_only_transformers_reads_are_served_by_it(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    model = decoder(Qwen3MoeConfig, num_experts=4, num_experts_per_tok=2, moe_intermediate_size=32)
+    model.save_pretrained(tmp_path, save_original_format=False)  # the experts as one tensor
+    with caplog.at_level(logging.WARNING):
+        assert tokens(tmp_path) == expected(tmp_path)
+    assert "Kvasir's own code for Qwen3MoeForCausalLM was not used: tensor 'model.layers.0.mlp.exp" in caplog.text
+
+
+def test_tensors_that_neither_code_reads_name_both_reasons(tmp_path: Path) -> None:
+    save(decoder(LlamaConfig), tmp_path)
+    file = tmp_path / "model.safetensors"
+    save_file(load_file(file) | {"extra": torch.zeros(2)}, file, metadata={"format": "pt"})
+    with pytest.raises(ModelLoadError, match=r"'extra'.* has no place in this model.*unexpected_keys extra"):
+        Driver.load(tmp_path)
 
 
 def test_a_setting_that_neither_code_computes_names_both_reasons(tmp_path: Path) -> None:
