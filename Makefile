@@ -85,8 +85,8 @@ lint: $(VENV)/.dev  ## run ruff, mypy --strict and import-linter, check the word
 mutation: $(VENV)/.mutation  ## change the code in small ways and list the changes that no test detects (MUTATION_ARGS)
 	@$(BIN)/python -m tools.mutation $(MUTATION_ARGS)
 
-kernels: $(VENV)/.dev  ## compile the Triton kernels for several GPUs, without one, and write their table (KERNELS_ARGS)
-	@$(BIN)/python -m tools.kernel_table $(KERNELS_ARGS)
+kernels: $(VENV)/.dev  ## compile the Triton kernels for several GPUs, without one (KERNELS_ARGS)
+	@$(BIN)/python -m tools.compile_kernels $(KERNELS_ARGS)
 
 images:  ## build the three container images, with docker or buildah
 	@$(PYTHON) -m images.build $(IMAGES_ARGS)

@@ -1,4 +1,4 @@
-"""The GPUs that kernel_table.py compiles for, and a kernel as it is launched there."""
+"""The GPUs that compile_kernels.py compiles for, and a kernel as it is launched there."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Mapping

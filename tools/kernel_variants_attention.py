@@ -1,4 +1,4 @@
-"""Attention, writes to the cache and fused operations in the table of compiled kernels (tools/kernel_table.py)."""
+"""Attention, writes to the cache and fused operations for tools/compile_kernels.py."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass

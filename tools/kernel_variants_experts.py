@@ -1,4 +1,4 @@
-"""The kernels for a mixture of experts, in the sizes of a known model, as kernel_table.py compiles them."""
+"""The kernels for a mixture of experts, in the sizes of a known model, as compile_kernels.py compiles them."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass

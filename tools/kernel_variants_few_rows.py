@@ -1,4 +1,4 @@
-"""The product of a few rows in the table of compiled kernels (tools/kernel_table.py)."""
+"""The product of a few rows for tools/compile_kernels.py."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""The fused operations in the table of compiled kernels (tools/kernel_table.py)."""
+"""The fused operations for tools/compile_kernels.py."""
 
 from collections.abc import Iterator
 from types import MappingProxyType

@@ -1,4 +1,4 @@
-"""The sampling kernels as tools/kernel_table.py compiles them: their variants, types and constants."""
+"""The sampling kernels as tools/compile_kernels.py compiles them: their variants, types and constants."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field

@@ -231,7 +231,7 @@ def _batch_invariant(asked: str, dtype: str, device: DeviceFacts) -> bool:
 
 
 def _fp8_kv_cache(asked: str, device: DeviceFacts) -> bool:
-    """Kernels that convert from and to e4m3 compile for NVIDIA GPUs only: see docs/design/triton-kernels.md."""
+    """Kernels that convert from and to e4m3 compile for NVIDIA GPUs only."""
     if asked == "auto":
         return False
     capability = device.compute_capability

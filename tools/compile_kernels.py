@@ -1,9 +1,7 @@
-"""Compiles the Triton kernels ahead of time for several GPUs, and writes docs/design/triton-kernels.md.
+"""Compiles the Triton kernels ahead of time for several GPUs, and checks that they fit.
 
-    make kernels                                           # the same as the next line
-    python -m tools.kernel_table                           # compiles everything and writes the page
-    python -m tools.kernel_table --check                   # exits with 1 if the page has another table
-    python -m tools.kernel_table --only "attend bf16 64"   # prints the rows whose name begins so
+    make kernels                                             # compiles everything
+    make kernels KERNELS_ARGS='--only "attend bf16 64"'      # also prints what these kernels use
 
 No GPU is needed. Exits with 1 if a kernel exceeds the limits of a device, or spills registers.
 """
@@ -19,7 +17,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from multiprocessing import get_context
-from pathlib import Path
 from typing import Final
 
 from tools.kernel_targets import TARGETS, Target, Variant
@@ -28,13 +25,11 @@ from tools.kernel_variants_experts import expert_variants
 from tools.kernel_variants_few_rows import row_variants
 from tools.kernel_variants_sampling import sampling_variants
 
-ROOT: Final = Path(__file__).parent.parent
-PAGE: Final = ROOT / "docs/design/triton-kernels.md"
 _INTERPRETER: Final = "TRITON_INTERPRET"
 _CACHE: Final = "TRITON_CACHE_DIR"
 
 
-MOST_SPILLED_BYTES: Final = 16
+MAX_SPILLED_BYTES: Final = 16
 """ptxas sometimes keeps a number or two on the stack, also if registers are free."""
 
 
@@ -58,7 +53,7 @@ class Usage:
 
     def problems(self, target: Target, *, has_measured_tile: bool = False) -> Iterator[str]:
         """A tile that is the fastest one on a device may spill."""
-        if self.spilled_bytes > MOST_SPILLED_BYTES and not has_measured_tile:
+        if self.spilled_bytes > MAX_SPILLED_BYTES and not has_measured_tile:
             yield f"{self.spilled_bytes} bytes spill"
         if self.shared_bytes > target.shared_bytes:
             yield f"{self.shared_bytes} bytes of shared memory of {target.shared_bytes}"
@@ -120,50 +115,6 @@ def _amd_registers(assembly: str) -> tuple[int, int]:
     return number("vgpr_count"), 8 * number("vgpr_spill_count")
 
 
-_HEAD: Final = """\
-# The compiled Triton kernels
-
-The kernels of [attention](triton-attention.md), the [fused operations](triton-operations.md), the
-[products of a few rows](triton-few-rows.md), [sampling](triton-sampling.md) and
-[mixtures of experts](triton-experts.md), compiled ahead of time by `make kernels` with Triton {version}.
-The page shows that they compile and that they fit the devices. At most {spilled} bytes of a thread spill, except
-in tiles that were the fastest ones on a device. It shows nothing about speed: that is in
-[Performance](../performance.md). `attend` and `row` have the [tiles](device-tiles.md) of an A100, an H200, a B200
-and the default.
-
-A cell has the registers of a thread, the KiB of shared memory, and the warps of a program. Rows of `attend` have a
-sliding window and a soft cap, which need the most registers, unless they are called plain; the groups have 4 query
-heads, the blocks 16 tokens. `few` are decodes of few requests. In float32, prefills have the tiles of decodes.
-`row` are products of a few rows, by the numbers of a row. Rows from `race` to `penalties` are kernels of sampling,
-for a vocabulary of 151,936 tokens. Rows of `experts` have the sizes of Qwen3-30B-A3B; their number is the rows of a
-block, and for `list` the rows of a step. Rows with `fp8` have a KV cache of float8_e4m3fn, which is rejected on
-sm_80 and gfx942. These limits are checked:
-
-| | sm_80 (A100) | sm_90 (H100, H200) | sm_100 (B200) | gfx942 (MI300X) |
-|---|---|---|---|---|
-| registers of a thread | {registers} |
-| shared memory of a program | {shared} |
-
-| kernel, type, size of a head or row, step or form | {targets} |
-|---|{lines}
-"""
-
-
-def page(usages: Mapping[tuple[Variant, Target], Usage]) -> str:
-    import triton
-
-    head = _HEAD.format(
-        version=triton.__version__,
-        spilled=MOST_SPILLED_BYTES,
-        registers=" | ".join(str(target.registers) for target in TARGETS),
-        shared=" | ".join(f"{target.shared_bytes // 1024} KiB" for target in TARGETS),
-        targets=" | ".join(target.name for target in TARGETS),
-        lines="---|" * len(TARGETS),
-    )
-    names = dict.fromkeys(variant for variant, _ in usages)
-    return head + "".join(f"{_row(variant, usages)}\n" for variant in names)
-
-
 def _row(variant: Variant, usages: Mapping[tuple[Variant, Target], Usage]) -> str:
     cells = []
     for target in TARGETS:
@@ -177,25 +128,25 @@ def _row(variant: Variant, usages: Mapping[tuple[Variant, Target], Usage]) -> st
 
 
 def main(arguments: list[str]) -> int:
-    parser = argparse.ArgumentParser(prog="python -m tools.kernel_table", description=__doc__.split("\n")[0])
-    parser.add_argument("--check", action="store_true", help="compare the page instead of writing it")
-    parser.add_argument("--only", metavar="NAME", help="print the rows whose name begins so, and write nothing")
+    parser = argparse.ArgumentParser(prog="python -m tools.compile_kernels", description=__doc__.split("\n")[0])
+    parser.add_argument("--only", metavar="NAME", help="print the kernels whose name begins so, and no others")
     options = parser.parse_args(arguments)
     chosen = [variant for variant in variants() if variant.name.startswith(options.only or "")]
     usages = compile_all(chosen)
+    if options.only:
+        print(
+            "| kernel: registers of a thread, shared memory, warps |",
+            " | ".join(each.name for each in TARGETS),
+            "|",
+        )
+        print(*(_row(variant, usages) for variant in chosen), sep="\n")
     problems = [
         f"{variant.name} on {target.name}: {problem}"
         for (variant, target), usage in usages.items()
         for problem in usage.problems(target, has_measured_tile=variant.has_measured_tile(target))
     ]
-    if options.only:
-        print(*(_row(variant, usages) for variant in chosen), sep="\n")
-    elif not options.check:
-        PAGE.write_text(page(usages))
-    elif PAGE.read_text() != page(usages):
-        problems.append(f"{PAGE} has another table: run make kernels")
-    for problem in problems:
-        print(problem)
+    print(*problems, sep="\n")
+    print(f"compiled {len(usages)} kernels for {len(TARGETS)} devices: {len(problems)} problems")
     return int(bool(problems))
 
 
