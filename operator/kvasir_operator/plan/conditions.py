@@ -3,7 +3,7 @@
 The reason of a status condition is chosen in these functions:
 
     Ready, Progressing              _most_urgent_problem: of the service as a whole
-    EnginesReady, FrontendsReady    _most_urgent_of_pods: of the engines or frontends that are not ready
+    EnginesReady, FrontendsReady    most_urgent_of_pods: of the engines or frontends that are not ready
     Degraded                        as EnginesReady while it is true, otherwise as Ready
     UpgradeAvailable                _upgrade
     Reconciling, Stalled            gitops_conditions: as Ready, for kstatus (Flux, Helm, kpt)
@@ -23,8 +23,15 @@ from kvasir_contract.reasons import Reason
 from kvasir_operator.cluster.kinds import SERVICE
 from kvasir_operator.observe.engine_ranks import EngineRank
 from kvasir_operator.observe.observed import Observed, Ownership, PodState
-from kvasir_operator.plan.problem import Problem, most_urgent
-from kvasir_operator.plan.words import count, verb
+from kvasir_operator.plan.problem import (
+    MAX_NAMED,
+    Problem,
+    count,
+    most_urgent,
+    most_urgent_of_pods,
+    together,
+    verb,
+)
 from kvasir_operator.plan.zero import ZeroDecision
 from kvasir_operator.resources.names import RELEASE_ANNOTATION
 from kvasir_operator.spec import InferenceService
@@ -35,8 +42,6 @@ CONDITIONS: Final = (
 )
 STALLED_SECONDS: Final = 30.0
 """How long a failure must last until Stalled is true, which ends the wait of a tool. Until then it is Unknown."""
-MAX_NAMED: Final = 3
-"""The most pods that a message names. A failure names one pod, because its message is long."""
 MAX_MESSAGE_BYTES: Final = 4096
 UNENCRYPTED: Final = "; the pods of an engine exchange tensors without encryption"
 """In EnginesReady of a service whose engines have several pods."""
@@ -203,7 +208,7 @@ def _group(name: str, states: Sequence[PodState], desired: int) -> PodGroup:
     ready = min(serving(states), desired)
     problem = None
     if ready < desired:
-        problem = _most_urgent_of_pods(states) or Problem(Reason.LOADING, "the pods do not exist yet")
+        problem = most_urgent_of_pods(states) or Problem(Reason.LOADING, "the pods do not exist yet")
     return PodGroup(name, ready, desired, problem)
 
 
@@ -218,10 +223,10 @@ def _most_urgent_problem(
         under_way.append(f"{count(leaving, 'engine pod')} {verb(leaving, 'is', 'are')} being removed")
     # A surge rank that fails delays the roll-out, even if every desired engine is ready.
     surge = [rank.state for rank in ranks if rank.number in decisions.surge and _is_overdue(service, rank)]
-    failed = _most_urgent_of_pods([state for state in surge if state.reason.is_failure])
+    failed = most_urgent_of_pods([state for state in surge if state.reason.is_failure])
     return most_urgent(
         [
-            *([_together(decisions.problems)] if decisions.problems else []),
+            *([together(decisions.problems)] if decisions.problems else []),
             *([failed] if failed else []),
             *([Problem(Reason.ROLLING_OUT, "; ".join(under_way))] if under_way else []),
             *(group.problem for group in groups if group.problem is not None),
@@ -259,14 +264,6 @@ def _is_overdue(service: InferenceService, surge: EngineRank) -> bool:
     )
 
 
-def _together(problems: Sequence[Problem]) -> Problem:
-    """Combine problems into one message, most urgent first, because each of them must be fixed."""
-    in_order = sorted(problems, key=lambda problem: problem.reason.urgency)
-    messages = [problem.message for problem in in_order[:MAX_NAMED]]
-    more = f"; and {len(in_order) - MAX_NAMED} more" if len(in_order) > MAX_NAMED else ""
-    return Problem(in_order[0].reason, "; also: ".join(messages) + more)
-
-
 def _degraded(answers: bool, engines: PodGroup, reason: Reason) -> Condition:
     if not answers:
         return Condition("Degraded", False, reason, "the service does not answer requests")
@@ -286,22 +283,3 @@ def _upgrade(decisions: Decisions) -> Condition:
         "roll it out; a change of the spec that replaces the pods rolls it out too"
     )
     return Condition("UpgradeAvailable", True, Reason.UPGRADE_PENDING, message)
-
-
-def _most_urgent_of_pods(states: Sequence[PodState]) -> Problem | None:
-    """Return the most urgent reason of the pods that are not ready, and name pods with this reason."""
-    unready = [state for state in states if not state.ready]
-    if not unready:
-        return None
-    reason = min((state.reason for state in unready), key=lambda reason: reason.urgency)
-    those = [state for state in unready if state.reason is reason]
-    shown = 1 if reason.is_failure else MAX_NAMED
-    named = "; ".join(_sentence(state) for state in those[:shown])
-    return Problem(reason, named + (f" (and {len(those) - shown} more)" if len(those) > shown else ""))
-
-
-def _sentence(state: PodState) -> str:
-    if state.reason.is_failure:
-        return f"pod {state.pod}: {state.message}"
-    phase = f"{state.phase} {state.progress}".rstrip()
-    return f"pod {state.pod}: {phase}" + (f" ({state.message})" if state.message else "")

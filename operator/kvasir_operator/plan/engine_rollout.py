@@ -16,7 +16,7 @@ from kvasir_contract.phases import Phase
 from kvasir_contract.reasons import Reason
 from kvasir_operator.observe.engine_ranks import PENDING, EngineRank
 from kvasir_operator.observe.observed import Observed, Pod
-from kvasir_operator.plan.words import count, verb
+from kvasir_operator.plan.problem import count, verb
 from kvasir_operator.spec import InferenceService
 
 

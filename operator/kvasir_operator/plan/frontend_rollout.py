@@ -4,7 +4,7 @@ from dataclasses import dataclass, replace
 
 from kvasir_operator.observe.observed import Observed, WorkloadState
 from kvasir_operator.plan.engine_rollout import PodDeletion
-from kvasir_operator.plan.words import count, verb
+from kvasir_operator.plan.problem import count, verb
 from kvasir_operator.spec import InferenceService
 
 

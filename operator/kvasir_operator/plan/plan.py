@@ -15,11 +15,11 @@ from kvasir_operator.cluster.kinds import DEPLOYMENT, SECRET, SERVICE_ACCOUNT, S
 from kvasir_operator.observe.engine_ranks import engine_ranks, not_created_ranks
 from kvasir_operator.observe.observed import ChildKey, ChildObject, Object, Observed, Ownership, Pod
 from kvasir_operator.plan.applies import Applies, Apply, plan_applies, plan_prunes
-from kvasir_operator.plan.conditions import MAX_NAMED, Decisions, seconds_until_stalled
+from kvasir_operator.plan.conditions import Decisions, seconds_until_stalled
 from kvasir_operator.plan.engine_rollout import EngineRollout, PodDeletion, roll_engines
 from kvasir_operator.plan.frontend_rollout import FrontendRollout, roll_frontends, with_scaled_frontends
 from kvasir_operator.plan.lost_pods import regroup, release_lost
-from kvasir_operator.plan.problem import Problem
+from kvasir_operator.plan.problem import MAX_NAMED, Problem
 from kvasir_operator.plan.service_status import Status, service_status
 from kvasir_operator.plan.waiting_ranks import give_room_back
 from kvasir_operator.plan.zero import GateOrder, decide_zero
