@@ -34,6 +34,7 @@ from kvasir_operator.plan.problem import (
 )
 from kvasir_operator.plan.zero import ZeroDecision
 from kvasir_operator.resources.names import RELEASE_ANNOTATION
+from kvasir_operator.resources.pinning import MAX_TEMPLATE_BYTES
 from kvasir_operator.spec import InferenceService
 
 CONDITIONS: Final = (
@@ -64,6 +65,8 @@ class Decisions:
     """The release whose pod templates run."""
     upgrade: str = ""
     """The release that is available but not requested; "" if there is none."""
+    unpinned: tuple[str, ...] = ()
+    """Workloads whose pod templates are too long to be kept when the operator is upgraded."""
     zero: ZeroDecision = field(default_factory=ZeroDecision)
 
 
@@ -275,11 +278,19 @@ def _degraded(answers: bool, engines: PodGroup, reason: Reason) -> Condition:
 
 
 def _upgrade(decisions: Decisions) -> Condition:
+    unpinned = ""
+    if decisions.unpinned:
+        unpinned = (
+            f"; the pod template of {' and of '.join(decisions.unpinned)} is longer than "
+            f"{MAX_TEMPLATE_BYTES // 1024} KiB, so an upgrade of the operator replaces its pods without a request: "
+            "move long values of pod.env to a ConfigMap"
+        )
     if not decisions.upgrade:
-        return Condition("UpgradeAvailable", False, Reason.AS_DESIRED, "the pods run the operator's release")
+        what = "the pods run the operator's release"
+        return Condition("UpgradeAvailable", False, Reason.AS_DESIRED, what + unpinned)
     message = (
         f"release {decisions.upgrade} of the operator would change the pods, which run release "
         f"{decisions.release}: set the annotation {RELEASE_ANNOTATION}={decisions.upgrade} to "
         "roll it out; a change of the spec that replaces the pods rolls it out too"
     )
-    return Condition("UpgradeAvailable", True, Reason.UPGRADE_PENDING, message)
+    return Condition("UpgradeAvailable", True, Reason.UPGRADE_PENDING, message + unpinned)

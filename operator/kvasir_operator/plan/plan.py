@@ -81,6 +81,7 @@ def make_plan(
         zero=zero,
         release=desired.release,
         upgrade=desired.upgrade,
+        unpinned=desired.unpinned,
     )
     status = service_status(service, observed, ranks, decisions, previous, now.strftime(TIME_FORMAT))
     incomplete = (
@@ -99,9 +100,7 @@ def make_plan(
         held_back=found.held_back,
         prunes=plan_prunes(child_keys(service), observed),
         deletions=_deletions(observed, found.applies, engines, frontends, incomplete),
-        again=_earliest(
-            _again(observed, status, [*problems, *found.awaited], now, rolling=engines.under_way != ""), zero.again
-        ),
+        again=_again(observed, status, [*problems, *found.awaited], now, zero.again, engines.under_way != ""),
         upgrade_available=desired.upgrade != "",
     )
 
@@ -109,10 +108,6 @@ def make_plan(
 def _at_zero(service: InferenceService) -> InferenceService:
     """Return the service as it is without engines, for all decisions but those about its children."""
     return replace(service, engine=replace(service.engine, data_parallel_size=0))
-
-
-def _earliest(*waits: float | None) -> float | None:
-    return min((wait for wait in waits if wait is not None), default=None)
 
 
 def _deletions(
@@ -160,6 +155,8 @@ class _Desired:
     """The release whose pod templates run."""
     upgrade: str
     """The release that is available but not requested; "" if there is none."""
+    unpinned: tuple[str, ...]
+    """Workloads whose pod templates are too long to be kept."""
 
 
 def _desired(
@@ -174,7 +171,7 @@ def _desired(
     replicas = {STATEFUL_SET: engines.ranks * service.engine.nodes, DEPLOYMENT: frontends.replicas}
     # Pods must not use a foreign ServiceAccount, and they cannot start without the link's keys.
     held = _has_foreign_account(service, observed) or not observed.link_secret
-    bodies, pinned = [], []
+    bodies, pinned, unpinned = [], [], []
     for body in children(service, release, observed.link_secret):
         kind = _WORKLOAD_KINDS.get(body["kind"])
         if kind is None:
@@ -191,11 +188,14 @@ def _desired(
         kept = pin(body, existing.object) if existing and ours and not may_upgrade else body
         if kept is not body:
             pinned.append(kept["metadata"]["annotations"][RELEASE_ANNOTATION])
+        if TEMPLATE_ANNOTATION not in kept["metadata"]["annotations"]:
+            unpinned.append(f"{kind.kind} {kept['metadata']['name']}")
         bodies.append(kept)
     return _Desired(
         bodies=tuple(bodies),
         release=pinned[0] if pinned else release.id,
         upgrade=release.id if pinned else "",
+        unpinned=tuple(unpinned),
     )
 
 
@@ -257,16 +257,19 @@ def _is_moving(observed: Observed) -> bool:
 
 
 def _again(
-    observed: Observed, status: Status, obstacles: Sequence[object], now: datetime, *, rolling: bool
+    observed: Observed,
+    status: Status,
+    obstacles: Sequence[object],
+    now: datetime,
+    zero_again: float | None,
+    rolling: bool,
 ) -> float | None:
     """Return the seconds until the state may have changed without a watch event.
 
-    `rolling`: whether engines are being replaced.
+    `zero_again` is that of the decision about zero. `rolling`: whether engines are being replaced.
     """
-    if observed.namespace_terminating:
-        return None
     members = (*observed.engines, *observed.frontends)
-    waits = []
+    waits = [] if zero_again is None else [zero_again]
     moving = [
         member.waited
         for member in members
@@ -284,7 +287,8 @@ def _again(
     if moving:
         least, most = PROGRESS_INTERVAL_SECONDS
         waits.append(min(max(min(moving) / 10, least), most))
-    unobserved = any(workload is not None and not workload.is_observed for workload in _workloads(observed))
+    workloads = (observed.stateful_set, observed.deployment)
+    unobserved = any(workload is not None and not workload.is_observed for workload in workloads)
     blocked = any(member.state.phase in (Phase.DRAINING, Phase.SCHEDULING) for member in members)
     stateful_set = observed.stateful_set
     # This includes surge ranks: no watch event reports that a quota forbids their pods.
@@ -292,7 +296,3 @@ def _again(
     if obstacles or blocked or unobserved or missing or observed.cordoned:
         waits.append(BLOCKED_INTERVAL_SECONDS)
     return min(waits, default=None)
-
-
-def _workloads(observed: Observed) -> tuple[Any, ...]:
-    return observed.stateful_set, observed.deployment

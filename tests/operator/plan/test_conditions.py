@@ -179,6 +179,13 @@ def test_an_available_upgrade_names_the_annotation() -> None:
     assert conditions(status)["Ready"] == "True AsDesired"
 
 
+@pytest.mark.parametrize("upgrade", ["", "2.0-b"])
+def test_a_workload_that_an_upgrade_replaces_is_named(upgrade: str) -> None:
+    decisions = Decisions(release="1.0-a", upgrade=upgrade, unpinned=("StatefulSet demo-engine",))
+    found = message(status_of(engines("ready", "ready"), READY, decisions), "UpgradeAvailable")
+    assert "; the pod template of StatefulSet demo-engine is longer than 128 KiB" in found
+
+
 def test_the_ready_condition_is_found() -> None:
     assert condition({}, "Ready") == {}
     assert condition(status_of(engines("ready", "ready")), "Ready")["status"] == "True"

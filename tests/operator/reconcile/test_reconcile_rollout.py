@@ -44,6 +44,19 @@ async def test_a_requested_upgrade_is_rolled_out(settled: Operator) -> None:
     assert settled.cluster.condition("UpgradeAvailable") == ("False", "AsDesired")
 
 
+async def test_an_upgrade_that_cannot_wait_is_announced(operator: Operator) -> None:
+    env = [{"name": f"V{number}", "value": "x" * 30000} for number in range(5)]
+    operator.cluster.add_service(engine={"pod": {"env": env}})
+    await operator.settle()
+    entries = operator.cluster.status()["conditions"]
+    (upgrade,) = (entry for entry in entries if entry["type"] == "UpgradeAvailable")
+    assert "the pod template of StatefulSet demo-engine is longer than 128 KiB" in upgrade["message"]
+    assert "Deployment" not in upgrade["message"]
+    operator.restart(NEWER)
+    await operator.later()
+    assert image(operator.cluster, "demo") == NEWER.engine_image
+
+
 async def test_upgrades_are_limited_and_go_on_as_they_settle(operator: Operator) -> None:
     names = await fleet(operator, 3)
     operator.restart(NEWER, upgrades=1)

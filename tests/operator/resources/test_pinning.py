@@ -10,7 +10,7 @@ from kvasir.local.manifests.crd_schema import CRDSchema
 from kvasir_operator.resources.engine_stateful_set import engine_stateful_set
 from kvasir_operator.resources.frontend_deployment import frontend_deployment
 from kvasir_operator.resources.names import INPUTS_ANNOTATION, RELEASE_ANNOTATION, TEMPLATE_ANNOTATION
-from kvasir_operator.resources.pinning import inputs, pin
+from kvasir_operator.resources.pinning import MAX_TEMPLATE_BYTES, inputs, pin
 from kvasir_operator.resources.release import Release
 from kvasir_operator.spec import InferenceService, parse_service
 
@@ -87,10 +87,19 @@ def test_a_workload_without_record_is_not_kept(annotations: dict[str, str] | Non
     assert image_of(pin(engine_stateful_set(service(), NEW, SECRET), old)) == "engine:2"
 
 
-def test_a_template_too_long_for_an_annotation_is_not_recorded() -> None:
-    env = [{"name": f"V{number}", "value": "x" * 30000} for number in range(8)]
-    annotations = engine_stateful_set(service(engine={"pod": {"env": env}}), OLD, SECRET)["metadata"]["annotations"]
-    assert set(annotations) == {INPUTS_ANNOTATION, RELEASE_ANNOTATION}
+@pytest.mark.parametrize(("surplus", "is_recorded"), [(0, True), (1, False)])
+def test_a_template_is_recorded_up_to_the_limit(surplus: int, is_recorded: bool) -> None:
+    def annotations(length: int) -> dict[str, str]:
+        env = [{"name": f"V{number}", "value": "x" * 30000} for number in range(4)]
+        env.append({"name": "LAST", "value": "x" * length})
+        found: dict[str, str] = engine_stateful_set(service(engine={"pod": {"env": env}}), OLD, SECRET)["metadata"][
+            "annotations"
+        ]
+        return found
+
+    left = MAX_TEMPLATE_BYTES - len(annotations(0)[TEMPLATE_ANNOTATION])
+    found = annotations(left + surplus)
+    assert set(found) == {INPUTS_ANNOTATION, RELEASE_ANNOTATION, *([TEMPLATE_ANNOTATION] if is_recorded else [])}
 
 
 def test_inputs_are_those_of_the_component_alone() -> None:
