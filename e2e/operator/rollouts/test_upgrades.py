@@ -3,6 +3,8 @@
 from collections.abc import Sequence
 from typing import Any, Final
 
+import pytest
+
 from e2e.operator.harness.in_process import InProcess
 from e2e.operator.harness.kubelet import kubelet
 from e2e.operator.harness.pod_status import is_ready
@@ -10,7 +12,8 @@ from e2e.operator.harness.world import RELEASE, World
 from kvasir_operator.cluster.cluster_client import Object
 from kvasir_operator.cluster.kinds import DEPLOYMENT, INFERENCE_SERVICE
 from kvasir_operator.observe.service_memory import Key
-from kvasir_operator.resources.names import RELEASE_ANNOTATION
+from kvasir_operator.resources.names import RELEASE_ANNOTATION, TEMPLATE_ANNOTATION
+from kvasir_operator.resources.pinning import MAX_TEMPLATE_BYTES
 from kvasir_operator.resources.release import Release
 from kvasir_operator.upgrades import Upgrades
 
@@ -69,6 +72,27 @@ async def test_an_annotation_for_another_release_asks_nothing(world: World) -> N
         await annotate(world, "3.0.0-12345678")
         await operator.rounds()
     assert await templates(world) == before
+
+
+@pytest.mark.parametrize(("surplus", "is_kept"), [(0, True), (1, False)])
+async def test_the_longest_template_is_stored_and_kept(world: World, surplus: int, is_kept: bool) -> None:
+    """The API server limits all annotations of an object together."""
+    env = [{"name": f"V{number}", "value": "x" * 30000} for number in range(4)]
+
+    def with_last(spec: Object, length: int) -> None:
+        spec["engine"]["pod"] = {"env": [*env, {"name": "LAST", "value": "x" * length}]}
+
+    await run_old(world)
+    await world.update(lambda spec: with_last(spec, 0))
+    await world.reconcile()
+    shorter = (await world.stateful_set())["metadata"]["annotations"][TEMPLATE_ANNOTATION]
+    length = MAX_TEMPLATE_BYTES - len(shorter) + surplus
+    await world.update(lambda spec: with_last(spec, length))
+    await world.reconcile()
+    recorded = (await world.stateful_set())["metadata"]["annotations"].get(TEMPLATE_ANNOTATION, "")
+    assert len(recorded) == (MAX_TEMPLATE_BYTES if is_kept else 0)
+    message = (await world.condition("UpgradeAvailable"))["message"]
+    assert ("the pod template of StatefulSet demo-engine is longer" in message) is not is_kept
 
 
 async def test_a_change_of_the_spec_also_rolls_out_the_release(world: World) -> None:
