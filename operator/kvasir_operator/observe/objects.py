@@ -21,6 +21,7 @@ from kvasir_operator.observe.observed import (
     Pod,
     WorkloadState,
 )
+from kvasir_operator.resources.names import FETCH_CONTAINER
 from kvasir_operator.spec import InferenceService
 
 REVISION_LABEL: Final = "controller-revision-hash"
@@ -82,6 +83,9 @@ def pod_of(resource: Object) -> Pod:
     scheduled = _condition(status, "PodScheduled")
     component = labels.get(COMPONENT_LABEL, "")
     terminating = is_terminating(resource)
+    init_containers = [
+        _container(entry["name"], spec, status, "initContainers") for entry in spec.get("initContainers") or ()
+    ]
     return Pod(
         name=metadata["name"],
         namespace=metadata["namespace"],
@@ -100,9 +104,8 @@ def pod_of(resource: Object) -> Pod:
         scheduling_changed=scheduled.get("lastTransitionTime") or metadata.get("creationTimestamp", ""),
         container=_container(component, spec, status),
         gates=tuple(gate["name"] for gate in spec.get("schedulingGates") or ()),
-        init_containers=tuple(
-            _container(entry["name"], spec, status, "initContainers") for entry in spec.get("initContainers") or ()
-        ),
+        init_containers=tuple(each for each in init_containers if each.name != FETCH_CONTAINER),
+        fetch=next((each for each in init_containers if each.name == FETCH_CONTAINER), None),
         sidecars=tuple(
             _container(entry["name"], spec, status)
             for entry in spec.get("containers") or ()

@@ -115,6 +115,8 @@ class Pod:
     init_containers: tuple[Container, ...] = ()
     """Containers that others have added, such as webhooks; the same applies to `sidecars`."""
     sidecars: tuple[Container, ...] = ()
+    fetch: Container | None = None
+    """The init container that fetches config and tokenizer; None without one."""
     tolerations: tuple[Mapping[str, Any], ...] = field(default=(), hash=False)  # demand polls keep pods in sets
     stays: bool = False
     """Whether the pod tolerates that its node is being drained."""
@@ -123,6 +125,18 @@ class Pod:
     def ordinal(self) -> int:
         """The ordinal of an engine's pod (see `engine_ranks`)."""
         return int(self.name.rpartition("-")[2])
+
+    @property
+    def restarts(self) -> int:
+        return self.container.restarts + (self.fetch.restarts if self.fetch is not None else 0)
+
+    @property
+    def current(self) -> Container:
+        """Our container that runs now or next: `fetch` until it has succeeded."""
+        fetch = self.fetch
+        if fetch is None or fetch.ready or (fetch.ended is not None and fetch.ended.code == 0):
+            return self.container
+        return fetch
 
     def leaves(self, drained: Collection[str]) -> bool:
         """Return whether the pod should move, if these nodes are being drained."""

@@ -116,7 +116,7 @@ def missing_pods(
 
 def _waits_for_volumes(pod: Pod) -> bool:
     """Return whether the pod is scheduled and its container waits for no reason of its own."""
-    container = pod.container
+    container = pod.current
     return (
         bool(pod.scheduled)
         and not pod.terminating

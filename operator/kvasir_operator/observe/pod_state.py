@@ -61,19 +61,24 @@ def pod_state(
             return _state(pod, Phase.SCHEDULING, Reason.WAITING_FOR_NODE, coming)
         refused = unscheduled(pod.schedule_message, resource_name, amount_of_resource, pod.component or "engine")
         return _state(pod, Phase.SCHEDULING, refused.reason, refused.message)
-    phase, reason, message, progress = _container_state(pod.container, report, mount_failure)
+    phase, reason, message, progress = _container_state(pod.current, report, mount_failure)
     if not reason.is_failure:
         if (problem := added_failure(pod)) is not None:
             return _state(pod, Phase.FAILED, problem.reason, problem.message)
-        message = message or awaited_container(pod)
+        message = message or _fetching(pod) or awaited_container(pod)
     return _state(pod, phase, reason, message, progress)
+
+
+def _fetching(pod: Pod) -> str:
+    is_running = pod.current is pod.fetch and pod.current.state == "running"
+    return "config and tokenizer are being fetched" if is_running else ""
 
 
 def _state(
     pod: Pod, phase: Phase, reason: Reason, message: str = "", progress: str = "", ready: bool = False
 ) -> PodState:
     text = cut(message, MAX_MESSAGE_BYTES)
-    return PodState(pod.name, phase, reason, text, progress, ready, pod.container.restarts)
+    return PodState(pod.name, phase, reason, text, progress, ready, pod.restarts)
 
 
 def _container_state(

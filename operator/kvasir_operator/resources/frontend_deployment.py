@@ -16,7 +16,13 @@ from kvasir_contract.endpoints import (
     SHUTDOWN_DELAY_SECONDS,
 )
 from kvasir_contract.units import format_duration
-from kvasir_operator.resources.names import Object, metadata, selector_labels, workload_name
+from kvasir_operator.resources.names import (
+    FETCH_CONTAINER,
+    Object,
+    metadata,
+    selector_labels,
+    workload_name,
+)
 from kvasir_operator.resources.pinning import workload_annotations
 from kvasir_operator.resources.pod import Mount, http_probe, option_args, pod_template, with_default_requests
 from kvasir_operator.resources.release import Release
@@ -65,8 +71,15 @@ def frontend_template(service: InferenceService, release: Release, link_secret: 
         fs_group=release.fs_group,
         link_secret=link_secret,
         mounts=_key_mounts(service),
+        fetch=_fetching(container) if service.model.token_secret else None,
         grace=SHUTDOWN_DELAY_SECONDS + service.frontend.drain_timeout + KILL_MARGIN_SECONDS,
     )
+
+
+def _fetching(serving: Object) -> Object:
+    """Return an init container that fetches config and tokenizer: clients reach only the one without the token."""
+    kept = {name: serving[name] for name in ("image", "env", "resources")}
+    return {**kept, "name": FETCH_CONTAINER, "args": [*serving["args"], "--fetch-only"]}
 
 
 def _options(service: InferenceService) -> list[str]:

@@ -28,6 +28,8 @@ RELEASE_ANNOTATION: Final = f"{GROUP}/release"
 TEMPLATE_ANNOTATION: Final = f"{GROUP}/template"
 """On workloads, the pod template as it was applied, in JSON."""
 
+FETCH_CONTAINER: Final = "fetch"
+"""The init container of a frontend that downloads config and tokenizer with the hub's token."""
 POD_INDEX_LABEL: Final = "apps.kubernetes.io/pod-index"
 """The ordinal of a pod, set by the StatefulSet's controller."""
 

@@ -44,11 +44,18 @@ def pod_template(
     link_secret: str,
     mounts: Sequence[Mount],
     grace: float,
+    fetch: Object | None = None,
 ) -> Object:
-    """Return a pod template with one container: `container`, completed with the common fields."""
+    """Return a pod template with the container, completed with the common fields.
+
+    With `fetch`, an init container, only that one gets the hub's token.
+    """
     mounts = [*mounts, _link_keys(link_secret, component), *_scratch()]
+    token = _token(service)
+    before = [] if fetch is None else [_container(service, component, pod, fetch, _scratch(), token)]
     spec = {
-        "containers": [_container(service, component, pod, container, mounts)],
+        "initContainers": before,
+        "containers": [_container(service, component, pod, container, mounts, _OFFLINE if before else token)],
         "volumes": [{"name": mount.name, **mount.source} for mount in mounts] + [dict(v) for v in pod.volumes],
         "terminationGracePeriodSeconds": math.ceil(grace),
         # A Service called `kvasir` would otherwise inject KVASIR_PORT, which is one of our options.
@@ -108,7 +115,12 @@ def without_empty(fields: Mapping[str, Any]) -> Object:
 
 
 def _container(
-    service: InferenceService, component: Component, pod: PodSpec, container: Object, mounts: Sequence[Mount]
+    service: InferenceService,
+    component: Component,
+    pod: PodSpec,
+    container: Object,
+    mounts: Sequence[Mount],
+    hub: Sequence[Object],
 ) -> Object:
     return without_empty(
         {
@@ -117,7 +129,7 @@ def _container(
             "command": ["kvasir"],
             **container,
             "resources": {kind: dict(amounts) for kind, amounts in container["resources"].items() if amounts},
-            "env": _environment(service, pod, container["env"]),
+            "env": _environment(service, pod, container["env"], hub),
             "envFrom": [dict(source) for source in pod.env_from],
             "volumeMounts": [_volume_mount(mount) for mount in mounts] + [dict(m) for m in pod.volume_mounts],
             # If a process crashes before it writes its message, the pod's status contains the end of its log.
@@ -155,7 +167,9 @@ def _pod_security(pod: PodSpec, fs_group: int | None) -> Object:
     )
 
 
-def _environment(service: InferenceService, pod: PodSpec, of_component: Sequence[Object]) -> list[Object]:
+def _environment(
+    service: InferenceService, pod: PodSpec, of_component: Sequence[Object], hub: Sequence[Object]
+) -> list[Object]:
     kvasir = [
         *of_component,
         {"name": environment.LINK_KEYS, "value": environment.LINK_KEYS_DIRECTORY},
@@ -168,10 +182,13 @@ def _environment(service: InferenceService, pod: PodSpec, of_component: Sequence
         {"name": environment.MANAGED_VARIABLES, "value": managed},
         # The root file system is read-only, so hubs and compilers keep their caches below HOME.
         {"name": "HOME", "value": environment.CACHE_DIRECTORY},
-        *_token(service),
+        *hub,
         *pod.env,
     ]
     return list({variable["name"]: dict(variable) for variable in variables}.values())
+
+
+_OFFLINE: Final[Sequence[Object]] = ({"name": "HF_HUB_OFFLINE", "value": "1"},)
 
 
 def _token(service: InferenceService) -> list[Object]:

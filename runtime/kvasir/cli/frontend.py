@@ -13,6 +13,7 @@ from kvasir.config.tls_settings import TlsConfig
 from kvasir.config.variables import refuse_unmanaged_variables, unknown_variables
 from kvasir_contract.endpoints import LINK_PORT
 from kvasir_contract.environment import MANAGED_VARIABLES
+from kvasir_contract.exits import ExitCode
 from kvasir_contract.logs import setup_logging
 
 
@@ -26,6 +27,11 @@ def parser() -> OptionParser:
     result.set_defaults(notes=[])
     result.takes_vllm = MANAGED_VARIABLES not in os.environ  # the rules of extraArgs know no other names of options
     result.add_argument("model", metavar="MODEL", help="hf://org/name[@revision], a directory, or demo://")
+    result.add_argument(
+        "--fetch-only",
+        action="store_true",
+        help="download config and tokenizer, and exit; a server with HF_HUB_OFFLINE=1 then needs no HF_TOKEN",
+    )
     add_options(result, ModelConfig, "model")
     add_options(result, ServerConfig, "HTTP server")
     add_options(result, TlsConfig, "TLS")
@@ -59,6 +65,11 @@ def run(args: argparse.Namespace) -> int:
     setup_logging("frontend", config.process.log_level, config.process.log_format)
     for text in (*args.notes, *unknown_variables()):
         logging.getLogger(__name__).warning(text)
+    if args.fetch_only:
+        from kvasir.hub.located_model import read_model
+
+        read_model(config.model)
+        return ExitCode.OK
     from kvasir.frontend.server import run_frontend
 
     return run_frontend(config)

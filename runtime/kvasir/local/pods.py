@@ -109,11 +109,13 @@ def _process(
     replaced: Mapping[str, str],
 ) -> ProcessSpec:
     container = template["spec"]["containers"][0]
+    # Here the process fetches its model itself: an init container's variables have the hub's token.
+    fetching = template["spec"].get("initContainers", [container])[0]
     return make(
         place,
         number,
         container["args"],
-        inherited_environment() | _environment(container, secrets, replaced),
+        inherited_environment() | _environment(fetching, secrets, replaced),
         template["spec"]["terminationGracePeriodSeconds"],
         probes=probes_of(container),
     )

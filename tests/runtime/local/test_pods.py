@@ -157,6 +157,12 @@ def test_values_from_secrets_of_the_manifest_are_filled_in(place: Place) -> None
     }
 
 
+def test_a_frontend_without_init_container_has_the_token(place: Place) -> None:
+    model = {"source": "hf://a/b", "tokenSecret": {"name": "hf"}}
+    env = processes(place, {"hf": {"token": "T"}}, model=model)["frontend-0"].env
+    assert (env["HF_TOKEN"], env.get("HF_HUB_OFFLINE")) == ("T", None)
+
+
 def test_settings_from_secrets_are_refused_as_in_a_pod(place: Place) -> None:
     for spec in processes(place).values():
         refuse_unmanaged_variables(spec.env)
