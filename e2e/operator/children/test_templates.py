@@ -73,6 +73,20 @@ async def test_cpu_may_be_a_fraction(world: World) -> None:
     assert (await world.stateful_set())["metadata"]["resourceVersion"] == before
 
 
+async def test_only_the_fetch_of_a_frontend_has_the_hubs_token(world: World) -> None:
+    await made(world, model={"source": "hf://org/name", "tokenSecret": {"name": "hf"}})
+    (pod,) = await world.pods("frontend")
+    having = [
+        container["name"]
+        for container in (*pod["spec"]["initContainers"], *pod["spec"]["containers"])
+        if any(entry["name"] == "HF_TOKEN" for entry in container["env"])
+    ]
+    assert having == ["fetch"]
+    before = (await world.deployment())["metadata"]["resourceVersion"]
+    await world.reconcile()
+    assert (await world.deployment())["metadata"]["resourceVersion"] == before
+
+
 async def made(world: World, **spec: Any) -> None:
     await world.create(**spec)
     await world.reconcile()
