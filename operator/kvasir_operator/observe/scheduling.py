@@ -62,7 +62,8 @@ def with_taints(pod: Pod, nodes: Iterable[Object], resource_name: str) -> str:
             continue  # it has a part of its own in the message
         if (taint := _first_untolerated(pod, spec.get("taints") or ())) is None:
             continue
-        if resource_name and not int(node.get("status", {}).get("allocatable", {}).get(resource_name, 0)):
+        # A quantity is text, such as "8" or "1k".
+        if resource_name and node.get("status", {}).get("allocatable", {}).get(resource_name, "0") == "0":
             found[f"Insufficient {resource_name}"] += 1
         else:
             found[f"node(s) had untolerated taint {{{taint['key']}: {taint.get('value', '')}}}"] += 1

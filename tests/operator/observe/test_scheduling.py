@@ -15,7 +15,7 @@ COUNTED = (
 )
 
 
-def node(*taints: str, gpus: int = 0, **spec: Any) -> Object:
+def node(*taints: str, gpus: int | str = 0, **spec: Any) -> Object:
     """Return a node with taints such as key=value:NoSchedule."""
     listed = []
     for taint in taints:
@@ -35,10 +35,11 @@ POOL = node("example.com/pool=gpu:NoSchedule", gpus=1)
         ([CONTROL, node()], Reason.INSUFFICIENT_GPU, f"no node has a free {GPU}"),
         ([CONTROL, POOL], Reason.UNSCHEDULABLE, "1 node(s) had untolerated taint {example.com/pool: gpu}"),
         ([node("team=a:NoSchedule"), CONTROL], Reason.INSUFFICIENT_GPU, f"no node has a free {GPU}"),
+        ([node("example.com/pool=gpu:NoSchedule", gpus="1k")], Reason.UNSCHEDULABLE, "{example.com/pool: gpu}"),
         ([POOL, POOL], Reason.UNSCHEDULABLE, "2 node(s) had untolerated taint {example.com/pool: gpu}"),
         ([], Reason.UNSCHEDULABLE, "2 node(s) had untolerated taint(s)"),
     ],
-    ids=["control plane", "pool", "other pool", "two", "unknown nodes"],
+    ids=["control plane", "pool", "other pool", "a thousand", "two", "unknown nodes"],
 )
 def test_taints_count_for_nodes_with_the_resource(nodes: list[Object], reason: Reason, words: str) -> None:
     message = with_taints(pod("demo-engine-0", schedule_message=COUNTED), nodes, GPU)
