@@ -1,5 +1,8 @@
 """PodDisruptionBudgets, which limit how many pods an eviction (such as `kubectl drain`) may take at once."""
 
+from kvasir_operator.observe.objects import CORDON_TAINT
+from kvasir_operator.observe.scheduling import tolerates
+from kvasir_operator.pod_spec import PodSpec
 from kvasir_operator.resources.names import Component, Object, metadata, selector_labels, workload_name
 from kvasir_operator.resources.release import Release
 from kvasir_operator.spec import InferenceService
@@ -7,15 +10,25 @@ from kvasir_operator.spec import InferenceService
 
 def disruption_budgets(service: InferenceService, release: Release) -> list[Object]:
     return [
-        _budget(service, "frontend", service.frontend.replicas, moved=release.reads_nodes),
+        _budget(
+            service,
+            "frontend",
+            service.frontend.replicas,
+            moved=release.reads_nodes and not _stays(service.frontend.pod),
+        ),
         _budget(
             service,
             "engine",
             service.engine.data_parallel_size,
-            moved=release.reads_nodes and _moves_engines(service),
+            moved=release.reads_nodes and _moves_engines(service) and not _stays(service.engine.pod),
             alone=service.engine.nodes == 1,
         ),
     ]
+
+
+def _stays(pod: PodSpec) -> bool:
+    """Return whether the operator leaves a pod on a node that is being drained, as its successor might return."""
+    return any(tolerates(toleration, CORDON_TAINT) for toleration in pod.tolerations)
 
 
 def _moves_engines(service: InferenceService) -> bool:

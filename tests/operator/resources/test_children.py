@@ -156,6 +156,23 @@ def test_evictions_leave_no_half_of_an_engine(ranks: int, rollout: dict[str, Any
     assert blind[BUDGET]["spec"]["maxUnavailable"] == 1
 
 
+@pytest.mark.parametrize(
+    ("toleration", "max_unavailable"),
+    [
+        ({"operator": "Exists"}, 1),
+        ({"key": "node.kubernetes.io/unschedulable", "operator": "Exists", "effect": "NoSchedule"}, 1),
+        ({"operator": "Exists", "effect": "NoExecute"}, 0),
+        ({"key": "nvidia.com/gpu", "operator": "Exists"}, 0),
+    ],
+)
+def test_a_pod_that_the_operator_does_not_move_is_evicted(toleration: dict[str, str], max_unavailable: int) -> None:
+    """A pod that tolerates cordons stays, because its successor might be placed on the same node."""
+    pod = {"pod": {"tolerations": [toleration]}}
+    objects = by_name(children(service(engine=pod, frontend=pod), RELEASE, LINK_SECRET))
+    for component in ("engine", "frontend"):
+        assert objects["PodDisruptionBudget", f"demo-{component}"]["spec"]["maxUnavailable"] == max_unavailable
+
+
 def test_pods_of_an_engine_find_the_first_one() -> None:
     """The headless Service has names for pods that are not ready, because readiness needs all pods."""
     objects = by_name(children(service(engine=TWO_PODS), RELEASE, LINK_SECRET))
