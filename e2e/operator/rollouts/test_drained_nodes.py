@@ -191,7 +191,7 @@ async def run_on(world: World, pod: Object, name: str, component: str) -> None:
 async def drain(world: World, operator: InProcess, name: str, *, drained: bool = True) -> None:
     """Cordon the node, and notify the operator as its watch does."""
     await cordon(world, name, drained)
-    operator.cordons.node_changed(name, cordoned=drained)
+    operator.cordons.node_changed(name, {"spec": {"unschedulable": drained}})
 
 
 async def moved(world: World, name: str, engines: set[str]) -> bool:

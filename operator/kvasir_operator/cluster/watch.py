@@ -45,7 +45,7 @@ def registry(cluster: Cluster, put: Callable[[Key], None], cordons: Cordons[Key]
 
         @kopf.on.event(*_selector(NODE), registry=handlers)
         async def node_changed(name: str | None, type: str | None, body: kopf.Body, **_: Any) -> None:
-            cordons.node_changed(str(name), cordoned=type != "DELETED" and bool(cordons.drains(dict(body))))
+            cordons.node_changed(str(name), None if type == "DELETED" else dict(body))
 
     return handlers
 

@@ -20,6 +20,8 @@ log = logging.getLogger(__name__)
 
 LIST_SECONDS: Final = 30.0
 """How long a list of all nodes is used, which is read while a pod waits for a node with an unnamed taint."""
+_DENIED: Final = (401, 403, 404)
+Taints = list[Mapping[str, Any]]
 KeyT = TypeVar("KeyT")
 
 
@@ -30,10 +32,11 @@ class Cordons(Generic[KeyT]):
         """`put` is called with the key of each service that a change of a node affects."""
         self._put = put
         self._drain_taints = frozenset(drain_taints)
-        self._cordoned: set[str] = set()
+        self._drained: dict[str, Taints] = {}
+        """By node, the taints because of which pods should leave it."""
         self._nodes: dict[KeyT, frozenset[str]] = {}
 
-    def drains(self, node: Object) -> list[Mapping[str, Any]]:
+    def drains(self, node: Object) -> Taints:
         """Return the taints because of which pods should leave the node; a cordon counts as its taint."""
         spec = node.get("spec", {})
         taints = [
@@ -43,20 +46,22 @@ class Cordons(Generic[KeyT]):
         ]
         return [*taints, objects.CORDON_TAINT] if spec.get("unschedulable") else taints
 
-    def node_changed(self, name: str, *, cordoned: bool) -> None:
-        if cordoned == (name in self._cordoned):
+    def node_changed(self, name: str, node: Object | None) -> None:
+        """Note the state of a node that the watch reports; None if it was deleted."""
+        taints = [] if node is None else self.drains(node)
+        if taints == self._drained.get(name, []):
             return
-        if cordoned:
-            self._cordoned.add(name)
-        else:
-            self._cordoned.discard(name)
+        # Another taint counts as a change too: pods may tolerate the first one and not the second.
+        self._drained[name] = taints
+        if not taints:
+            del self._drained[name]
         for key in [key for key, nodes in self._nodes.items() if name in nodes]:
             self._put(key)
 
-    def among(self, key: KeyT, nodes: Iterable[str]) -> frozenset[str]:
-        """Return the nodes that are cordoned, and remember that this service has pods on all given nodes."""
+    def among(self, key: KeyT, nodes: Iterable[str]) -> Mapping[str, Taints]:
+        """Return the drained ones with their taints, and remember that this service has pods on all of these."""
         self._nodes[key] = frozenset(nodes)
-        return self._nodes[key] & self._cordoned
+        return {name: self._drained[name] for name in sorted(self._nodes[key] & self._drained.keys())}
 
     def forget(self, key: KeyT) -> None:
         self._nodes.pop(key, None)
@@ -77,7 +82,7 @@ class Nodes:
             return [*pods]
         if now >= self._listed_until:
             try:
-                self._listed = await self._cluster.list(NODE, None)
+                self._listed = [_scheduling_facts(node) for node in await self._cluster.list(NODE, None)]
             except ClusterError as error:
                 log.debug("cannot list nodes: %s", error)
                 return [*pods]
@@ -111,13 +116,17 @@ class Nodes:
 
         The watch names candidates, and the nodes themselves are read.
         """
-        drained: dict[str, list[Mapping[str, Any]]] = {}
-        for name in sorted(self._cordons.among(key, (member.pod.node for member in members if member.pod.node))):
+        drained: dict[str, Taints] = {}
+        candidates = self._cordons.among(key, (member.pod.node for member in members if member.pod.node))
+        for name, seen in candidates.items():
             try:
-                if taints := self._cordons.drains(await self._cluster.get(NODE, None, name)):
-                    drained[name] = taints
+                taints = self._cordons.drains(await self._cluster.get(NODE, None, name))
             except ClusterError as error:
                 log.debug("cannot read node %s: %s", name, error)
+                # An overloaded API server must not end a roll-out that moves pods off the node.
+                taints = [] if error.status in _DENIED else seen
+            if taints:
+                drained[name] = taints
         kept = [
             replace(member, pod=replace(member.pod, stays=stays(member.pod, drained[member.pod.node])))
             if member.pod.node in drained
@@ -125,6 +134,12 @@ class Nodes:
             for member in members
         ]
         return frozenset(drained.keys() & {member.pod.node for member in kept if not member.pod.stays}), kept
+
+
+def _scheduling_facts(node: Object) -> Object:
+    """Return the fields that `with_taints` reads. A whole node has several kilobytes."""
+    allocatable = node.get("status", {}).get("allocatable", {})
+    return {"spec": node.get("spec", {}), "status": {"allocatable": allocatable}}
 
 
 def stays(pod: Pod, taints: Sequence[Mapping[str, Any]]) -> bool:

@@ -5,8 +5,10 @@ from typing import Any
 import pytest
 
 from kvasir_operator.observe.cordons import Cordons, stays
-from kvasir_operator.observe.objects import DRAIN_TAINTS
+from kvasir_operator.observe.objects import CORDON_TAINT, DRAIN_TAINTS
 from operator_facts import pod
+
+CORDONED = {"spec": {"unschedulable": True}}
 
 
 def made() -> tuple[Cordons[str], list[str]]:
@@ -16,36 +18,48 @@ def made() -> tuple[Cordons[str], list[str]]:
 
 def test_a_cordon_concerns_the_services_with_pods_there() -> None:
     cordons, concerned = made()
-    assert cordons.among("one", ["n1", "n2"]) == frozenset()
-    assert cordons.among("two", ["n2"]) == frozenset()
-    assert cordons.among("three", ["n3"]) == frozenset()
-    cordons.node_changed("n2", cordoned=True)
+    assert cordons.among("one", ["n1", "n2"]) == {}
+    assert cordons.among("two", ["n2"]) == {}
+    assert cordons.among("three", ["n3"]) == {}
+    cordons.node_changed("n2", CORDONED)
     assert concerned == ["one", "two"]
-    assert cordons.among("one", ["n1", "n2"]) == {"n2"}
-    assert cordons.among("three", ["n3"]) == frozenset()
+    assert cordons.among("one", ["n1", "n2"]) == {"n2": [CORDON_TAINT]}
+    assert cordons.among("three", ["n3"]) == {}
 
 
 def test_every_heartbeat_of_a_node_is_not_a_change() -> None:
     cordons, concerned = made()
     cordons.among("one", ["n1"])
     for cordoned in (False, True, True, False, False):
-        cordons.node_changed("n1", cordoned=cordoned)
+        cordons.node_changed("n1", CORDONED if cordoned else {})
     assert concerned == ["one", "one"]
-    assert cordons.among("one", ["n1"]) == frozenset()
+    assert cordons.among("one", ["n1"]) == {}
+
+
+def test_a_further_taint_of_a_drained_node_is_a_change() -> None:
+    """A pod may tolerate the first one only."""
+    cordons, concerned = made()
+    cordons.among("one", ["n1"])
+    tainted = {"spec": {"taints": [taint(DRAIN_TAINTS[0])]}}
+    cordons.node_changed("n1", tainted)
+    cordons.node_changed("n1", {"spec": {**tainted["spec"], "unschedulable": True}})
+    cordons.node_changed("n1", None)
+    assert concerned == ["one"] * 3
+    assert cordons.among("one", ["n1"]) == {}
 
 
 def test_a_service_is_concerned_by_its_latest_nodes_only() -> None:
     cordons, concerned = made()
     cordons.among("one", ["n1"])
     cordons.among("one", ["n2"])
-    cordons.node_changed("n1", cordoned=True)
+    cordons.node_changed("n1", CORDONED)
     assert concerned == []
 
 
 def test_a_cordon_from_before_is_known_to_new_services() -> None:
     cordons, concerned = made()
-    cordons.node_changed("n1", cordoned=True)
-    assert cordons.among("one", iter(["n1"])) == {"n1"}
+    cordons.node_changed("n1", CORDONED)
+    assert cordons.among("one", iter(["n1"])) == {"n1": [CORDON_TAINT]}
     assert concerned == []
 
 
@@ -54,7 +68,7 @@ def test_a_forgotten_service_is_not_concerned() -> None:
     cordons.among("one", ["n1"])
     cordons.forget("one")
     cordons.forget("unknown")
-    cordons.node_changed("n1", cordoned=True)
+    cordons.node_changed("n1", CORDONED)
     assert concerned == []
 
 
@@ -63,8 +77,8 @@ def test_a_service_may_be_forgotten_by_its_own_reconcile() -> None:
     cordons: Cordons[str] = Cordons(lambda key: cordons.forget(key))
     for key in ("one", "two"):
         cordons.among(key, ["n1"])
-    cordons.node_changed("n1", cordoned=True)
-    assert cordons.among("one", ["n1"]) == {"n1"}
+    cordons.node_changed("n1", CORDONED)
+    assert cordons.among("one", ["n1"]) == {"n1": [CORDON_TAINT]}
 
 
 def taint(key: str, effect: str = "NoSchedule") -> dict[str, Any]:

@@ -273,7 +273,7 @@ async def test_nodes_of_ready_pods_are_not_read(looks: Looks) -> None:
 async def test_nodes_that_may_not_be_read_are_done_without(looks: Looks) -> None:
     looks.cluster.refused["get", NODE] = refusal(403)
     looks.set_pod("demo-engine-0")
-    looks.cordons.node_changed("node-1", cordoned=True)
+    looks.cordons.node_changed("node-1", node(unschedulable=True))
     found = await looks.look()
     assert found.engines[0].state.reason is Reason.LOADING
     assert found.cordoned == frozenset()
@@ -303,16 +303,25 @@ async def test_unnamed_taints_of_the_scheduler_are_looked_up(looks: Looks, reada
 @pytest.mark.parametrize(("unschedulable", "cordoned"), [(True, {"node-1"}), (False, set())])
 async def test_a_cordon_is_read_before_it_counts(looks: Looks, unschedulable: bool, cordoned: set[str]) -> None:
     looks.cluster.put(NODE, node(unschedulable=unschedulable))
-    looks.cordons.node_changed("node-1", cordoned=True)
+    looks.cordons.node_changed("node-1", node(unschedulable=True))
     assert (await looks.look()).cordoned == cordoned
-    looks.cordons.node_changed("node-2", cordoned=True)
+    looks.cordons.node_changed("node-2", node(unschedulable=True))
     await looks.look()
     assert looks.cluster.calls["get", "Node"] == 2
 
 
+async def test_an_unreadable_node_stays_drained(looks: Looks) -> None:
+    """Otherwise one late answer would remove the rank that replaces the one on the node."""
+    looks.cluster.put(NODE, node(unschedulable=True))
+    looks.cordons.node_changed("node-1", node(unschedulable=True))
+    for status in (0, 429, 500):
+        looks.cluster.refused["get", NODE] = refusal(status)
+        assert (await looks.look()).cordoned == {"node-1"}
+
+
 async def test_a_tolerant_pod_does_not_leave_a_drained_node(looks: Looks) -> None:
     looks.cluster.put(NODE, node(unschedulable=True))
-    looks.cordons.node_changed("node-1", cordoned=True)
+    looks.cordons.node_changed("node-1", node(unschedulable=True))
     looks.cluster.of(POD, "demo-engine-0")["spec"]["tolerations"] = [{"operator": "Exists"}]
     found = await looks.look()
     assert [member.pod.leaves(found.cordoned) for member in (*found.engines, *found.frontends)] == [False, True]
