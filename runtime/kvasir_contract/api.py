@@ -9,13 +9,11 @@ KIND: Final = "InferenceService"
 PLURAL: Final = "inferenceservices"
 CRD_NAME: Final = f"{PLURAL}.{GROUP}"
 
-MANAGER: Final = "kvasir-operator"
-"""The operator's field manager, `managed-by` label and object name."""
+MANAGER: Final = "kvasir-operator"  # field manager, `managed-by` label and object name
 
 NAME_LABEL: Final = "app.kubernetes.io/name"
 INSTANCE_LABEL: Final = "app.kubernetes.io/instance"
 COMPONENT_LABEL: Final = "app.kubernetes.io/component"
 MANAGED_BY_LABEL: Final = "app.kubernetes.io/managed-by"
 
-APP: Final = "kvasir"
-"""Value of the name label on every object of a service."""
+APP: Final = "kvasir"  # the name label

@@ -2,21 +2,17 @@
 
 from typing import Final
 
-PREFIX: Final = "KVASIR_"
-"""Every option of a process has a variable with this prefix: --max-num-seqs is KVASIR_MAX_NUM_SEQS."""
+PREFIX: Final = "KVASIR_"  # --max-num-seqs is KVASIR_MAX_NUM_SEQS
 
 LINK: Final = "KVASIR_LINK"
 LINK_KEYS: Final = "KVASIR_LINK_KEYS"
 SERVICE_UID: Final = "KVASIR_SERVICE_UID"
 DATA_PARALLEL_RANK: Final = "KVASIR_DATA_PARALLEL_RANK"
 DATA_PARALLEL_SIZE_LOCAL: Final = "KVASIR_DATA_PARALLEL_SIZE_LOCAL"
+# An engine of several pods (--nnodes) has this ordinal instead of a rank: pods r·nnodes to (r+1)·nnodes - 1 are
+# nodes 0 to nnodes - 1 of rank r.
 POD_INDEX: Final = "KVASIR_POD_INDEX"
-"""The ordinal of an engine's pod, instead of DATA_PARALLEL_RANK if an engine has several pods (`--nnodes`).
-
-Pods r · nnodes to (r + 1) · nnodes - 1 are nodes 0 to nnodes - 1 of data-parallel rank r.
-"""
-POD_IP: Final = "KVASIR_POD_IP"
-"""The IP address of an engine's pod: the address of its KV hand-over, unless --kv-hand-over gives one."""
+POD_IP: Final = "KVASIR_POD_IP"  # of an engine, for its KV hand-over
 BLACK_BOX: Final = "KVASIR_BLACK_BOX"
 OPS_HOST: Final = "KVASIR_OPS_HOST"
 OPS_PORT: Final = "KVASIR_OPS_PORT"
@@ -26,22 +22,17 @@ FD: Final = "KVASIR_FD"
 SHUTDOWN_DELAY: Final = "KVASIR_SHUTDOWN_DELAY"
 API_KEY_DIR: Final = "KVASIR_API_KEY_DIR"
 ADMIN_API_KEY_DIR: Final = "KVASIR_ADMIN_API_KEY_DIR"
+# The template's KVASIR_ variables, by commas. A process rejects any other one: envFrom could bypass the schema.
 MANAGED_VARIABLES: Final = "KVASIR_MANAGED_VARIABLES"
-"""The KVASIR_ variables that the pod template sets, separated by commas.
-
-A process that has this variable rejects every other KVASIR_ variable. Otherwise `envFrom` could set options past
-the schema.
-"""
 
 LINK_KEYS_DIRECTORY: Final = "/etc/kvasir/link"
 API_KEYS_DIRECTORY: Final = "/etc/kvasir/api-keys"
 ADMIN_API_KEYS_DIRECTORY: Final = "/etc/kvasir/admin-api-keys"
-CACHE_DIRECTORY: Final = "/var/cache/kvasir"
-"""HOME of the process, for caches of hubs and compilers."""
+CACHE_DIRECTORY: Final = "/var/cache/kvasir"  # HOME, for caches of hubs and compilers
 SCRATCH_DIRECTORY: Final = "/tmp"
-BLACK_BOX_FILE: Final = SCRATCH_DIRECTORY + "/kvasir-black-box"
-"""In a volume of the pod, which survives its containers."""
+BLACK_BOX_FILE: Final = SCRATCH_DIRECTORY + "/kvasir-black-box"  # in a volume, which survives containers
 SHM_DIRECTORY: Final = "/dev/shm"
+# mounts of the template, which volumeMounts must not use
 RESERVED_DIRECTORIES: Final = (
     LINK_KEYS_DIRECTORY,
     API_KEYS_DIRECTORY,
@@ -50,7 +41,6 @@ RESERVED_DIRECTORIES: Final = (
     SCRATCH_DIRECTORY,
     SHM_DIRECTORY,
 )
-"""Where the template mounts its own volumes. The user's volumeMounts must not use these paths."""
 
 SERVER_SECRET: Final = "server.secret"
 SERVER_PUBLIC: Final = "server.public"
@@ -58,5 +48,5 @@ CLIENT_SECRET: Final = "client.secret"
 CLIENT_PUBLIC: Final = "client.public"
 FRONTEND_KEY_FILES: Final = (SERVER_SECRET, CLIENT_PUBLIC)
 ENGINE_KEY_FILES: Final = (CLIENT_SECRET, SERVER_PUBLIC)
+# Two CURVE key pairs in Z85. The frontends are the servers.
 KEY_FILES: Final = (SERVER_SECRET, SERVER_PUBLIC, CLIENT_SECRET, CLIENT_PUBLIC)
-"""Two CURVE key pairs in Z85, one file per key. The frontends are the servers."""

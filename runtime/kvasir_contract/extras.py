@@ -1,4 +1,4 @@
-"""The distribution's name on the package index and how to install one of its extras. Imports are named `kvasir`."""
+"""The distribution's name on the package index, and how to install one of its extras."""
 
 from typing import Final
 

@@ -1,7 +1,6 @@
 """How a failing process reports the cause: `{"reason", "message"}` as one line of JSON.
 
-The line is written twice: to the termination message, a file that Kubernetes copies into the pod's status, and as
-the last line of the log. The operator and `kvasir up` therefore read a value instead of searching prose.
+The line is the termination message, which Kubernetes copies into the pod's status, and the last line of the log.
 """
 
 import contextlib
@@ -15,14 +14,10 @@ from typing import Final
 
 from kvasir_contract.reasons import Reason
 
-TERMINATION_MESSAGE_PATH: Final = "/dev/termination-log"
-"""Where Kubernetes expects the termination message (`terminationMessagePath`)."""
-TERMINATION_MESSAGE_VARIABLE: Final = "KVASIR_TERMINATION_MESSAGE"
-"""The environment variable with the path of the file. Without it, only the log gets the line."""
-MAX_LINE_BYTES: Final = 4096
-"""Limit of a line with its newline. Kubernetes keeps the last 4096 bytes of a termination message."""
-MAX_MESSAGE_BYTES: Final = 2048
-"""Longer messages are truncated. JSON may need two or more bytes for one."""
+TERMINATION_MESSAGE_PATH: Final = "/dev/termination-log"  # the default of terminationMessagePath
+TERMINATION_MESSAGE_VARIABLE: Final = "KVASIR_TERMINATION_MESSAGE"  # without it, only the log gets the line
+MAX_LINE_BYTES: Final = 4096  # with the newline; Kubernetes keeps as much
+MAX_MESSAGE_BYTES: Final = 2048  # JSON may need two or more bytes for one
 
 
 @dataclass(frozen=True)
@@ -52,7 +47,7 @@ class Failure:
 
 
 def cut(text: str, max_bytes: int) -> str:
-    """Return `text`, truncated with "…" if its UTF-8 form is longer than `max_bytes` (at least 3)."""
+    """Return `text`, truncated with "…" to `max_bytes` (at least 3) of UTF-8."""
     encoded = text.encode("utf-8", "replace")
     if len(encoded) <= max_bytes:
         return encoded.decode()

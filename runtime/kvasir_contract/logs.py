@@ -9,7 +9,7 @@ from typing import Final
 
 
 class _Formatter(logging.Formatter):
-    """Formats the time of a second once. Each formatter belongs to one handler, which calls it under its lock."""
+    # A handler calls its formatter under its lock, so the time of a second is formatted once.
 
     converter = staticmethod(time.gmtime)
     _second = -1
@@ -48,8 +48,8 @@ class JsonFormatter(_Formatter):
         return json.dumps(line, ensure_ascii=False)
 
 
+# only warnings, even at level debug: other lines may contain a Secret
 _QUIET: Final = ("httpx", "httpcore", "asyncio", "aiohttp", "huggingface_hub", "urllib3", "kopf", "kubernetes")
-"""Libraries that log only warnings even at level debug, because their other lines may contain a Secret."""
 _TEXT_LINE: Final = re.compile(r"\S+Z (?P<level>[A-Z]+) +\S+ (?P<message>.+)")
 
 
@@ -67,7 +67,7 @@ def read_line(line: str) -> tuple[str, str] | None:
 
 
 def setup_logging(process: str, level: str = "info", format: str = "text") -> None:
-    """Send every logger of this process to standard error. Each line names `process` (engine-0, frontend)."""
+    """Send every logger of this process to standard error, in lines that name `process` (engine-0, frontend)."""
     record_origins(False)
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(JsonFormatter(process) if format == "json" else TextFormatter(process))
@@ -79,11 +79,10 @@ def setup_logging(process: str, level: str = "info", format: str = "text") -> No
 
 
 def record_origins(wanted: bool) -> None:
-    """Set whether log records have the thread and the process that made them: a fifth of the time of a line."""
+    # these facts take a fifth of the time of a line
     logging.logThreads = logging.logProcesses = logging.logMultiprocessing = wanted
 
 
 def current_format() -> str:
-    """Return the format of this process's log lines, for a child that is to log the same way."""
     formatters = [handler.formatter for handler in logging.getLogger().handlers]
     return "json" if any(isinstance(each, JsonFormatter) for each in formatters) else "text"

@@ -7,21 +7,15 @@ from typing import Final
 class Phase(StrEnum):
     """How far a process is on its way to serving, in this order."""
 
-    SCHEDULING = "Scheduling"
-    """The pod is not assigned to a node yet."""
-    PULLING = "Pulling"
-    """The pod is assigned to a node, but its container is not created yet."""
-    STARTING = "Starting"
-    """The process is running and imports its libraries."""
-    LOADING = "Loading"
-    """Weights are being read. The progress counts bytes."""
-    WARMING = "Warming"
-    """KV memory is allocated, and a first step runs."""
+    SCHEDULING = "Scheduling"  # no node yet
+    PULLING = "Pulling"  # no container yet
+    STARTING = "Starting"  # the process imports its libraries
+    LOADING = "Loading"  # of weights; the progress counts bytes
+    WARMING = "Warming"  # KV memory is allocated, and a first step runs
     READY = "Ready"
-    DRAINING = "Draining"
-    """The process finishes its requests and accepts no new ones."""
+    DRAINING = "Draining"  # no new requests
     FAILED = "Failed"
 
 
+# Seconds without progress until a start-up is stuck. A kernel compilation reports no progress.
 STARTUP_LIMIT: Final = 900.0
-"""Seconds without progress after which a start-up counts as stuck. A kernel compilation reports no progress."""

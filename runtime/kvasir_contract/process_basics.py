@@ -1,7 +1,4 @@
-"""Gives a process what its libraries take for granted: open standard streams, a home and a user's name.
-
-Called first in each command. Child processes inherit the result.
-"""
+"""Gives a process what its libraries take for granted: open standard streams, a home and a user's name."""
 
 import contextlib
 import os
@@ -22,7 +19,7 @@ def complete_process() -> None:
 
 
 def directory_exists() -> bool:
-    """Return whether the working directory exists. Without one, MKL ends a process that imports torch."""
+    # MKL ends a process without one that imports torch
     try:
         os.getcwd()
     except FileNotFoundError:
@@ -31,10 +28,7 @@ def directory_exists() -> bool:
 
 
 def open_missing_streams() -> None:
-    """Open /dev/null in place of closed standard streams.
-
-    A later socket or file would get the number of a closed stream, and then what others print.
-    """
+    # A later socket or file would get the number of a closed stream, and then what others print.
     for number, (name, mode) in enumerate((("stdin", "r"), ("stdout", "w"), ("stderr", "w"))):
         try:
             os.fstat(number)
@@ -51,10 +45,7 @@ def open_missing_streams() -> None:
 
 
 def name_user(environ: MutableMapping[str, str]) -> None:
-    """Set HOME and USER if neither the environment nor the user database has them, as under an arbitrary uid.
-
-    torch, Triton and the hub's client raise an error without them, or create a directory called "~".
-    """
+    """Set HOME and USER if neither the environment nor the user database has them, as under an arbitrary uid."""
     try:
         pwd.getpwuid(os.getuid())
     except KeyError:
@@ -64,7 +55,6 @@ def name_user(environ: MutableMapping[str, str]) -> None:
 
 
 def _private_home() -> Path:
-    """Return this user's directory below /tmp, which stays because logs are in it; / if none can be created."""
     try:
         path = Path(tempfile.gettempdir(), f"kvasir-home-{os.getuid()}")
         with contextlib.suppress(FileExistsError):

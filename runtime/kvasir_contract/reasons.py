@@ -5,53 +5,41 @@ from typing import Final
 
 
 class Reason(StrEnum):
-    """The reasons in the order in which they are reported if several apply, most urgent first."""
+    """The reasons in the order in which they are reported, most urgent first."""
 
-    NAME_TAKEN = "NameTaken"
-    """An object with a child's name already exists and is not owned by the service."""
-    INVALID_SPEC = "InvalidSpec"
-    """A field of the spec or an option of a process is invalid."""
-    REFUSED = "Refused"
-    """The API server rejected a child because of a quota, a webhook or missing permissions."""
+    NAME_TAKEN = "NameTaken"  # a foreign object has a child's name
+    INVALID_SPEC = "InvalidSpec"  # a field, or an option of a process
+    REFUSED = "Refused"  # by a quota, a webhook or missing permissions
     MODEL_NOT_FOUND = "ModelNotFound"
     DOWNLOAD_FAILED = "DownloadFailed"
     IMAGE_PULL_FAILED = "ImagePullFailed"
     VOLUME_FAILED = "VolumeFailed"
-    """A volume of a pod cannot be mounted."""
     OUT_OF_MEMORY = "OutOfMemory"
-    CRASH_LOOPING = "CrashLooping"
-    """A process exited with an unexpected error."""
+    CRASH_LOOPING = "CrashLooping"  # an unexpected error
     INSUFFICIENT_GPU = "InsufficientGPU"
     UNSCHEDULABLE = "Unschedulable"
     NODE_LOST = "NodeLost"
     LINK_REFUSED = "LinkRefused"
     PAUSED = "Paused"
-    """`spec.paused` is true."""
-    WAKING_UP = "WakingUp"
-    """Engines start because a request came to a service that had none."""
+    WAKING_UP = "WakingUp"  # a request came to a service without engines
     ROLLING_OUT = "RollingOut"
-    QUEUED = "Queued"
-    """A pod waits until its scheduling gates are removed."""
-    WAITING_FOR_NODE = "WaitingForNode"
-    """An autoscaler adds a node for a pod."""
+    QUEUED = "Queued"  # for the removal of scheduling gates
+    WAITING_FOR_NODE = "WaitingForNode"  # from an autoscaler
     WARMING = "Warming"
     LOADING = "Loading"
-    UPGRADE_PENDING = "UpgradePending"
-    """The operator's release would change the pods, and its roll-out has not been requested."""
-    FRONTENDS_UNREACHABLE = "FrontendsUnreachable"
-    """The operator cannot ask frontends for their demand, so the service keeps its engines."""
+    UPGRADE_PENDING = "UpgradePending"  # not requested yet
+    FRONTENDS_UNREACHABLE = "FrontendsUnreachable"  # their demand is unknown, so engines stay
     SCALED_TO_ZERO = "ScaledToZero"
-    """The service has no engines because it had no requests."""
     AS_DESIRED = "AsDesired"
 
     @property
     def urgency(self) -> int:
-        """Position in the order of reporting; 0 is the most urgent."""
+        # 0 is the most urgent
         return tuple(Reason).index(self)
 
     @property
     def is_failure(self) -> bool:
-        """Whether the problem persists until someone acts."""
+        # it persists until someone acts
         return self.urgency < Reason.PAUSED.urgency
 
 

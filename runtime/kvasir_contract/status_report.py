@@ -1,6 +1,6 @@
-"""The body of GET /status on the ops port of an engine or frontend, for its writer and its readers.
+"""The body of GET /status on the ops port of an engine or frontend.
 
-Readers must not trust it, because the container may run any image. `StatusReport.from_json` limits every field.
+Readers must not trust it, because the container may run any image: `StatusReport.from_json` limits every field.
 """
 
 import json
@@ -14,7 +14,6 @@ from kvasir_contract.phases import Phase
 from kvasir_contract.reasons import Reason
 
 MAX_REPORT_BYTES: Final = 64 * 1024
-"""Longer bodies are rejected before they are parsed."""
 MAX_MESSAGE_BYTES: Final = 1024
 MAX_COUNT: Final = 2**63 - 1
 MAX_LINKS: Final = 1024
@@ -46,39 +45,27 @@ class RunningStep:
 class ReportedDemand:
     """What decides whether a service needs engines."""
 
-    gate_closed: bool
-    """Whether requests are held, even if engines are ready."""
+    gate_closed: bool  # requests are held even if engines are ready
+    # since the last request came or ended; 0 while one is live; None before the first
     request_seconds: float | None
-    """Seconds since the last request came or ended, 0 while one is live; None if there was none since the start."""
-    engine_seconds: float | None
-    """Seconds for which there has been a ready engine without a break; None if there is none."""
-    can_hold: bool = True
-    """Whether the frontend holds requests without an engine. Otherwise its gate cannot be closed."""
+    engine_seconds: float | None  # with a ready engine without a break; None without one
+    can_hold: bool = True  # without an engine; otherwise its gate cannot be closed
 
 
 @dataclass(frozen=True)
 class StatusReport:
     phase: Phase
-    message: str = ""
-    """Details in addition to the phase; "" if everything is well."""
-    reason: Reason | None = None
-    """Set if the process runs but cannot work, such as LinkRefused or InvalidSpec."""
-    progress: ReportedProgress | None = None
-    """Only in phase Loading."""
-    live_requests: int = 0
-    """Requests that are running or waiting in the process."""
-    incarnation: str = ""
-    """For engines, the rank and a fresh id."""
-    rank: int | None = None
-    """For engines, the data-parallel rank."""
+    message: str = ""  # "" if everything is well
+    reason: Reason | None = None  # the process runs but cannot work, as with LinkRefused
+    progress: ReportedProgress | None = None  # in phase Loading
+    live_requests: int = 0  # running or waiting
+    incarnation: str = ""  # of an engine: the rank and a fresh id
+    rank: int | None = None  # of an engine
+    # Frontends that have accepted this engine: IP addresses or paths of Unix sockets, at most MAX_LINKS.
     links: tuple[str, ...] | None = None
-    """For engines, the addresses of the frontends that have accepted this engine and send it requests. They are IP
-    addresses or paths of Unix sockets, at most MAX_LINKS."""
-    startup_seconds: Mapping[str, float] = field(default_factory=dict)
-    """Duration of each finished start-up phase, by phase."""
+    startup_seconds: Mapping[str, float] = field(default_factory=dict)  # of each finished start-up phase
     step: RunningStep | None = None
-    demand: ReportedDemand | None = None
-    """For frontends that are built."""
+    demand: ReportedDemand | None = None  # of a frontend that is built
 
     def to_json(self) -> bytes:
         fields = {
