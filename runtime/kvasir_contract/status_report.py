@@ -45,7 +45,7 @@ class RunningStep:
 class ReportedDemand:
     """What decides whether a service needs engines."""
 
-    gate_closed: bool  # requests are held even if engines are ready
+    gate_closed: bool  # requests are held, whatever engines there are
     # since the last request came or ended; 0 while one is live; None before the first
     request_seconds: float | None
     engine_seconds: float | None  # with a ready engine without a break; None without one

@@ -20,13 +20,12 @@ PULL_FAILURES: Final = frozenset(
 
 
 def added_failure(pod: Pod) -> Failure | None:
-    """Return why a container that is not ours fails, or None."""
     failures = (_failure(pod, container) for container in (*pod.init_containers, *pod.sidecars))
     return next((failure for failure in failures if failure is not None), None)
 
 
 def awaited_container(pod: Pod) -> str:
-    """Return a description of the container for which ours, or the pod's readiness, waits; "" if there is none."""
+    """Return which container ours, or the pod's readiness, waits for; "" if none."""
     if pod.container.state in ("", "waiting"):
         running = [each for each in pod.init_containers if each.state == "running" and not each.ready]
         return f"waits for the init container {running[0].name}" if running else ""

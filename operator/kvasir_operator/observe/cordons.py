@@ -1,8 +1,4 @@
-"""The nodes of a service's pods: those that are being drained, and those that no longer respond.
-
-`kubectl drain` cordons a node before it evicts pods; autoscalers and clouds set a taint instead. Both trigger a
-reconcile of the services that have pods on the node, and the observer then reads the node itself.
-"""
+"""The nodes of a service's pods: those that are being drained, and those that no longer respond."""
 
 import logging
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
@@ -18,26 +14,24 @@ from kvasir_operator.observe.service_memory import Key
 
 log = logging.getLogger(__name__)
 
-LIST_SECONDS: Final = 30.0
-"""How long a list of all nodes is used, which is read while a pod waits for a node with an unnamed taint."""
+LIST_SECONDS: Final = 30.0  # for which a list of all nodes is used
 _DENIED: Final = (401, 403, 404)
 Taints = list[Mapping[str, Any]]
 KeyT = TypeVar("KeyT")
 
 
 class Cordons(Generic[KeyT]):
-    """Which nodes are being drained, and which services have pods on them. A watch maintains this."""
+    """The nodes that are being drained, as the watch reports them, and the services with pods on them."""
 
     def __init__(self, put: Callable[[KeyT], None], drain_taints: Collection[str] = objects.DRAIN_TAINTS) -> None:
         """`put` is called with the key of each service that a change of a node affects."""
         self._put = put
         self._drain_taints = frozenset(drain_taints)
-        self._drained: dict[str, Taints] = {}
-        """By node, the taints because of which pods should leave it."""
+        self._drained: dict[str, Taints] = {}  # by node
         self._nodes: dict[KeyT, frozenset[str]] = {}
 
     def drains(self, node: Object) -> Taints:
-        """Return the taints because of which pods should leave the node; a cordon counts as its taint."""
+        """Return the taints because of which pods should leave the node."""
         spec = node.get("spec", {})
         taints = [
             taint
@@ -47,7 +41,7 @@ class Cordons(Generic[KeyT]):
         return [*taints, objects.CORDON_TAINT] if spec.get("unschedulable") else taints
 
     def node_changed(self, name: str, node: Object | None) -> None:
-        """Note the state of a node that the watch reports; None if it was deleted."""
+        # None: it was deleted
         taints = [] if node is None else self.drains(node)
         if taints == self._drained.get(name, []):
             return
@@ -59,7 +53,7 @@ class Cordons(Generic[KeyT]):
             self._put(key)
 
     def among(self, key: KeyT, nodes: Iterable[str]) -> Mapping[str, Taints]:
-        """Return the drained ones with their taints, and remember that this service has pods on all of these."""
+        """Return the drained ones of these nodes, on which this service has its pods from now on."""
         self._nodes[key] = frozenset(nodes)
         return {name: self._drained[name] for name in sorted(self._nodes[key] & self._drained.keys())}
 
@@ -76,7 +70,7 @@ class Nodes:
         self._listed_until = 0.0
 
     async def name_taints(self, pods: Sequence[Pod], resource_name: str, now: float) -> list[Pod]:
-        """Return the pods; messages of the scheduler name the taints that they only count. `now` is monotonic."""
+        """Return the pods, with the taints that messages of the scheduler only count."""
         unnamed = {pod.uid for pod in pods if pod.scheduled is False and counts_taints(pod.schedule_message)}
         if not unnamed or not self._reads_nodes:
             return [*pods]
@@ -95,7 +89,7 @@ class Nodes:
         return [named(pod) if pod.uid in unnamed else pod for pod in pods]
 
     async def lost(self, suspects: Sequence[Pod]) -> Mapping[str, str]:
-        """Return, by name, the problems of the nodes of pods that do not respond."""
+        """Return the problems of the nodes of pods that do not respond, by name."""
         lost: dict[str, str] = {}
         if not self._reads_nodes:
             return lost
@@ -112,10 +106,7 @@ class Nodes:
         return lost
 
     async def drained(self, key: Key, members: Sequence[Member]) -> tuple[frozenset[str], list[Member]]:
-        """Return the nodes that members should leave, and the members, with `stays` set.
-
-        The watch names candidates, and the nodes themselves are read.
-        """
+        """Return the nodes that members should leave, and the members, with `stays` set."""
         drained: dict[str, Taints] = {}
         candidates = self._cordons.among(key, (member.pod.node for member in members if member.pod.node))
         for name, seen in candidates.items():
@@ -137,11 +128,11 @@ class Nodes:
 
 
 def _scheduling_facts(node: Object) -> Object:
-    """Return the fields that `with_taints` reads. A whole node has several kilobytes."""
+    # what with_taints reads: a whole node has several kilobytes
     allocatable = node.get("status", {}).get("allocatable", {})
     return {"spec": node.get("spec", {}), "status": {"allocatable": allocatable}}
 
 
 def stays(pod: Pod, taints: Sequence[Mapping[str, Any]]) -> bool:
-    """Return whether a pod tolerates all of a node's taints. Its successor might be placed on the same node."""
+    # Its successor might be placed on the same node.
     return all(any(tolerates(toleration, taint) for toleration in pod.tolerations) for taint in taints)

@@ -1,7 +1,7 @@
 """The data-parallel ranks of the engines, each with its pods and one state.
 
-A rank has `engine.nodes` pods, which serve only together. Its first pod is the leader: the engine with the link to
-the frontends. The others are members: they run workers for the leader. The ordinals are rank · nodes + member.
+The `engine.nodes` pods of a rank serve only together. The first is the leader, which has the link to the frontends;
+the others run workers for it. The ordinals are rank · nodes + member.
 """
 
 from collections.abc import Mapping, Sequence
@@ -14,8 +14,7 @@ from kvasir_operator.observe.observed import Member, Observed, PodState, is_sett
 from kvasir_operator.resources.names import workload_name
 from kvasir_operator.spec import InferenceService
 
-PENDING: Final = (Phase.SCHEDULING, Phase.PULLING)
-"""Phases in which the container of a pod does not run yet."""
+PENDING: Final = (Phase.SCHEDULING, Phase.PULLING)  # the container does not run yet
 
 _FAILURES: Final = frozenset(FAILURES)
 _NO_ROOM: Final = (Reason.UNSCHEDULABLE, Reason.INSUFFICIENT_GPU)
@@ -24,32 +23,24 @@ _NO_ROOM: Final = (Reason.UNSCHEDULABLE, Reason.INSUFFICIENT_GPU)
 @dataclass(frozen=True)
 class EngineRank:
     number: int
-    leader: str
-    """Name of the leader's pod, which may be missing."""
-    pods: tuple[Member, ...]
-    """The existing pods, by ordinal."""
-    missing: tuple[int, ...]
-    """Ordinals without a pod."""
-    state: PodState
-    """The state of the leader, or of a member that keeps the rank from serving. Its `pod` is the pod's name."""
-    waited: float
-    """Seconds for which this operator has observed that pod in that state."""
-    without_room: float
-    """Seconds for which this operator has observed a pod without room, at most; 0.0 if all have room."""
+    leader: str  # name of the pod, which may be missing
+    pods: tuple[Member, ...]  # by ordinal
+    missing: tuple[int, ...]  # ordinals
+    state: PodState  # of the leader, or of a member that keeps the rank from serving
+    waited: float  # seconds in that state, as this operator has observed
+    without_room: float  # seconds of its pod that has waited longest for room
 
     @property
     def remaining(self) -> list[Member]:
-        """The pods that are not terminating."""
+        """Return the pods that are not terminating."""
         return [member for member in self.pods if not member.pod.terminating]
 
     @property
     def has_one_revision(self) -> bool:
-        """Whether the pods that are not terminating have the same template."""
         return len({member.pod.revision for member in self.remaining}) <= 1
 
     @property
     def is_whole(self) -> bool:
-        """Whether all pods exist, none is terminating, and all have the same template."""
         return not self.missing and len(self.remaining) == len(self.pods) and self.has_one_revision
 
     @property
@@ -58,7 +49,7 @@ class EngineRank:
 
     @property
     def is_settled(self) -> bool:
-        """Whether the rank serves and the frontends are connected to it, so that another engine may stop."""
+        # the frontends are connected too, so that another engine may stop
         return self.serves and is_settled(self.pods[0].linked, self.waited)
 
     @property
@@ -75,7 +66,7 @@ def engine_ranks(service: InferenceService, observed: Observed) -> list[EngineRa
 
 
 def not_created_ranks(service: InferenceService, observed: Observed) -> dict[int, str]:
-    """Return by rank why one of its pods cannot be created."""
+    """Return why one of the pods of a rank cannot be created, by rank."""
     return {ordinal // service.engine.nodes: why for ordinal, why in observed.not_created.items()}
 
 
@@ -107,7 +98,6 @@ def _rank(service: InferenceService, observed: Observed, pods: Mapping[int, Memb
 
 
 def _has_no_room(state: PodState) -> bool:
-    """Return whether no node or quota has room for a pod."""
     return state.phase is Phase.SCHEDULING and state.reason in _NO_ROOM
 
 
@@ -122,7 +112,7 @@ def _missing(pod: str, why: str | None) -> PodState:
 
 
 def _decisive(states: Sequence[PodState]) -> int:
-    """Return the index of the state that is the rank's: a failure, a pod that leaves or waits, or the leader's."""
+    """Return the index of the state of the rank: a failure, a pod that leaves or waits, or the leader's."""
     if len(states) == 1:
         return 0
 

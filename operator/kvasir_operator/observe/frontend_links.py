@@ -1,10 +1,8 @@
 """Whether an engine is linked to every frontend that may get requests, so that another engine may stop.
 
-Counting links is not enough. While frontends are replaced, an engine may be linked to those that stop, and not yet
-to those that have just become ready. A frontend becomes ready with its first engine, and another engine finds it
-some seconds later. If the first engine stopped in between, the frontend would have none for its requests.
-Frontends that start are therefore waited for, but not for long: one that
-never becomes ready must not stop a roll-out.
+Counting links is not enough: a frontend becomes ready with its first engine, and other engines find it seconds
+later.
+If the first engine stopped in between, the frontend would have none.
 """
 
 from collections.abc import Mapping, Sequence
@@ -13,12 +11,11 @@ from typing import Final
 from kvasir_contract.status_report import MAX_LINKS, StatusReport
 from kvasir_operator.observe.observed import Pod
 
-STARTING_SECONDS: Final = 30.0
-"""How long a frontend that starts is waited for, in one state."""
+STARTING_SECONDS: Final = 30.0  # in one state: a frontend that never becomes ready must not stop a roll-out
 
 
 def awaited_frontends(pods: Sequence[Pod], waited: Mapping[str, float]) -> list[Pod]:
-    """Return the frontends that an engine must be linked to. `waited`: seconds in the present state, by uid."""
+    """Return the frontends to which an engine must be linked. `waited`: seconds in the state, by UID."""
     return [
         pod
         for pod in pods
@@ -32,7 +29,7 @@ def _starts(pod: Pod, seconds: float) -> bool:
 
 
 def is_linked(report: StatusReport | None, frontends: Sequence[Pod]) -> bool | None:
-    """Return whether all of these frontends have accepted the engine. None: it does not report this."""
+    """Return whether all of these frontends have accepted the engine; None if it does not report this."""
     if report is None or report.links is None:
         return None
     links = set(report.links)

@@ -25,6 +25,7 @@ from kvasir_operator.resources.names import FETCH_CONTAINER
 from kvasir_operator.spec import InferenceService
 
 REVISION_LABEL: Final = "controller-revision-hash"
+# of autoscalers and clouds that remove a node
 DRAIN_TAINTS: Final = (
     "karpenter.sh/disrupted",
     "karpenter.sh/disruption",
@@ -35,7 +36,6 @@ DRAIN_TAINTS: Final = (
     "aws-node-termination-handler/asg-lifecycle-termination",
     "aws-node-termination-handler/rebalance-recommendation",
 )
-"""Keys of the taints with which node autoscalers and clouds announce that they remove a node."""
 CORDON_TAINT: Final[Mapping[str, Any]] = {"key": "node.kubernetes.io/unschedulable", "effect": "NoSchedule"}
 
 
@@ -49,12 +49,12 @@ def is_terminating(resource: Object) -> bool:
 
 
 def is_leaving_frontend(pod: Object) -> bool:
-    """Return whether a frontend's pod is terminating. Its container may still run requests."""
+    # its container may still run requests
     return pod["metadata"].get("labels", {}).get(COMPONENT_LABEL) == "frontend" and is_terminating(pod)
 
 
 def controller_of(resource: Object) -> Mapping[str, Any]:
-    """Return the owner reference of the object's controller, or {} if it has none."""
+    """Return the owner reference of the controller; {} without one."""
     owners = resource["metadata"].get("ownerReferences", ())
     return next((owner for owner in owners if owner.get("controller")), {})
 
@@ -124,10 +124,7 @@ _SCHEDULED: Final = {"True": True, "False": False}
 
 
 def node_problem(node: Object) -> str:
-    """Return the problem of a node whose kubelet stopped reporting; "" if there is none.
-
-    Ready=False is reported by the kubelet itself, which is alive and ends its pods.
-    """
+    # Ready=False comes from the kubelet itself, which is alive and ends its pods.
     ready = _condition(node.get("status", {}), "Ready")
     if ready.get("status") != "Unknown":
         return ""
@@ -135,13 +132,13 @@ def node_problem(node: Object) -> str:
 
 
 def event_time(event: Object) -> str:
-    """Return when an Event last occurred (RFC 3339, UTC). Old and new Events store this in different fields."""
+    """Return when an Event last occurred (RFC 3339), from the fields of old and new Events."""
     series = event.get("series") or {}
     return str(event.get("lastTimestamp") or series.get("lastObservedTime") or event.get("eventTime") or "")
 
 
 def _owner_is_gone(resource: Object, service: InferenceService) -> bool:
-    """Return whether the controller is an earlier service of this name, so that the object will be deleted."""
+    # The owner is an earlier service of this name, so the object will be deleted.
     owner = controller_of(resource)
     named = (owner.get("apiVersion"), owner.get("kind"), owner.get("name"))
     return named == (API_VERSION, KIND, service.name) and owner["uid"] != service.uid
@@ -172,7 +169,7 @@ def _condition(status: Mapping[str, Any], kind: str) -> Mapping[str, Any]:
 def _container(
     name: str, spec: Mapping[str, Any], status: Mapping[str, Any], kind: str = "containers"
 ) -> Container:
-    """Return the state of a container. `kind` is the field of the pod that declares it."""
+    # `kind` is the field that declares it
 
     def named(entries: Sequence[Mapping[str, Any]]) -> Mapping[str, Any]:
         return next((entry for entry in entries if entry["name"] == name), {})

@@ -1,7 +1,4 @@
-"""The facts from which a plan is made: the objects of an InferenceService and the reports of its pods.
-
-Everything is immutable and comes from one pass of reads, plus the API server's answers to earlier requests.
-"""
+"""The immutable facts from which a plan is made, from one pass of reads and answers to earlier requests."""
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
@@ -14,15 +11,12 @@ from kvasir_contract.status_report import StatusReport
 from kvasir_operator.cluster.kinds import Kind
 
 Object = dict[str, Any]
-ChildKey = tuple[Kind, str]
-"""Kind and name, in the namespace of the InferenceService."""
+ChildKey = tuple[Kind, str]  # kind and name
 
 
 class Ownership(Enum):
-    OURS = "ours"
-    """The InferenceService is its controller."""
-    ORPHAN = "orphan"
-    """Applied by this operator for a service of this name, and without a controller now."""
+    OURS = "ours"  # our service is its controller
+    ORPHAN = "orphan"  # applied by us for a service of this name; without a controller
     FOREIGN = "foreign"
 
 
@@ -31,10 +25,8 @@ class ChildObject:
     """An object that has the name of a child or the labels of children."""
 
     object: Object
-    """The object as the API server returned it."""
     ownership: Ownership
-    terminating: bool
-    """Whether the object is being deleted, or will be because its owner is."""
+    terminating: bool  # or about to, because its owner is
 
     @property
     def uid(self) -> str:
@@ -47,17 +39,12 @@ class WorkloadState:
 
     uid: str
     replicas: int
-    is_observed: bool
-    """Whether the controller has processed the newest spec. Until then, the status describes an older one."""
-    revision: str
-    """Revision of the StatefulSet's newest template; "" if it is not known yet."""
+    is_observed: bool  # otherwise the status describes an older spec
+    revision: str  # of a StatefulSet; "" if not known yet
     pods: int
-    updated: int
-    """Pods of the newest template."""
-    failure: str
-    """Why pods of the Deployment cannot be created; "" if they can."""
-    applies_replicas: bool = True
-    """Whether `replicas` is the value that the operator applied, and not that of an autoscaler."""
+    updated: int  # with the newest template
+    failure: str  # why pods of the Deployment cannot be created
+    applies_replicas: bool = True  # False if an autoscaler set `replicas`
 
 
 @dataclass(frozen=True)
@@ -66,21 +53,17 @@ class Ended:
 
     code: int
     out_of_memory: bool
-    message: str
-    """The termination message."""
+    message: str  # the termination message
 
 
 @dataclass(frozen=True)
 class Container:
     image: str
-    state: str
-    """running, waiting or terminated; "" before the first status."""
+    state: str  # running, waiting or terminated; "" before the first status
     waiting_reason: str
     waiting_message: str
-    ended: Ended | None
-    """Set in state terminated."""
-    ended_before: Ended | None
-    """How the previous instance of the container terminated."""
+    ended: Ended | None  # in state terminated
+    ended_before: Ended | None  # of the previous instance
     restarts: int
     name: str = ""
     ready: bool = False
@@ -92,38 +75,27 @@ class Pod:
     namespace: str
     uid: str
     component: str
-    node: str
-    """"" until the pod is scheduled."""
+    node: str  # "" until it is scheduled
     ip: str
-    addresses: frozenset[str]
-    """All of its IP addresses, the first one included."""
-    revision: str
-    """For engines, the revision of the StatefulSet's template."""
+    addresses: frozenset[str]  # with `ip`
+    revision: str  # of an engine
     terminating: bool
     ready: bool
-    has_ended: bool
-    """Whether the pod failed, was evicted or completed. Its controller creates another one."""
+    has_ended: bool  # failed, evicted or completed: its controller creates another one
     end_message: str
-    scheduled: bool | None
-    """None before the scheduler has decided."""
+    scheduled: bool | None  # None: not decided
     schedule_message: str
-    scheduling_changed: str
-    """When the scheduler placed the pod or first found no room for it (RFC 3339); before that, its creation."""
+    scheduling_changed: str  # when it was placed or first found no room (RFC 3339); before that, its creation
     container: Container
-    gates: tuple[str, ...] = ()
-    """Scheduling gates, until which the scheduler ignores the pod."""
-    init_containers: tuple[Container, ...] = ()
-    """Containers that others have added, such as webhooks; the same applies to `sidecars`."""
+    gates: tuple[str, ...] = ()  # scheduling gates
+    init_containers: tuple[Container, ...] = ()  # those that webhooks have added; as `sidecars`
     sidecars: tuple[Container, ...] = ()
-    fetch: Container | None = None
-    """The init container that fetches config and tokenizer; None without one."""
+    fetch: Container | None = None  # the init container that fetches config and tokenizer
     tolerations: tuple[Mapping[str, Any], ...] = field(default=(), hash=False)  # demand polls keep pods in sets
-    stays: bool = False
-    """Whether the pod tolerates that its node is being drained."""
+    stays: bool = False  # it tolerates the drain of its node
 
     @property
     def ordinal(self) -> int:
-        """The ordinal of an engine's pod (see `engine_ranks`)."""
         return int(self.name.rpartition("-")[2])
 
     @property
@@ -132,19 +104,18 @@ class Pod:
 
     @property
     def current(self) -> Container:
-        """Our container that runs now or next: `fetch` until it has succeeded."""
+        # The init container runs first.
         fetch = self.fetch
         if fetch is None or fetch.ready or (fetch.ended is not None and fetch.ended.code == 0):
             return self.container
         return fetch
 
     def leaves(self, drained: Collection[str]) -> bool:
-        """Return whether the pod should move, if these nodes are being drained."""
         return self.node in drained and not self.stays
 
     @property
     def reference(self) -> Object:
-        """The metadata that identifies exactly this pod for a deletion."""
+        # exactly this pod, for its deletion
         return {"metadata": {"name": self.name, "namespace": self.namespace, "uid": self.uid}}
 
 
@@ -156,15 +127,12 @@ class PodState:
     phase: Phase
     reason: Reason
     message: str = ""
-    progress: str = ""
-    """For example "3.1/15.0 GB"."""
+    progress: str = ""  # such as "3.1/15.0 GB"
     ready: bool = False
-    """Whether the pod serves requests."""
     restarts: int = 0
 
 
-UNREPORTED_SECONDS: Final = 10.0
-"""How long an engine without link reports must be ready until the frontends are assumed to be connected."""
+UNREPORTED_SECONDS: Final = 10.0  # An engine without link reports counts as connected after this time of readiness.
 
 
 def is_settled(linked: bool | None, waited: float) -> bool:
@@ -174,22 +142,14 @@ def is_settled(linked: bool | None, waited: float) -> bool:
 
 @dataclass(frozen=True)
 class Member:
-    """A pod of the service and its state."""
-
     pod: Pod
     state: PodState
-    waited: float
-    """Seconds for which this operator has observed the state. Never compared with another machine's clock."""
-    linked: bool | None = None
-    """For engines, whether every frontend that gets requests, or soon will, has accepted it; None if that is not
-    known."""
-    reported: bool = True
-    """Whether the pod has sent a report. Without one, a running pod that is not ready counts as Starting."""
-    report: StatusReport | None = None
-    """The report of this pass, never an earlier one; None if the pod did not respond."""
+    waited: float  # seconds in the state, by this operator's clock
+    linked: bool | None = None  # an engine's, by every frontend that gets requests or soon will; None if unknown
+    reported: bool = True  # otherwise a running pod that is not ready counts as Starting
+    report: StatusReport | None = None  # of this pass
 
-    unreached: float | None = None
-    """For frontends that run but do not report their demand, the seconds for which this has been observed."""
+    unreached: float | None = None  # seconds for which a running frontend has not reported its demand
 
     @property
     def serves(self) -> bool:
@@ -197,7 +157,6 @@ class Member:
 
     @property
     def is_settled(self) -> bool:
-        """Whether the pod serves and the frontends are connected to it, so that another engine may stop."""
         return self.serves and is_settled(self.linked, self.waited)
 
 
@@ -208,45 +167,30 @@ class Refusal:
     reason: Reason
     message: str
     namespace_terminating: bool = False
-    body: str = ""
-    """Digest of the refused body."""
-    at: float = 0.0
-    """When it was refused (monotonic)."""
+    body: str = ""  # digest
+    at: float = 0.0  # monotonic
 
 
 @dataclass(frozen=True)
 class Observed:
-    generation: int
-    """Generation of the InferenceService."""
-    asked_release: str
-    """The release that its annotation requests; "" if there is none."""
+    generation: int  # of the InferenceService
+    asked_release: str  # by the annotation; "" if none
     children: Mapping[ChildKey, ChildObject] = field(default_factory=dict)
-    stateful_set: WorkloadState | None = None
-    """None if it does not exist or is not ours. The same applies to `deployment`."""
+    stateful_set: WorkloadState | None = None  # None if it is not ours either; as `deployment`
     deployment: WorkloadState | None = None
     engines: tuple[Member, ...] = ()
     frontends: tuple[Member, ...] = ()
-    leaving_frontends: tuple[tuple[Pod, StatusReport | None], ...] = ()
-    """Terminating frontend pods, which may still have requests, and their reports."""
-    not_created: Mapping[int, str] = field(default_factory=dict)
-    """By ordinal of an engine's pod, why it cannot be created."""
-    missing: Mapping[int, float] = field(default_factory=dict)
-    """By ordinal without a pod, the seconds for which this operator has observed it missing."""
-    link_secret: str = ""
-    """Name of the Secret with the link's keys; "" before there is one."""
-    link_secret_exists: bool | None = None
-    """None if unknown."""
-    missing_key_secrets: frozenset[str] = frozenset()
-    """Fields of the frontend that name a Secret with keys that does not exist."""
-    cordoned: frozenset[str] = frozenset()
-    """Nodes that are being drained, and on which the service has pods that should leave."""
+    leaving_frontends: tuple[tuple[Pod, StatusReport | None], ...] = ()  # terminating, maybe with requests
+    not_created: Mapping[int, str] = field(default_factory=dict)  # why a pod cannot be created, by ordinal
+    missing: Mapping[int, float] = field(default_factory=dict)  # seconds without a pod, by ordinal
+    link_secret: str = ""  # its name; "" before there is one
+    link_secret_exists: bool | None = None  # None if unknown
+    missing_key_secrets: frozenset[str] = frozenset()  # fields of the frontend that name a missing Secret
+    cordoned: frozenset[str] = frozenset()  # drained nodes that pods of the service should leave
     refusals: Mapping[ChildKey, Refusal] = field(default_factory=dict)
-    unchanged: Mapping[str, str] = field(default_factory=dict)
-    """By UID of a child, the digest of the last apply (see plan.applies)."""
-    now: float = 0.0
-    """This process's monotonic clock, for the age of refusals."""
-    may_upgrade: bool = False
-    """Whether this service has a slot for an automatic upgrade."""
+    unchanged: Mapping[str, str] = field(default_factory=dict)  # digest of the last apply, by UID of the child
+    now: float = 0.0  # monotonic
+    may_upgrade: bool = False  # it has a slot for an automatic upgrade
 
     @property
     def namespace_terminating(self) -> bool:

@@ -15,22 +15,17 @@ from kvasir_operator.observe.service_memory import MISSING, ServiceMemory
 
 log = logging.getLogger(__name__)
 
-OVERDUE_SECONDS: Final = 3.0
-"""How long a pod may be missing, or wait for its volumes, before its Events are read."""
-EVENT_MARGIN_SECONDS: Final = 60.0
-"""How much older the Event about a missing pod may be than the first observation of its absence."""
-MAX_PODS_ASKED: Final = 4
-"""How many pods of a service have their Events read in one pass."""
+OVERDUE_SECONDS: Final = 3.0  # a pod may be missing, or wait for its volumes, as long
+EVENT_MARGIN_SECONDS: Final = 60.0  # by which an Event may be older than the first look at a missing pod
+MAX_PODS_ASKED: Final = 4  # in one pass
+# An Event of an autoscaler counts as long; autoscalers give a node as much time to join.
 MAX_SCALE_UP_SECONDS: Final = 900.0
-"""How long an autoscaler's Event keeps a pod waiting for its node: as long as the cluster autoscaler and Karpenter
-give a node to join."""
 
+# Kubernetes has no field for the cause.
 _NOT_CREATED: Final = re.compile(
     r"create Pod \S+-(?P<ordinal>\d+) in StatefulSet \S+ failed error: (?P<why>.*)", re.DOTALL
 )
-"""The StatefulSet controller's message. Kubernetes has no field for the cause."""
-_SCALE_UP_EVENTS: Final = ("TriggeredScaleUp", "Nominated")
-"""Of the cluster autoscaler and of Karpenter."""
+_SCALE_UP_EVENTS: Final = ("TriggeredScaleUp", "Nominated")  # of the cluster autoscaler, of Karpenter
 _NO_SCALE_UP_EVENT: Final = "NotTriggerScaleUp"
 _MOUNT_EVENTS: Final = ("FailedMount", "FailedAttachVolume", "FailedMapVolume")
 
@@ -40,7 +35,7 @@ class PodEvents:
         self._cluster = cluster
 
     async def mount_failures(self, pods: Sequence[Pod], memory: ServiceMemory, now: float) -> Mapping[str, str]:
-        """Return by UID why volumes of waiting pods cannot be mounted. `now` is monotonic."""
+        """Return why volumes of waiting pods cannot be mounted, by UID. `now` is monotonic."""
         waiting = [
             pod
             for pod in pods
@@ -56,7 +51,7 @@ class PodEvents:
     async def scale_ups(
         self, pods: Sequence[Pod], memory: ServiceMemory, now: float, clock: datetime
     ) -> Mapping[str, str]:
-        """Return by UID the messages of autoscalers that add nodes for pods. `now` is monotonic, `clock` is not."""
+        """Return messages of autoscalers that add nodes for pods, by UID. `now` is monotonic, `clock` is not."""
         waiting = {pod.uid for pod in pods if pod.scheduled is False and not pod.terminating and not pod.gates}
         if not any(_waits_in(Phase.SCHEDULING, uid, memory, now) >= OVERDUE_SECONDS for uid in waiting):
             return {}
@@ -78,11 +73,7 @@ class PodEvents:
         missing: Mapping[int, float],
         clock: datetime,
     ) -> Mapping[int, str]:
-        """Return by ordinal why the StatefulSet controller cannot create the pod, such as a quota or a policy.
-
-        `missing` has the ordinals without a pod and the seconds for which they have been missing. `clock` is the
-        wall-clock time.
-        """
+        """Return why the StatefulSet's controller cannot create pods, by ordinal. `missing`: seconds by ordinal."""
         longest = max(missing.values(), default=0.0)
         if longest < OVERDUE_SECONDS or stateful_set is None:
             return {}
@@ -95,7 +86,6 @@ class PodEvents:
         return refused
 
     async def _read(self, namespace: str, fields: str) -> list[Object]:
-        """Return Events in the order of their time; none if they may not be read."""
         try:
             return sorted(await self._cluster.list(EVENT, namespace, fields=fields), key=objects.event_time)
         except ClusterError as error:
@@ -106,7 +96,7 @@ class PodEvents:
 def missing_pods(
     stateful_set: WorkloadState | None, pods: Sequence[Pod], memory: ServiceMemory, now: float
 ) -> Mapping[int, float]:
-    """Return the ordinals without a pod and the seconds for which they have been missing. `now` is monotonic."""
+    """Return the seconds for which pods have been missing, by ordinal. `now` is monotonic."""
     there = {pod.ordinal for pod in pods}
     wanted = range(stateful_set.replicas) if stateful_set is not None else range(0)
     marks = {ordinal: (MISSING, str(ordinal)) for ordinal in wanted if ordinal not in there}
@@ -115,7 +105,6 @@ def missing_pods(
 
 
 def _waits_for_volumes(pod: Pod) -> bool:
-    """Return whether the pod is scheduled and its container waits for no reason of its own."""
     container = pod.current
     return (
         bool(pod.scheduled)
@@ -127,7 +116,6 @@ def _waits_for_volumes(pod: Pod) -> bool:
 
 
 def _waits_in(phase: Phase, uid: str, memory: ServiceMemory, now: float) -> float:
-    """Return the seconds for which the pod has been observed in this phase."""
     return max((now - seen for mark, seen in memory.first_seen.items() if mark[:2] == (uid, phase)), default=0)
 
 

@@ -11,8 +11,7 @@ from kvasir_operator.observe.added_containers import PULL_FAILURES, added_failur
 from kvasir_operator.observe.observed import Container, Ended, Pod, PodState
 from kvasir_operator.observe.scheduling import unscheduled
 
-MAX_MESSAGE_BYTES: Final = 1024
-"""Longer messages are truncated: the image may be the user's, and a status with 1,024 ranks must fit into etcd."""
+MAX_MESSAGE_BYTES: Final = 1024  # a status with 1,024 ranks must fit into etcd
 
 _WAITING: Final = {
     Phase.LOADING: Reason.LOADING,
@@ -34,11 +33,10 @@ def pod_state(
     mount_failure: str = "",
     scale_up: str = "",
 ) -> PodState:
-    """Return the state of a pod.
+    """Return the state of a pod that requests `amount_of_resource` of an extended resource ("" for none).
 
-    `resource_name` is the extended resource of which the pod requests `amount_of_resource`, or "". `lost_node` is
-    the problem of its node. `mount_failure` is the reason that its volumes cannot be mounted, or "". `scale_up` is
-    an autoscaler's message that it adds a node for the pod, or "".
+    The texts are problems of its node and its volumes, and an autoscaler's message that it adds a node; "" for
+    none.
     """
     if lost_node and not pod.ready:
         return _state(pod, Phase.FAILED, Reason.NODE_LOST, f"{lost_node}: a replacement starts on another node")
@@ -101,7 +99,7 @@ def _container_state(
 
 
 def waiting_failure(container: Container) -> Failure | None:
-    """Return why a container cannot be started, or None if it may still start."""
+    """Return why a container cannot be started; None if it may still start."""
     why, message = container.waiting_reason, container.waiting_message
     if why in PULL_FAILURES:
         detail = f" ({message})" if message else ""
@@ -118,7 +116,7 @@ def waiting_failure(container: Container) -> Failure | None:
 
 
 def ended_failure(ended: Ended | None) -> Failure | None:
-    """Return why a container failed, or None if it exited with code 0."""
+    """Return why a container failed; None if it exited with code 0."""
     if ended is None or ended.code == ExitCode.OK:
         return None
     if ended.out_of_memory:
@@ -138,14 +136,12 @@ def ended_failure(ended: Ended | None) -> Failure | None:
 
 
 def _ended_state(container: Container) -> Failure | None:
-    """Return why the last instance of a stopped container failed, or None."""
     if container.state == "terminated":
         return ended_failure(container.ended) or ended_failure(container.ended_before)
     return ended_failure(container.ended_before) if waiting_failure(container) is None else None
 
 
 def _running(container: Container, report: StatusReport | None) -> tuple[Phase, Reason, str, str]:
-    """Return phase, reason, message and progress of a running container that is not ready."""
     if report is not None and report.reason is not None:
         return report.phase, report.reason, report.message, ""
     if report is not None and report.phase in _WAITING:
@@ -159,7 +155,6 @@ def _running(container: Container, report: StatusReport | None) -> tuple[Phase, 
 
 
 def amount(progress: ReportedProgress | None) -> str:
-    """Return an amount such as "3.1/15.0 GB"; "" without progress."""
     if progress is None or progress.total <= 0:
         return ""
     unit, size = ("GB", 1e9) if progress.total >= 1e9 else ("MB", 1e6)

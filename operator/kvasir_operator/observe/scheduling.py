@@ -1,7 +1,7 @@
 """Why the scheduler places a pod on no node, and what to change, from its message.
 
-The scheduler counts each node under the first check that it fails. A node that is counted under a taint or a
-selector may therefore have the resource, while one that lacks the resource is often a CPU node.
+It counts each node under the first check that fails. A node that is counted under a taint may have the resource,
+while one that lacks it is often a CPU node.
 """
 
 import re
@@ -13,16 +13,16 @@ from kvasir_contract.failure import Failure
 from kvasir_contract.reasons import Reason
 from kvasir_operator.observe.observed import Object, Pod
 
+# between "1 node(s) had untolerated taint {a: b}" and "2 Insufficient cpu"
 _PART: Final = re.compile(r", (?=\d+ )")
-"""Between "1 node(s) had untolerated taint {a: b}" and "2 Insufficient cpu"."""
 _TAINT: Final = re.compile(r"node\(s\) had (?:untolerated )?taints?(?:\(s\))?(?: \{([^}:]*))?")
+# as recent schedulers do
 _COUNTED_TAINTS: Final = re.compile(r"\d+ node\(s\) had (?:untolerated )?taints?(?:\(s\))?(?! *\{)")
-"""Recent schedulers count the nodes without naming their taints."""
+# of control planes, and of nodes that are not ready or leave: no pod should tolerate them
 _SYSTEM_TAINT: Final = re.compile(
     r"node(-role)?\.kubernetes\.io/|node\.cloudprovider\.kubernetes\.io/|karpenter\.sh/"
     r"|ToBeDeletedByClusterAutoscaler|cloud\.google\.com/impending-node-termination"
 )
-"""Taints of control planes, and of nodes that are not ready or are being removed: no pod should tolerate them."""
 _VOLUME: Final = re.compile(r"volume|ReadWriteOncePod", re.IGNORECASE)
 _SELECTOR: Final = re.compile(r"node affinity|node selector", re.IGNORECASE)
 _SPREAD: Final = re.compile(r"topology spread|pod (anti-)?affinity|anti-affinity", re.IGNORECASE)
@@ -46,15 +46,12 @@ def unscheduled(message: str, resource_name: str, amount: int = 1, component: st
 
 
 def counts_taints(message: str) -> bool:
-    """Return whether the scheduler's message counts nodes with taints without naming them."""
+    """Return whether the message counts nodes with taints without naming them."""
     return _COUNTED_TAINTS.search(message) is not None
 
 
 def with_taints(pod: Pod, nodes: Iterable[Object], resource_name: str) -> str:
-    """Return the scheduler's message about the pod with the taints of these nodes.
-
-    A tainted node without the resource counts as one that lacks it: no toleration would help.
-    """
+    """Return the scheduler's message about the pod with the taints of these nodes."""
     found: Counter[str] = Counter()
     for node in nodes:
         spec = node.get("spec", {})
@@ -72,13 +69,11 @@ def with_taints(pod: Pod, nodes: Iterable[Object], resource_name: str) -> str:
 
 
 def _first_untolerated(pod: Pod, taints: Iterable[Mapping[str, Any]]) -> Mapping[str, Any] | None:
-    """Return the taint that the scheduler rejects the pod for."""
     rejecting = (taint for taint in taints if taint["effect"] in ("NoSchedule", "NoExecute"))
     return next((taint for taint in rejecting if not any(tolerates(each, taint) for each in pod.tolerations)), None)
 
 
 def tolerates(toleration: Mapping[str, Any], taint: Mapping[str, Any]) -> bool:
-    """Return whether a toleration of a pod allows a taint of a node."""
     if toleration.get("effect", "") not in ("", taint["effect"]):
         return False
     if toleration.get("operator", "Equal") == "Exists":
@@ -104,7 +99,7 @@ def _causes(parts: Sequence[str], pod: str) -> list[str]:
 
 
 def _is_tolerable_taint(part: str) -> bool:
-    """Return whether the part names a taint that a pod may tolerate, or does not say which one."""
+    # or it does not say which one
     match = _TAINT.search(part)
     return match is not None and not _SYSTEM_TAINT.match(match[1] or "")
 

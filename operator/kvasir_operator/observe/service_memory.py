@@ -1,5 +1,4 @@
-"""State kept between the reconciles of one service. Without it, a reconcile is still correct but sends more
-requests."""
+"""State kept between the reconciles of one service. It only saves requests."""
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
@@ -8,8 +7,7 @@ from typing import Any, Final, NamedTuple
 from kvasir_contract.status_report import StatusReport
 from kvasir_operator.observe.observed import ChildKey, Refusal
 
-Mark = tuple[str, ...]
-"""For a pod: its UID, phase and whether it is leaving. For a missing engine pod: MISSING and its ordinal."""
+Mark = tuple[str, ...]  # UID, phase and whether the pod is leaving; or MISSING and an ordinal
 MISSING: Final = "missing"
 
 
@@ -28,19 +26,14 @@ class ServiceMemory:
     uid: str
     refusals: Mapping[ChildKey, Refusal] = field(default_factory=dict)
     unchanged: dict[str, str] = field(default_factory=dict)
-    first_seen: dict[tuple[str, ...], float] = field(default_factory=dict)
-    """When a pod was first observed in its present state, or was first observed missing (monotonic)."""
-    reports: Mapping[str, StatusReport] = field(default_factory=dict)
-    """The last report of each pod, by UID."""
-    rollout: Mapping[str, Any] | None = None
-    """The `rollout` field of the last decided status, written or not."""
+    first_seen: dict[tuple[str, ...], float] = field(default_factory=dict)  # monotonic
+    reports: Mapping[str, StatusReport] = field(default_factory=dict)  # the last one of each pod, by UID
+    rollout: Mapping[str, Any] | None = None  # field of the last decided status, written or not
     link_secret: str = ""
     secrets_checked: float = float("-inf")
-    secrets: tuple[str, ...] = ()
-    """Names of the Secrets that pods mount, as of the last reconcile."""
+    secrets: tuple[str, ...] = ()  # which pods mount
     link_secret_exists: bool | None = None
-    missing_key_secrets: frozenset[str] = frozenset()
-    """Fields of the frontend that name a Secret with keys that does not exist."""
+    missing_key_secrets: frozenset[str] = frozenset()  # fields of the frontend
     status_written: float = float("-inf")
 
     def since(self, mark: Mark, now: float) -> float:

@@ -1,7 +1,7 @@
 """Reads everything that a plan needs, into one `Observed`.
 
-Objects are listed from the API server, not from a cache, because a disconnected watch misses deletions. Objects
-that may not be read (nodes in a namespaced installation) are omitted, and the plan works without them.
+Objects are listed from the API server, because a disconnected watch misses deletions. Those that may not be read
+(nodes in a namespaced installation) are omitted.
 """
 
 import asyncio
@@ -48,8 +48,7 @@ from kvasir_operator.spec import InferenceService
 
 log = logging.getLogger(__name__)
 
-SECRET_INTERVAL_SECONDS: Final = 240.0
-"""Interval between checks that the Secrets exist, while no pod waits."""
+SECRET_INTERVAL_SECONDS: Final = 240.0  # while no pod waits
 
 
 class ServiceObserver:
@@ -186,7 +185,7 @@ class ServiceObserver:
     def _remember_reports(
         self, memory: ServiceMemory, reports: Mapping[str, StatusReport], pods: Sequence[Pod]
     ) -> None:
-        """Keep the last report of each ready pod, so that one late answer changes nothing."""
+        # of ready pods, so that one late answer changes nothing
         kept = {pod.uid: memory.reports[pod.uid] for pod in pods if pod.ready and pod.uid in memory.reports}
         memory.reports = {**kept, **reports}
 
@@ -195,7 +194,7 @@ class ServiceObserver:
     async def _check_secrets(
         self, service: InferenceService, link_secret: str, members: Collection[Member], memory: ServiceMemory
     ) -> None:
-        """Check that the Secrets that pods mount exist: often while pods wait, otherwise rarely."""
+        # often while pods wait, otherwise rarely
         memory.secrets = tuple(filter(None, (link_secret, *service.frontend.key_secrets.values())))
         waiting = not members or any(member.state.phase is Phase.PULLING for member in members)
         unsure = memory.link_secret_exists is False or memory.missing_key_secrets
@@ -214,7 +213,7 @@ class ServiceObserver:
         )
 
     async def lost_a_secret(self, namespace: str, memory: ServiceMemory) -> bool:
-        """Return whether a Secret that was not known to be missing no longer exists; the next pass checks again."""
+        """Return whether a Secret has vanished; the next pass then checks all of them."""
         if memory.link_secret_exists is False or memory.missing_key_secrets:
             return False  # checked in each pass
         for name in memory.secrets:
@@ -224,10 +223,7 @@ class ServiceObserver:
         return False
 
     async def _exists(self, kind: Kind, namespace: str, name: str) -> bool | None:
-        """Return whether an object exists, or None if unknown.
-
-        A dry run of its creation fails with a conflict if it exists. This needs no permission to read it.
-        """
+        # A dry run of its creation conflicts if it exists. This needs no permission to read it.
         body = {
             "apiVersion": kind.api_version,
             "kind": kind.kind,
@@ -243,8 +239,8 @@ class ServiceObserver:
         return False
 
 
+# a pod of another name is not an engine's: owner references can be forged
 _ORDINAL: Final = re.compile(r"-(0|[1-9][0-9]{0,5})$", re.ASCII)
-"""A name without an ordinal is not that of an engine's pod. Owner references can be forged."""
 
 
 def _workload(children: Mapping[ChildKey, ChildObject], key: ChildKey) -> WorkloadState | None:
@@ -255,7 +251,7 @@ def _workload(children: Mapping[ChildKey, ChildObject], key: ChildKey) -> Worklo
 
 
 def _link_secret(children: Mapping[ChildKey, ChildObject], service: InferenceService) -> str:
-    """Return the name that the ServiceAccount records, or else the name in the pod templates."""
+    # The ServiceAccount records it; before, pod templates do.
     recorded = [
         children[key].object["metadata"]
         if key[0] is SERVICE_ACCOUNT
@@ -272,7 +268,6 @@ def _link_secret(children: Mapping[ChildKey, ChildObject], service: InferenceSer
 
 
 def _engine_pods(pods: Sequence[Object], stateful_set: WorkloadState | None) -> list[Pod]:
-    """Return the pods that the StatefulSet created."""
     if stateful_set is None:
         return []
     owned = (pod for pod in pods if objects.controller_of(pod).get("uid") == stateful_set.uid)
@@ -280,7 +275,7 @@ def _engine_pods(pods: Sequence[Object], stateful_set: WorkloadState | None) -> 
 
 
 def _frontend_pods(pods: Sequence[Object], service: InferenceService) -> list[Pod]:
-    """Return the Deployment's pods that serve or will serve. Terminating and ended pods have successors."""
+    # without terminating and ended pods, which have successors
     prefix = f"{workload_name(service, 'frontend')}-"
     owned = [
         objects.pod_of(pod)
@@ -292,7 +287,7 @@ def _frontend_pods(pods: Sequence[Object], service: InferenceService) -> list[Po
 
 
 def _is_reached(frontend: Pod, report: StatusReport | None) -> bool:
-    """Return whether a frontend that runs has reported its demand, or need not because it has just begun."""
+    # A frontend that has just begun need not report its demand.
     if frontend.container.state != "running":
         return True
     return report is not None and (report.demand is not None or not frontend.ready)

@@ -1,7 +1,8 @@
 """Requests the status of pods on their ops port, and waits there for the demand of frontends.
 
-This is best effort: a pod that does not respond in time is described by its Kubernetes status instead. The
-responder may be any image of a tenant, so the size, duration and every field of a response are limited.
+A pod that does not respond is described by its Kubernetes status. The responder may be any image of a tenant, so
+size,
+duration and every field are limited.
 """
 
 import asyncio
@@ -24,10 +25,8 @@ from kvasir_contract.status_report import MAX_REPORT_BYTES, ReportError, StatusR
 from kvasir_operator.observe.observed import Pod
 
 POD_TIMEOUT_SECONDS: Final = 1.0
-SERVICE_TIMEOUT_SECONDS: Final = 3.0
-"""Limit for all pods of a service, which may have a thousand unreachable pods."""
-GATE_TIMEOUT_SECONDS: Final = 3.0
-"""A frontend closes its gate in its event loop, which may be busy for a moment."""
+SERVICE_TIMEOUT_SECONDS: Final = 3.0  # a thousand pods of a service may be unreachable
+GATE_TIMEOUT_SECONDS: Final = 3.0  # a frontend's event loop may be busy for a moment
 MAX_CONCURRENT: Final = 32
 MAX_HEADER_BYTES: Final = 4096
 
@@ -42,7 +41,7 @@ class StatusReports:
             await self._session.close()
 
     async def of(self, pods: Sequence[Pod]) -> Mapping[str, StatusReport]:
-        """Return the reports by UID of the pod, without pods that do not respond."""
+        """Return the reports of the pods that respond, by UID."""
         reports: dict[str, StatusReport] = {}
         slots = asyncio.Semaphore(MAX_CONCURRENT)  # per service: unresponsive pods of one do not block another
 
@@ -59,8 +58,7 @@ class StatusReports:
         return reports
 
     async def wait_for_demand(self, pod: Pod) -> StatusReport | None:
-        """Return the report of a frontend when it has a request, or after MAX_DEMAND_WAIT_SECONDS; None if it does
-        not respond."""
+        """Return a frontend's report when it has a request, or after MAX_DEMAND_WAIT_SECONDS."""
         path = f"{DEMAND_PATH}?timeout={MAX_DEMAND_WAIT_SECONDS:g}"
         return await self._ask(pod.ip, path, MAX_DEMAND_WAIT_SECONDS + POD_TIMEOUT_SECONDS)
 
