@@ -30,6 +30,7 @@ COMMANDS = {
     "serve": "serve one model on this machine: a frontend and its engines",
     "chat": "chat with a served model in the terminal",
     "complete": "continue a text with a served model",
+    "logs": "print the logs of a service on this machine",
     "run-batch": "answer the requests of a file in OpenAI's batch format",
     "bench": "measure a server, an engine or a start-up",
     "chaos": "disturb a running service and compare every answer",
@@ -50,6 +51,7 @@ _ELSEWHERE: Final = {
     "list": "hf cache ls lists the downloaded models, and GET /v1/models the served ones",
     "ls": "hf cache ls lists the downloaded models, and GET /v1/models the served ones",
     "rm": "hf cache rm removes a downloaded model",
+    "log": "kvasir logs prints the logs of a service on this machine",
     "ps": "kvasir serve and kvasir up show their processes; GET /health of a server shows its engines",
     "stop": "Ctrl-C ends kvasir serve and kvasir up",
 }

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Final
 
 from kvasir.config.options import ConfigError
+from kvasir.local.log_directory import LogDirectory
 from kvasir.local.private_directory import PrivateDirectory
 from kvasir.process.listening import advice_for, listening_socket, remove_socket_file, unix_socket, url
 from kvasir_contract import environment
@@ -40,8 +41,13 @@ class Place:
     """At which engines that share experts meet."""
     gpus: tuple[str, ...]
     """As CUDA_VISIBLE_DEVICES names them, the same number for each engine; empty for CPU engines."""
-    logs: Path
+    log_directory: LogDirectory
     uid: str
+
+    @property
+    def logs(self) -> Path:
+        """The directory of the log files, which stays after the end."""
+        return self.log_directory.path
 
     @property
     def directory(self) -> Path:
@@ -113,6 +119,7 @@ class Place:
     def close(self) -> None:
         self.stop_listening()
         self.private.close()
+        self.log_directory.close()
 
 
 def open_place(
@@ -132,7 +139,8 @@ def open_place(
     listener = _listen(host, port) if uds is None else _listen_at(uds)
     try:
         address = listener.getsockname()[1] if uds is None else Path(uds).resolve().as_posix().replace("/", "-")
-        logs = _log_directory(f"{service}-{address}".replace("--", "-"))
+        # No other service here has this name and address.
+        logs = LogDirectory(f"{service}-{address}".replace("--", "-"))
         *ops_ports, meeting_port = _free_ports(frontends + engines + 1)
         private = PrivateDirectory()
     except BaseException:
@@ -148,7 +156,7 @@ def open_place(
         engine_ops_ports=tuple(ops_ports[frontends:]),
         meeting_port=meeting_port,
         gpus=tuple(gpus),
-        logs=logs,
+        log_directory=logs,
         uid=str(uuid.uuid4()),
     )
 
@@ -173,17 +181,6 @@ def _listen_at(path: str) -> socket.socket:
         return unix_socket(path, BACKLOG)
     except OSError as error:
         raise ConfigError(f"--uds {path}: {advice_for(error)}") from error
-
-
-def _log_directory(name: str) -> Path:
-    """Named after the service and its port: no other service here has the same."""
-    state = Path(os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state")
-    directory = state / "kvasir" / name
-    try:
-        directory.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise ConfigError(f"cannot keep logs in {directory}: {error.strerror}; set XDG_STATE_HOME") from error
-    return directory
 
 
 def _free_ports(count: int) -> tuple[int, ...]:

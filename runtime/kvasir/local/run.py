@@ -93,7 +93,7 @@ def welcome(service: LocalService) -> list[str]:
         lines.append(f"  {program()} chat {url}")
     if service.needs_key:
         lines += ["", "They send the key in KVASIR_API_KEY, one of those that the service accepts."]
-    return [*lines, "", "Ctrl-C ends it."]
+    return [*lines, "", f"Ctrl-C ends it. Its logs: {program()} logs -f {service.place.logs.name}"]
 
 
 def program(path: str | None = None) -> str:

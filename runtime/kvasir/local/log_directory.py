@@ -1,0 +1,84 @@
+"""The directory of a service's log files, one for each name and port, and the directories of earlier runs.
+
+A running service holds a lock on its directory, which the kernel releases however the process ends.
+"""
+
+import contextlib
+import fcntl
+import os
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+from kvasir.config.options import ConfigError
+
+MAX_EARLIER_RUNS: Final = 20
+"""Older directories are removed when a service starts."""
+
+
+class LogDirectory:
+    """The directory of one service, in use until `close`. Raises ConfigError if it cannot be created."""
+
+    def __init__(self, name: str) -> None:
+        self.path = log_root() / name
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+            self._lock: int | None = os.open(self.path, os.O_RDONLY)
+            os.utime(self.path)  # the order of `directories`; a second run creates no file here
+        except OSError as error:
+            raise ConfigError(f"cannot keep logs in {self.path}: {error.strerror}; set XDG_STATE_HOME") from error
+        with contextlib.suppress(OSError):  # not every network file system has locks
+            fcntl.flock(self._lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        _remove_old()
+
+    def close(self) -> None:
+        """Release the directory, which stays. A second call does nothing."""
+        if self._lock is not None:
+            os.close(self._lock)
+            self._lock = None
+
+
+def log_root() -> Path:
+    state = Path(os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state")
+    return state / "kvasir"
+
+
+def directories() -> list[Path]:
+    """Return the directories of all services that ran here, the one that started last first."""
+    started = {}
+    with contextlib.suppress(FileNotFoundError):
+        for path in log_root().iterdir():
+            if path.is_dir():
+                started[path] = path.stat().st_mtime_ns
+    return sorted(started, key=started.__getitem__, reverse=True)
+
+
+def is_in_use(directory: Path) -> bool:
+    """Return whether a service that runs now writes to this directory."""
+    with _locked(directory) as is_free:
+        return not is_free
+
+
+def _remove_old() -> None:
+    for path in directories()[MAX_EARLIER_RUNS + 1 :]:
+        with _locked(path) as is_free:
+            if is_free:
+                shutil.rmtree(path, ignore_errors=True)
+
+
+@contextlib.contextmanager
+def _locked(directory: Path) -> Iterator[bool]:
+    """Lock a directory if no service uses it. Yields whether that succeeded; True if the directory is gone."""
+    try:
+        descriptor = os.open(directory, os.O_RDONLY)
+    except FileNotFoundError:
+        yield True
+        return
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        yield True
+    except BlockingIOError:
+        yield False
+    finally:
+        os.close(descriptor)
