@@ -17,6 +17,7 @@ import traceback
 from typing import Final, Protocol
 
 from kvasir.config.options import CommandFailed, ConfigError, UsageError
+from kvasir.config.vllm.config_file import place_in_file
 from kvasir.process.failures import FailureError, end, failure_of
 from kvasir.version import __version__
 from kvasir_contract.exits import ExitCode
@@ -107,7 +108,8 @@ def _run(argv: list[str]) -> int:
         return ExitCode.USER_ERROR
     if name == "serve" and "--headless" in rest:
         return _run_headless(rest)
-    if name in PROCESSES:
+    asks_help = any(word in ("-h", "--help") or word.startswith("--help=") for word in rest)
+    if name in PROCESSES and not asks_help:
         return _run_process(name, rest)
     return _run_command(name, rest)
 
@@ -161,7 +163,7 @@ def _run_command(name: str, argv: list[str]) -> int:
     try:
         return _command(name, argv)
     except ConfigError as error:
-        print(f"kvasir {name}: {error}", file=sys.stderr)
+        print(f"kvasir {name}: {error}{place_in_file(argv, str(error))}", file=sys.stderr)
         return ExitCode.USER_ERROR
     except (CommandFailed, FailureError) as error:
         print(f"kvasir {name}: {error}", file=sys.stderr)

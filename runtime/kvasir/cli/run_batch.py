@@ -23,6 +23,7 @@ from kvasir.local.job import run_job
 from kvasir.local.place import LOOPBACK, open_place
 from kvasir.local.run import LocalService
 from kvasir.process.progress import progress_bar
+from kvasir.process.words import count
 from kvasir_contract.units import parse_duration
 
 SHOWN_LINES: Final = 100
@@ -182,6 +183,10 @@ def _summarize(args: argparse.Namespace, found: Survey, batch: BatchRun) -> None
         parts.append(f"{found.answered} of them by an earlier run")
     if errors := figures.failed + len(found.failed):
         parts.append(f"{errors} with an error status")
+    if figures.unsent:
+        parts.append(f"{figures.unsent} not answered")
+    if bad := len(found.bad_lines):
+        parts.append(f"{count(bad, 'line')} of the input {'is' if bad == 1 else 'are'} not sent")
     print(", ".join(parts))
     if answered < found.requests or found.bad_lines or figures.failed:
         first = "Correct the lines that are not requests; " if found.bad_lines else ""

@@ -19,6 +19,7 @@ from typing import Any, ClassVar, NoReturn, TypeVar
 from kvasir.config import advice, help_search
 from kvasir.config.parsers import argument_type, parse_bool, parse_int, parse_number, parse_tokens
 from kvasir.config.vllm.arguments import advice_for_options, rewrite
+from kvasir.config.vllm.config_file import place_in_file
 from kvasir.config.vllm.variables import value_for
 from kvasir_contract.environment import PREFIX
 from kvasir_contract.exits import ExitCode
@@ -53,12 +54,14 @@ class OptionParser(argparse.ArgumentParser):
     takes_vllm: bool = False
     """Read the words as `vllm serve` does too, and leave a sentence in `notes` for each option without effect."""
     _words: Sequence[str] = ()
+    _given: Sequence[str] = ()
+    """The words before they were rewritten."""
 
     def __init__(self, **kwargs: Any) -> None:
         super().__init__(allow_abbrev=False, **kwargs)
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
-        self._words = list(args or ())
+        self._words = self._given = list(args or ())
         notes: list[str] = []
         if asked := next((word for word in self._words if word.startswith("--help=")), None):
             self._chosen()._help_about(asked.removeprefix("--help="))
@@ -73,6 +76,11 @@ class OptionParser(argparse.ArgumentParser):
             parsed.notes = notes
         return parsed, rest
 
+    def _print_message(self, message: str, file: Any = None) -> None:
+        """Write help. Raises OSError, which argparse drops: a full disk would look like success."""
+        if message:
+            (file or sys.stderr).write(message)
+
     def _help_about(self, word: str) -> NoReturn:
         """Print the help of a group of options, or of the options whose names have this word, and exit."""
         try:
@@ -84,6 +92,8 @@ class OptionParser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         chosen = self._chosen()
         text = message + chosen._advice(message)
+        if chosen.takes_vllm:
+            text += place_in_file(self._given, message)
         print(f"{chosen.prog}: {text}\nSee {chosen.prog} --help.", file=sys.stderr)
         raise UsageError(text)
 

@@ -45,7 +45,7 @@ def _of_directory(path: Path) -> str | None:
     names = sorted(file.name for file in path.iterdir())
     if any(name.startswith("adapter_") for name in names):
         return _adapter(path)
-    return _of_names(path, names) or _of_parts(path, names)
+    return _of_names(path, names) or _of_parts(path, names) or _of_repository(path)
 
 
 def _of_names(path: Path, names: list[str]) -> str | None:
@@ -68,6 +68,13 @@ def _of_parts(path: Path, names: list[str]) -> str | None:
             "the trainer saved the model to, with model.safetensors"
         )
     return None
+
+
+def _of_repository(path: Path) -> str | None:
+    """A repository of GGUF files in the hub's cache: files that are not read were not downloaded."""
+    if "gguf" not in path.as_posix().lower().partition("/snapshots/")[0].rpartition("/")[2]:
+        return None
+    return "comes from a repository of GGUF files, which are not read: give the repository that it was made from"
 
 
 def _models_within(path: Path) -> Iterator[Path]:

@@ -39,14 +39,19 @@ def normalise(text: str) -> str:
             if rest:
                 raise HubError(f"{text}: there is one demo model, demo://, without a name")
         else:
-            raise HubError(f"{text} is not a model source: the scheme {scheme}:// is unknown; give {_ACCEPTED}")
+            hint = _hint(text)
+            raise HubError(
+                hint or f"{text} is not a model source: the scheme {scheme}:// is unknown; give {_ACCEPTED}"
+            )
         return text
     if not text:
         raise HubError(f"the model is an empty text: give {_ACCEPTED}")
     if text.startswith(("/", "./", "../", "~")) or os.path.exists(text):
         return f"file://{os.path.abspath(os.path.expanduser(text))}"
     if text.partition("@")[0].count("/") > 1:
-        raise HubError(f"{text} is neither a path that exists nor the name of a model: give {_ACCEPTED}")
+        raise HubError(
+            _hint(text) or f"{text} is neither a path that exists nor the name of a model: give {_ACCEPTED}"
+        )
     _repository(text)
     return f"hf://{text}"
 
@@ -85,10 +90,35 @@ def _repository(text: str) -> tuple[str, str | None]:
     """Repository and revision of org/name[@revision]."""
     name, at, revision = text.partition("@")
     if not _REPOSITORY.fullmatch(name) or ".." in name or "--" in name:
-        raise HubError(f"hf://{text} does not name a model: write hf://org/name or hf://org/name@revision")
+        raise HubError(
+            _hint(text) or f"hf://{text} does not name a model: write hf://org/name or hf://org/name@revision"
+        )
     if at and not _REVISION.fullmatch(revision):
         raise HubError(f"hf://{text}: write a branch, tag or commit after the @, or no @")
     return name, revision or None
+
+
+def _hint(text: str) -> str:
+    """Return what to give instead of a name of Ollama or llama.cpp, or a page of the hub; "" for other texts."""
+    name = re.sub(r"^(https?://)?(www\.)?(huggingface\.co|hf\.co)/", "", text)
+    if "://" in name:
+        return ""
+    _, slash, rest = name.partition("/")
+    repository, colon, tag = rest.partition(":")
+    if colon and slash:
+        made_from = re.sub(r"(?i)[-_.]?gguf$", "", repository)
+        return (
+            f"{text} names a GGUF file ({tag}), and GGUF is not read: give the repository with the safetensors "
+            f"that it was made from, such as hf://ORG/{made_from}"
+        )
+    if ":" in name and not slash:
+        return (
+            f"{text} is a name of Ollama, whose models are GGUF files, which are not read: give the repository "
+            f"with the model's safetensors, such as hf://ORG/{name.partition(':')[0]}"
+        )
+    if name != text and _REPOSITORY.fullmatch("/".join(name.split("/")[:2])):
+        return f"{text} is a page of the hub: give hf://{'/'.join(name.split('/')[:2])}"
+    return ""
 
 
 def _existing_directory(path: Path, content: str) -> Path:

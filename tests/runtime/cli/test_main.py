@@ -105,12 +105,21 @@ def test_commands_run_with_all_streams_closed(argv: list[str]) -> None:
     assert subprocess.run(command, check=False).returncode == (2 if argv == ["nonsense"] else 0)
 
 
-@pytest.mark.parametrize("argv", [["--version"], ["completion"], ["collect-env"]])
+@pytest.mark.parametrize(
+    "argv",
+    [*(["--version"], ["completion"], ["collect-env"]), *([command, "--help"] for command in COMMANDS)],
+)
 def test_a_full_disk_is_one_line_and_exit_code_1(argv: list[str]) -> None:
     command = ["bash", "-c", 'exec "$0" "$@" > /dev/full', sys.executable, "-m", "kvasir.cli.main", *argv]
     ended = subprocess.run(command, stderr=subprocess.PIPE, text=True, check=False)
     assert ended.stderr == "kvasir: cannot write the output: No space left on device\n"
     assert ended.returncode == 1
+
+
+def test_settings_of_a_file_are_refused_with_their_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "c.yaml").write_text("model: demo://\ntensor-parallel-size: 3\n")
+    assert main(["serve", f"--config={tmp_path}/c.yaml"]) == 2
+    assert f"choose 1 or 2 or 4 ({tmp_path}/c.yaml, line 2)\n" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

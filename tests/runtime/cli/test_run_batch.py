@@ -166,7 +166,7 @@ def test_a_busy_server_leaves_its_lines_for_the_next_run(
         assert run(tmp_path, server.url, "--retry-for", "50ms") == 1
         told = capfd.readouterr()
         assert "line 2: not answered: 429: no room" in told.err
-        assert told.out.endswith("\nThe same command sends the rest.\n")
+        assert told.out.endswith("out, 1 not answered\nThe same command sends the rest.\n")
         server.answer = lambda path, body: (200, body)
         server.prompts.clear()
         assert run(tmp_path, server.url) == 0

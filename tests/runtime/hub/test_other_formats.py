@@ -118,3 +118,9 @@ def test_leftovers_next_to_weights_change_nothing(tmp_path: Path) -> None:
 def test_an_unknown_directory_has_no_explanation(tmp_path: Path) -> None:
     assert explain(directory(tmp_path / "m", ["README.md"], config=False)) is None
     assert "holds no model: it has no config.json" in message(tmp_path / "m")
+
+
+@pytest.mark.parametrize("config", [True, False])
+def test_a_gguf_repository_without_its_files_is_explained(tmp_path: Path, config: bool) -> None:
+    path = directory(tmp_path / "models--org--x-GGUF/snapshots/0123", ["README.md"], config)
+    assert "comes from a repository of GGUF files, which are not read" in message(path)

@@ -1,7 +1,11 @@
 """Reads a file for --config: YAML, whose keys are names of options."""
 
 import json
+import re
+from collections.abc import Sequence
 from typing import Any, Final
+
+from kvasir.config.vllm.verdicts import MAPPED
 
 _ENDINGS: Final = (".yaml", ".yml")
 
@@ -33,6 +37,33 @@ def words_of_file(path: str) -> list[str]:
     if twice := [flag for flag in flags if flags.count(flag) > 1]:
         raise ValueError(f"--config {path}: {twice[0]} is there twice: keep one of the lines")
     return [word for name, value in content.items() for word in _words(_flag(str(name)), value)]
+
+
+def place_in_file(words: Sequence[str], message: str) -> str:
+    """Return " (FILE, line 3)" if the first option that an error names is in the file of --config, else ""."""
+    named = re.search(r"--[a-z][\w-]*", message)
+    given = [word.partition("=")[0].replace("_", "-") for word in words]
+    if named is None or "--config" not in given or named[0] in given:
+        return ""
+    at = given.index("--config")
+    path = words[at].partition("=")[2] or " ".join(words[at + 1 : at + 2])
+    for flag, line in _lines_of(path):
+        if named[0] in (flag, MAPPED.get(flag), "--no-" + flag[2:]):
+            return f" ({path}, line {line})"
+    return ""
+
+
+def _lines_of(path: str) -> list[tuple[str, int]]:
+    """Return the options of a file with the numbers of their lines; [] if the file cannot be read."""
+    import yaml
+
+    try:
+        with open(path, encoding="utf-8") as file:
+            node = yaml.SafeLoader(file).get_single_node()
+    except (OSError, yaml.YAMLError, UnicodeDecodeError):
+        return []
+    keys = [key for key, _ in node.value] if isinstance(node, yaml.MappingNode) else []
+    return [(_flag(str(key.value)), key.start_mark.line + 1) for key in keys]
 
 
 def _flag(name: str) -> str:

@@ -208,6 +208,27 @@ def test_a_file_that_cannot_be_used_is_an_error(
 
 
 @pytest.mark.parametrize(
+    ("content", "words", "place"),
+    [
+        ("seed: 1\nblock-size: 3.5", "", "(FILE, line 2)"),
+        ("seed: 1\n\nmax_modl_len: 3", "", "(FILE, line 3)"),
+        ("quantization: fp8", "", "(FILE, line 1)"),
+        ("enforce-eager: 3", "", "(FILE, line 1)"),
+        ("seed: 1", "--block-size 3.5", "whole number\n"),
+        ("block-size: 16", "--block-size 4.5", "'4.5' is not a whole number\n"),
+    ],
+)
+def test_an_error_of_a_config_file_names_the_line(
+    content: str, words: str, place: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "config.yml"
+    file.write_text(content)
+    with pytest.raises(SystemExit):
+        parsed("m", "--config", str(file), *words.split())
+    assert place.replace("FILE", str(file)) in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
     ("text", "tokens"), [("32k", 32_000), ("32K", 32_768), ("1.5k", 1500), ("1m", 10**6), ("auto", None), ("7", 7)]
 )
 def test_lengths_are_written_as_in_vllm(text: str, tokens: int | None) -> None:
