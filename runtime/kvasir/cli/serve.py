@@ -6,6 +6,7 @@ import re
 import sys
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any, Final, get_type_hints
 
 from kvasir.config.chat_settings import ChatConfig
@@ -25,15 +26,17 @@ from kvasir.config.process_settings import LinkConfig, ProcessConfig
 from kvasir.config.settings import (
     CacheConfig,
     DeviceConfig,
+    EngineConfig,
     ExecutorConfig,
     ModelConfig,
+    ParallelConfig,
     SchedulerConfig,
     TraceConfig,
 )
 from kvasir.config.tls_settings import TlsConfig
 from kvasir.config.variables import unknown_variables
 from kvasir.hub.source import DEMO, normalise
-from kvasir.local.check_model import check_memory, check_model
+from kvasir.local.check_model import check_model
 from kvasir.local.gpus import take_gpus, visible_gpus
 from kvasir.local.place import Place, open_place
 from kvasir.local.process_specs import engine_spec, frontend_spec, grace_of, inherited_environment
@@ -161,8 +164,21 @@ def check_settings(settings: ServeSettings) -> bool:
     for package in ("uvicorn", "torch"):  # of the frontend's extra and of the engine's
         if importlib.util.find_spec(package) is None:
             raise ModuleNotFoundError(name=package)
-    check_memory(settings.device, settings.cache, settings.executor)
-    return check_model(settings.model, settings.chat, settings.executor, settings.tls)
+    for flag, directory in (
+        ("--api-key-dir", settings.server.api_key_dir),
+        ("--admin-api-key-dir", settings.server.admin_api_key_dir),
+    ):
+        if directory is not None and not Path(directory).is_dir():
+            raise ConfigError(f"{flag} {directory} is not a directory: give one with a file per key")
+    engine = EngineConfig(
+        model=settings.model,
+        device=settings.device,
+        cache=settings.cache,
+        scheduler=settings.scheduler,
+        parallel=ParallelConfig(data_parallel_size=settings.serve.data_parallel_size),
+        executor=settings.executor,
+    )
+    return check_model(engine, settings.chat, settings.tls)
 
 
 def settings_of(args: argparse.Namespace) -> ServeSettings:

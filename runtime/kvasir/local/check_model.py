@@ -5,28 +5,30 @@ The functions that need packages of an extra are imported when they are called: 
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from kvasir.config.chat_settings import ChatConfig
 from kvasir.config.options import ConfigError
-from kvasir.config.settings import CacheConfig, DeviceConfig, ExecutorConfig, ModelConfig
+from kvasir.config.settings import EngineConfig, ExecutorConfig
 from kvasir.config.tls_settings import TlsConfig
 from kvasir.local.gpus import visible_gpus
+
+if TYPE_CHECKING:
+    from kvasir.hub.model_info import ModelInfo
 
 _HEADS: Final = ("num_attention_heads", "n_head")
 _LAYERS: Final = ("num_hidden_layers", "n_layer")
 
 
 def check_model(
-    config: ModelConfig,
+    config: EngineConfig,
     chat: ChatConfig = ChatConfig(),  # noqa: B008  (it is frozen)
-    executor: ExecutorConfig = ExecutorConfig(),  # noqa: B008
     tls: TlsConfig = TlsConfig(),  # noqa: B008
 ) -> bool:
     """Fetch config and tokenizer, no weights, and return whether the service can chat.
 
     Weights that are here already are checked to be whole, by their headers. Raises HubError, and ConfigError for
-    settings that the model or a file does not allow.
+    settings that the model, this machine or a file does not allow.
     """
     from kvasir.client.input.chat_templates import ChatTemplates
     from kvasir.config.resolve import check_context
@@ -35,16 +37,27 @@ def check_model(
     from kvasir.hub.source import normalise
     from kvasir.hub.weights import weight_files
 
-    if config.source == "demo" and not Path("demo/config.json").exists():
+    source = config.model.source
+    if source == "demo" and not Path("demo/config.json").exists():
         raise ConfigError("demo is not the name of a model: did you mean demo://?")
     check_parsers(chat)
     Tls.of(tls)
-    model = read_model(config)
-    check_context(config.max_model_len, model.max_model_len)
-    check_split(model.config, executor)
-    if not normalise(config.source).startswith("hf://"):
+    model = read_model(config.model)
+    check_context(config.model.max_model_len, model.max_model_len)
+    check_split(model.config, config.executor)
+    if config.device.device == "cpu" or (config.device.device == "auto" and not visible_gpus()):
+        _check_on_cpu(config, model)
+    if not normalise(source).startswith("hf://"):
         weight_files(model.path)
     return ChatTemplates.load(model.tokenizer_path, chat).text is not None
+
+
+def _check_on_cpu(config: EngineConfig, model: "ModelInfo") -> None:
+    """Raise ConfigError for settings that the engine would refuse on this CPU; a GPU is only known to torch."""
+    from kvasir.config.resolve import ModelFacts, resolve_engine
+    from kvasir.worker.device import cpu_facts
+
+    resolve_engine(config, ModelFacts(model.dtype, model.max_model_len, model.width), cpu_facts())
 
 
 def check_parsers(chat: ChatConfig) -> None:
@@ -52,6 +65,12 @@ def check_parsers(chat: ChatConfig) -> None:
     from kvasir.frontend.parsers.choosing import choose_format
     from kvasir.frontend.parsers.formats.plugins import KnownFormats
 
+    for option, file in (
+        ("--tool-parser-plugin", chat.tool_parser_plugin),
+        ("--reasoning-parser-plugin", chat.reasoning_parser_plugin),
+    ):
+        if file is not None and not Path(file).is_file():
+            raise ConfigError(f"{option} {file}: there is no such file")
     if chat.parser_plugins:
         return
     known = KnownFormats()
@@ -77,13 +96,3 @@ def check_split(config: Mapping[str, Any], executor: ExecutorConfig) -> None:
                 f"--pipeline-parallel-size {stages} is more than {name} = {layers} of config.json: "
                 f"choose at most {layers}"
             )
-
-
-def check_memory(device: DeviceConfig, cache: CacheConfig, executor: ExecutorConfig) -> None:
-    """Raise ConfigError for KV caches that do not fit into this machine's memory, for engines on CPU."""
-    from kvasir.config.machine import memory_limit
-    from kvasir.config.resolve import check_cpu_memory
-
-    on_cpu = device.device == "cpu" or (device.device == "auto" and not visible_gpus())
-    if on_cpu and cache.kv_cache_memory_bytes and not cache.num_gpu_blocks_override:
-        check_cpu_memory(cache.kv_cache_memory_bytes, executor.num_workers, memory_limit())

@@ -43,7 +43,7 @@ def service_processes(service: InferenceService, secrets: Secrets, place: Place)
 
     An engine of several pods runs as one process with the workers of all its pods.
     """
-    service = replace(service, engine=replace(service.engine, nodes=1))
+    service = _on_one_node(service)
     frontend, engine = frontend_template(service, _NO_RELEASE, ""), engine_template(service, _NO_RELEASE, "")
     keys: dict[str, str] = {}
     variables = {"apiKeys": environment.API_KEY_DIR, "adminApiKeys": environment.ADMIN_API_KEY_DIR}
@@ -60,6 +60,16 @@ def service_processes(service: InferenceService, secrets: Secrets, place: Place)
             for rank in range(service.engine.data_parallel_size)
         ),
     ]
+
+
+def engine_options(service: InferenceService) -> list[str]:
+    """Return the options of `kvasir engine` in the service's pods, without the model."""
+    container = engine_template(_on_one_node(service), _NO_RELEASE, "")["spec"]["containers"][0]
+    return list(container["args"][2:])
+
+
+def _on_one_node(service: InferenceService) -> InferenceService:
+    return replace(service, engine=replace(service.engine, nodes=1))
 
 
 def without_effect(service: InferenceService) -> list[str]:

@@ -3,18 +3,26 @@
 import itertools
 from collections.abc import Sequence
 from contextlib import ExitStack
-from typing import Final, NoReturn
+from typing import Any, Final, NoReturn
 
 from kvasir.config.chat_settings import ChatConfig
 from kvasir.config.options import Config, ConfigError, OptionParser, add_options, from_args
-from kvasir.config.settings import ExecutorConfig, ModelConfig
+from kvasir.config.settings import (
+    CacheConfig,
+    DeviceConfig,
+    EngineConfig,
+    ExecutorConfig,
+    ModelConfig,
+    ParallelConfig,
+    SchedulerConfig,
+)
 from kvasir.hub.hub_errors import HubError
 from kvasir.hub.source import DEMO
 from kvasir.local.check_model import check_model
 from kvasir.local.gpus import take_gpus, visible_gpus
 from kvasir.local.manifests.manifest import Manifest
 from kvasir.local.place import open_place
-from kvasir.local.pods import service_processes, without_effect
+from kvasir.local.pods import engine_options, service_processes, without_effect
 from kvasir.local.run import LocalService
 from kvasir_operator.spec import InferenceService
 
@@ -90,16 +98,18 @@ def _prepare(
 
 def _check_model(service: InferenceService) -> bool:
     """Return whether the model can chat. Raises ConfigError, which names the field."""
-    engine = service.engine
+    options, field = engine_options(service), "spec.engine.extraArgs"
     try:
-        return check_model(
-            ModelConfig(service.model.source),
-            _given(ChatConfig, service.frontend.extra_args),
-            ExecutorConfig(
-                tensor_parallel_size=engine.tensor_parallel_size,
-                pipeline_parallel_size=engine.pipeline_parallel_size,
-            ),
+        engine = EngineConfig(
+            model=_given(ModelConfig, field, options, source=service.model.source),
+            device=_given(DeviceConfig, field, options),
+            cache=_given(CacheConfig, field, options),
+            scheduler=_given(SchedulerConfig, field, options),
+            parallel=ParallelConfig(data_parallel_size=service.engine.data_parallel_size),
+            executor=_given(ExecutorConfig, field, options),
         )
+        chat = _given(ChatConfig, "spec.frontend.extraArgs", service.frontend.extra_args)
+        return check_model(engine, chat)
     except HubError as error:
         raise ConfigError(f"InferenceService {service.name}: spec.model.source: {error}") from error
     except ConfigError as error:
@@ -109,15 +119,18 @@ def _check_model(service: InferenceService) -> bool:
 class _FieldParser(OptionParser):
     """Raises ConfigError for extraArgs that cannot be parsed."""
 
+    field: str
+
     def error(self, message: str) -> NoReturn:
-        raise ConfigError(f"spec.frontend.extraArgs: {message}")
+        raise ConfigError(f"{self.field}: {message}")
 
 
-def _given(config: type[Config], arguments: Sequence[str]) -> Config:
-    """Return the options of one class among arguments that have others too."""
+def _given(config: type[Config], field: str, arguments: Sequence[str], **fixed: Any) -> Config:
+    """Return the options of one class among arguments that have others too. `field`: where they come from."""
     parser = _FieldParser()
+    parser.field = field
     add_options(parser, config, "")
-    return from_args(config, parser.parse_known_args(arguments)[0], environ={})
+    return from_args(config, parser.parse_known_args(arguments)[0], environ={}, **fixed)
 
 
 def has_template(service: InferenceService) -> bool:

@@ -71,6 +71,10 @@ def _chosen(config: DeviceConfig, search: Callable[[], DeviceFacts | str]) -> De
             f"--device cuda: torch can use no GPU here: {gpu}; install a driver for this torch's CUDA version, or "
             'choose --device cpu (in a cluster, engine.resourceName "")'
         )
+    return cpu_facts()
+
+
+def cpu_facts() -> DeviceFacts:
     return DeviceFacts(
         kind="cpu",
         name=cpu_name(),

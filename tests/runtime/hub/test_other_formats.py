@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from kvasir.config.settings import ModelConfig
+from kvasir.config.settings import EngineConfig, ModelConfig
 from kvasir.hub.hub_errors import HubError
 from kvasir.hub.other_formats import explain
 from kvasir.local.check_model import check_model
@@ -19,7 +19,7 @@ CONFIG = {
 
 def message(path: Path) -> str:
     with pytest.raises(HubError) as refused:
-        check_model(ModelConfig(str(path)))
+        check_model(EngineConfig(ModelConfig(str(path))))
     return str(refused.value)
 
 

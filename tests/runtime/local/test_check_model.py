@@ -33,6 +33,12 @@ def check(*options: str) -> bool:
         (["--chat-template", "{{ messages"], "--chat-template"),
         (["--ssl-certfile", "/no/such"], "--ssl-certfile /no/such: No such file"),
         (["--max-model-len", "999999"], "more than the model's own"),
+        (["--kv-cache-dtype", "fp8"], "--kv-cache-dtype fp8 needs an NVIDIA GPU"),
+        (["--async-scheduling", "-pp", "2"], "--async-scheduling has no effect with --pipeline-parallel-size 2"),
+        (["--tool-parser-plugin", "/no/such"], "--tool-parser-plugin /no/such: there is no such file"),
+        (["--reasoning-parser-plugin", "/no"], "--reasoning-parser-plugin /no: there is no such file"),
+        (["--api-key-dir", "/no/such"], "--api-key-dir /no/such is not a directory"),
+        (["--admin-api-key-dir", "/dev/null"], "--admin-api-key-dir /dev/null is not a directory"),
     ],
 )
 def test_wrong_settings_are_found_before_a_process_starts(options: Sequence[str], message: str) -> None:
@@ -46,7 +52,7 @@ def test_wrong_settings_are_found_before_a_process_starts(options: Sequence[str]
         [],
         ["-tp", "2", "-pp", "3"],
         ["--reasoning-parser", "qwen3", "--tool-call-parser", "none"],
-        ["--reasoning-parser", "mine", "--reasoning-parser-plugin", "mine.py"],
+        ["--reasoning-parser", "mine", "--reasoning-parser-plugin", __file__],
         ["--kv-cache-memory-bytes", "900Ti", "--num-gpu-blocks-override", "4"],
         ["--chat-template", "{{ messages }}"],
     ],

@@ -84,3 +84,17 @@ def test_wrong_settings_of_a_manifest_are_found_early(
     given = replace(given, frontend=replace(given.frontend, extra_args=arguments))
     with ExitStack() as stack, pytest.raises(ConfigError, match=f"^InferenceService {message}"):
         prepare_services(stack, Manifest([given]), "127.0.0.1", 0)
+
+
+@pytest.mark.parametrize(
+    ("engine", "message"),
+    [
+        ({"kvCache": {"memory": "900Ti"}}, "a: the KV cache needs 921600.00 GiB"),
+        ({"maxModelLen": 999999}, "a: --max-model-len 999999 is more than the model's own"),
+        ({"extraArgs": ["--kv-cache-dtype=fp8"]}, "a: --kv-cache-dtype fp8 needs an NVIDIA GPU"),
+        ({"extraArgs": ["--slow-step", "1s", "--load-format=x"]}, "a: spec.engine.extraArgs: argument --load"),
+    ],
+)
+def test_wrong_settings_of_engines_are_found_early(engine: dict[str, Any], message: str) -> None:
+    with ExitStack() as stack, pytest.raises(ConfigError, match=f"^InferenceService {message}"):
+        prepare_services(stack, Manifest([service("a", resourceName="", **engine)]), "127.0.0.1", 0)
