@@ -12,25 +12,36 @@ from kvasir.benchmark.request_outcome import RequestOutcome
 from kvasir.config.options import ConfigError
 
 Figures = dict[str, Any]
-_COLUMNS: Final = ("mean", "p50", "p90", "p99")
+PERCENTILES: Final = (50.0, 90.0, 99.0)
 _TIMES: Final = (("TTFT", "ttft_ms"), ("TPOT", "tpot_ms"), ("ITL", "itl_ms"), ("end to end", "end_to_end_ms"))
 
 
-def percentiles(values: Sequence[float], scale: float = 1000.0) -> dict[str, float] | None:
-    """Mean, median, 90th and 99th percentile, in milliseconds by default; None where there are no values."""
+def parse_percentiles(text: str) -> tuple[float, ...]:
+    """Return the numbers of a list such as 50,90,99.9, ascending. Raises ValueError."""
+    shares = [float(part) for part in text.split(",")]
+    if not all(0 <= share <= 100 for share in shares):
+        raise ValueError(f"{text}: give numbers from 0 to 100, with commas between them")
+    return tuple(sorted(shares))
+
+
+def percentiles(
+    values: Sequence[float], scale: float = 1000.0, shares: Sequence[float] = PERCENTILES
+) -> dict[str, float] | None:
+    """Return mean and percentiles, in milliseconds by default; None without values."""
     if not values:
         return None
     ordered = sorted(values)
-    at = {
-        name: ordered[min(len(ordered) - 1, int(share * len(ordered)))]
-        for name, share in (("p90", 0.9), ("p99", 0.99))
-    }
-    result = {"mean": statistics.fmean(values), "p50": statistics.median(values)} | at
+    result = {"mean": statistics.fmean(values)}
+    for share in shares:
+        at = ordered[min(len(ordered) - 1, int(share / 100 * len(ordered)))]
+        result[f"p{share:g}"] = statistics.median(values) if share == 50 else at
     return {name: value * scale for name, value in result.items()}
 
 
-def load_figures(outcomes: Sequence[RequestOutcome], seconds: float) -> Figures:
-    """Of requests that a server answered within so many seconds in all."""
+def load_figures(
+    outcomes: Sequence[RequestOutcome], seconds: float, shares: Sequence[float] = PERCENTILES
+) -> Figures:
+    """Return the figures of requests that took so many seconds in all. `shares`: the percentiles."""
     done = [outcome for outcome in outcomes if not outcome.error and not outcome.hung_up]
     streamed = [outcome for outcome in done if outcome.first]
     tokens, prompt_tokens = sum(o.tokens for o in done), sum(o.prompt_tokens for o in done)
@@ -45,10 +56,10 @@ def load_figures(outcomes: Sequence[RequestOutcome], seconds: float) -> Figures:
         "total_tokens_per_second": (tokens + prompt_tokens) / seconds,
         "prompt_tokens": prompt_tokens,
         "output_tokens": tokens,
-        "ttft_ms": percentiles([outcome.ttft for outcome in streamed]),
-        "tpot_ms": percentiles([outcome.tpot for outcome in streamed if outcome.tokens > 1]),
-        "itl_ms": percentiles([gap for outcome in streamed for gap in outcome.gaps]),
-        "end_to_end_ms": percentiles([outcome.end_to_end for outcome in done]),
+        "ttft_ms": percentiles([outcome.ttft for outcome in streamed], shares=shares),
+        "tpot_ms": percentiles([outcome.tpot for outcome in streamed if outcome.tokens > 1], shares=shares),
+        "itl_ms": percentiles([gap for outcome in streamed for gap in outcome.gaps], shares=shares),
+        "end_to_end_ms": percentiles([outcome.end_to_end for outcome in done], shares=shares),
     }
 
 
@@ -64,11 +75,14 @@ def load_lines(figures: Figures) -> list[str]:
 
 
 def time_lines(rows: Sequence[tuple[str, dict[str, float] | None]]) -> list[str]:
-    """A table of milliseconds; rows without values are left out."""
-    lines = ["               " + "".join(f"{column:>9}" for column in _COLUMNS)]
-    for name, values in rows:
-        if values is not None:
-            lines.append(f"{name:<11} ms " + "".join(f"{values[column]:9.1f}" for column in _COLUMNS))
+    """Return a table of milliseconds, with a column for each key; rows without values are left out."""
+    filled = [(name, values) for name, values in rows if values is not None]
+    if not filled:
+        return []
+    columns = list(filled[0][1])
+    lines = ["               " + "".join(f"{column:>9}" for column in columns)]
+    for name, values in filled:
+        lines.append(f"{name:<11} ms " + "".join(f"{values[column]:9.1f}" for column in columns))
     return lines
 
 

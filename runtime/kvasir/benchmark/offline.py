@@ -66,14 +66,16 @@ def _throughput(engine: LocalEngine, workload: OfflineWorkload, requests: int) -
 
 
 def measure_latency(
-    config: EngineConfig, workload: OfflineWorkload, batch_size: int, iterations: int
+    config: EngineConfig, workload: OfflineWorkload, batch_size: int, iterations: int, warmup: int = 1
 ) -> Measurement:
-    """Batches of the same size one after the other, each of new prompts; the first is not counted."""
+    """Run batches of the same size one after the other, each of new prompts. The first `warmup` are not counted."""
     with closing(start_engine(config)) as engine:
-        return _latency(engine, workload, batch_size, iterations)
+        return _latency(engine, workload, batch_size, iterations, warmup)
 
 
-def _latency(engine: LocalEngine, workload: OfflineWorkload, batch_size: int, iterations: int) -> Measurement:
+def _latency(
+    engine: LocalEngine, workload: OfflineWorkload, batch_size: int, iterations: int, warmup: int
+) -> Measurement:
     if batch_size > engine.settings.max_num_seqs:
         raise ConfigError(
             f"--batch-size {batch_size}: the engine takes {engine.settings.max_num_seqs} requests into a step at "
@@ -82,17 +84,18 @@ def _latency(engine: LocalEngine, workload: OfflineWorkload, batch_size: int, it
     draw = random_requests(engine, workload)
     runs = []
     with progress_bar("iterations", shown=engine.shows_results) as progress:
-        for iteration in range(iterations + 1):
+        for iteration in range(warmup + iterations):
             runs.append(_check(engine.run([next(draw) for _ in range(batch_size)], lambda done, total: None)))
-            progress(iteration, iterations)
-    times = [times for run in runs[1:] for times in run.requests.values()]
+            progress(max(0, iteration + 1 - warmup), iterations)
+    runs = runs[warmup:]
+    times = [times for run in runs for times in run.requests.values()]
     rows = {
-        "batch_ms": percentiles([run.seconds for run in runs[1:]]),
+        "batch_ms": percentiles([run.seconds for run in runs]),
         "ttft_ms": percentiles([each.first for each in times]),
         "tpot_ms": percentiles([(each.last - each.first) / (each.tokens - 1) for each in times if each.tokens > 1]),
     }
     figures = _described(engine) | {"batch_size": batch_size, "iterations": iterations, **rows}
-    use = _device_use(engine, workload, batch_size, runs[1:], rows["tpot_ms"])
+    use = _device_use(engine, workload, batch_size, runs, rows["tpot_ms"])
     figures |= use
     figures["peak_memory_bytes"] = _peak_memory()
     lines = [

@@ -20,25 +20,26 @@ CHAT: Final = "chat"
 CONCURRENCY: Final = 8
 """Concurrent streams if neither --concurrency nor --request-rate is given."""
 _WORDS: Final = (
-    *("the", "of", "and", "to", "in", "is", "that", "it", "was", "for", "on", "are", "as", "with", "his", "they"),
     *(
+        "the",
+        "of",
+        "and",
+        "to",
+        "in",
+        "is",
+        "that",
+        "it",
+        "was",
+        "for",
+        "on",
+        "are",
+        "as",
+        "with",
+        "his",
+        "they",
         "at",
-        "be",
-        "this",
-        "from",
-        "have",
-        "or",
-        "by",
-        "one",
-        "had",
-        "not",
-        "but",
-        "what",
-        "all",
-        "were",
-        "when",
-        "we",
     ),
+    *("be", "this", "from", "have", "or", "by", "one", "had", "not", "but", "what", "all", "were", "when", "we"),
 )
 """Words that are one token in most vocabularies, for prompts that cannot be token ids."""
 

@@ -6,7 +6,15 @@ import dataclasses
 import sys
 from typing import TYPE_CHECKING
 
-from kvasir.benchmark.figures import Figures, check_json, load_figures, load_lines, write_json
+from kvasir.benchmark.figures import (
+    PERCENTILES,
+    Figures,
+    check_json,
+    load_figures,
+    load_lines,
+    parse_percentiles,
+    write_json,
+)
 from kvasir.benchmark.workload import OfflineWorkload, Pace, Workload
 from kvasir.cli import serve as serve_command
 from kvasir.cli.api_client import URL_HELP, add_api_key, base_url, check_text, default_url
@@ -88,6 +96,15 @@ def _add_serve(commands: "Commands") -> None:
     )
     add_options(parser, Workload, "requests")
     add_options(parser, Pace, "pace")
+    parser.add_argument(
+        "--percentiles",
+        "--metric-percentiles",
+        type=argument_type(parse_percentiles),
+        default=PERCENTILES,
+        metavar="LIST",
+        help="percentiles to show [default: 50,90,99]",
+    )
+    parser.add_argument("--percentile-metrics", metavar="LIST", help="no effect: all times are shown")
     add_api_key(parser)
     _add_json(parser)
 
@@ -110,7 +127,7 @@ def _serve(args: argparse.Namespace) -> int:
         "url": url,
         "model": measured.model,
         "interrupted": measured.interrupted,
-        **load_figures(measured.outcomes, measured.seconds),
+        **load_figures(measured.outcomes, measured.seconds, args.percentiles),
     }
     if measured.interrupted:
         print("interrupted: the figures cover the requests that had ended")
@@ -170,6 +187,14 @@ def _add_latency(commands: "Commands") -> None:
     parser.add_argument(
         "--iterations", "--num-iters", type=number, default=10, metavar="N", help="batches to time [default: 10]"
     )
+    parser.add_argument(
+        "--warmup",
+        "--num-iters-warmup",
+        type=argument_type(parse_int(0)),
+        default=1,
+        metavar="N",
+        help="batches before those that are timed [default: 1]",
+    )
     _add_engine(parser)
 
 
@@ -179,7 +204,7 @@ def _latency(args: argparse.Namespace) -> int:
     setup_logging("bench", "warning")
     config, workload = _engine_of(args), from_args(OfflineWorkload, args, environ={})
     shown = shows_results(config.executor)
-    measured = measure_latency(config, workload, args.batch_size, args.iterations)
+    measured = measure_latency(config, workload, args.batch_size, args.iterations, args.warmup)
     if shown:
         _show(measured.figures, measured.lines, args.json)
     return 0

@@ -117,6 +117,9 @@ def _used(name: str, value: object) -> str | None:
     except ValueError as error:
         if value in _PYTHON_NEUTRAL.get(name, ()):
             return None
+        if value in ({}, [], ""):  # such as speculative_config={}: it asks for nothing
+            log.warning("LLM: %s=%r has no effect", name, value)
+            return None
         if name in _PYTHON_REFUSED:
             raise ConfigError(f"LLM: {name} {_PYTHON_REFUSED[name]}") from None
         if flag in REFUSED or flag in READ:

@@ -36,13 +36,19 @@ class LLM:
     worker processes (`tensor_parallel_size=2`), they end with the thread that created the LLM.
     """
 
-    def __init__(self, model: str | os.PathLike[str], **engine_options: Any) -> None:
-        """`model`: hf://org/name[@revision], a directory, or demo://. `engine_options`: those of `kvasir engine`
+    def __init__(
+        self, model: str | os.PathLike[str], tokenizer: str | os.PathLike[str] | None = None, **engine_options: Any
+    ) -> None:
+        """`model`, and `tokenizer` if it is not the model's: hf://org/name[@revision], a directory, or demo://.
+
+        `engine_options`: those of `kvasir engine`
         for device, KV cache, scheduler and workers, with underscores, for example `max_model_len=4096`, and vLLM's.
 
         Raises ConfigError (a ValueError) for options and models that cannot be used, ModelLoadError, and
         FailureError if a worker process fails.
         """
+        if tokenizer is not None:
+            engine_options["tokenizer"] = os.fspath(tokenizer)
         self.llm_engine = LLMEngine(model, **engine_options)
         self._engine = self.llm_engine.engine
         self._builder = self.llm_engine.builder

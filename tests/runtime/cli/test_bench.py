@@ -52,6 +52,12 @@ def test_the_table_has_a_row_per_time(server: FakeServer, capfd: pytest.CaptureF
     assert captured.err == "", "a progress bar is for terminals"
 
 
+def test_the_percentiles_are_those_of_vllms_option(server: FakeServer, tmp_path: Path) -> None:
+    given = ["--metric-percentiles", "99.9,25", "--percentile-metrics", "ttft"]
+    figures = bench(tmp_path, "serve", server.address, "--num-prompts", "3", *given)
+    assert list(figures["ttft_ms"]) == ["mean", "p25", "p99.9"]
+
+
 def test_a_terminal_gets_a_progress_bar(server: FakeServer) -> None:
     argv = ["-m", "kvasir.cli.main", "bench", "serve", server.address, "--requests", "3"]
     terminal = pexpect.spawn(sys.executable, argv, timeout=60, encoding="utf-8")
@@ -149,7 +155,9 @@ def test_throughput_runs_an_engine_without_a_server(tmp_path: Path) -> None:
 
 
 def test_latency_times_batches(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    figures = bench(tmp_path, "latency", *ENGINE, "--batch-size", "2", "--iterations", "2")
+    figures = bench(
+        tmp_path, "latency", *ENGINE, "--batch-size", "2", "--iterations", "2", "--num-iters-warmup", "0"
+    )
     assert figures["batch_ms"]["mean"] >= figures["ttft_ms"]["mean"] > 0
     output = capfd.readouterr().out
     assert "batches    2 of 2, 9 tokens in, 4 out" in output

@@ -51,6 +51,8 @@ def test_every_option_of_vllm_is_known_by_its_python_name() -> None:
         ({"dtype": "half"}, {"dtype": "torch.float16"}),
         ({"hf_overrides": {"rope_theta": 1}}, {"hf_overrides": '{"rope_theta": 1}'}),
         ({"compilation_config": 3}, {}),
+        ({"speculative_config": {}, "additional_config": {}, "max_seq_len_to_capture": 8192}, {}),
+        ({"speculative_config": None, "use_v2_block_manager": True}, {}),
     ],
 )
 def test_values_are_read_as_vllm_reads_them(given: dict[str, Any], same: dict[str, Any]) -> None:

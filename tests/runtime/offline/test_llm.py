@@ -14,6 +14,7 @@ import pytest
 import kvasir
 from kvasir import LLM, RequestOutput, SamplingParams
 from kvasir.config.options import ConfigError
+from kvasir.hub.hub_errors import HubError
 from kvasir.hub.source import fetch
 from kvasir.worker.step import StepInput, StepOutput
 
@@ -39,6 +40,11 @@ def test_a_batch_larger_than_a_step_keeps_its_order(llm: LLM) -> None:
     alone = [llm.generate(prompt, GREEDY)[0] for prompt in prompts]
     assert texts(outputs) == texts(alone)
     assert all(output.finished and len(output.outputs[0].token_ids) <= 8 for output in outputs)
+
+
+def test_the_tokenizer_is_the_second_argument() -> None:
+    with pytest.raises(HubError, match="--tokenizer: /no/such does not exist|tokenizer: /no/such does not exist"):
+        LLM("demo://", "/no/such", **OPTIONS)
 
 
 def test_prompts_wait_until_the_engine_has_room_for_them(llm: LLM, monkeypatch: pytest.MonkeyPatch) -> None:

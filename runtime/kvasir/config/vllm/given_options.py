@@ -13,6 +13,13 @@ from pathlib import Path
 from typing import Any, Final
 
 _LIST: Final = Path(__file__).with_name("options.json")
+_OLDER: Final = {
+    **dict.fromkeys(("max-seq-len-to-capture", "num-scheduler-steps", "preemption-mode"), "value"),
+    **dict.fromkeys(("guided-decoding-backend", "tokenizer-pool-size"), "value"),
+    **dict.fromkeys(("use-v2-block-manager", "disable-async-output-proc", "worker-use-ray"), "nothing"),
+    "multi-step-stream-outputs": "switch",
+}
+"""Options of releases before 0.11.0 that programs still give → what each takes."""
 _LEVEL: Final = re.compile(r"-O(\.[\w.]+)?(?:=?(.*))")
 _SWITCHES: Final = ("nothing", "switch")
 _OPTIMIZATION: Final = "--optimization-level"
@@ -39,8 +46,8 @@ Word = str | GivenOption
 @functools.cache
 def vllm_options() -> Mapping[str, dict[str, Any]]:
     """Return the facts about each option of `vllm serve`, by its name."""
-    options: dict[str, dict[str, Any]] = json.loads(_LIST.read_text())
-    return options
+    options: dict[str, dict[str, Any]] = {"--" + name: {"short": [], "takes": _OLDER[name]} for name in _OLDER}
+    return options | json.loads(_LIST.read_text())
 
 
 @functools.cache

@@ -38,94 +38,65 @@ READ: Final = MappingProxyType(
 """Options that the command line itself answers → how."""
 
 IGNORED: Final = _each({
-    # speed on GPUs
-    "optimization-level cudagraph-metrics performance-mode monokernel": "models are not compiled by torch",
-    "cudagraph-capture-sizes cuda-graph-sizes max-cudagraph-capture-size":
-        "give the sizes in `--compilation-config`",
-    "attention-backend attention-config mamba-backend moe-backend linear-backend kernel-config ir-op-priority "
-    "sparse-indexer-topk-backend gdn-prefill-backend kda-prefill-backend kda-decode-backend "
-    "enable-flashinfer-autotune mamba-ssu-algorithm disable-cascade-attn":
-        "the engine chooses its kernels by the device",
-    "enable-batch-sharded-sampling enable-hc-sp enable-cumem-allocator enable-shm-tensor-arena "
-    "disable-nccl-for-dp-synchronization dp-sync-interval prefill-schedule-interval":
-        "it is an optimization of vLLM that is not in Kvasir; answers are the same without it",
-    "jit-monitor-mode jit-monitor-verbose enable-layerwise-nvtx-tracing enable-mfu-metrics collect-detailed-traces "
-    "ray-workers-use-nsight":
-        "the engine has no such profile; see docs/profiling.md for the one that it has",
-    # memory and caches
-    "swap-space": "a preempted request is computed again from the prefix cache and is not swapped out",
+    "additional-config all2all-backend allow-deprecated-quantization attention-backend attention-config "
+    "cp-kv-cache-interleave-size cpu-offload-params cudagraph-metrics data-parallel-supervisor-port "
+    "dbo-decode-token-threshold dbo-prefill-token-threshold dcp-comm-backend dcp-kv-cache-interleave-size "
+    "dcp-q-replicate default-mm-loras disable-async-output-proc disable-cascade-attn "
+    "disable-frontend-multiprocessing disable-hybrid-kv-cache-manager disable-nccl-for-dp-synchronization "
+    "dp-supervisor-probe-failure-threshold dp-supervisor-probe-interval-s dp-supervisor-probe-timeout-s "
+    "dp-sync-interval elastic-ep-max-dp-size enable-batch-sharded-sampling enable-cumem-allocator "
+    "enable-ep-weight-filter enable-flash-late-interaction enable-flashinfer-autotune enable-hc-sp "
+    "enable-log-deltas enable-lora-bias enable-mamba-cache-stochastic-rounding "
+    "enable-mamba-shared-prefix-checkpoint enable-mixed-moe-lora-format enable-moe-shared-loras "
+    "enable-nccl-comm-suspend enable-offline-docs enable-prompt-tokens-details "
+    "enable-server-load-tracking enable-shm-tensor-arena enable-tower-connector-lora eplb-config "
+    "eplb-log-balancedness eplb-step-interval eplb-window-size expert-placement-strategy "
+    "fail-on-environ-validation fully-sharded-loras gdn-prefill-backend headless "
+    "ir-op-priority kda-decode-backend kda-prefill-backend kernel-config linear-backend lora-dtype "
+    "lora-extra-vocab-size lora-target-modules mamba-backend mamba-block-size mamba-cache-dtype "
+    "mamba-cache-mode mamba-cache-philox-rounds mamba-ssm-cache-dtype mamba-ssu-algorithm max-cpu-loras "
+    "max-log-len max-lora-cls-labels max-lora-rank max-loras max-parallel-loading-workers model-impl "
+    "moe-backend monokernel multi-step-stream-outputs num-lookahead-slots num-redundant-experts "
+    "num-scheduler-steps offload-backend offload-group-size offload-num-in-group offload-params "
+    "offload-prefetch-step optimization-level performance-mode preemption-mode prefill-schedule-interval "
+    "prefix-cache-retention-interval prefix-match-unit pt-load-map-location renderer-num-workers "
+    "replayssm-buffer-len safetensors-load-strategy safetensors-prefetch-block-size "
+    "safetensors-prefetch-num-threads scheduler-reserve-full-isl sleep-mode-backend "
+    "sleep-mode-offload-cudagraph sleep-preserve-parameter-names sparse-indexer-topk-backend "
+    "specialize-active-lora sse-keep-alive-interval stream-interval swa-bounded-replay swap-space "
+    "tokenizer-pool-size tool-strict-level ubatch-size use-replayssm use-tqdm-on-load "
+    "use-v2-block-manager watermark worker-use-ray":
+        "Kvasir has nothing that it would change",
+    "cuda-graph-sizes cudagraph-capture-sizes max-cudagraph-capture-size max-seq-len-to-capture":
+        "give the sizes in --compilation-config",
+    "collect-detailed-traces enable-layerwise-nvtx-tracing enable-mfu-metrics jit-monitor-mode "
+    "jit-monitor-verbose ray-workers-use-nsight":
+        "see docs/profiling.md",
     "enable-chunked-prefill": "long prompts are always computed in chunks",
-    "max-parallel-loading-workers safetensors-load-strategy safetensors-prefetch-block-size "
-    "safetensors-prefetch-num-threads pt-load-map-location use-tqdm-on-load":
-        "weights are mapped from safetensors files, and the progress is always shown",
-    "disable-hybrid-kv-cache-manager prefix-match-unit prefix-cache-retention-interval swa-bounded-replay "
-    "scheduler-reserve-full-isl watermark num-lookahead-slots":
-        "the KV cache is managed in another way: see docs/scheduling.md",
-    "cp-kv-cache-interleave-size dcp-kv-cache-interleave-size dcp-comm-backend dcp-q-replicate":
-        "there is no context parallelism",
-    "numa-bind numa-bind-nodes numa-bind-cpus": "start `kvasir serve` below numactl instead",
-    "stream-interval": "each chunk of a stream has the tokens that are ready when the client can take it",
-    "renderer-num-workers max-log-len disable-frontend-multiprocessing":
-        "each frontend is one process, which logs no prompts",
-    # code and models
-    "trust-remote-code code-revision": "code from a model's own repository is never run",
-    "model-impl": "the architecture decides: see docs/models.md",
-    "skip-mm-profiling disable-chunked-mm-input disable-mm-preprocessor-cache mm-processor-cache-gb "
-    "mm-processor-cache-type mm-shm-cache-max-object-size-mb mm-encoder-tp-mode mm-encoder-attn-backend "
-    "mm-encoder-attn-dtype mm-hasher-algorithm mm-ipc-gpu-memory-gb mm-processor-device mm-tensor-ipc "
-    "limit-mm-per-prompt language-model-only media-io-kwargs allowed-local-media-path allowed-media-domains "
-    "enable-multimodal-encoder-data-parallel interleave-mm-strings mm-processor-kwargs mm-device-do-normalize "
-    "mm-encoder-fp8-scale-path mm-encoder-fp8-scale-save-path mm-encoder-fp8-scale-save-margin video-pruning-rate "
-    "video-pruning-method trust-request-mm-kwargs":
+    "numa-bind numa-bind-cpus numa-bind-nodes": "start `kvasir serve` below numactl",
+    "code-revision trust-remote-code": "code from a model's own repository is never run",
+    "allowed-local-media-path allowed-media-domains disable-chunked-mm-input "
+    "disable-mm-preprocessor-cache enable-multimodal-encoder-data-parallel interleave-mm-strings "
+    "language-model-only limit-mm-per-prompt media-io-kwargs mm-device-do-normalize "
+    "mm-encoder-attn-backend mm-encoder-attn-dtype mm-encoder-fp8-scale-path "
+    "mm-encoder-fp8-scale-save-margin mm-encoder-fp8-scale-save-path mm-encoder-tp-mode "
+    "mm-hasher-algorithm mm-ipc-gpu-memory-gb mm-processor-cache-gb mm-processor-cache-type "
+    "mm-processor-device mm-processor-kwargs mm-shm-cache-max-object-size-mb mm-tensor-ipc "
+    "skip-mm-profiling trust-request-mm-kwargs video-pruning-method video-pruning-rate":
         "models take text only",
-    "mamba-cache-dtype mamba-ssm-cache-dtype mamba-block-size mamba-cache-mode mamba-cache-philox-rounds "
-    "enable-mamba-cache-stochastic-rounding enable-mamba-shared-prefix-checkpoint use-replayssm "
-    "replayssm-buffer-len": "models with a recurrent state are not supported",
-    # server and logs
-    "enable-prompt-tokens-details": "the usage always has the number of cached tokens",
-    "enable-log-deltas": "answers are not logged",
-    "aggregate-engine-logging enable-logging-iteration-details":
-        "the frontend logs a line for the whole service, see --disable-log-stats; GET /metrics has each engine",
-    "kv-cache-metrics kv-cache-metrics-sample custom-histogram-buckets show-hidden-metrics-for-version "
-    "per-request-spec-decode-metrics": "GET /metrics has a fixed set of metrics: see docs/metrics.md",
-    "enable-server-load-tracking": "GET /load always has the load of each engine",
-    "disable-access-log-for-endpoints log-error-stack":
-        "the frontend logs by --log-level, a line for each request (--log-requests), and no probes",
-    "h11-max-incomplete-event-size h11-max-header-count":
-        "the limits of headers are fixed, and that of bodies is --max-request-bytes",
-    "sse-keep-alive-interval": "the interval is not adjustable",
-    "fail-on-environ-validation": "unknown variables are always named in a warning",
-    "enable-flash-late-interaction": "there are no pooling models",
-    "enable-auto-tool-choice": "the model may always call tools, if the format of its calls is known",
-    "tool-strict-level": "functions with strict, and tool_choice required or a name, are always enforced",
-    "cohere-format cohere-is-reasoning-model "
-    "anthropic-disabled-thinking-effort": "what Kvasir lacks is rejected request by request: see docs/api.md",
-    "elastic-ep-max-dp-size enable-ep-weight-filter eplb-config eplb-log-balancedness eplb-step-interval "
-    "eplb-window-size num-redundant-experts expert-placement-strategy dbo-decode-token-threshold "
-    "dbo-prefill-token-threshold ubatch-size all2all-backend enable-nccl-comm-suspend":
-        "experts stay on the ranks that they start on, in equal parts",
-    "max-loras max-lora-rank max-cpu-loras fully-sharded-loras lora-dtype lora-extra-vocab-size "
-    "enable-lora-bias enable-mixed-moe-lora-format enable-moe-shared-loras enable-tower-connector-lora "
-    "lora-target-modules max-lora-cls-labels specialize-active-lora default-mm-loras":
-        "there are no LoRA adapters, without which it asks for nothing",
-    "data-parallel-hybrid-lb data-parallel-external-lb data-parallel-backend":
-        "a frontend balances over all engines of `kvasir serve`: see docs/data-parallel.md for other layouts",
-    "data-parallel-supervisor-port dp-supervisor-probe-interval-s dp-supervisor-probe-timeout-s "
-    "dp-supervisor-probe-failure-threshold": "`kvasir serve` watches its processes itself",
-    "distributed-timeout-seconds cpu-distributed-timeout-seconds": "use --worker-timeout",
-    "max-long-partial-prefills long-prefill-token-threshold-adaptive": "use --long-prefill-token-threshold",
-    "sleep-mode-backend sleep-mode-offload-cudagraph sleep-preserve-parameter-names":
-        "there is no sleep mode, without which it asks for nothing",
-    "offload-backend offload-group-size offload-num-in-group offload-params offload-prefetch-step "
-    "cpu-offload-params":
-        "weights are not offloaded",
-    "allow-deprecated-quantization": "there is no quantization",
-    "headless": "this command has no API server",
-    "additional-config": "it is for plugins of vLLM",
-    "enable-offline-docs": "the page of GET /docs needs no network",
-    "structured-outputs-config":
-        "llguidance compiles every grammar, and each request has its own options: see docs/structured-output.md",
-    "reasoning-config": "the marks of the reasoning are those of --reasoning-parser",
+    "aggregate-engine-logging custom-histogram-buckets enable-logging-iteration-details kv-cache-metrics "
+    "kv-cache-metrics-sample per-request-spec-decode-metrics show-hidden-metrics-for-version":
+        "see docs/metrics.md",
+    "disable-access-log-for-endpoints log-error-stack": "see --log-level and --log-requests",
+    "h11-max-header-count h11-max-incomplete-event-size": "the limit of bodies is --max-request-bytes",
+    "enable-auto-tool-choice": "tool calls are always on, if the format of the calls is known",
+    "anthropic-disabled-thinking-effort cohere-format cohere-is-reasoning-model":
+        "what Kvasir lacks is rejected request by request: see docs/api.md",
+    "data-parallel-backend data-parallel-external-lb data-parallel-hybrid-lb": "see docs/data-parallel.md",
+    "cpu-distributed-timeout-seconds distributed-timeout-seconds": "use --worker-timeout",
+    "long-prefill-token-threshold-adaptive max-long-partial-prefills": "use --long-prefill-token-threshold",
+    "guided-decoding-backend structured-outputs-config": "see docs/structured-output.md",
+    "reasoning-config": "see --reasoning-parser",
 })  # fmt: skip
 """Options that are accepted and change nothing → why."""
 
