@@ -6,16 +6,31 @@ param names the field.
 
 import math
 from collections.abc import Mapping
+from typing import Literal
 
-import orjson
+from msgspec import Struct, json
 from starlette.responses import Response
 
 from kvasir.client.request_errors import EngineUnavailable, InvalidRequest, RequestFailed, TooManyRequests
 
-INVALID_REQUEST = "invalid_request_error"
-SERVER_ERROR = "server_error"
 CLIENT_CLOSED_REQUEST = 499
 """The status for a client that left before its answer began; in log and metrics only. nginx uses the same."""
+
+
+ErrorType = Literal["invalid_request_error", "rate_limit_error", "server_error"]
+
+
+class ErrorObject(Struct):
+    message: str
+    type: ErrorType
+    param: str | None
+    code: str | None
+
+
+class ErrorAnswer(Struct):
+    """OpenAI's error object; the same in an event of a stream that fails."""
+
+    error: ErrorObject
 
 
 class ApiError(Exception):
@@ -38,15 +53,13 @@ class ApiError(Exception):
         self.headers = dict(headers or {})
 
     @property
-    def type(self) -> str:
+    def type(self) -> ErrorType:
         if self.status == 429:
             return "rate_limit_error"
-        return INVALID_REQUEST if self.status < 500 else SERVER_ERROR
+        return "invalid_request_error" if self.status < 500 else "server_error"
 
     def body(self) -> bytes:
-        return orjson.dumps(
-            {"error": {"message": self.message, "type": self.type, "param": self.param, "code": self.code}}
-        )
+        return json.encode(ErrorAnswer(ErrorObject(self.message, self.type, self.param, self.code)))
 
     def response(self) -> Response:
         return Response(self.body(), self.status, headers=self.headers, media_type="application/json")

@@ -1,19 +1,20 @@
 """FastAPI's application and routes, without the steps per request that Kvasir does not use.
 
-Endpoints are written as FastAPI's users know them: pydantic models and `Depends` in the signature, from which
-FastAPI makes the OpenAPI document. A `LeanRoute` calls its endpoint directly: a dependency is a function of the
-request, the body is read by http/bodies/body.py and validated once. Nothing runs in a thread, and nothing is
-cleaned up later.
+Endpoints are written as FastAPI's users know them: pydantic bodies and `Depends` in the signature, from which
+FastAPI makes the OpenAPI document. Answers are msgspec structs, which are both schema and encoder. A `LeanRoute`
+calls its endpoint directly: a dependency is a function of the request, the body is read by http/bodies/body.py and
+validated once. Nothing runs in a thread, and nothing is cleaned up later.
 """
 
 import inspect
-from collections.abc import Awaitable, Callable
-from typing import Annotated, Any, get_args, get_origin
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Annotated, Any, Final, get_args, get_origin
 
 from fastapi import APIRouter, FastAPI
+from fastapi.datastructures import DefaultPlaceholder
 from fastapi.params import Depends
 from fastapi.routing import APIRoute
-from pydantic import BaseModel
+from msgspec import Struct, json
 from starlette.middleware.exceptions import ExceptionMiddleware
 from starlette.requests import Request
 from starlette.responses import Response
@@ -23,25 +24,56 @@ from kvasir.frontend.endpoints.request_body import RequestBody, parse
 from kvasir.frontend.http.bodies.body import read_json
 from kvasir.frontend.service import service_of
 
+SCHEMA_REFERENCE: Final = "#/components/schemas/{name}"
+
 Argument = Callable[[Request], Any]
 """Returns the value of one parameter of an endpoint."""
 
 
 class LeanRoute(APIRoute):
-    """Calls `endpoint(**arguments)`, a coroutine function, and sends the response or model that it returns."""
+    """Calls `endpoint(**arguments)`, a coroutine function, and sends the response or struct that it returns."""
 
     def __init__(self, path: str, endpoint: Callable[..., Any], **fastapis: Any) -> None:
         if fastapis.get("dependencies"):
             raise TypeError(f"{path}: `dependencies` would not be called: write them as parameters of the endpoint")
+        self.structs: set[type[Struct]] = set()
+        """Answers whose schemas the document needs."""
+        answer = fastapis["response_model"]
+        if isinstance(answer, DefaultPlaceholder):
+            answer = inspect.signature(endpoint, eval_str=True).return_annotation
+        if _structs_of(answer):
+            success = {"model": answer} | fastapis["responses"].get(200, {})
+            fastapis |= {"response_model": None, "responses": fastapis["responses"] | {200: success}}
+        fastapis["responses"] = {key: self._describe(each) for key, each in fastapis["responses"].items()}
         super().__init__(path, endpoint, **fastapis)
         assert self.methods is not None
         (self.method,) = self.methods  # middleware.Entrance asks a HEAD as a GET
         self.app = _asgi_app(endpoint, self.path_format)
 
+    def _describe(self, response: dict[str, Any]) -> dict[str, Any]:
+        """Put references in the place of structs, which FastAPI cannot describe."""
+        structs = _structs_of(response.get("model"))
+        if not structs:
+            return response
+        self.structs |= set(structs)
+        schemas = [{"$ref": SCHEMA_REFERENCE.format(name=each.__name__)} for each in structs]
+        schema = schemas[0] if len(schemas) == 1 else {"anyOf": schemas}
+        content = {"application/json": {"schema": schema}, **response.get("content", {})}
+        return {**{key: each for key, each in response.items() if key != "model"}, "content": content}
+
 
 def new_router() -> APIRouter:
     """One family's endpoints, in their order: the first that fits a request takes it."""
     return APIRouter(route_class=LeanRoute, generate_unique_id_function=_operation_id)
+
+
+def json_response(answer: Struct, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
+    return Response(json.encode(answer), status, headers, media_type="application/json")
+
+
+def _structs_of(model: Any) -> list[type[Struct]]:
+    """Return the structs of an answer: a struct, or a union of some."""
+    return [each for each in get_args(model) or (model,) if isinstance(each, type) and issubclass(each, Struct)]
 
 
 def _operation_id(route: APIRoute) -> str:
@@ -60,7 +92,7 @@ class LeanApp(FastAPI):
         return app
 
 
-def _asgi_app(endpoint: Callable[..., Awaitable[Response | BaseModel]], path: str) -> ASGIApp:
+def _asgi_app(endpoint: Callable[..., Awaitable[Response | Struct]], path: str) -> ASGIApp:
     arguments, body = _arguments(endpoint, path)
 
     async def app(scope: Scope, receive: Receive, send: Send) -> None:
@@ -71,8 +103,8 @@ def _asgi_app(endpoint: Callable[..., Awaitable[Response | BaseModel]], path: st
             given = await read_json(request, service.max_request_bytes)
             values[body[0]] = parse(body[1], given, strict=service.strict_fields)
         answer = await endpoint(**values)
-        if isinstance(answer, BaseModel):
-            answer = Response(answer.model_dump_json().encode(), media_type="application/json")
+        if isinstance(answer, Struct):
+            answer = json_response(answer)
         await answer(scope, receive, send)
 
     return app

@@ -2,12 +2,14 @@
 
 from typing import Any
 
+import msgspec
 import pytest
 
 from kvasir.client.text.detokenizer import Detokenizer
-from kvasir.frontend.endpoints.answers import ChatAnswer, CompletionAnswer
+from kvasir.frontend.endpoints.chat.answer import ChatAnswer
+from kvasir.frontend.endpoints.completions.answer import CompletionAnswer
 from kvasir.frontend.generation import logprobs
-from kvasir.frontend.generation.logprobs import CompletionLogprobs, TokenNames, of_chat, of_prompt
+from kvasir.frontend.generation.logprobs import CompletionLogprobsWriter, TokenNames, of_chat, of_prompt
 from kvasir.link.protocol import Logprobs
 from runtime.frontend.harness import ANSWER, MODEL, Frontend, demo_model, script_for
 from runtime.frontend.scripted import logprobs_of
@@ -217,12 +219,15 @@ def test_what_json_cannot_say_is_a_very_small_number(logprob: float) -> None:
     _, tokenizer = demo_model()
     names = TokenNames(Detokenizer(tokenizer), as_ids=False)
     impossible = Logprobs([logprob], [9], [[5]], [[logprob]])
-    entry = of_chat(names, [5], impossible, 1)["content"][0]
-    assert (entry["logprob"], entry["top_logprobs"][0]["logprob"]) == (-9999.0, -9999.0)
+    entry = of_chat(names, [5], impossible, 1).content[0]
+    assert (entry.logprob, entry.top_logprobs[0].logprob) == (-9999.0, -9999.0)
     stream = Detokenizer(tokenizer).stream(())
-    told = CompletionLogprobs(names, 1).of_output([5], impossible, stream)
-    assert (told["token_logprobs"], list(told["top_logprobs"][0].values())) == ([-9999.0], [-9999.0])
-    assert of_prompt(names, [4, 5], impossible, 1)[1]["5"]["logprob"] == -9999.0
+    scores = CompletionLogprobsWriter(names, 1).of_output([5], impossible, stream)
+    assert scores.token_logprobs == [-9999.0]
+    assert scores.top_logprobs == [{names.name(5): -9999.0}]
+    own = of_prompt(names, [4, 5], impossible, 1)[1]
+    assert own is not None
+    assert own["5"].logprob == -9999.0
 
 
 async def test_many_logprobs_are_written_in_a_thread(frontend: Frontend, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -243,5 +248,5 @@ async def test_an_answer_with_everything_is_what_the_description_says(frontend: 
         body |= {"prompt": "Hi", "logprobs": 2, "echo": True, "max_tokens": 50}
     async with frontend.http() as client:
         response = await client.post(path, json=body)
-    described = ChatAnswer if path == CHAT else CompletionAnswer
-    assert described.model_validate(response.json()).model_dump(exclude_unset=True) == response.json()
+    struct = ChatAnswer if path == CHAT else CompletionAnswer
+    assert msgspec.json.encode(msgspec.json.decode(response.content, type=struct)) == response.content

@@ -13,6 +13,7 @@ from kvasir.frontend.endpoints.responses.events import ResponseEvents
 from kvasir.frontend.endpoints.responses.items import OutputItems
 from kvasir.frontend.endpoints.responses.request import ResponsesRequest
 from kvasir.frontend.errors import ApiError
+from kvasir.frontend.generation.answer_parts import PromptTokensDetails, Usage
 from kvasir.request.params import SamplingParams
 from runtime.frontend.harness import ANSWER, MODEL, Frontend, script_for
 from runtime.frontend.streams import leave_after_first_token, named_events
@@ -150,9 +151,8 @@ def test_a_failure_before_any_other_event_follows_the_opening() -> None:
     params = SamplingParams(max_tokens=1, seed=0)
     response = ResponseObject(ResponsesRequest(input="Hi"), params, MODEL, "1")
     events = ResponseEvents(response, OutputItems(None))
-    usage: dict[str, Any] = {"prompt_tokens": 1, "completion_tokens": 0, "total_tokens": 1}
-    usage = usage_of(usage | {"prompt_tokens_details": {"cached_tokens": 0}}, 0)
-    written = events.failure(ApiError(503, "stopped"), usage)
+    usage = Usage(1, 0, 1, PromptTokensDetails(0))
+    written = events.failure(ApiError(503, "stopped"), usage_of(usage, 0))
     names = [line.removeprefix("event: ") for line in written.decode().splitlines() if line.startswith("event")]
     assert names == [*OPENING[:2], "response.failed"]
 

@@ -1,174 +1,31 @@
-"""What the endpoints answer, as far as clients may rely on it: for the OpenAPI description, and for the routes of
-small answers, which return these very models.
-
-Generation's answers are written by their routes (a chunk costs one encoding); tests compare them with these.
-"""
+"""Answers of the small endpoints, and what the OpenAPI document says about errors and streams."""
 
 from typing import Any, Final, Literal
 
-from pydantic import BaseModel, ConfigDict
+from msgspec import UNSET, Struct, UnsetType
+
+from kvasir.frontend.errors import ErrorAnswer
 
 
-class ErrorObject(BaseModel):
-    message: str
-    type: Literal["invalid_request_error", "rate_limit_error", "server_error"]
-    param: str | None
-    code: str | None
-
-
-class ErrorAnswer(BaseModel):
-    """OpenAI's error object; the same in an event of a stream that fails."""
-
-    error: ErrorObject
-
-
-# ---------------------------------------------------------------------------------------------- generation
-
-
-class PromptTokensDetails(BaseModel):
-    cached_tokens: int
-
-
-class CompletionTokensDetails(BaseModel):
-    reasoning_tokens: int
-
-
-class Usage(BaseModel):
-    prompt_tokens: int
-    completion_tokens: int
-    total_tokens: int
-    prompt_tokens_details: PromptTokensDetails | None = None
-    completion_tokens_details: CompletionTokensDetails | None = None
-    """Of a chat whose output is parsed."""
-
-
-class TopLogprob(BaseModel):
-    token: str
-    logprob: float
-    bytes: list[int]
-
-
-class TokenLogprob(TopLogprob):
-    top_logprobs: list[TopLogprob]
-
-
-class ChatLogprobs(BaseModel):
-    content: list[TokenLogprob]
-    refusal: None
-
-
-class CompletionLogprobs(BaseModel):
-    """An entry per token; null where a token has no log probability, as the first of an echoed prompt."""
-
-    tokens: list[str]
-    token_logprobs: list[float | None]
-    top_logprobs: list[dict[str, float] | None]
-    text_offset: list[int]
-
-
-class PromptLogprob(BaseModel):
-    logprob: float
-    rank: int
-    decoded_token: str
-
-
-PromptLogprobs = list[dict[str, PromptLogprob] | None]
-"""By token id, per token of the prompt; null for the first."""
-
-
-class CompletionChoice(BaseModel):
-    index: int
-    text: str
-    logprobs: CompletionLogprobs | None
-    finish_reason: Literal["stop", "length"]
-    stop_reason: int | str | None
-    token_ids: list[int] | None = None
-    prompt_token_ids: list[int] | None = None
-    prompt_logprobs: PromptLogprobs | None = None
-
-
-class CompletionAnswer(BaseModel):
-    id: str
-    object: Literal["text_completion"]
-    created: int
-    model: str
-    choices: list[CompletionChoice]
-    usage: Usage
-    system_fingerprint: str
-    kv_transfer_params: None
-
-
-class CalledFunction(BaseModel):
-    name: str
-    arguments: str
-    """A JSON object as text; cut off if the answer is."""
-
-
-class ChatToolCall(BaseModel):
-    id: str
-    type: Literal["function"]
-    function: CalledFunction
-
-
-class ChatMessage(BaseModel):
-    role: Literal["assistant"]
-    content: str | None
-    """null if there are only tool calls, or only reasoning."""
-    refusal: None
-    tool_calls: list[ChatToolCall] | None = None
-    function_call: CalledFunction | None = None
-    """Instead of `tool_calls`, if the request has `functions`."""
-    reasoning_content: str | None = None
-    reasoning: str | None = None
-    """The same under vLLM's newer name."""
-
-
-class ChatChoice(BaseModel):
-    index: int
-    message: ChatMessage
-    logprobs: ChatLogprobs | None
-    finish_reason: Literal["stop", "length", "tool_calls", "function_call"]
-    stop_reason: int | str | None
-    token_ids: list[int] | None = None
-
-
-class ChatAnswer(BaseModel):
-    id: str
-    object: Literal["chat.completion"]
-    created: int
-    model: str
-    choices: list[ChatChoice]
-    usage: Usage
-    system_fingerprint: str
-    kv_transfer_params: None
-    prompt_token_ids: list[int] | None = None
-    prompt_logprobs: PromptLogprobs | None = None
-
-
-# ---------------------------------------------------------------------------------------------- the rest
-
-
-class TokenizeAnswer(BaseModel):
+class TokenizeAnswer(Struct):
     count: int
     max_model_len: int
     tokens: list[int]
     token_strs: list[str] | None
 
 
-class DetokenizeAnswer(BaseModel):
+class DetokenizeAnswer(Struct):
     prompt: str
 
 
-class TokenizerInfo(BaseModel):
+class TokenizerInfo(Struct):
     """tokenizer_config.json of the model: its further fields are the model's own."""
 
-    model_config = ConfigDict(extra="allow")
-
     tokenizer_class: str
-    chat_template: str | None = None
+    chat_template: str | UnsetType = UNSET
 
 
-class Model(BaseModel):
+class Model(Struct):
     id: str
     object: Literal["model"]
     created: int
@@ -178,12 +35,12 @@ class Model(BaseModel):
     max_model_len: int
 
 
-class ModelList(BaseModel):
+class ModelList(Struct):
     object: Literal["list"]
     data: list[Model]
 
 
-class EngineLoad(BaseModel):
+class EngineLoad(Struct):
     rank: int
     incarnation: str
     usable: bool
@@ -194,40 +51,40 @@ class EngineLoad(BaseModel):
     """Share of its KV blocks in use, 0 to 1."""
 
 
-class LoadAnswer(BaseModel):
+class LoadAnswer(Struct):
     server_load: int
     """Requests that this frontend is generating for."""
     max_live_requests: int
     engines: list[EngineLoad]
 
 
-class EngineReset(BaseModel):
+class EngineReset(Struct):
     rank: int
     incarnation: str
 
 
-class ResetAnswer(BaseModel):
+class ResetAnswer(Struct):
     engines: list[EngineReset]
 
 
-class EngineProfile(BaseModel):
+class EngineProfile(Struct):
     rank: int
     incarnation: str
     files: list[str]
     """Of its workers, on the engine's machine; empty after a start."""
 
 
-class ProfileAnswer(BaseModel):
+class ProfileAnswer(Struct):
     engines: list[EngineProfile]
 
 
-class LoadProgress(BaseModel):
+class LoadProgress(Struct):
     done: int
     """Bytes of the weights."""
     total: int
 
 
-class EngineHealth(BaseModel):
+class EngineHealth(Struct):
     rank: int
     incarnation: str
     phase: str
@@ -236,22 +93,22 @@ class EngineHealth(BaseModel):
     step_age: float
 
 
-class HealthAnswer(BaseModel):
+class HealthAnswer(Struct):
     status: str
-    engines: list[EngineHealth] = []
+    engines: list[EngineHealth] | UnsetType = UNSET
     """Without it: an API key is required, and the request had none that is accepted."""
 
 
-class ProbeAnswer(BaseModel):
+class ProbeAnswer(Struct):
     status: str
-    reason: str | None = None
+    reason: str | UnsetType = UNSET
 
 
-class VersionAnswer(BaseModel):
+class VersionAnswer(Struct):
     version: str
 
 
-class IndexAnswer(BaseModel):
+class IndexAnswer(Struct):
     service: Literal["kvasir"]
     version: str
     api: str

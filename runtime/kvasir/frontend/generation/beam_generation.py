@@ -9,12 +9,13 @@ from array import array
 from collections.abc import Sequence
 from contextlib import aclosing
 from dataclasses import replace
-from typing import Any, Final
+from typing import Final
 
 from kvasir.client.async_llm import AsyncLLM
 from kvasir.client.input.prompted import Prompted
 from kvasir.client.request_errors import EngineUnavailable, InvalidRequest, RequestFailed, TooManyRequests
 from kvasir.client.request_observer import Trace
+from kvasir.frontend.generation.answer_parts import PromptTokensDetails, Usage
 from kvasir.frontend.generation.beam_search import Beam, BeamSearch, candidates_of
 from kvasir.frontend.generation.generation import Choice
 from kvasir.link.protocol import FinishReason, Logprobs
@@ -54,16 +55,12 @@ class BeamGeneration:
         """One per prompt, for the request log: its first step, and the tokens of its choices."""
 
     @property
-    def usage(self) -> dict[str, Any]:
+    def usage(self) -> Usage:
         """The tokens of the prompts and of the choices, without those of beams that were given up."""
         prompt_tokens = sum(trace.prompt_tokens for trace in self.traces)
         output_tokens = sum(trace.output_tokens for trace in self.traces)
-        return {
-            "prompt_tokens": prompt_tokens,
-            "completion_tokens": output_tokens,
-            "total_tokens": prompt_tokens + output_tokens,
-            "prompt_tokens_details": {"cached_tokens": sum(trace.cached_tokens or 0 for trace in self.traces)},
-        }
+        cached = PromptTokensDetails(sum(trace.cached_tokens or 0 for trace in self.traces))
+        return Usage(prompt_tokens, output_tokens, prompt_tokens + output_tokens, cached)
 
     async def choices(self, wanted: int) -> list[Choice]:
         """Return the wanted number of choices of each prompt, best first. Raises what AsyncLLM.generate does."""

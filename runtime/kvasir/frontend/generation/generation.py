@@ -4,12 +4,12 @@ import asyncio
 from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field
-from typing import Any
 
 from kvasir.client.async_llm import AsyncLLM, Delta
 from kvasir.client.input.prompted import Prompted
 from kvasir.client.request_observer import PromptChoices, Trace
 from kvasir.client.text.logprob_lists import joined, mean
+from kvasir.frontend.generation.answer_parts import PromptTokensDetails, Usage
 from kvasir.link.protocol import FinishReason, Logprobs
 
 Event = tuple[int, Delta]
@@ -70,17 +70,12 @@ class Generation:
         return self._unfinished == 0
 
     @property
-    def usage(self) -> dict[str, Any]:
+    def usage(self) -> Usage:
         """So far; a prompt counts once, whatever the number of its choices."""
         prompt_tokens = sum(len(prompted.prompt_token_ids) for prompted in self.prompts[:: self.n])
-        return {
-            "prompt_tokens": prompt_tokens,
-            "completion_tokens": self.output_tokens,
-            "total_tokens": prompt_tokens + self.output_tokens,
-            "prompt_tokens_details": {
-                "cached_tokens": sum(trace.cached_tokens or 0 for trace in self.traces[:: self.n])
-            },
-        }
+        cached_tokens = sum(trace.cached_tokens or 0 for trace in self.traces[:: self.n])
+        total_tokens = prompt_tokens + self.output_tokens
+        return Usage(prompt_tokens, self.output_tokens, total_tokens, PromptTokensDetails(cached_tokens))
 
     def waits_for(self) -> str | None:
         """Return the progress of the engine that held choices wait for; None if none is held."""

@@ -6,11 +6,19 @@ OpenAI does it.
 
 import asyncio
 from collections.abc import Callable, Sequence
-from typing import Any, Final, Protocol, TypeVar
+from typing import Final, Protocol, TypeVar
 
 from kvasir.client.input.prompted import Prompted
 from kvasir.client.request_errors import InvalidRequest
 from kvasir.client.text.detokenizer import Detokenizer, TextStream
+from kvasir.frontend.generation.answer_parts import (
+    ChatLogprobs,
+    CompletionLogprobs,
+    PromptLogprob,
+    PromptLogprobs,
+    TokenLogprob,
+    TopLogprob,
+)
 from kvasir.link.protocol import Logprobs
 from kvasir.request.params import SamplingFields
 
@@ -77,26 +85,27 @@ class TokenNames:
         return list(self._bytes[token_id])
 
 
-def of_chat(names: TokenNames, token_ids: Sequence[int], logprobs: Logprobs, top: int) -> dict[str, Any]:
+def of_chat(names: TokenNames, token_ids: Sequence[int], logprobs: Logprobs, top: int) -> ChatLogprobs:
     """`choice.logprobs` of a chat, with the `top` most likely tokens of each place."""
 
-    def entry(token_id: int, logprob: float) -> dict[str, Any]:
-        return {"token": names.name(token_id), "logprob": max(LEAST, logprob), "bytes": names.bytes(token_id)}
+    def fields(token_id: int, logprob: float) -> tuple[str, float, list[int]]:
+        return names.name(token_id), max(LEAST, logprob), names.bytes(token_id)
 
     content = []
     for index, token_id in enumerate(token_ids):
         likely = zip(logprobs.top_ids[index][:top], logprobs.top[index], strict=False)
-        content.append(entry(token_id, logprobs.token[index]) | {"top_logprobs": [entry(*each) for each in likely]})
-    return {"content": content, "refusal": None}
+        tops = [TopLogprob(*fields(*each)) for each in likely]
+        content.append(TokenLogprob(*fields(token_id, logprobs.token[index]), tops))
+    return ChatLogprobs(content)
 
 
-def of_prompt(names: TokenNames, token_ids: Sequence[int], logprobs: Logprobs, top: int) -> list[Any]:
+def of_prompt(names: TokenNames, token_ids: Sequence[int], logprobs: Logprobs, top: int) -> PromptLogprobs:
     """`prompt_logprobs`: null for the first token, then by token id the token's own and the most likely ones."""
 
-    def entry(token_id: int, logprob: float, rank: int) -> dict[str, Any]:
-        return {"logprob": max(LEAST, logprob), "rank": rank, "decoded_token": names.name(token_id)}
+    def entry(token_id: int, logprob: float, rank: int) -> PromptLogprob:
+        return PromptLogprob(max(LEAST, logprob), rank, names.name(token_id))
 
-    result: list[Any] = [None]
+    result: PromptLogprobs = [None]
     for index, token_id in enumerate(token_ids[1:]):
         entries = {str(token_id): entry(token_id, logprobs.token[index], logprobs.rank[index])}
         likely = zip(logprobs.top_ids[index][:top], logprobs.top[index], strict=False)
@@ -106,7 +115,7 @@ def of_prompt(names: TokenNames, token_ids: Sequence[int], logprobs: Logprobs, t
     return result
 
 
-class CompletionLogprobs:
+class CompletionLogprobsWriter:
     """`choice.logprobs` of one completion, as its text comes: four lists with an entry per token."""
 
     def __init__(self, names: TokenNames, top: int) -> None:
@@ -116,38 +125,33 @@ class CompletionLogprobs:
 
     def of_prompt(
         self, token_ids: Sequence[int], logprobs: Logprobs, stream: TextStream, length: int
-    ) -> dict[str, list[Any]]:
+    ) -> CompletionLogprobs:
         """For an echoed text of this length: before any output. The first token has no log probability."""
-        result = self._write(token_ids[:1], None, stream)
-        result = concatenated(result, self._write(token_ids[1:], logprobs, stream))
-        result["text_offset"] = [min(offset, length) for offset in result["text_offset"]]
+        result = self._write(token_ids[:1], None, stream) + self._write(token_ids[1:], logprobs, stream)
+        result.text_offset = [min(offset, length) for offset in result.text_offset]
         self._offset = length
         return result
 
     def of_output(
         self, token_ids: Sequence[int], logprobs: Logprobs | None, stream: TextStream
-    ) -> dict[str, list[Any]]:
+    ) -> CompletionLogprobs:
         """For the next tokens of the output; the stream is one of its own for each choice."""
         return self._write(token_ids, logprobs, stream)
 
-    def _write(
-        self, token_ids: Sequence[int], logprobs: Logprobs | None, stream: TextStream
-    ) -> dict[str, list[Any]]:
+    def _write(self, token_ids: Sequence[int], logprobs: Logprobs | None, stream: TextStream) -> CompletionLogprobs:
         offsets = []
         for token_id in token_ids:
             offsets.append(self._offset)
             self._offset += len(stream.push((token_id,)))
-        unknown = [None] * len(token_ids)
-        return {
-            "tokens": [self._names.name(token_id) for token_id in token_ids],
-            "token_logprobs": unknown if logprobs is None else [max(LEAST, each) for each in logprobs.token],
-            "top_logprobs": unknown if logprobs is None else self._likely(token_ids, logprobs),
-            "text_offset": offsets,
-        }
+        names = [self._names.name(token_id) for token_id in token_ids]
+        if logprobs is None:
+            return CompletionLogprobs(names, [None] * len(names), [None] * len(names), offsets)
+        own: list[float | None] = [max(LEAST, each) for each in logprobs.token]
+        return CompletionLogprobs(names, own, self._likely(token_ids, logprobs), offsets)
 
-    def _likely(self, token_ids: Sequence[int], logprobs: Logprobs) -> list[dict[str, float]]:
+    def _likely(self, token_ids: Sequence[int], logprobs: Logprobs) -> list[dict[str, float] | None]:
         """By name, the most likely first; the token's own is always among them."""
-        result = []
+        result: list[dict[str, float] | None] = []
         for index, token_id in enumerate(token_ids):
             entries: dict[str, float] = {}
             for likely_id, logprob in zip(logprobs.top_ids[index][: self._top], logprobs.top[index], strict=False):
@@ -155,7 +159,3 @@ class CompletionLogprobs:
             entries.setdefault(self._names.name(token_id), max(LEAST, logprobs.token[index]))
             result.append(entries)
         return result
-
-
-def concatenated(first: dict[str, list[Any]], second: dict[str, list[Any]]) -> dict[str, list[Any]]:
-    return {name: first[name] + second[name] for name in first}

@@ -10,14 +10,16 @@ import logging
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import aclosing
 from math import inf
-from typing import Any, Final
+from typing import Final, Protocol
 
 import orjson
+from msgspec.json import encode
 from starlette.requests import ClientDisconnect
 from starlette.responses import Response
 from starlette.types import Message, Receive, Scope, Send
 
 from kvasir.frontend.errors import ApiError, as_api_error
+from kvasir.frontend.generation.answer_parts import Usage
 from kvasir.frontend.generation.live import LiveRequests
 from kvasir.frontend.telemetry.request_log import RequestRecord
 
@@ -153,6 +155,13 @@ def _error_event(error: ApiError) -> bytes:
     return b"data: " + error.body() + b"\n\n"
 
 
+class ChunkChoice(Protocol):
+    """A struct: the one choice of a chunk."""
+
+    @property
+    def finish_reason(self) -> str | None: ...
+
+
 class Chunks:
     """Writes the chunks of one stream; their common fields are encoded once."""
 
@@ -168,21 +177,21 @@ class Chunks:
         self._last_open = self._last_head + b',"choices":['
         self._close = b'],"usage":null}\n\n' if include_usage else b"]}\n\n"
 
-    def choice(self, choice: dict[str, Any], usage: dict[str, Any] | None = None) -> bytes:
+    def choice(self, choice: ChunkChoice, usage: Usage | None = None) -> bytes:
         """`usage`: the usage so far, if every chunk reports it."""
-        opened = self._open if choice["finish_reason"] is None else self._last_open
-        return opened + orjson.dumps(choice) + self._closing(usage)
+        opened = self._open if choice.finish_reason is None else self._last_open
+        return opened + encode(choice) + self._closing(usage)
 
-    def choice_with(self, choice: dict[str, Any], usage: dict[str, Any] | None = None, **more: object) -> bytes:
+    def choice_with(self, choice: ChunkChoice, usage: Usage | None = None, **more: object) -> bytes:
         """Return a chunk with further fields next to the choices."""
         fields = b"," + orjson.dumps(more)[1:-1] + b',"choices":['
-        return self._head + fields + orjson.dumps(choice) + self._closing(usage)
+        return self._head + fields + encode(choice) + self._closing(usage)
 
-    def _closing(self, usage: dict[str, Any] | None) -> bytes:
-        return self._close if usage is None else b'],"usage":' + orjson.dumps(usage) + b"}\n\n"
+    def _closing(self, usage: Usage | None) -> bytes:
+        return self._close if usage is None else b'],"usage":' + encode(usage) + b"}\n\n"
 
-    def end(self, usage: dict[str, Any]) -> bytes:
+    def end(self, usage: Usage) -> bytes:
         """The usage, where it was asked for, and the end."""
         if not self._include_usage:
             return DONE
-        return self._last_head + b',"choices":[],"usage":' + orjson.dumps(usage) + b"}\n\n" + DONE
+        return self._last_head + b',"choices":[],"usage":' + encode(usage) + b"}\n\n" + DONE

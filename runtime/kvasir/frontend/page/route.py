@@ -4,6 +4,7 @@ from typing import Final
 
 from fastapi import Request, Response
 from fastapi.responses import RedirectResponse
+from msgspec.json import encode
 from starlette.exceptions import HTTPException
 
 from kvasir.frontend.endpoints.answers import IndexAnswer
@@ -63,4 +64,4 @@ def _index(service: Service) -> Response:
         health=f"{root}/health",
         api_key_required=service.access.keys.needed,
     )
-    return Response(answer.model_dump_json().encode() + b"\n", headers=BY_ACCEPT, media_type="application/json")
+    return Response(encode(answer) + b"\n", headers=BY_ACCEPT, media_type="application/json")

@@ -68,8 +68,8 @@ class RequestRecord:
         traces, usage = generation.traces, generation.usage
         result: dict[str, Any] = {
             "id": generation.id,
-            "prompt_tokens": usage["prompt_tokens"],
-            "cached_tokens": usage["prompt_tokens_details"]["cached_tokens"],
+            "prompt_tokens": usage.prompt_tokens,
+            "cached_tokens": usage.prompt_tokens_details.cached_tokens,
             "output_tokens": sum(trace.output_tokens for trace in traces),
         }
         if first := [trace.first_token for trace in traces if trace.first_token is not None]:

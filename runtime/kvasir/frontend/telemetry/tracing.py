@@ -146,10 +146,10 @@ def _generation_attributes(
     attributes: dict[str, Any] = {
         "gen_ai.response.model": record.model,
         "gen_ai.request.n": generation.n,
-        "gen_ai.usage.prompt_tokens": generation.usage["prompt_tokens"],
+        "gen_ai.usage.prompt_tokens": generation.usage.prompt_tokens,
         "gen_ai.usage.completion_tokens": sum(trace.output_tokens for trace in traces),
         "gen_ai.latency.e2e": now - record.started,
-        "kvasir.cached_tokens": generation.usage["prompt_tokens_details"]["cached_tokens"],
+        "kvasir.cached_tokens": generation.usage.prompt_tokens_details.cached_tokens,
         "kvasir.preemptions": sum(trace.num_preemptions for trace in traces),
     }
     if (params := traces[0].params) is not None:

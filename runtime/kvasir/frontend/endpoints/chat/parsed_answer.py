@@ -1,13 +1,25 @@
 """The answers of chats whose output is parsed: reasoning, content and tool calls, whole and as deltas."""
 
 from collections.abc import Sequence
-from typing import Any
+
+from msgspec import UNSET
 
 from kvasir.client.async_llm import Delta
-from kvasir.frontend.endpoints.chat.answer import AnswerWriter
+from kvasir.frontend.endpoints.chat.answer import (
+    AnswerWriter,
+    CalledFunction,
+    ChatAnswer,
+    ChatChunkChoice,
+    ChatDelta,
+    ChatMessage,
+    ChatToolCall,
+    FunctionDelta,
+    ToolCallDelta,
+)
 from kvasir.frontend.endpoints.output_plan import OutputPlan
 from kvasir.frontend.endpoints.past_calls import new_call_id
 from kvasir.frontend.endpoints.tool_use import ToolUse
+from kvasir.frontend.generation.answer_parts import CompletionTokensDetails, Usage
 from kvasir.frontend.generation.generation import Choice
 from kvasir.frontend.generation.parsed_text import ParsedText
 from kvasir.frontend.parsers.parsed import (
@@ -43,39 +55,41 @@ class ParsedWriter:
         """Of all choices, so far."""
         return sum(reading.text.reasoning_tokens for reading in self._readings.values())
 
-    def usage(self, usage: dict[str, Any]) -> dict[str, Any]:
-        """Return the usage with the tokens of the reasoning so far."""
-        return {**usage, "completion_tokens_details": {"reasoning_tokens": self.reasoning_tokens}}
+    def usage(self, usage: Usage) -> Usage:
+        """Add the tokens of the reasoning so far, and return the usage."""
+        usage.completion_tokens_details = CompletionTokensDetails(self.reasoning_tokens)
+        return usage
 
-    def read(self, index: int, delta: Delta) -> list[dict[str, Any]]:
+    def read(self, index: int, delta: Delta) -> list[ChatDelta]:
         """Read the next output of a choice, and return the deltas of its message."""
         return self._reading(index).read(delta)
 
-    def deltas(self, index: int, delta: Delta) -> list[dict[str, Any]]:
+    def deltas(self, index: int, delta: Delta) -> list[ChatChunkChoice]:
         """Return the choices of the next chunks: the first has everything about the new tokens, the last one the
         finish reason. Empty while the text may be the beginning of a mark, unless tokens are reported."""
         pieces = self.read(index, delta)
         whole = self._writer.delta(index, delta)
         if delta.finish_reason is not None:
-            pieces.append({})
-            whole["finish_reason"] = self._reading(index).finish_reason(delta.finish_reason)
+            pieces.append(ChatDelta())
+            whole.finish_reason = self._reading(index).finish_reason(delta.finish_reason)
         elif not pieces:
-            reports = whole["logprobs"] is not None or "token_ids" in whole
-            return [{**whole, "delta": {}}] if reports else []
+            whole.delta = ChatDelta()
+            reports = whole.logprobs is not None or whole.token_ids is not UNSET
+            return [whole] if reports else []
         return _spread(whole, pieces)
 
-    def answer(self, choices: Sequence[Choice], usage: dict[str, Any]) -> dict[str, Any]:
-        """Return the fields of the answer after its head."""
-        answer = self._writer.answer(choices, usage)
+    def answer(self, id: str, created: int, model: str, choices: Sequence[Choice], usage: Usage) -> ChatAnswer:
+        answer = self._writer.answer(id, created, model, choices, usage)
         for index, choice in enumerate(choices):
             reading = self._reading(index)
             if not reading.ended:  # beam search has no deltas
                 reading.read(Delta(choice.text, choice.token_ids, choice.finish_reason))
-            written = answer["choices"][index]
-            written["message"] = {**reading.message(self._writer.echo), "refusal": None}
+            written = answer.choices[index]
+            written.message = reading.message(self._writer.echo)
             assert choice.finish_reason is not None
-            written["finish_reason"] = reading.finish_reason(choice.finish_reason)
-        return {**answer, "usage": self.usage(usage)}
+            written.finish_reason = reading.finish_reason(choice.finish_reason)
+        answer.usage = self.usage(usage)
+        return answer
 
     def _reading(self, index: int) -> "_Reading":
         if (reading := self._readings.get(index)) is None:
@@ -96,10 +110,10 @@ class _Reading:
         self._tool_format = tool_format
         self._reasoning: list[str] = []
         self._content: list[str] = []
-        self._calls: list[dict[str, Any]] = []
+        self._calls: list[ChatToolCall] = []
         self._arguments: list[list[str]] = []
 
-    def read(self, delta: Delta) -> list[dict[str, Any]]:
+    def read(self, delta: Delta) -> list[ChatDelta]:
         """Return the deltas of the message, without empty ones and with neighbours of one kind joined."""
         events = self.text.events(delta)
         self.ended = delta.finish_reason is not None
@@ -111,53 +125,46 @@ class _Reading:
             return reason
         return "function_call" if self._use.is_older_form else "tool_calls"
 
-    def message(self, echo: str) -> dict[str, Any]:
+    def message(self, echo: str) -> ChatMessage:
         """Return the whole message. `echo`: text before the content."""
-        message: dict[str, Any] = {"role": "assistant", "content": echo + "".join(self._content) or None}
+        message = ChatMessage("assistant", echo + "".join(self._content) or None)
         if self._reasoning:
-            message |= _reasoning("".join(self._reasoning))
-        calls = [
-            {**call, "function": {"name": call["function"]["name"], "arguments": "".join(arguments)}}
-            for call, arguments in zip(self._calls, self._arguments, strict=True)
-        ]
-        if calls and self._use.is_older_form:
-            message["function_call"] = calls[0]["function"]
-        elif calls:
-            message["tool_calls"] = calls
+            message.reasoning_content = message.reasoning = "".join(self._reasoning)
+        for call, arguments in zip(self._calls, self._arguments, strict=True):
+            call.function.arguments = "".join(arguments)
+        if self._calls and self._use.is_older_form:
+            message.function_call = self._calls[0].function
+        elif self._calls:
+            message.tool_calls = self._calls
         return message
 
-    def _take(self, event: ParsedEvent) -> dict[str, Any] | None:
+    def _take(self, event: ParsedEvent) -> ChatDelta | None:
         match event:
             case ReasoningText(text):
                 if not self._shows_reasoning:
                     return None
                 self._reasoning.append(text)
-                return _reasoning(text)
+                # Clients read one or the other: DeepSeek's name or OpenRouter's; vLLM has had both.
+                return ChatDelta(reasoning_content=text, reasoning=text)
             case ContentText(text):
                 self._content.append(text)
-                return {"content": text}
+                return ChatDelta(content=text)
             case CallBegun(index, name):
                 return self._begin(index, name)
             case CallArguments(index, text):
                 self._arguments[index].append(text)
-                return self._call_delta(index, {"function": {"arguments": text}})
+                return self._call_delta(ToolCallDelta(index, FunctionDelta(text)))
 
-    def _begin(self, index: int, name: str) -> dict[str, Any]:
-        function = {"name": name, "arguments": ""}
-        call = {"id": new_call_id(self._tool_format, "call_"), "type": "function", "function": function}
+    def _begin(self, index: int, name: str) -> ChatDelta:
+        call = ChatToolCall(new_call_id(self._tool_format, "call_"), "function", CalledFunction(name, ""))
         self._calls.append(call)
         self._arguments.append([])
-        return self._call_delta(index, call)
+        return self._call_delta(ToolCallDelta(index, FunctionDelta("", name), call.id, call.type))
 
-    def _call_delta(self, index: int, fields: dict[str, Any]) -> dict[str, Any]:
+    def _call_delta(self, call: ToolCallDelta) -> ChatDelta:
         if self._use.is_older_form:
-            return {"function_call": fields["function"]}
-        return {"tool_calls": [{"index": index, **fields}]}
-
-
-def _reasoning(text: str) -> dict[str, str]:
-    """Clients read one or the other: DeepSeek's and vLLM's older name, or OpenRouter's and vLLM's newer one."""
-    return {"reasoning_content": text, "reasoning": text}
+            return ChatDelta(function_call=call.function)
+        return ChatDelta(tool_calls=[call])
 
 
 def _joined(events: Sequence[ParsedEvent]) -> list[ParsedEvent]:
@@ -181,12 +188,14 @@ def _joined(events: Sequence[ParsedEvent]) -> list[ParsedEvent]:
     return result
 
 
-def _spread(whole: dict[str, Any], pieces: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+def _spread(whole: ChatChunkChoice, pieces: Sequence[ChatDelta]) -> list[ChatChunkChoice]:
     """Return a choice for each of the deltas. `whole`: the choice with everything else."""
     if len(pieces) == 1:
-        return [{**whole, "delta": pieces[0]}]
-    ending = {key: whole.pop(key) for key in ("finish_reason", "stop_reason") if key in whole}
-    between = {"index": whole["index"], "logprobs": None, "finish_reason": None}
-    first = {**whole, "delta": pieces[0], "finish_reason": None}
-    middle = [{**between, "delta": piece} for piece in pieces[1:-1]]
-    return [first, *middle, {**between, "delta": pieces[-1], **ending}]
+        whole.delta = pieces[0]
+        return [whole]
+    index, last = whole.index, pieces[-1]
+    return [
+        ChatChunkChoice(index, pieces[0], whole.logprobs, token_ids=whole.token_ids),
+        *(ChatChunkChoice(index, piece) for piece in pieces[1:-1]),
+        ChatChunkChoice(index, last, None, whole.finish_reason, whole.stop_reason),
+    ]

@@ -4,13 +4,13 @@ import time
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
 
-import orjson
 from fastapi import Request, Response
+from msgspec.json import encode
 
 from kvasir.client.input.prompted import Prompted
 from kvasir.client.request_errors import InvalidRequest
-from kvasir.frontend.endpoints.answers import STREAM, ChatAnswer, errors
-from kvasir.frontend.endpoints.chat.answer import AnswerWriter
+from kvasir.frontend.endpoints.answers import STREAM, errors
+from kvasir.frontend.endpoints.chat.answer import OBJECT, AnswerWriter, ChatAnswer
 from kvasir.frontend.endpoints.chat.parsed_answer import ParsedWriter
 from kvasir.frontend.endpoints.chat.request import ChatRequest
 from kvasir.frontend.endpoints.output_plan import OutputPlan, plan_output
@@ -22,8 +22,6 @@ from kvasir.frontend.generation.sse import Chunks, EventStream
 from kvasir.frontend.routing import new_router
 from kvasir.frontend.service import Service, ServiceDep
 from kvasir.frontend.telemetry.request_log import RecordDep
-
-OBJECT = "chat.completion"
 
 router = new_router()
 
@@ -55,10 +53,10 @@ async def create_chat_completion(
             choices = await generation.choices(body.n, parsed.read)
         else:
             choices = await generation.choices(body.n)
-        head = {"id": generation.id, "object": OBJECT, "created": created, "model": model}
-        written = writer if parsed is None else parsed
+        chosen = writer if parsed is None else parsed
         answer = await logprobs.written(
-            writer.entries(choices), lambda: orjson.dumps(head | written.answer(choices, generation.usage))
+            writer.entries(choices),
+            lambda: encode(chosen.answer(generation.id, created, model, choices, generation.usage)),
         )
     return Response(answer, media_type="application/json")
 

@@ -1,13 +1,50 @@
 """Writes the choices of /v1/completions as a request asks: with its prompt, token ids, log probabilities."""
 
-from typing import Any
+from typing import Annotated, Literal
+
+from msgspec import UNSET, Meta, Struct, UnsetType
 
 from kvasir.client.async_llm import Delta
 from kvasir.client.input.prompted import Prompted
 from kvasir.client.text.detokenizer import Detokenizer, TextStream
 from kvasir.frontend.endpoints.completions.request import CompletionRequest
+from kvasir.frontend.generation.answer_parts import CompletionLogprobs, PromptLogprobs, Usage
 from kvasir.frontend.generation.generation import Choice
-from kvasir.frontend.generation.logprobs import CompletionLogprobs, TokenNames, concatenated, of_prompt
+from kvasir.frontend.generation.logprobs import CompletionLogprobsWriter, TokenNames, of_prompt
+
+ReasonToFinish = Annotated[str, Meta(extra_json_schema={"enum": ["stop", "length"]})]
+
+
+class CompletionChunkChoice(Struct):
+    index: int
+    text: str
+    logprobs: CompletionLogprobs | None
+    finish_reason: ReasonToFinish | None
+    stop_reason: int | str | UnsetType = UNSET
+    token_ids: list[int] | UnsetType = UNSET
+    prompt_token_ids: list[int] | UnsetType = UNSET
+
+
+class CompletionChoice(Struct):
+    index: int
+    text: str
+    logprobs: CompletionLogprobs | None
+    finish_reason: ReasonToFinish | None
+    stop_reason: int | str | None
+    token_ids: list[int] | UnsetType = UNSET
+    prompt_token_ids: list[int] | UnsetType = UNSET
+    prompt_logprobs: PromptLogprobs | UnsetType = UNSET
+
+
+class CompletionAnswer(Struct):
+    id: str
+    object: Literal["text_completion"]
+    created: int
+    model: str
+    choices: list[CompletionChoice]
+    usage: Usage
+    system_fingerprint: str
+    kv_transfer_params: None
 
 
 class CompletionWriter:
@@ -22,38 +59,31 @@ class CompletionWriter:
         self._text_form = (sampling.skip_special_tokens, sampling.spaces_between_special_tokens)
         self._prompt_top = sampling.prompt_logprobs
         self._names = TokenNames(detokenizer, body.return_tokens_as_token_ids)
-        self._scored: dict[int, tuple[CompletionLogprobs, TextStream]] = {}
+        self._scored: dict[int, tuple[CompletionLogprobsWriter, TextStream]] = {}
         """By choice of a stream: what its log probabilities need to know of the tokens before."""
         self._begun: set[int] = set()
         self.top = body.logprobs
 
-    def delta(self, index: int, delta: Delta, prompted: Prompted) -> dict[str, Any]:
-        """A chunk's choice."""
-        choice: dict[str, Any] = {
-            "index": index,
-            "text": delta.text,
-            "logprobs": None,
-            "finish_reason": delta.finish_reason,
-        }
+    def delta(self, index: int, delta: Delta, prompted: Prompted) -> CompletionChunkChoice:
+        choice = CompletionChunkChoice(index, delta.text, None, delta.finish_reason)
         if delta.stop_reason is not None:
-            choice["stop_reason"] = delta.stop_reason
+            choice.stop_reason = delta.stop_reason
         first = index not in self._begun
         if first:
             self._begun.add(index)
             if self._echoes is not None:
-                choice["text"] = self._echoes[index // self._n] + delta.text
+                choice.text = self._echoes[index // self._n] + delta.text
         if self._token_ids:
-            choice["token_ids"] = delta.token_ids
+            choice.token_ids = delta.token_ids
             if first:
-                choice["prompt_token_ids"] = prompted.prompt_token_ids.tolist()
+                choice.prompt_token_ids = prompted.prompt_token_ids.tolist()
         if self.top is not None:
             if first:
                 self._scored[index] = self._new_scores(prompted)
-            choice["logprobs"] = self._logprobs(index, delta, prompted, self._scored[index], with_prompt=first)
+            choice.logprobs = self._logprobs(index, delta, prompted, self._scored[index], with_prompt=first)
         return choice
 
-    def choices(self, choices: list[Choice]) -> list[dict[str, Any]]:
-        """All of an answer."""
+    def choices(self, choices: list[Choice]) -> list[CompletionChoice]:
         return [self._choice(index, choice) for index, choice in enumerate(choices)]
 
     def entries(self, tokens: Choice | Delta) -> int:
@@ -62,41 +92,36 @@ class CompletionWriter:
         of_output = 0 if self.top is None else len(tokens.token_ids)
         return (of_prompt + of_output) * (max(self.top or 0, self._prompt_top or 0) + 1)
 
-    def _choice(self, index: int, choice: Choice) -> dict[str, Any]:
+    def _choice(self, index: int, choice: Choice) -> CompletionChoice:
         prompted = choice.prompted
-        result: dict[str, Any] = {
-            "index": index,
-            "text": choice.text if self._echoes is None else self._echoes[index // self._n] + choice.text,
-            "logprobs": None,
-            "finish_reason": choice.finish_reason,
-            "stop_reason": choice.stop_reason,
-        }
+        text = choice.text if self._echoes is None else self._echoes[index // self._n] + choice.text
+        result = CompletionChoice(index, text, None, choice.finish_reason, choice.stop_reason)
         if self._token_ids:
-            result["token_ids"] = choice.token_ids
-            result["prompt_token_ids"] = prompted.prompt_token_ids.tolist()
+            result.token_ids = choice.token_ids
+            result.prompt_token_ids = prompted.prompt_token_ids.tolist()
         if self._prompt_top is not None and choice.prompt_logprobs is not None:
-            result["prompt_logprobs"] = of_prompt(
+            result.prompt_logprobs = of_prompt(
                 self._names, prompted.prompt_token_ids, choice.prompt_logprobs, self._prompt_top
             )
         if self.top is not None:
             scores = self._new_scores(prompted)
-            result["logprobs"] = self._logprobs(index, choice, prompted, scores, with_prompt=True)
+            result.logprobs = self._logprobs(index, choice, prompted, scores, with_prompt=True)
         return result
 
-    def _new_scores(self, prompted: Prompted) -> tuple[CompletionLogprobs, TextStream]:
+    def _new_scores(self, prompted: Prompted) -> tuple[CompletionLogprobsWriter, TextStream]:
         assert self.top is not None
         stream = self._detokenizer.stream(prompted.prompt_token_ids, *self._text_form)
-        return CompletionLogprobs(self._names, self.top), stream
+        return CompletionLogprobsWriter(self._names, self.top), stream
 
     def _logprobs(
         self,
         index: int,
         tokens: Choice | Delta,
         prompted: Prompted,
-        scored: tuple[CompletionLogprobs, TextStream],
+        scored: tuple[CompletionLogprobsWriter, TextStream],
         *,
         with_prompt: bool,
-    ) -> dict[str, list[Any]]:
+    ) -> CompletionLogprobs:
         scores, stream = scored
         of_echo = None
         if with_prompt and self._echoes is not None and tokens.prompt_logprobs is not None:
@@ -107,4 +132,4 @@ class CompletionWriter:
                 len(self._echoes[index // self._n]),
             )
         of_output = scores.of_output(tokens.token_ids, tokens.logprobs, stream)
-        return of_output if of_echo is None else concatenated(of_echo, of_output)
+        return of_output if of_echo is None else of_echo + of_output

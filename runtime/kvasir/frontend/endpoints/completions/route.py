@@ -6,13 +6,14 @@ from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from dataclasses import dataclass, replace
 from functools import partial
+from typing import Final
 
-import orjson
 from fastapi import Request, Response
+from msgspec.json import encode
 
 from kvasir.client.input.prompted import Prompted
-from kvasir.frontend.endpoints.answers import STREAM, CompletionAnswer, errors
-from kvasir.frontend.endpoints.completions.answer import CompletionWriter
+from kvasir.frontend.endpoints.answers import STREAM, errors
+from kvasir.frontend.endpoints.completions.answer import CompletionAnswer, CompletionWriter
 from kvasir.frontend.endpoints.completions.request import DEFAULT_MAX_TOKENS, CompletionRequest
 from kvasir.frontend.errors import bad_field
 from kvasir.frontend.generation import logprobs
@@ -24,7 +25,7 @@ from kvasir.frontend.service import Service, ServiceDep
 from kvasir.frontend.telemetry.request_log import RecordDep
 from kvasir.request.constraint import OutputConstraint
 
-OBJECT = "text_completion"
+OBJECT: Final = "text_completion"
 
 router = new_router()
 
@@ -56,12 +57,15 @@ async def create_completion(
         )
     async with service.live.watch(request.scope):
         choices = await generation.choices(body.n)
-        head = {"id": generation.id, "object": OBJECT, "created": created, "model": model}
-        rest = {"system_fingerprint": service.fingerprint, "kv_transfer_params": None}
-        answer = await logprobs.written(
-            sum(map(writer.entries, choices)),
-            lambda: orjson.dumps(head | {"choices": writer.choices(choices), "usage": generation.usage} | rest),
-        )
+
+        def write() -> bytes:
+            written, usage = writer.choices(choices), generation.usage
+            answer = CompletionAnswer(
+                generation.id, OBJECT, created, model, written, usage, service.fingerprint, None
+            )
+            return encode(answer)
+
+        answer = await logprobs.written(sum(map(writer.entries, choices)), write)
     return Response(answer, media_type="application/json")
 
 

@@ -1,12 +1,16 @@
 """The OpenAPI document: FastAPI's own, with the keys that this server needs."""
 
+from collections.abc import Set
 from typing import Any, Final
 
-from kvasir.frontend.endpoints.answers import ErrorAnswer, errors
-from kvasir.frontend.endpoints.messages.answer_schema import MessageErrorAnswer
-from kvasir.frontend.endpoints.messages.errors import has_path
+from msgspec import Struct
+from msgspec.json import schema_components
+
+from kvasir.frontend.endpoints.answers import errors
+from kvasir.frontend.endpoints.messages.errors import MessageErrorAnswer, has_path
+from kvasir.frontend.errors import ErrorAnswer
 from kvasir.frontend.http.middleware import OPEN
-from kvasir.frontend.routing import LeanApp
+from kvasir.frontend.routing import SCHEMA_REFERENCE, LeanApp, LeanRoute
 
 NEEDS_KEY: Final[list[dict[str, list[str]]]] = [{"key": []}]
 """`security` of an operation that needs a key."""
@@ -18,15 +22,20 @@ _OF_IT: Final = ("HTTPValidationError", "ValidationError")
 def describe(app: LeanApp, with_keys: bool) -> dict[str, Any]:
     """The OpenAPI document; made once, it takes a while."""
     if app.openapi_schema is None:
-        _complete(app.openapi(), with_keys)
+        structs = {struct for route in app.routes if isinstance(route, LeanRoute) for struct in route.structs}
+        _complete(app.openapi(), structs, with_keys)
     assert app.openapi_schema is not None
     return app.openapi_schema
 
 
-def _complete(document: dict[str, Any], with_keys: bool) -> None:
+def _complete(document: dict[str, Any], structs: Set[type[Struct]], with_keys: bool) -> None:
     components = document["components"]
     for name in _OF_IT:
         components["schemas"].pop(name, None)
+    _, schemas = schema_components(structs, ref_template=SCHEMA_REFERENCE)
+    if same := schemas.keys() & components["schemas"].keys():
+        raise TypeError(f"a body and an answer share a name: {sorted(same)}")
+    components["schemas"] |= schemas
     components["securitySchemes"] = {"key": {"type": "http", "scheme": "bearer"}}
     for path, operations in document["paths"].items():
         for operation in operations.values():
@@ -38,5 +47,5 @@ def _complete(document: dict[str, Any], with_keys: bool) -> None:
 
 def _unauthorized(path: str) -> dict[str, Any]:
     model = MessageErrorAnswer if has_path(path) else ErrorAnswer
-    content = {"application/json": {"schema": {"$ref": f"#/components/schemas/{model.__name__}"}}}
+    content = {"application/json": {"schema": {"$ref": SCHEMA_REFERENCE.format(name=model.__name__)}}}
     return {"description": errors(401)[401]["description"], "content": content}

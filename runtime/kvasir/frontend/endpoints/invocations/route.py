@@ -4,9 +4,11 @@ from typing import Any, Final
 
 from fastapi import Request, Response
 
-from kvasir.frontend.endpoints.answers import STREAM, ChatAnswer, CompletionAnswer, errors
+from kvasir.frontend.endpoints.answers import STREAM, errors
+from kvasir.frontend.endpoints.chat.answer import ChatAnswer
 from kvasir.frontend.endpoints.chat.request import ChatRequest
 from kvasir.frontend.endpoints.chat.route import create_chat_completion
+from kvasir.frontend.endpoints.completions.answer import CompletionAnswer
 from kvasir.frontend.endpoints.completions.request import CompletionRequest
 from kvasir.frontend.endpoints.completions.route import create_completion
 from kvasir.frontend.endpoints.request_body import parse

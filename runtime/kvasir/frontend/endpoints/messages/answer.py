@@ -1,53 +1,93 @@
 """The answer of POST /v1/messages as an object: whole, or before its content."""
 
-from typing import Any
+from collections.abc import Sequence
+from typing import Literal
+
+from msgspec import UNSET, Struct, UnsetType
 
 from kvasir.client.async_llm import Delta
+from kvasir.frontend.endpoints.messages.answer_blocks import ContentBlock
+from kvasir.frontend.generation.answer_parts import Usage
 from kvasir.frontend.generation.parsed_text import ParsedText
 from kvasir.link.protocol import FinishReason
 
+StopReason = Literal["end_turn", "max_tokens", "stop_sequence", "tool_use", "model_context_window_exceeded"]
+
+
+class MessageStop(Struct):
+    stop_reason: StopReason | None
+    stop_sequence: str | None = None
+
+
+class ThinkingTokensDetails(Struct):
+    thinking_tokens: int
+
+
+class MessageUsage(Struct):
+    """All tokens of the prompt are `input_tokens` and `cache_read_input_tokens` together."""
+
+    input_tokens: int
+    cache_creation_input_tokens: int
+    cache_read_input_tokens: int
+    output_tokens: int
+    output_tokens_details: ThinkingTokensDetails | UnsetType = UNSET
+
+
+class MessageAnswer(Struct):
+    id: str
+    type: Literal["message"]
+    role: Literal["assistant"]
+    model: str
+    content: Sequence[ContentBlock]
+    stop_reason: StopReason | None
+    """null in the first event of a stream."""
+    stop_sequence: str | None
+    usage: MessageUsage
+
 
 class MessageObject:
-    """Writes one message, as dictionaries for JSON."""
+    """Writes the states of one message."""
 
     def __init__(self, id: str, model: str, text: ParsedText, bounded_by_context: bool) -> None:
-        """`id`: the answer's. `bounded_by_context`: the context is smaller than max_tokens."""
+        """`bounded_by_context`: the context is smaller than max_tokens."""
         self._id = id
         self._model = model
         self._text = text
-        self._length = "model_context_window_exceeded" if bounded_by_context else "max_tokens"
+        self._length: StopReason = "model_context_window_exceeded" if bounded_by_context else "max_tokens"
 
-    def begun(self, usage: dict[str, Any]) -> dict[str, Any]:
-        """Return the message before its content. `usage`: Generation's, here and below."""
-        stop = {"stop_reason": None, "stop_sequence": None}
-        return self._message([], stop, {**self.usage(usage), "output_tokens": 0})
-
-    def finished(self, content: list[dict[str, Any]], last: Delta, usage: dict[str, Any]) -> dict[str, Any]:
-        return self._message(content, self.stop(last), self.usage(usage))
-
-    def stop(self, last: Delta) -> dict[str, Any]:
-        """Return why the message ended."""
-        if last.finish_reason is FinishReason.LENGTH:
-            return {"stop_reason": self._length, "stop_sequence": None}
-        if self._text.ends_with_calls:
-            return {"stop_reason": "tool_use", "stop_sequence": None}
-        if isinstance(last.stop_reason, str):
-            return {"stop_reason": "stop_sequence", "stop_sequence": last.stop_reason}
-        return {"stop_reason": "end_turn", "stop_sequence": None}
-
-    def usage(self, usage: dict[str, Any]) -> dict[str, Any]:
-        """Return a Generation's usage under the names of this API, which counts cached tokens apart."""
-        cached = usage["prompt_tokens_details"]["cached_tokens"]
-        result = {
-            "input_tokens": usage["prompt_tokens"] - cached,
-            "cache_creation_input_tokens": 0,
-            "cache_read_input_tokens": cached,
-            "output_tokens": usage["completion_tokens"],
-        }
-        if thinking := self._text.reasoning_tokens:
-            result["output_tokens_details"] = {"thinking_tokens": thinking}
+    def begin(self, usage: Usage) -> MessageAnswer:
+        """Return the message before its content."""
+        result = self._message([], MessageStop(None), usage)
+        result.usage.output_tokens = 0
         return result
 
-    def _message(self, content: list[Any], stop: dict[str, Any], usage: dict[str, Any]) -> dict[str, Any]:
-        head = {"id": self._id, "type": "message", "role": "assistant", "model": self._model, "content": content}
-        return {**head, **stop, "usage": usage}
+    def finish(self, content: Sequence[ContentBlock], last: Delta, usage: Usage) -> MessageAnswer:
+        return self._message(content, self.stop(last), usage)
+
+    def stop(self, last: Delta) -> MessageStop:
+        """Return why the message ended."""
+        if last.finish_reason is FinishReason.LENGTH:
+            return MessageStop(self._length)
+        if self._text.ends_with_calls:
+            return MessageStop("tool_use")
+        if isinstance(last.stop_reason, str):
+            return MessageStop("stop_sequence", last.stop_reason)
+        return MessageStop("end_turn")
+
+    def usage(self, usage: Usage) -> MessageUsage:
+        """Return the usage under the names of this API, which counts cached tokens apart."""
+        cached, thinking = usage.prompt_tokens_details.cached_tokens, self._text.reasoning_tokens
+        details = ThinkingTokensDetails(thinking) if thinking else UNSET
+        return MessageUsage(usage.prompt_tokens - cached, 0, cached, usage.completion_tokens, details)
+
+    def _message(self, content: Sequence[ContentBlock], stop: MessageStop, usage: Usage) -> MessageAnswer:
+        return MessageAnswer(
+            self._id,
+            "message",
+            "assistant",
+            self._model,
+            content,
+            stop.stop_reason,
+            stop.stop_sequence,
+            self.usage(usage),
+        )

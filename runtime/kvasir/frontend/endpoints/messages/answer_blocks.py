@@ -2,6 +2,7 @@
 
 from typing import Any, Final, Literal
 
+from msgspec import Struct
 from pydantic_core import from_json
 
 from kvasir.frontend.endpoints.past_calls import new_call_id
@@ -11,6 +12,25 @@ BlockType = Literal["thinking", "text", "tool_use"]
 
 SIGNATURE: Final = "kvasir"
 """Of every thinking block. The API signs thinking, and clients return it; nothing here is signed or checked."""
+
+
+class ThinkingBlock(Struct, tag="thinking"):
+    thinking: str
+    signature: str
+
+
+class TextBlock(Struct, tag="text"):
+    text: str
+    citations: None
+
+
+class ToolUseBlock(Struct, tag="tool_use"):
+    id: str
+    name: str
+    input: dict[str, Any]
+
+
+ContentBlock = ThinkingBlock | TextBlock | ToolUseBlock
 
 
 class AnswerBlock:
@@ -27,20 +47,20 @@ class AnswerBlock:
     def add(self, text: str) -> None:
         self._texts.append(text)
 
-    def begun(self) -> dict[str, Any]:
+    def begin(self) -> ContentBlock:
         """Return the block before its text."""
         return self._block("", "")
 
-    def ended(self) -> dict[str, Any]:
+    def end(self) -> ContentBlock:
         """Return the block with its text."""
         return self._block("".join(self._texts), SIGNATURE)
 
-    def _block(self, text: str, signature: str) -> dict[str, Any]:
+    def _block(self, text: str, signature: str) -> ContentBlock:
         if self.type == "thinking":
-            return {"type": "thinking", "thinking": text, "signature": signature}
+            return ThinkingBlock(text, signature)
         if self.type == "text":
-            return {"type": "text", "text": text, "citations": None}
-        return {"type": "tool_use", "id": self._id, "name": self._name, "input": _input(text)}
+            return TextBlock(text, None)
+        return ToolUseBlock(self._id, self._name, _input(text))
 
 
 class AnswerBlocks:
@@ -71,8 +91,8 @@ class AnswerBlocks:
         """Return the last block; of a model that wrote nothing, an empty text."""
         return self._blocks[-1] if self._blocks else self._new("text")
 
-    def ended(self) -> list[dict[str, Any]]:
-        return [block.ended() for block in self._blocks]
+    def end(self) -> list[ContentBlock]:
+        return [block.end() for block in self._blocks]
 
     def _of(self, type: BlockType) -> AnswerBlock:
         last = self._blocks[-1] if self._blocks else None

@@ -1,9 +1,10 @@
 """Errors in Anthropic's form, for every answer below /v1/messages."""
 
-from typing import Final
+from typing import Final, Literal
 
-import orjson
+from msgspec import Struct, json
 
+from kvasir.frontend.endpoints.answers import errors
 from kvasir.frontend.errors import ApiError
 
 PATH: Final = "/v1/messages"
@@ -23,6 +24,23 @@ _TYPES: Final = {
 """By HTTP status; others are errors of the request below 500, and of the server from there on."""
 
 
+class MessageErrorObject(Struct):
+    type: str
+    message: str
+
+
+class MessageErrorAnswer(Struct):
+    """Anthropic's error object; the same in an event of a stream that fails."""
+
+    type: Literal["error"]
+    error: MessageErrorObject
+    request_id: str
+
+
+ERRORS: Final = {status: each | {"model": MessageErrorAnswer} for status, each in errors(404, body=True).items()}
+"""The error answers of each endpoint, for the description."""
+
+
 def has_path(path: str) -> bool:
     """Return whether a path belongs to Anthropic's API."""
     return path == PATH or path.startswith(PATH + "/")
@@ -34,5 +52,5 @@ def error_body(error: ApiError, request_id: str) -> bytes:
     if error.param is not None and error.param not in message:
         message = f"{error.param}: {message}"
     default = "invalid_request_error" if error.status < 500 else "api_error"
-    told = {"type": _TYPES.get(error.status, default), "message": message}
-    return orjson.dumps({"type": "error", "error": told, "request_id": request_id})
+    described = MessageErrorObject(_TYPES.get(error.status, default), message)
+    return json.encode(MessageErrorAnswer("error", described, request_id))

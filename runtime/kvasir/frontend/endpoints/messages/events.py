@@ -2,13 +2,14 @@
 
 from typing import Any, Final
 
-import orjson
+from msgspec.json import encode
 
 from kvasir.client.async_llm import Delta
 from kvasir.frontend.endpoints.messages.answer import MessageObject
 from kvasir.frontend.endpoints.messages.answer_blocks import SIGNATURE, AnswerBlock, AnswerBlocks, BlockType
 from kvasir.frontend.endpoints.messages.errors import error_body
 from kvasir.frontend.errors import ApiError
+from kvasir.frontend.generation.answer_parts import Usage
 from kvasir.frontend.parsers.parsed import ParsedEvent
 
 _DELTAS: Final[dict[BlockType, bytes]] = {
@@ -28,10 +29,10 @@ class MessageEvents:
         """The block whose end has not been written."""
         self.begun = False
 
-    def opening(self, usage: dict[str, Any]) -> bytes:
+    def opening(self, usage: Usage) -> bytes:
         """The event before the first block. `usage`: Generation's, here and below."""
         self.begun = True
-        return _event("message_start", message=self._message.begun(usage))
+        return _event("message_start", message=self._message.begin(usage))
 
     def texts(self, events: list[ParsedEvent]) -> bytes:
         """Write the next parts of the output."""
@@ -44,7 +45,7 @@ class MessageEvents:
                 written += _delta(block, text)
         return written
 
-    def closing(self, last: Delta, usage: dict[str, Any]) -> bytes:
+    def closing(self, last: Delta, usage: Usage) -> bytes:
         """The events after the last text."""
         begun = self._begin(self._blocks.at_least_one()) if self._open is None else b""
         return (
@@ -56,7 +57,7 @@ class MessageEvents:
 
     def _begin(self, block: AnswerBlock) -> bytes:
         self._open = block
-        begun = _event("content_block_start", index=block.index, content_block=block.begun())
+        begun = _event("content_block_start", index=block.index, content_block=block.begin())
         return begun + _event("ping") if block.index == 0 else begun
 
     def _end(self) -> bytes:
@@ -77,7 +78,7 @@ def failure(error: ApiError, request_id: str) -> bytes:
 
 
 def _delta(block: AnswerBlock, text: str) -> bytes:
-    delta = _DELTAS[block.type] % orjson.dumps(text)
+    delta = _DELTAS[block.type] % encode(text)
     return b'event: content_block_delta\ndata: {"type":"content_block_delta","index":%d,"delta":%b}\n\n' % (
         block.index,
         delta,
@@ -85,4 +86,4 @@ def _delta(block: AnswerBlock, text: str) -> bytes:
 
 
 def _event(type: str, **fields: Any) -> bytes:
-    return b"event: %b\ndata: %b\n\n" % (type.encode(), orjson.dumps({"type": type, **fields}))
+    return b"event: %b\ndata: %b\n\n" % (type.encode(), encode({"type": type, **fields}))

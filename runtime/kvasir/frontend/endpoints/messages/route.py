@@ -3,18 +3,16 @@
 import secrets
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
-from typing import Any
 
-import orjson
 from fastapi import Request, Response
+from msgspec import Struct
 
 from kvasir.client.input.prompted import Prompted
 from kvasir.client.request_errors import InvalidRequest
 from kvasir.frontend.endpoints.answers import STREAM
-from kvasir.frontend.endpoints.messages.answer import MessageObject
+from kvasir.frontend.endpoints.messages.answer import MessageAnswer, MessageObject
 from kvasir.frontend.endpoints.messages.answer_blocks import AnswerBlocks
-from kvasir.frontend.endpoints.messages.answer_schema import ERRORS, CountTokensAnswer, MessageAnswer
-from kvasir.frontend.endpoints.messages.errors import REQUEST_ID_HEADER
+from kvasir.frontend.endpoints.messages.errors import ERRORS, REQUEST_ID_HEADER
 from kvasir.frontend.endpoints.messages.events import MessageEvents, failure
 from kvasir.frontend.endpoints.messages.request import CountTokensRequest, MessagesRequest
 from kvasir.frontend.endpoints.output_plan import OutputPlan, plan_output
@@ -23,11 +21,15 @@ from kvasir.frontend.generation.generation import Generation
 from kvasir.frontend.generation.parsed_text import ParsedText
 from kvasir.frontend.generation.rank_header import header_rank
 from kvasir.frontend.generation.sse import EventStream
-from kvasir.frontend.routing import new_router
+from kvasir.frontend.routing import json_response, new_router
 from kvasir.frontend.service import Service, ServiceDep
 from kvasir.frontend.telemetry.request_log import RecordDep
 
 router = new_router()
+
+
+class CountTokensAnswer(Struct):
+    input_tokens: int
 
 
 @router.post("/v1/messages", response_model=MessageAnswer, responses=STREAM | ERRORS)
@@ -56,8 +58,7 @@ async def create_message(
         return stream
     async with service.live.watch(request.scope):
         answer = await _whole(generation, text, message, blocks)
-    headers = {REQUEST_ID_HEADER: record.request_id}
-    return Response(orjson.dumps(answer), headers=headers, media_type="application/json")
+    return json_response(answer, headers={REQUEST_ID_HEADER: record.request_id})
 
 
 @router.post("/v1/messages/count_tokens", responses=ERRORS)
@@ -66,7 +67,7 @@ async def count_tokens(body: CountTokensRequest, service: ServiceDep, record: Re
     body.check()
     record.model = service.model_name(body.model)
     prompt, _ = await _prompt(service, body, body.tool_use())
-    return CountTokensAnswer(input_tokens=len(prompt))
+    return CountTokensAnswer(len(prompt))
 
 
 async def _prompt(service: Service, body: CountTokensRequest, use: ToolUse) -> tuple[list[int], bool]:
@@ -109,7 +110,7 @@ async def _stream(generation: Generation, text: ParsedText, events: MessageEvent
 
 async def _whole(
     generation: Generation, text: ParsedText, message: MessageObject, blocks: AnswerBlocks
-) -> dict[str, Any]:
+) -> MessageAnswer:
     last = None
     async with aclosing(generation.events()) as deltas:
         async for _, last in deltas:
@@ -117,4 +118,4 @@ async def _whole(
                 blocks.take(event)
     assert last is not None
     blocks.at_least_one()
-    return message.finished(blocks.ended(), last, generation.usage)
+    return message.finish(blocks.end(), last, generation.usage)

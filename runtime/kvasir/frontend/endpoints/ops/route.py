@@ -10,7 +10,7 @@ from kvasir.frontend.endpoints.answers import (
     Responses,
     VersionAnswer,
 )
-from kvasir.frontend.routing import new_router
+from kvasir.frontend.routing import json_response, new_router
 from kvasir.frontend.service import ServiceDep
 from kvasir.frontend.telemetry.metrics import CONTENT_TYPE
 from kvasir.link.frontend_end.remote_engine import RemoteEngine
@@ -36,10 +36,8 @@ async def live() -> ProbeAnswer:
 async def ready(service: ServiceDep) -> Response:
     """New requests may be sent here: an engine has been ready once and the server is not stopping."""
     reason = service.unready_reason()
-    answer = ProbeAnswer(status="ready" if reason is None else "unready", reason=reason)
-    return Response(
-        answer.model_dump_json(exclude_none=True), 200 if reason is None else 503, media_type="application/json"
-    )
+    answer = ProbeAnswer(status="ready") if reason is None else ProbeAnswer("unready", reason)
+    return json_response(answer, 200 if reason is None else 503)
 
 
 UNHEALTHY: Responses = {503: {"model": HealthAnswer, "description": "Not now"}}
@@ -53,8 +51,7 @@ async def health(request: Request, service: ServiceDep) -> Response:
     answer = HealthAnswer(status="ok" if usable else "no usable engine")
     if service.access.refusal(request.scope["headers"]) is None:
         answer.engines = [_engine(engine) for engine in engines]
-    body = answer.model_dump_json(exclude_unset=True)
-    return Response(body, 200 if usable else 503, media_type="application/json")
+    return json_response(answer, 200 if usable else 503)
 
 
 @router.get("/ping", response_model=HealthAnswer, responses=UNHEALTHY)

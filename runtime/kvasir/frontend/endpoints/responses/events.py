@@ -5,11 +5,12 @@ Log probabilities come with their text only: the events at the end, which repeat
 
 from typing import Any, Final
 
-import orjson
+from msgspec.json import encode
 
-from kvasir.frontend.endpoints.responses.answer import ResponseObject, status_of
+from kvasir.frontend.endpoints.responses.answer import ResponseObject, ResponseUsage, status_of
 from kvasir.frontend.endpoints.responses.items import ItemStatus, OutputItem, OutputItems
 from kvasir.frontend.errors import ApiError
+from kvasir.frontend.generation.answer_parts import TokenLogprob
 from kvasir.frontend.parsers.parsed import ParsedEvent
 from kvasir.link.protocol import FinishReason
 
@@ -39,12 +40,12 @@ class ResponseEvents:
 
     def opening(self) -> bytes:
         """The events before the first item."""
-        response = self._response.begun()
+        response = self._response.begin()
         return self._event("response.created", response=response) + self._event(
             "response.in_progress", response=response
         )
 
-    def texts(self, events: list[ParsedEvent], logprobs: list[Any]) -> bytes:
+    def texts(self, events: list[ParsedEvent], logprobs: list[TokenLogprob]) -> bytes:
         """Write the next parts of the output. `logprobs`: of the first text of a message among them."""
         written = b""
         for event in events:
@@ -52,41 +53,41 @@ class ResponseEvents:
             if item is not self._open:
                 written += self._end("completed") + self._begin(item)
             if item.type == "message":
-                written += self._delta(text, b',"logprobs":' + orjson.dumps(logprobs))
+                written += self._delta(text, b',"logprobs":' + encode(logprobs))
                 logprobs = []
             elif text:
                 written += self._delta(text)
         return written
 
-    def closing(self, reason: FinishReason | None, usage: dict[str, Any]) -> bytes:
+    def closing(self, reason: FinishReason | None, usage: ResponseUsage) -> bytes:
         """The events after the last text."""
         begun = b""
         if self._open is None:
             begun = self._begin(self._items.at_least_one())
         status = status_of(reason)
-        response = self._response.finished(self._items.ended(status, scored=False), reason, usage)
+        response = self._response.finish(self._items.end(status, scored=False), reason, usage)
         return begun + self._end(status) + self._event(f"response.{status}", response=response)
 
-    def failure(self, error: ApiError, usage: dict[str, Any]) -> bytes:
+    def failure(self, error: ApiError, usage: ResponseUsage) -> bytes:
         """The last event of a response that ends with an error. Clients expect it after the opening."""
         opening = b"" if self.begun else self.opening()
-        failed = self._response.failed(self._items.ended("incomplete", scored=False), error, usage)
+        failed = self._response.fail(self._items.end("incomplete", scored=False), error, usage)
         return opening + self._event("response.failed", response=failed)
 
     # ------------------------------------------------------------------------------------------ items
 
     def _begin(self, item: OutputItem) -> bytes:
         self._open = item
-        place = orjson.dumps({"type": f"{_TEXTS[item.type]}.delta", **_place(item)})
+        place = encode({"type": f"{_TEXTS[item.type]}.delta", **_place(item)})
         self._delta_head = b"event: %b.delta\ndata: %b" % (_TEXTS[item.type].encode(), place[:-1])
-        added = self._event("response.output_item.added", output_index=item.index, item=item.begun())
+        added = self._event("response.output_item.added", output_index=item.index, item=item.begin())
         if item.has_part:
-            added += self._event("response.content_part.added", **_place(item), part=item.part("", []))
+            added += self._event("response.content_part.added", **_place(item), part=item.part(""))
         return added
 
     def _delta(self, text: str, more: bytes = b"") -> bytes:
         fields = b',"sequence_number":%d%b,"delta":%b}\n\n'
-        return self._delta_head + fields % (self._next(), more, orjson.dumps(text))
+        return self._delta_head + fields % (self._next(), more, encode(text))
 
     def _end(self, status: ItemStatus) -> bytes:
         """Write the end of the open item, if there is one."""
@@ -101,14 +102,14 @@ class ResponseEvents:
         else:
             written = self._event(done, **_place(item), name=item.name, arguments=text)
         if item.has_part:
-            written += self._event("response.content_part.done", **_place(item), part=item.part(text, []))
-        ended = item.ended(status, scored=False)
+            written += self._event("response.content_part.done", **_place(item), part=item.part(text))
+        ended = item.end(status, scored=False)
         return written + self._event("response.output_item.done", output_index=item.index, item=ended)
 
     # ------------------------------------------------------------------------------------------ bytes
 
     def _event(self, type: str, **fields: Any) -> bytes:
-        data = orjson.dumps({"type": type, "sequence_number": self._next(), **fields})
+        data = encode({"type": type, "sequence_number": self._next(), **fields})
         return b"event: %b\ndata: %b\n\n" % (type.encode(), data)
 
     def _next(self) -> int:

@@ -3,14 +3,52 @@
 import secrets
 from typing import Any, Final, Literal
 
+from msgspec import Struct
+
 from kvasir.frontend.endpoints.past_calls import new_call_id
+from kvasir.frontend.generation.answer_parts import TokenLogprob
 from kvasir.frontend.parsers.parsed import CallArguments, CallBegun, ContentText, ParsedEvent, ReasoningText
 
 ItemStatus = Literal["in_progress", "completed", "incomplete"]
 ItemType = Literal["reasoning", "message", "function_call"]
 
 _PREFIXES: Final[dict[ItemType, str]] = {"reasoning": "rs", "message": "msg", "function_call": "fc"}
-_PARTS: Final = {"reasoning": "reasoning_text", "message": "output_text"}
+
+
+class ReasoningPart(Struct, tag="reasoning_text"):
+    text: str
+
+
+class OutputTextPart(Struct, tag="output_text"):
+    text: str
+    annotations: list[Any]
+    logprobs: list[TokenLogprob]
+
+
+class OutputReasoning(Struct, tag="reasoning"):
+    id: str
+    status: ItemStatus
+    summary: list[Any]
+    content: list[ReasoningPart]
+    encrypted_content: None
+
+
+class OutputMessage(Struct, tag="message"):
+    id: str
+    status: ItemStatus
+    role: Literal["assistant"]
+    content: list[OutputTextPart]
+
+
+class OutputFunctionCall(Struct, tag="function_call"):
+    id: str
+    status: ItemStatus
+    call_id: str
+    name: str
+    arguments: str
+
+
+OutputStruct = OutputReasoning | OutputMessage | OutputFunctionCall
 
 
 class OutputItem:
@@ -24,43 +62,42 @@ class OutputItem:
         self._call_id = call_id
         self.name = name
         self._texts: list[str] = []
-        self._logprobs: list[Any] = []
+        self._logprobs: list[TokenLogprob] = []
 
     @property
     def has_part(self) -> bool:
         """Whether the text is a part of the item's content."""
-        return self.type in _PARTS
+        return self.type != "function_call"
 
     @property
     def text(self) -> str:
         return "".join(self._texts)
 
-    def add(self, text: str, logprobs: list[Any]) -> None:
+    def add(self, text: str, logprobs: list[TokenLogprob]) -> None:
         self._texts.append(text)
         self._logprobs += logprobs
 
-    def part(self, text: str, logprobs: list[Any]) -> dict[str, Any]:
-        """Return a part of the content with this text."""
-        part: dict[str, Any] = {"type": _PARTS[self.type], "text": text}
-        return part if self.type == "reasoning" else {**part, "annotations": [], "logprobs": logprobs}
+    def part(self, text: str) -> ReasoningPart | OutputTextPart:
+        """Return a part of the content with this text, without log probabilities."""
+        return ReasoningPart(text) if self.type == "reasoning" else OutputTextPart(text, [], [])
 
-    def begun(self) -> dict[str, Any]:
+    def begin(self) -> OutputStruct:
         """Return the item before its text."""
-        return self._item("in_progress", [], "")
+        if self.type == "reasoning":
+            return OutputReasoning(self.id, "in_progress", [], [], None)
+        if self.type == "message":
+            return OutputMessage(self.id, "in_progress", "assistant", [])
+        return OutputFunctionCall(self.id, "in_progress", self._call_id, self.name, "")
 
-    def ended(self, status: ItemStatus, *, scored: bool) -> dict[str, Any]:
+    def end(self, status: ItemStatus, *, scored: bool) -> OutputStruct:
         """Return the item with its text; `scored`: with log probabilities."""
         text = self.text
-        content = [self.part(text, self._logprobs if scored else [])] if self.has_part else []
-        return self._item(status, content, text)
-
-    def _item(self, status: ItemStatus, content: list[dict[str, Any]], arguments: str) -> dict[str, Any]:
-        head = {"id": self.id, "type": self.type, "status": status}
         if self.type == "reasoning":
-            return {**head, "summary": [], "content": content, "encrypted_content": None}
+            return OutputReasoning(self.id, status, [], [ReasoningPart(text)], None)
         if self.type == "message":
-            return {**head, "role": "assistant", "content": content}
-        return {**head, "call_id": self._call_id, "name": self.name, "arguments": arguments}
+            part = OutputTextPart(text, [], self._logprobs if scored else [])
+            return OutputMessage(self.id, status, "assistant", [part])
+        return OutputFunctionCall(self.id, status, self._call_id, self.name, text)
 
 
 class OutputItems:
@@ -75,14 +112,14 @@ class OutputItems:
     def last(self) -> OutputItem | None:
         return self._items[-1] if self._items else None
 
-    def take_all(self, events: list[ParsedEvent], logprobs: list[Any]) -> None:
+    def take_all(self, events: list[ParsedEvent], logprobs: list[TokenLogprob]) -> None:
         """Add events. `logprobs`: of the first text of a message among them."""
         for event in events:
             self.take(event, logprobs)
             if isinstance(event, ContentText):
                 logprobs = []
 
-    def take(self, event: ParsedEvent, logprobs: list[Any]) -> tuple[OutputItem, str]:
+    def take(self, event: ParsedEvent, logprobs: list[TokenLogprob]) -> tuple[OutputItem, str]:
         """Add an event to the item that it belongs to, which may be a new one. Return the item and its new text.
 
         `logprobs`: of the event, if it is a text of a message.
@@ -103,11 +140,11 @@ class OutputItems:
         """Return the last item; of a model that wrote nothing, an empty message."""
         return self.last or self._new("message")
 
-    def ended(self, last_status: ItemStatus, *, scored: bool) -> list[dict[str, Any]]:
+    def end(self, last_status: ItemStatus, *, scored: bool) -> list[OutputStruct]:
         """Return all items; all before the last are complete. `scored`: with log probabilities."""
         last = len(self._items) - 1
         return [
-            item.ended(last_status if index == last else "completed", scored=scored)
+            item.end(last_status if index == last else "completed", scored=scored)
             for index, item in enumerate(self._items)
         ]
 

@@ -4,20 +4,25 @@ import secrets
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from dataclasses import dataclass
-from typing import Any
 
-import orjson
 from fastapi import Request, Response
+from msgspec.json import encode
 
 from kvasir.frontend.endpoints.answers import STREAM, errors
-from kvasir.frontend.endpoints.responses.answer import ResponseObject, status_of, usage_of
-from kvasir.frontend.endpoints.responses.answer_schema import ResponseAnswer
+from kvasir.frontend.endpoints.responses.answer import (
+    ResponseAnswer,
+    ResponseObject,
+    ResponseUsage,
+    status_of,
+    usage_of,
+)
 from kvasir.frontend.endpoints.responses.events import ResponseEvents
 from kvasir.frontend.endpoints.responses.items import OutputItems
 from kvasir.frontend.endpoints.responses.prompt import prepare
 from kvasir.frontend.endpoints.responses.request import ResponsesRequest
 from kvasir.frontend.endpoints.responses.scores import TextScores
 from kvasir.frontend.generation import logprobs
+from kvasir.frontend.generation.answer_parts import TokenLogprob
 from kvasir.frontend.generation.generation import Generation
 from kvasir.frontend.generation.parsed_text import ParsedText
 from kvasir.frontend.generation.rank_header import header_rank
@@ -76,10 +81,8 @@ async def _whole(output: "_Output", items: OutputItems, response: ResponseObject
             items.take_all(part.events, part.logprobs)
             reason = part.finish_reason
     items.at_least_one()
-    written = items.ended(status_of(reason), scored=True)
-    return await logprobs.written(
-        output.scores.count, lambda: orjson.dumps(response.finished(written, reason, output.usage))
-    )
+    whole = response.finish(items.end(status_of(reason), scored=True), reason, output.usage)
+    return await logprobs.written(output.scores.count, lambda: encode(whole))
 
 
 @dataclass
@@ -87,7 +90,7 @@ class _Part:
     """What one delta adds to the output."""
 
     events: list[ParsedEvent]
-    logprobs: list[Any]
+    logprobs: list[TokenLogprob]
     """Of the first text of a message among the events."""
     finish_reason: FinishReason | None
 
@@ -101,7 +104,7 @@ class _Output:
         self.scores = scores
 
     @property
-    def usage(self) -> dict[str, Any]:
+    def usage(self) -> ResponseUsage:
         """So far."""
         return usage_of(self._generation.usage, self._text.reasoning_tokens)
 

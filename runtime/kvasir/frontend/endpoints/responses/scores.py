@@ -1,9 +1,8 @@
 """The log probabilities of a response's text, if the request asks for them."""
 
-from typing import Any
-
 from kvasir.client.async_llm import Delta
 from kvasir.frontend.generation import logprobs
+from kvasir.frontend.generation.answer_parts import TokenLogprob
 from kvasir.frontend.parsers.parsed import ContentText, ParsedEvent
 
 
@@ -15,13 +14,13 @@ class TextScores:
         """`top`: most likely tokens for each place; None: no log probabilities."""
         self._names = names
         self._top = top
-        self._held: list[Any] = []
+        self._held: list[TokenLogprob] = []
         """Of tokens whose text has not come yet."""
         self._in_message = True
         self.count = 0
         """Log probabilities that were returned."""
 
-    def of(self, delta: Delta, events: list[ParsedEvent]) -> list[Any]:
+    def of(self, delta: Delta, events: list[ParsedEvent]) -> list[TokenLogprob]:
         """Return the log probabilities for the first message text among the events of a delta. At the end of a
         message, an event with an empty text is added for the tokens that have no text."""
         if self._top is None:
@@ -40,8 +39,7 @@ class TextScores:
         self.count += (self._top + 1) * len(entries)
         return entries
 
-    def _entries(self, delta: Delta, top: int) -> list[Any]:
+    def _entries(self, delta: Delta, top: int) -> list[TokenLogprob]:
         if delta.logprobs is None:
             return []
-        content: list[Any] = logprobs.of_chat(self._names, delta.token_ids, delta.logprobs, top)["content"]
-        return content
+        return logprobs.of_chat(self._names, delta.token_ids, delta.logprobs, top).content
