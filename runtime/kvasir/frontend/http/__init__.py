@@ -1,2 +1,2 @@
-"""The server's own matters: keys, shares, and what surrounds each request; connections/ (with the listener and TLS)
-and bodies/ (of requests)."""
+"""API keys, client shares and the middleware of each request. connections/ has the sockets, bodies/ the limits of
+bodies."""

@@ -1,7 +1,4 @@
-"""Which requests a key allows: the key of a request is compared with the clients' and administrators' keys.
-
-An administrator's key is accepted for every request, a client's key for all but control calls.
-"""
+"""Decides which requests a key allows: an administrator's all, a client's all but control calls."""
 
 from collections.abc import Iterable
 from typing import Final
@@ -10,7 +7,7 @@ from kvasir.frontend.errors import ApiError
 from kvasir.frontend.http.auth import ApiKeys
 
 Headers = Iterable[tuple[bytes, bytes]]
-"""Of an ASGI scope: names in lower case."""
+"""Headers of an ASGI scope, with names in lower case."""
 
 _UNAUTHORIZED: Final = {"WWW-Authenticate": "Bearer"}
 
@@ -37,7 +34,7 @@ class Access:
         return None
 
     def control_refusal(self, headers: Headers) -> ApiError | None:
-        """Return why a control call is refused: without administrators' keys, every one is."""
+        """Return why a control call is refused. Without administrators' keys, every one is."""
         if not self._admin_keys.needed:
             message = (
                 "control calls are not allowed: start the server with --admin-api-key KEY or "
@@ -60,7 +57,7 @@ class Access:
         return ApiError(401, message, code="invalid_api_key", headers=_UNAUTHORIZED)
 
     def _is_known(self, key: bytes) -> bool:
-        """Compares with the keys of both kinds, always."""
+        # Always compares with the keys of both kinds, so that the time reveals nothing.
         of_client, of_administrator = self.keys.accept(key), self._admin_keys.accept(key)
         return of_client or of_administrator
 

@@ -1,7 +1,6 @@
-"""The keys that clients or administrators send as bearer tokens: given as options, or files that may change.
+"""API keys of clients or administrators, from options and from files that may change.
 
---api-key and --api-key-dir are the clients' keys, --admin-api-key and --admin-api-key-dir the administrators'. Once
-keys are demanded, no state of the directory opens the service: without a usable key every request is refused.
+If keys are required, no state of the directory opens the service: without a usable key every request is refused.
 """
 
 import hashlib
@@ -19,20 +18,18 @@ from kvasir.config.options import ConfigError
 log = logging.getLogger(__name__)
 
 CHECK_INTERVAL = 1.0
-"""Seconds between two looks at the directory."""
+"""Seconds between two reads of the directory."""
 MAX_KEY_BYTES: Final = 64 * 1024
 
 _Stamp = tuple[tuple[str, int, int, int], ...]
 
 
 class ApiKeys:
-    """The keys for one purpose.
-
-    Kept as digests, so that a comparison takes the same time whatever the key's length. Any thread may ask.
-    """
+    """The keys for one purpose. Thread-safe."""
 
     def __init__(self, given: Iterable[str], directory: str | None, flag: str) -> None:
-        """Raises ConfigError if the directory cannot be read. `flag` is the option of the keys, for messages."""
+        """`flag`: the option of the keys, for messages. Raises ConfigError if the directory cannot be read."""
+        # Digests, so that a comparison takes the same time for keys of any length.
         self._given = _digests(given)
         self._directory = Path(directory) if directory else None
         self._title = f"{flag}-dir {directory}"
@@ -67,12 +64,12 @@ class ApiKeys:
 
     @property
     def problem(self) -> str | None:
-        """Return why keys are needed and none can be used."""
+        """Return why keys are required and none can be used."""
         self._refresh()
         return None if self._given or self._mounted else self._fault or None
 
     def accept(self, key: bytes) -> bool:
-        """Compares with every key, always."""
+        # Always compares with every key, so that the time reveals nothing.
         self._refresh()
         digest = hashlib.sha256(key).digest()
         found = False
@@ -95,7 +92,8 @@ class ApiKeys:
                     self._take((), [], [f"{self._title} does not exist any more"])
 
     def _read(self, directory: Path) -> None:
-        """Take the files' contents as keys if any changed; names with a dot are a mounted Secret's bookkeeping."""
+        """Read the files' contents as keys if any file has changed."""
+        # Names with a dot are a mounted Secret's own files.
         self._checked = time.monotonic()
         files = sorted(path for path in directory.iterdir() if not path.name.startswith(".") and path.is_file())
         stamp = tuple(
@@ -117,7 +115,6 @@ class ApiKeys:
         self._take(stamp, keys, faults)
 
     def _take(self, stamp: _Stamp, keys: list[str], faults: list[str]) -> None:
-        """From now on these are the keys of the directory."""
         if not keys and not faults:
             faults = [f"{self._title} holds no key file"]
         fault = "" if keys else f"no API key can be used: {faults[0]}; write a key into a file there"

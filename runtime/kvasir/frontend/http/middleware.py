@@ -1,8 +1,4 @@
-"""Middleware of every request: Entrance outside, Gate inside, and CORS between the two if it is on.
-
-Entrance gives it its X-Request-Id, its log line and its metrics; Gate checks its key and whether there is room for
-it, and answers plainly for our own defects.
-"""
+"""Middleware of every request: Entrance outside, Gate inside, and CORS between them if it is on."""
 
 import logging
 import re
@@ -23,20 +19,20 @@ from kvasir_contract.endpoints import LIVE_PATH, METRICS_PATH, READY_PATH
 
 log = logging.getLogger(__name__)
 
+# Polled every few seconds, so not logged.
 PROBES: Final = frozenset({"/health", LIVE_PATH, READY_PATH, "/ping", METRICS_PATH, "/load"})
-"""Polled every few seconds: not logged."""
+# These need no key: their answers contain nothing of any request.
 OPEN: Final = PROBES | {"/", "/v1", "/v1/", "/version", "/openapi.json", "/docs"} | {*PAGE_FILES, *DOCS_FILES}
-"""Paths without a key: their answers contain nothing of any request."""
 GENERATING: Final = frozenset(
     {"/v1/completions", "/v1/chat/completions", "/v1/responses", "/v1/messages", "/invocations"}
 )
 
+# A client's own request id appears in response headers and logs.
 _SANE_REQUEST_ID: Final = re.compile(rb"[\x21-\x7e]{1,128}")
-"""A request id from a client that is accepted: it appears in response headers and logs."""
 
 
 class Entrance:
-    """The outermost layer."""
+    """The outermost layer: request id, log line, metrics and trace."""
 
     def __init__(self, app: ASGIApp, service: Service) -> None:
         self._app = app
@@ -127,7 +123,7 @@ def _request_id(scope: Scope) -> str:
 
 
 def _route(scope: Scope) -> str:
-    """The path as the API describes it, of which there are few; none for a path that is not there."""
+    """Return the path of the API description that the request belongs to, of which there are few, or "none"."""
     path: str = scope["path"]
     return getattr(scope.get("route"), "path", path if path in GENERATING else "none")
 

@@ -1,7 +1,4 @@
-"""The answers of the server itself to requests that no route sees, and their lines in the request log.
-
-A client without a key can cause thousands of them a second, so the lines are rate-limited.
-"""
+"""Answers of the server itself to requests that no route sees, and their lines in the request log."""
 
 import logging
 import time
@@ -16,11 +13,12 @@ from kvasir.frontend.telemetry.request_log import RequestRecord
 
 log = logging.getLogger(__name__)
 
+# A client without a key can cause thousands of refusals a second.
 MAX_LINES_PER_SECOND: Final = 10
 
 
 class Refusals:
-    """One for all connections."""
+    """Logs the refusals of all connections."""
 
     def __init__(self, *, logged: bool, clock: Callable[[], float] = time.monotonic) -> None:
         self._logged = logged
@@ -31,10 +29,9 @@ class Refusals:
         self._omitted = 0
 
     def write(self, connection: HttpToolsProtocol, client: str, error: ApiError, *, has_head: bool) -> str:
-        """Log the refusal of the request that is being received; return the id of the request.
-
-        `has_head`: its head is complete. If it has started too, its own line gets the error when it ends.
-        """
+        """Log the refusal of the request that is being received, and return its id. `has_head`: its head is
+        complete."""
+        # A request that has started has a line of its own when it ends, which then has the error.
         method = path = "-"
         if has_head:
             started: RequestRecord | None = connection.scope["state"].get("record")

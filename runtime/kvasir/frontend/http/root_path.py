@@ -1,11 +1,11 @@
-"""--root-path: the path of this server behind a proxy, whether the proxy removes it from requests or not."""
+"""--root-path: the server's path behind a proxy, which may remove it from requests or not."""
 
 from starlette.responses import RedirectResponse
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 
 class RootPath:
-    """The outermost layer: every other one sees paths as the API describes them."""
+    """The outermost layer: all others see paths as the API describes them."""
 
     def __init__(self, app: ASGIApp, root_path: str) -> None:
         self._app = app

@@ -1,8 +1,7 @@
-"""Fair shares of the slots of --max-live-requests, so that one client cannot take them all.
+"""Shares of the slots of --max-live-requests, so that one client cannot take them all.
 
-A client is an API key if there are several, else a connection: with one key for everybody, or without keys, the
-key does not distinguish clients. The share is fixed, because a slot that is taken cannot be taken back when others
-come. A request that needs more than a share alone gets 400 from check_counts.
+A client is an API key if there are several, else a connection. The share is fixed, because a taken slot cannot be
+taken back when others come.
 """
 
 from collections import Counter
@@ -13,8 +12,8 @@ from starlette.types import Scope
 from kvasir.client.request_errors import TooManyRequests
 from kvasir.frontend.http.access import key_of
 
+# Slots become free as soon as any request of the client ends.
 RETRY_AFTER: Final = 1.0
-"""Retry-After in seconds: slots become free as soon as any request of the client ends."""
 
 
 class Shares:
@@ -25,7 +24,7 @@ class Shares:
         self.held: Counter[str] = Counter()
 
     def hold(self, client: str, slots: int) -> None:
-        """Raises TooManyRequests, and holds nothing more, when the client has no room."""
+        """Raises TooManyRequests, and holds nothing more, if the client has no room."""
         if self.held[client] and self.held[client] + slots > self._limit:
             raise TooManyRequests(
                 f"this client has {self.held[client]} requests in flight and asks for {slots} more, and its share "
@@ -41,10 +40,8 @@ class Shares:
 
 
 def client_of(scope: Scope, keys: int) -> tuple[str, str]:
-    """Return who holds slots and who waits for the tokenizer: an API key; or a connection, and its host.
-
-    `keys`: how many API keys there are.
-    """
+    """Return two names: of the client that holds slots (a key or a connection), and of the one that waits for the
+    tokenizer (a key or a host)."""
     if keys > 1:
         key = (key_of(scope["headers"]) or b"").decode("latin-1")
         return key, key
@@ -60,6 +57,6 @@ def slots_of(body: dict[str, Any]) -> int:
 
 
 def _count(body: dict[str, Any], name: str) -> int:
-    """Return 1 if the field has no number: the body is not validated yet."""
+    # The body is not validated yet.
     value = body.get(name)
     return value if type(value) is int else 1

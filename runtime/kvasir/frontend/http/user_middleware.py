@@ -1,7 +1,6 @@
-"""Middleware of --middleware: the user's own classes and functions around every request.
+"""--middleware: the user's own ASGI classes and functions around every request.
 
-They are inside the layer that logs and counts requests, and outside the one that checks keys: they see every
-request, also those without a key. The first one given is the innermost.
+They are inside the layer that logs and counts requests, and outside the one that checks keys.
 """
 
 import importlib
@@ -25,7 +24,7 @@ Factory = Callable[[ASGIApp], ASGIApp]
 
 
 def load_middleware(names: Sequence[str]) -> list[Factory]:
-    """Import classes and coroutine functions by their paths, module.name. Raises ConfigError."""
+    """Import classes and coroutine functions by their paths (module.name). Raises ConfigError."""
     return [_loaded(name) for name in names]
 
 
@@ -58,7 +57,7 @@ def add_middleware(app: Starlette, loaded: Sequence[Factory]) -> None:
 
 
 class _Guard:
-    """Answers for middleware that raises, with status 500 in OpenAI's form."""
+    """Answers with status 500 in OpenAI's form for middleware that raises."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app

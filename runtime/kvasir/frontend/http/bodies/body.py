@@ -1,8 +1,8 @@
-"""Reads a request's JSON body, within all limits; called by every route that takes one.
+"""Reads a request's JSON body within all limits.
 
-No step of it holds up the event loop for longer than about 100 ms, whatever a client sends: the size is limited,
-then the cost of parsing (json_cost.py), the memory of all parsed bodies, the counts of the fields, and the slots
-of one client (shares.py).
+Whatever a client sends, no step holds up the event loop for more than about 100 ms. The size is limited first, then
+the cost of parsing (json_cost.py), the memory of all parsed bodies, the counts of the fields, and the slots of one
+client (shares.py).
 """
 
 import asyncio
@@ -23,16 +23,15 @@ from kvasir.frontend.service import Service, service_of
 
 _JSON_TYPE = re.compile(rb"application/([\w.-]+\+)?json", re.IGNORECASE)
 WIDEST_CHARACTER: Final = 4
-"""Bytes in memory of each character of a text in which one is beyond U+FFFF."""
+"""Bytes per character in memory of a text with a character beyond U+FFFF."""
 
 
 async def read_json(request: Request, limit: int) -> dict[str, Any]:
-    """The JSON object that the client sent.
+    """Return the JSON object of the request's body.
 
-    Raises ApiError: 413 when the body is larger than `limit` bytes (known from Content-Length or found while
-    reading), 408 when it does not arrive in time, 415 when it is compressed or of another type than JSON, 400 when
-    it is not a JSON object or has too many values; and TooManyRequests when the bodies that are being received, or
-    the parsed ones, are too large together.
+    Raises ApiError: 413 for more than `limit` bytes, 408 when it does not arrive in time, 415 when it is compressed
+    or not marked as JSON, 400 when it is not a JSON object or has too many values. Raises TooManyRequests when all
+    arriving or all parsed bodies together are too large.
     """
     headers = dict(reversed(request.scope["headers"]))  # of equal names, the first
     if not _is_json(headers.get(b"content-type", b"")):
@@ -73,13 +72,12 @@ async def read_json(request: Request, limit: int) -> dict[str, Any]:
 
 
 def _is_json(content_type: bytes) -> bool:
-    """application/json, or a type of JSON like application/x+json. A page of another site can send other types
-    without asking (CORS)."""
+    # A page of another site can send other types without asking (CORS).
     return bool(_JSON_TYPE.fullmatch(content_type.partition(b";")[0].strip()))
 
 
 def _hold_share(request: Request, body: dict[str, Any], service: Service) -> None:
-    """Count the slots of a request that generates, until its task ends. Raises TooManyRequests."""
+    """Count the slots of a generating request until its task ends. Raises TooManyRequests."""
     client, waiting = client_of(request.scope, service.access.keys.count)
     current_client.set(waiting)
     if request.scope["route"].path in GENERATING:  # several paths lead to it: /v1/completions%0A does, too
@@ -95,10 +93,8 @@ def _when_the_request_ends(action: Callable[[], None]) -> None:
 
 
 def _hold_memory(body: bytes | bytearray, service: Service) -> None:
-    """Count the parsed body until the request has its whole answer, that is, until its task ends.
-
-    Raises TooManyRequests. Short bodies, which --max-live-requests bounds, do not count.
-    """
+    """Count the parsed body until its request's task ends. Raises TooManyRequests."""
+    # --max-live-requests bounds the short ones.
     if len(body) <= UNCOUNTED:
         return
     narrow = body.isascii() and b"\\u" not in body
@@ -108,7 +104,7 @@ def _hold_memory(body: bytes | bytearray, service: Service) -> None:
 
 
 async def _read(request: Request, limit: int, service: Service) -> bytes | bytearray:
-    """Read the whole body. Its pieces count against the limit of uploads until the body is complete."""
+    """Read the whole body. Its pieces count as uploads until it is complete."""
     piece, more = await _receive(request)
     if len(piece) > limit:
         raise _too_large(limit)
@@ -131,7 +127,7 @@ async def _read(request: Request, limit: int, service: Service) -> bytes | bytea
 
 
 async def _receive(request: Request) -> tuple[bytes, bool]:
-    """The next piece of the body, and whether there is more. Raises ClientDisconnect."""
+    """Return the next piece of the body, and whether there is more. Raises ClientDisconnect."""
     message = await request.receive()
     if message["type"] == "http.disconnect":
         raise ClientDisconnect

@@ -1,8 +1,7 @@
-"""Bounds on the request bodies that are held at one time; body.py counts each.
+"""Bounds on all request bodies that are held at one time.
 
-The limit of one body bounds what one client can make this process hold. Clients are many, so the sum is bounded
-too: of the bodies that are arriving (a client may send slowly), and of those that are parsed (an answer may be
-long). A body that comes in one piece is never refused for the first, and a body that is alone not for the second.
+Two sums are bounded: of the arriving bodies (a client may send slowly), and of the parsed ones (an answer may take
+long). A body in one piece is never refused for the first, a body that is alone never for the second.
 """
 
 from typing import Final
@@ -10,20 +9,20 @@ from typing import Final
 from kvasir.client.request_errors import TooManyRequests
 
 RETRY_AFTER: Final = 1.0
-"""Retry-After in seconds: room is made as soon as any upload or request ends."""
+"""Seconds. Any upload or request that ends makes room."""
 UNCOUNTED: Final = 16 * 1024
 """Bytes of a parsed body that does not count."""
 
 
 class Uploads:
-    """Bytes of bodies of which more is to come, at most `limit`."""
+    """Bytes of the bodies that are incomplete, at most `limit`."""
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
         self.held = 0
 
     def hold(self, size: int) -> None:
-        """Raises TooManyRequests, and holds nothing more, when there is no room."""
+        """Raises TooManyRequests, and holds nothing more, if there is no room."""
         if self.held + size > self._limit:
             raise TooManyRequests(
                 f"{self.held} bytes of other requests' bodies are still arriving, and this frontend receives at "
@@ -37,14 +36,14 @@ class Uploads:
 
 
 class ParsedBodies:
-    """Bytes of memory of the bodies of requests that have no complete answer, at most `limit`."""
+    """Bytes in memory of the bodies of running requests, at most `limit`."""
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
         self.held = 0
 
     def hold(self, size: int) -> None:
-        """Raises TooManyRequests, and holds nothing more, when there is no room."""
+        """Raises TooManyRequests, and holds nothing more, if there is no room."""
         if self.held and self.held + size > self._limit:
             raise TooManyRequests(
                 f"the bodies of running requests take {self.held} bytes and this one {size}, and this frontend "

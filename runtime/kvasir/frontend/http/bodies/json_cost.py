@@ -1,9 +1,8 @@
-"""Bounds the cost of parsing a JSON text, by counting its values in its bytes before it is parsed.
+"""Bounds the cost of parsing a JSON text by counting its values before it is parsed.
 
-The parser (orjson) holds the interpreter: while it works, the event loop stands still, in a thread as well. With
-these limits it takes about 100 ms for the worst body, on one core of 2020. Small bodies are not counted. Large ones
-are first counted with their strings, which costs a few milliseconds and suffices for most. Only a body that seems
-to have too many values is counted again without its strings, in a thread, in pieces that let the event loop run.
+The parser (orjson) holds the interpreter lock, so in a thread too it stops the event loop. These limits keep the
+worst body at about 100 ms. Large bodies are first counted together with their strings, which takes milliseconds. A
+body that then seems to have too many values is counted without its strings, in a thread.
 """
 
 import asyncio
@@ -15,22 +14,21 @@ from typing import Final
 
 from kvasir.frontend.errors import ApiError
 
+# Takes less than 10 ms to parse, whatever it contains.
 SMALL: Final = 256 * 1024
-"""Bytes of a body that takes less than 10 ms to parse, whatever it contains."""
+# 0.2 µs for each array or object, 0.3 µs for each member of an object.
 MAX_CONTAINERS: Final = 100_000
-"""Arrays and objects of a body: 0.2 µs each."""
 MAX_MEMBERS: Final = 150_000
-"""Members of all objects of a body: 0.3 µs each."""
+# Commas, which separate values: 0.05 µs each. A longer context raises the limit to its length.
 MAX_VALUES: Final = 1_000_000
-"""Commas, which separate values: 0.05 µs each. A context that is longer raises the limit to its length."""
 
+# Counted with keys, in a body that is counted without its strings: each takes 3 µs.
 MAX_STRINGS: Final = 2_000_000
-"""Strings of such a body, keys included: finding the end of each takes 3 µs."""
 
 _PIECE: Final = 2**16
 """Bytes that are scanned at one time, in half a millisecond."""
 _COUNTED: Final = 2**20
-"""Bytes that are counted at one time with their strings, in a millisecond or two."""
+"""Bytes that are counted with their strings at one time, in a millisecond or two."""
 _IN_STRING: Final = re.compile(rb'(?:[^"\\]++|\\.)*+', re.DOTALL)
 _QUOTE: Final = ord('"')
 
@@ -54,7 +52,7 @@ class _Counts:
         return _Counts(self.containers + other.containers, self.members + other.members, self.commas + other.commas)
 
     def problem(self, max_values: int) -> str | None:
-        """Return which limit is exceeded."""
+        """Return the limit that is exceeded."""
         if self.containers > MAX_CONTAINERS:
             return f"more than {MAX_CONTAINERS} arrays and objects"
         if self.members > MAX_MEMBERS:
@@ -65,21 +63,17 @@ class _Counts:
 
 
 class CostCheck:
-    """Lets one large body at a time be counted or parsed: several in one turn would hold up the event loop.
-
-    Bodies that are counted without their strings, which takes seconds, wait for each other only.
-    """
+    """Counts or parses one large body at a time: several in one turn would hold up the event loop."""
 
     def __init__(self) -> None:
         self._turn = asyncio.Lock()
+        # Counting without the strings takes seconds, so these bodies wait for each other only.
         self._thread = asyncio.Lock()
 
     @asynccontextmanager
     async def turn(self, body: Text, context: int) -> AsyncIterator[None]:
-        """Where a body may be parsed. `context`: tokens.
-
-        Raises ApiError 400 for a body whose parsing would hold up the event loop.
-        """
+        """Wait for the turn to parse the body. `context`: tokens. Raises ApiError 400 for a body that would take
+        too long."""
         if len(body) <= SMALL:
             yield
             return
@@ -130,7 +124,7 @@ def _problem_outside_strings(body: Text, max_values: int) -> str | None:
 
 
 def _end_of_string(body: Text, position: int) -> int:
-    """Return the position behind the closing quote of the string that begins here."""
+    """Return the position after the closing quote of the string that `position` is in."""
     end = len(body)
     while position < end:
         match = _IN_STRING.match(body, position, min(position + _PIECE, end))

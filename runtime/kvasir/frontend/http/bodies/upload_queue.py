@@ -1,7 +1,7 @@
-"""Starts the requests whose bodies are not complete yet: a few in each turn of the event loop.
+"""Starts requests with incomplete bodies, a few in each turn of the event loop.
 
-Starting a request costs a hundred times more than receiving some of its body. A flood of uploads would delay
-everybody by seconds; in this queue they delay each other. A request that has come as a whole does not wait here.
+Starting a request costs a hundred times more than receiving a part of its body, so without this queue a flood of
+uploads would delay all other clients by seconds.
 """
 
 import asyncio
@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import Final
 
 PER_TURN: Final = 4
-"""Requests that start before the event loop turns to other work."""
+"""Requests that start in one turn of the event loop."""
 
 
 class UploadQueue:

@@ -1,7 +1,7 @@
-"""Accepts connections: many in one turn of the event loop, where uvloop's own server accepts one.
+"""Accepts many connections in one turn of the event loop. uvloop's own server accepts one.
 
-A turn takes some milliseconds while many clients send. With one connection a turn, a flood of connections would
-hold those of other clients in the kernel's queue for seconds.
+With one connection per turn, a flood of connections would hold those of other clients in the kernel's queue for
+seconds.
 """
 
 import asyncio
@@ -17,16 +17,15 @@ from kvasir.process.seldom_log import SeldomLog
 
 log = SeldomLog(logging.getLogger(__name__))
 
+# A burst begins with one connection and doubles with each turn, so that several processes with one socket share it.
 PER_TURN: Final = 64
-"""Connections that are accepted before the event loop turns to other work, at most. A burst begins with one, and
-each further turn accepts twice as many, so that several processes with one socket share it."""
 PAUSE: Final = 1.0
-"""Seconds without accepting when there are no more file descriptors, or no memory."""
+"""Seconds without accepting when file descriptors or memory are exhausted."""
 _EXHAUSTED: Final = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
 
 
 class Acceptor:
-    """Serves a listening socket from now on. Has the methods of asyncio's server that uvicorn calls."""
+    """Serves a listening socket. Has the methods of asyncio's server that uvicorn calls."""
 
     def __init__(
         self,
@@ -52,7 +51,7 @@ class Acceptor:
         return bool(self._starting)
 
     def close(self) -> None:
-        """Accept those that are connected already, because the kernel would reset them, and no more. May be called
+        """Accept the connections in the kernel's queue, which it would reset, and then no more. May be called
         again."""
         if self._retry is not None:
             self._retry.cancel()
@@ -64,7 +63,7 @@ class Acceptor:
             self._listener.close()
 
     async def wait_closed(self) -> None:
-        """Nothing remains to be done after close()."""
+        """Return at once: nothing remains to be done after close()."""
 
     def _resume(self) -> None:
         self._retry = None

@@ -1,4 +1,4 @@
-"""How the answers of uvicorn's cycles are written: fewer system calls, and answers over HTTP/1.0."""
+"""Writes the answers of uvicorn's cycles: with fewer system calls, and over HTTP/1.0."""
 
 import asyncio
 from collections.abc import Callable
@@ -8,8 +8,7 @@ from uvicorn.protocols.http.httptools_impl import RequestResponseCycle
 
 
 class HeadWithBody:
-    """Transport of one answer: joins its head with the first piece of its body into one write, which saves a system
-    call here and a wake-up at the client."""
+    """Transport of one answer that writes its head and the first piece of its body together."""
 
     def __init__(self, transport: asyncio.Transport, close: Callable[[], object]) -> None:
         """`close`: called when the answer ends the connection."""
@@ -36,7 +35,8 @@ class HeadWithBody:
 
 
 class Unchunked:
-    """Sends one answer over HTTP/1.0, which has no chunks: without a length, the end of the connection ends it."""
+    """Sends one answer over HTTP/1.0, which has no chunks: without a length, the connection's end is the answer's
+    end."""
 
     def __init__(self, cycle: RequestResponseCycle) -> None:
         self._cycle = cycle

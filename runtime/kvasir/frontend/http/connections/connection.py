@@ -1,10 +1,8 @@
-"""A client's connection: uvicorn's, with limits for clients that are slow on purpose, and errors in OpenAI's form.
+"""uvicorn's HTTP connection, with limits for slow clients and errors in OpenAI's form.
 
-Three kinds of client are cut off: one that never completes a request's head (with 408), one that never completes a
-body that no route reads any more, and one that does not read its answer. body.py limits a body that a route reads.
-
-What a client sends around its bodies is bounded too: the head in bytes and in lines, and the trailers and chunk
-extensions in bytes. Trailers are dropped, because no route reads them and a header must not come after the body.
+It cuts off a client that never completes a request's head (408), one that never completes a body which no route
+reads any more, and one that does not read its answer. Heads are limited in bytes and lines, trailers and chunk
+extensions in bytes. body.py limits the bodies that routes read.
 """
 
 import asyncio
@@ -24,23 +22,23 @@ from kvasir.frontend.http.refusals import Refusals, refusal_answer
 
 log = logging.getLogger(__name__)
 
+# Also limits what follows a piece of the body without being one (trailers). The piece in which they begin does not
+# count.
 MAX_HEAD_BYTES: Final = 32 * 1024
-"""Bytes of request line and headers, and of what follows a piece of the body without being one (trailers). The
-piece that they begin in does not count; see MAX_PIECE in receiver.py."""
 
+# An empty header line takes 30 times its bytes in memory.
 MAX_HEADERS: Final = 256
-"""Header lines of a request. An empty one takes 30 times its bytes in memory."""
 
 LINGER_BYTES: Final = 256 * 1024
 LINGER_SECONDS: Final = 1.0
-"""Bytes that are read and dropped after a refusal, and the time for that."""
+"""Limits for reading and dropping bytes after a refusal."""
 
+# Pipelined requests behind the current one. Reading goes on meanwhile, to notice a client that leaves.
 MAX_QUEUED: Final = 8
-"""Pipelined requests behind the current one. Reading goes on meanwhile, to notice a client that leaves."""
 
 
 class Connection(HttpToolsProtocol):
-    """`upload_timeout` and `stall_timeout` are --upload-timeout and --stalled-reader-timeout."""
+    """One client. `upload_timeout` and `stall_timeout` are --upload-timeout and --stalled-reader-timeout."""
 
     def __init__(
         self,
@@ -59,10 +57,10 @@ class Connection(HttpToolsProtocol):
         self._upload_timer: asyncio.TimerHandle | None = None
         self._stall_timer: asyncio.TimerHandle | None = None
         self._unread = 0
-        """Bytes in the write buffer at the last look."""
+        """Bytes in the write buffer at the last check."""
         self._parsing = False
         self._to_start: tuple[RequestResponseCycle, ASGI3Application] | None = None
-        """A request that has a complete head."""
+        """A request with a complete head."""
         self._waits = False
         """It is in the upload queue."""
         self._refused = False
@@ -72,16 +70,16 @@ class Connection(HttpToolsProtocol):
         self._receiving = False
         """A request has begun and is not complete."""
         self._answered = self.loop.time()
-        """When it was opened, or had its last answer."""
+        """Time of the last answer, or of the opening."""
         self._in_head = False
         self._unusable_bytes = 0
         """Received since the request, or the last piece of its body, began."""
         self._warned = False
-        """The current body was late once already."""
+        """The current body was late once."""
 
     @property
     def idle_since(self) -> float | None:
-        """Time of the event loop when it had its last answer; None while a request is on it."""
+        """Return the event loop's time of the last answer; None while a request is in progress."""
         return None if self._receiving or self._unanswered else self._answered
 
     # ------------------------------------------------------------------------------------------ uploads
@@ -93,7 +91,7 @@ class Connection(HttpToolsProtocol):
         self._arm()
 
     def data_received(self, data: bytes) -> None:
-        """Parse a piece of at most MAX_PIECE bytes. It may be a memoryview."""
+        """Parse a piece of at most MAX_PIECE bytes, which may be a memoryview."""
         self._unusable_bytes += len(data)
         if self._refused:
             if self._unusable_bytes > LINGER_BYTES:
@@ -117,7 +115,7 @@ class Connection(HttpToolsProtocol):
             self._start_or_wait(*self._to_start)
 
     def _start_asgi_task(self, cycle: RequestResponseCycle, app: ASGI3Application) -> None:
-        """Called when a head is complete, or the answer to the request before it."""
+        """Start a request whose head is complete, or whose predecessor has its answer."""
         if self._parsing:
             self._to_start = cycle, app
         else:
@@ -134,7 +132,7 @@ class Connection(HttpToolsProtocol):
             self._upload_queue.add(self._start)
 
     def _start(self) -> None:
-        """Start the request that waits, if its body was not complete before its turn came."""
+        """Start the waiting request, unless its body was complete before its turn."""
         if self._to_start is not None and not self._refused and not self.transport.is_closing():
             super()._start_asgi_task(*self._to_start)
         self._to_start, self._waits = None, False
@@ -145,7 +143,8 @@ class Connection(HttpToolsProtocol):
         self._unusable_bytes = 0
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        """Keep the header; drop a trailer. Raises _TooManyHeaders, which ends the parsing."""
+        """Keep a header and drop a trailer. Raises _TooManyHeaders, which ends the parsing."""
+        # No route reads trailers, and a header must not come after the body.
         if not self._in_head:
             return
         if len(self.headers) == MAX_HEADERS:
@@ -190,8 +189,8 @@ class Connection(HttpToolsProtocol):
         return f"{host} port {port}" if host else "a client of the Unix socket"
 
     def _arm_keep_alive(self) -> None:
-        """Limit the time that the connection is idle. uvicorn does so after an answer, but any bytes cancel its
-        timer: the rest of a refused body, or an empty line."""
+        # uvicorn arms this timer after an answer, but any bytes cancel it: the rest of a refused body, or an empty
+        # line.
         self.timeout_keep_alive_task = self.loop.call_later(
             self.timeout_keep_alive, self.timeout_keep_alive_handler
         )
@@ -218,8 +217,7 @@ class Connection(HttpToolsProtocol):
             self._refuse(ApiError(408, message, code="request_timeout"))
 
     def _refuse(self, error: ApiError) -> None:
-        """Answer a request that no route sees, and close. In the middle of an earlier answer, or behind its own:
-        only close."""
+        """Answer a request that no route sees, and close. In the middle of an answer only close."""
         answered = self._receiving and not self._in_head and self.cycle.response_complete
         if answered or any(cycle.response_started for cycle in self._unanswered):
             self.transport.abort()
@@ -231,15 +229,14 @@ class Connection(HttpToolsProtocol):
         self._linger()
 
     def _close(self) -> None:
-        """Called after the answer of a request that is the last one."""
+        """Close after the last answer of the connection."""
         if self._receiving and not self._in_head and not self.pipeline:  # its body is not complete
             self._linger()
         else:
             self.transport.close()
 
     def _linger(self) -> None:
-        """Close when the client has had time to read: to close with unread bytes resets the connection, and the
-        answer is lost."""
+        # Closing with unread bytes resets the connection, and the client loses the answer: give it time to read.
         self._refused = True
         self._unusable_bytes = 0
         if self.transport.can_write_eof():
@@ -264,11 +261,10 @@ class Connection(HttpToolsProtocol):
         super().on_response_complete()
 
     def _is_answering_earlier(self) -> bool:
-        """Return whether a request before the one being received still lacks its answer."""
         return len(self._unanswered) > (0 if self._in_head else 1)
 
     def _end_unanswered(self) -> None:
-        """Notify every route that its client has gone; uvicorn notifies only the last one."""
+        # uvicorn notifies only the route of the last request.
         for cycle in self._unanswered:
             cycle.disconnected = True
             cycle.transport = self.transport
@@ -314,4 +310,4 @@ class Connection(HttpToolsProtocol):
 
 
 class _TooManyHeaders(Exception):
-    """A request has more than MAX_HEADERS."""
+    """The request has more than MAX_HEADERS."""

@@ -1,7 +1,4 @@
-"""Reports that the client of a request has disconnected, without a task per request that waits for it.
-
-Connection makes one Disconnection for each request and puts it into the request's ASGI scope.
-"""
+"""Reports that the client of a request has disconnected, without a waiting task per request."""
 
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -10,19 +7,19 @@ _KEY = "disconnection"
 
 
 class Disconnection:
-    """Calls one function when the client of the request disconnects."""
+    """Calls one function when the client of the request disconnects. In the request's ASGI scope."""
 
     __slots__ = ("_callback", "_resume_reading", "happened")
 
     def __init__(self, scope: Mapping[str, Any], resume_reading: Callable[[], object]) -> None:
-        """`resume_reading`: have the connection read again. A paused connection shows no end."""
         self.happened = False
         self._callback: Callable[[], object] | None = None
+        # A paused connection does not notice its end.
         self._resume_reading = resume_reading
         scope["state"][_KEY] = self
 
     def call(self, callback: Callable[[], object]) -> None:
-        """From now on, `callback` is called when the client disconnects; now if it has disconnected."""
+        """Call `callback` when the client disconnects; at once if it has disconnected."""
         self._callback = callback
         if self.happened:
             callback()
@@ -30,11 +27,11 @@ class Disconnection:
             self._resume_reading()
 
     def cancel(self) -> None:
-        """Call the function no more."""
+        """Do not call the function any more."""
         self._callback = None
 
     def report(self) -> None:
-        """The client has disconnected."""
+        """Note that the client has disconnected."""
         self.happened = True
         if self._callback is not None:
             self._callback()

@@ -1,8 +1,8 @@
-"""Parses what a client sends: httptools' parser, to which an offer to upgrade is nothing. One per connection.
+"""httptools' parser, which ignores offers to upgrade the protocol (RFC 9110, 7.8), as Java's client sends with each
+request.
 
-A client may offer another protocol with any request, as Java's does with HTTP/2, and a server may ignore that
-(RFC 9110, 7.8). httptools takes such a request to be the connection's last: it drops the body and understands
-nothing that follows. So the head is parsed again without its offer, by a new parser, and the rest by that one.
+httptools takes a request with an offer to be the last one of its connection: it drops the body and parses nothing
+after it. So a new parser gets the head again, without the offer, and then the rest.
 """
 
 from typing import Final
@@ -11,12 +11,11 @@ import httptools
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 OFFERED: Final = frozenset({b"upgrade", b"http2-settings"})
-"""The headers of an offer, each of which `Connection` names too."""
+"""Headers of an offer; `Connection` names them too."""
 
 
 class HttpParser:
-    """Has the methods of httptools' parser that uvicorn calls. A head with an offer is parsed twice and completes
-    only without it."""
+    """Has the methods of httptools' parser that uvicorn calls. One per connection."""
 
     def __init__(self, connection: HttpToolsProtocol) -> None:
         self._connection = connection
@@ -53,7 +52,7 @@ class HttpParser:
             self._connection.on_message_complete()
 
     def close(self) -> None:
-        """No more comes: without this, only the garbage collector would find the connection."""
+        # Ends the reference cycle with the connection, which only the garbage collector would find.
         del self._parser, self.get_http_version, self.get_method, self.should_keep_alive
 
     def _begin(self) -> None:
@@ -68,7 +67,6 @@ class HttpParser:
         return self._parser.should_upgrade() and self._parser.get_method() != b"CONNECT"
 
     def _head_without_offer(self) -> bytes:
-        """The last head, which may have come in many pieces."""
         version = self._parser.get_http_version().encode()
         lines = [b"%s %s HTTP/%s" % (self._parser.get_method(), self._connection.url, version)]
         for name, value in self._connection.headers:

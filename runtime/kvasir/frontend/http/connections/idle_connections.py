@@ -1,8 +1,8 @@
 """Closes the idle keep-alive connections of a stopping server, one after the other.
 
-A client that sends a request while its connection is closed does not know whether it was computed. So a connection
-is closed when it has been idle for a second and no bytes wait in it, the longest idle one first: its client is the
-least likely to send now. All clients would otherwise connect again in one moment.
+A client whose connection is closed while it sends a request does not know if the request was computed. So a
+connection is closed after a second without requests, if no bytes wait in it, the longest idle one first. Pauses
+keep all clients from connecting again at once.
 """
 
 import array
@@ -13,11 +13,11 @@ from collections.abc import Collection
 from typing import Final, Protocol
 
 IDLE_SECONDS: Final = 1.0
-"""Time without a request after which a connection is closed: the client of a younger one may be about to send."""
+"""Time without a request after which a connection is closed."""
 PAUSE_SECONDS: Final = 0.005
 """Time between two connections."""
 MOST_SECONDS: Final = 2.0
-"""Time for all pauses; the pauses are shorter if there are many."""
+"""Limit for all pauses together."""
 
 
 class MaybeIdle(Protocol):
@@ -27,12 +27,12 @@ class MaybeIdle(Protocol):
 
     @property
     def idle_since(self) -> float | None:
-        """Time of the event loop when it had its last answer; None while a request is on it."""
+        """Return the event loop's time of the last answer; None while a request is in progress."""
 
 
 async def close_idle(connections: Collection[MaybeIdle]) -> None:
-    """Close those that are idle and stay so until their turn. Answers end the others, if they have the header
-    `Connection: close`."""
+    """Close the connections that are idle and stay so until their turn."""
+    # The header `Connection: close` of the answers ends the other connections.
     idle = [
         (since, number, each) for number, each in enumerate(connections) if (since := each.idle_since) is not None
     ]
@@ -48,7 +48,7 @@ async def close_idle(connections: Collection[MaybeIdle]) -> None:
 
 
 def _has_unread(transport: asyncio.Transport) -> bool:
-    """Return whether bytes of the client wait in the kernel: the event loop has not read them yet."""
+    """Return whether the kernel has bytes of the client that the event loop has not read."""
     if transport.is_closing():
         return False
     count = array.array("i", [0])

@@ -1,4 +1,4 @@
-"""The server's listening socket: bound first, so that a wrong port is reported at once."""
+"""The server's listening socket, bound before anything is loaded, so that a wrong port is reported at once."""
 
 import errno
 import os
@@ -13,11 +13,8 @@ BACKLOG = 2048
 
 
 def listen(config: ServerConfig) -> socket.socket:
-    """The inherited socket (--fd), or a new one at --uds, or on --host and --port. Clients that connect wait until
-    it is served.
-
-    Raises ConfigError with the option to change.
-    """
+    """Return the inherited socket (--fd), or a new one at --uds or --host and --port. Raises ConfigError with the
+    option."""
     if config.fd is not None:
         return _inherited(config.fd)
     if config.uds is not None:

@@ -1,21 +1,17 @@
-"""Receives what clients send, in pieces of limited size and in one buffer for all connections.
-
-uvloop reads up to 256 KiB at one time for a protocol that takes bytes, and the connection keeps what a request
-does not read yet.
-"""
+"""Receives bytes in pieces of limited size, in one buffer for all connections."""
 
 import asyncio
 from typing import Final
 
+# uvloop reads up to 256 KiB for a protocol that takes bytes, and the connection keeps what a request has not read.
 MAX_PIECE: Final = 16 * 1024
-"""Bytes that are read and parsed at one time. Most requests are shorter."""
 
+# One for all: each piece is parsed before the next one is read.
 _BUFFER: Final = memoryview(bytearray(MAX_PIECE))
-"""Each piece is parsed before the next one is read."""
 
 
 class Receiver(asyncio.BufferedProtocol):
-    """The protocol of one connection, for a protocol that takes memoryviews, which are valid during the call."""
+    """Passes the data of one connection to a protocol as memoryviews, which are valid during the call."""
 
     __slots__ = ("_to",)
 

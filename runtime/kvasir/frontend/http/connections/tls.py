@@ -1,8 +1,4 @@
-"""TLS of the frontend's own port: certificates from files, and new ones taken over as the files change.
-
-A change makes a whole new context. New handshakes switch to it; open connections keep theirs. Files that cannot be
-used, for example in the middle of an update, change nothing.
-"""
+"""TLS of the frontend's port, with certificates that are read again when their files change."""
 
 import logging
 import os
@@ -20,7 +16,7 @@ _Stamp = tuple[tuple[int, int, int], ...]
 
 
 class Tls:
-    """The context that a server listens with. Used by one thread."""
+    """The context that a server listens with, for use by one thread."""
 
     def __init__(self, config: TlsConfig) -> None:
         """Raises ConfigError with the option of the file that cannot be used."""
@@ -28,8 +24,9 @@ class Tls:
         self._stamp = _stamp_of(config)
         self._current = _context(config)
         self._fault = ""
+        # The server keeps listening with this one; each handshake switches to the current one, open connections
+        # keep theirs.
         self.context = _context(config)
-        """The one to listen with: every handshake that it begins goes on with the current one."""
         self.context.sni_callback = self._switch
 
     @classmethod
@@ -38,7 +35,8 @@ class Tls:
         return None if config.ssl_certfile is None else cls(config)
 
     def refresh(self) -> None:
-        """Take over files that changed, with --enable-ssl-refresh; called every second."""
+        """Read files that have changed, with --enable-ssl-refresh. Unusable ones, as in the middle of an update,
+        are skipped."""
         if not self._config.enable_ssl_refresh:
             return
         stamp = _stamp_of(self._config)
@@ -98,7 +96,7 @@ def _reason(error: Exception) -> str:
 
 
 def _stamp_of(config: TlsConfig) -> _Stamp:
-    """Return what changes with the files, also with those behind the symbolic links of a mounted Secret."""
+    """Return a value that changes with the files, also behind the symbolic links of a mounted Secret."""
     return tuple(_file_stamp(file) for file in (config.ssl_certfile, config.ssl_keyfile, config.ssl_ca_certs))
 
 
