@@ -1,1 +1,5 @@
-"""The API server: OpenAI's HTTP API over kvasir.client; server.py is where it starts."""
+"""The API server: OpenAI's HTTP API over kvasir.client.
+
+Reading order: server.py (the process), service.py, app.py, routing.py; then http/ (connections, keys, bodies),
+endpoints/, generation/, parsers/, telemetry/ and page/.
+"""

@@ -1,8 +1,4 @@
-"""The ASGI application: routes, their errors, and what surrounds each request.
-
-FastAPI makes the document of the API from the endpoints' signatures; routing.py has the differences to it. Errors
-have the form of the path's API, and a chunk of a stream costs one encoding.
-"""
+"""The ASGI application: routes, their errors, and the layers around each request."""
 
 from starlette.exceptions import HTTPException
 from starlette.middleware.cors import CORSMiddleware
@@ -73,7 +69,7 @@ async def _known_error(request: Request, error: Exception) -> Response:
 
 
 async def _routing_error(request: Request, error: Exception) -> Response:
-    """No such path, or not with this method."""
+    """Answer a request for a path that does not exist, or with another method."""
     assert isinstance(error, HTTPException)
     what = f"{request.method} {request.url.path}"
     if error.status_code == 404 and (reason := missing.reason_of(request.scope["path"])) is not None:

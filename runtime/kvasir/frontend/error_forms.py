@@ -1,4 +1,4 @@
-"""The answer for an error, in the form of the API that its path belongs to; used by app.py and the middleware."""
+"""The answer for an error, in the form of the API that its path belongs to."""
 
 from starlette.responses import Response
 from starlette.types import Scope

@@ -1,8 +1,5 @@
-"""Every error a client can see, in OpenAI's body; used by routes, middleware and event streams.
-
-{"error": {"message", "type", "param", "code"}}: the message describes the error and the accepted values, the
-param names the field.
-"""
+"""Every error that a client can see, in OpenAI's form. The message has the accepted values, the param names the
+field."""
 
 import math
 from collections.abc import Mapping
@@ -13,8 +10,8 @@ from starlette.responses import Response
 
 from kvasir.client.request_errors import EngineUnavailable, InvalidRequest, RequestFailed, TooManyRequests
 
+# nginx's status for a client that left before its answer began; only in log and metrics.
 CLIENT_CLOSED_REQUEST = 499
-"""The status for a client that left before its answer began; in log and metrics only. nginx uses the same."""
 
 
 ErrorType = Literal["invalid_request_error", "rate_limit_error", "server_error"]
@@ -28,7 +25,7 @@ class ErrorObject(Struct):
 
 
 class ErrorAnswer(Struct):
-    """OpenAI's error object; the same in an event of a stream that fails."""
+    """OpenAI's error object, also in an event of a stream that fails."""
 
     error: ErrorObject
 
@@ -66,12 +63,12 @@ class ApiError(Exception):
 
 
 def bad_field(param: str | None, message: str) -> ApiError:
-    """400 for one field of the request."""
+    """Return the 400 for one field of the request."""
     return ApiError(400, message, param=param)
 
 
 def empty_list(param: str) -> ApiError:
-    """400 for a list that has to have entries."""
+    """Return the 400 for a list that has to have entries."""
     return ApiError(400, f"{param}: the list is empty: leave it out", param=param, code="empty_array")
 
 
@@ -85,14 +82,14 @@ def shutting_down() -> ApiError:
 
 
 def internal_error(request_id: str) -> ApiError:
-    """For a defect of ours: the traceback stands in the log, under the same request id."""
+    """Return the 500 for a defect of Kvasir, whose traceback is in the log under the same request id."""
     return ApiError(
         500, f"internal error; see the server's log under request id {request_id}", code="internal_error"
     )
 
 
 def as_api_error(error: Exception, request_id: str) -> ApiError:
-    """Map an exception to the error that the client gets; any unknown one is an internal error."""
+    """Return the error that the client gets. Unknown exceptions become internal errors."""
     match error:
         case ApiError():
             return error

@@ -1,9 +1,8 @@
 """FastAPI's application and routes, without the steps per request that Kvasir does not use.
 
-Endpoints are written as FastAPI's users know them: pydantic bodies and `Depends` in the signature, from which
-FastAPI makes the OpenAPI document. Answers are msgspec structs, which are both schema and encoder. A `LeanRoute`
-calls its endpoint directly: a dependency is a function of the request, the body is read by http/bodies/body.py and
-validated once. Nothing runs in a thread, and nothing is cleaned up later.
+Endpoints have pydantic bodies and `Depends` in their signatures, from which FastAPI makes the OpenAPI document.
+Answers are msgspec structs: schema and encoder at once. A `LeanRoute` calls its endpoint directly: a dependency is
+a function of the request, a body is validated once, nothing runs in a thread.
 """
 
 import inspect
@@ -31,7 +30,7 @@ Argument = Callable[[Request], Any]
 
 
 class LeanRoute(APIRoute):
-    """Calls `endpoint(**arguments)`, a coroutine function, and sends the response or struct that it returns."""
+    """Calls an endpoint, a coroutine function, and sends the response or struct that it returns."""
 
     def __init__(self, path: str, endpoint: Callable[..., Any], **fastapis: Any) -> None:
         if fastapis.get("dependencies"):
@@ -51,7 +50,7 @@ class LeanRoute(APIRoute):
         self.app = _asgi_app(endpoint, self.path_format)
 
     def _describe(self, response: dict[str, Any]) -> dict[str, Any]:
-        """Put references in the place of structs, which FastAPI cannot describe."""
+        """Replace structs by references: FastAPI cannot describe them."""
         structs = _structs_of(response.get("model"))
         if not structs:
             return response
@@ -63,7 +62,7 @@ class LeanRoute(APIRoute):
 
 
 def new_router() -> APIRouter:
-    """One family's endpoints, in their order: the first that fits a request takes it."""
+    """Return a router for some endpoints. The first route that fits a request takes it."""
     return APIRouter(route_class=LeanRoute, generate_unique_id_function=_operation_id)
 
 
@@ -82,8 +81,7 @@ def _operation_id(route: APIRoute) -> str:
 
 
 class LeanApp(FastAPI):
-    """Its exception handlers and the middleware that was added are all that stands before its routes: the outermost
-    must raise nothing."""
+    """FastAPI with its exception handlers and the added middleware only. The outermost middleware must not raise."""
 
     def build_middleware_stack(self) -> ASGIApp:
         app: ASGIApp = ExceptionMiddleware(self.router, self.exception_handlers)
@@ -113,8 +111,10 @@ def _asgi_app(endpoint: Callable[..., Awaitable[Response | Struct]], path: str) 
 def _arguments(
     endpoint: Callable[..., Any], path: str
 ) -> tuple[list[tuple[str, Argument]], tuple[str, type[RequestBody]] | None]:
-    """The parameters of an endpoint but its body; and the body's name and model. Raises TypeError for a parameter
-    of another kind."""
+    """Return an endpoint's parameters except the body, and the body's name and model.
+
+    Raises TypeError for a parameter of another kind.
+    """
     arguments: list[tuple[str, Argument]] = []
     body = None
     for name, parameter in inspect.signature(endpoint, eval_str=True).parameters.items():

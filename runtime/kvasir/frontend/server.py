@@ -1,9 +1,8 @@
 """The frontend's process: `run_frontend` is what `kvasir frontend` runs.
 
-It binds the socket, loads tokenizer and templates (no weights), and serves until a signal comes. SIGTERM or
-SIGINT: unready at once; new requests are taken for `shutdown_delay` more, while endpoints settle; then idle
-connections are closed one by one, and running requests may finish within `drain_timeout`; the rest ends with an
-error. A second signal skips the waiting.
+SIGTERM and SIGINT make it unready at once. It accepts requests for `shutdown_delay` more, then closes idle
+connections one by one. Running requests may finish within `drain_timeout`; the rest ends with an error. A second
+signal skips the waiting.
 """
 
 import asyncio
@@ -59,22 +58,22 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 SIGNALS = (signal.SIGTERM, signal.SIGINT)
+# After the listener has closed, a request on its way to an idle connection still gets its answer.
 SETTLE_SECONDS = 0.3
-"""Idle connections stay open so long after the listener closes: a request on its way is still answered."""
 FLUSH_SECONDS = 1.0
-"""Seconds for the errors of interrupted requests to reach their clients."""
+"""Time for the errors of interrupted requests to reach their clients."""
+# A thread that tokenizes, renders or counts yields to the event loop after this time. Python's default of 5 ms
+# would be paid at each wake-up of the loop.
 SWITCH_SECONDS = 0.0005
-"""A thread that tokenizes, renders or counts gives way to the event loop after so long. By default it is 5 ms, at
-each wake-up of the loop."""
+# New objects between two collections. Each visits all objects of the requests in flight, and requests leave no
+# reference cycles behind.
 GC_OBJECTS = 10_000
-"""New objects between two garbage collections. A collection visits all objects of the requests in flight, and
-requests leave no reference cycles behind."""
+# More than the usual 60 s of load balancers, which must close first.
 KEEP_ALIVE = 75
-"""Seconds an idle connection stays open: more than the usual 60 of load balancers, who must close first."""
 
 
 def run_frontend(config: FrontendConfig) -> int:
-    """Serve until SIGTERM or SIGINT; report the failure if there was one, and return the exit code."""
+    """Serve until SIGTERM or SIGINT. Report a failure, and return the exit code."""
     setup_logging("frontend", config.process.log_level, config.process.log_format)
     set_process_title("frontend")
     raise_open_files_limit()
@@ -110,7 +109,7 @@ def _run(config: FrontendConfig) -> None:
 
 
 def build_service(config: FrontendConfig) -> Service:
-    """Load tokenizer and templates, fetching them where needed. Raises ConfigError."""
+    """Load tokenizer and templates, fetching them if needed. Raises ConfigError."""
     access = Access(ApiKeys.of_clients(config.server), ApiKeys.of_administrators(config.server))
     model = read_model(config.model)
     metrics = Metrics(served_names(config)[0])
@@ -142,7 +141,7 @@ def _tracing(config: FrontendConfig) -> "Tracing | None":
 
 
 async def serve(service: Service, config: FrontendConfig, listener: socket.socket, status: FrontendStatus) -> None:
-    """Answer requests until a signal comes and the last of them is over."""
+    """Answer requests until a signal comes and the last request has ended."""
     await service.llm.start()
     status.serve(service)
     try:
@@ -154,7 +153,7 @@ async def serve(service: Service, config: FrontendConfig, listener: socket.socke
 
 
 class Server(uvicorn.Server):
-    """uvicorn, with our way of stopping and without its ten wake-ups a second."""
+    """uvicorn, with Kvasir's way of stopping and without its ten wake-ups a second."""
 
     def __init__(self, service: Service, config: FrontendConfig, status: FrontendStatus) -> None:
         super().__init__(
@@ -186,8 +185,8 @@ class Server(uvicorn.Server):
             lambda: service.llm.engines,
             lambda: service.llm.live_requests,
         )
+        # An inherited socket belongs to the process that made it.
         self._removes_socket_file = config.server.fd is None
-        """An inherited socket belongs to the process that made it."""
         self._shutdown_delay = config.server.shutdown_delay
         self._drain_timeout = config.process.drain_timeout
         self._stop = asyncio.Event()
@@ -226,8 +225,7 @@ class Server(uvicorn.Server):
         await self._until_set(self._stop_now, self._shutdown_delay)
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        """Close the listener and the idle connections, wait for the running requests, interrupt those that take too
-        long."""
+        """Close the listener and idle connections, wait for the running requests, and interrupt the slow ones."""
         if self._removes_socket_file:
             for listener in sockets or []:
                 remove_socket_file(listener)
@@ -242,7 +240,7 @@ class Server(uvicorn.Server):
         log.info("stopped")
 
     def stop(self, cause: str) -> None:
-        """Begin to stop; called again: stop at once."""
+        """Begin to stop. The second call stops at once."""
         if self._stop.is_set():
             log.warning("%s again: stopping at once", cause)
             self._stop_now.set()
@@ -281,7 +279,7 @@ class Server(uvicorn.Server):
             await asyncio.sleep(FLUSH_SECONDS)
 
     async def _until_set(self, event: asyncio.Event, seconds: float | None) -> None:
-        """Wait for the event, at most this many seconds; the duties of every second go on."""
+        """Wait for the event, at most this many seconds, with the checks of every second going on."""
         loop = asyncio.get_running_loop()
         end = math.inf if seconds is None else loop.time() + seconds
         while not event.is_set() and (left := end - loop.time()) > 0:

@@ -1,4 +1,4 @@
-"""What the routes of one server share; built by server.py, found by the routes with `service_of`."""
+"""What the routes of one server share. Routes get it with `ServiceDep`."""
 
 import time
 from typing import TYPE_CHECKING, Annotated, Any
@@ -63,15 +63,15 @@ class Service:
         self.shares = Shares(config.server.client_requests)
         self.strict_fields = config.server.strict_fields
         self.tokenizer_info: dict[str, Any] | None = None
-        """The answer to GET /tokenizer_info; None if it is disabled."""
+        """The answer of GET /tokenizer_info; None if it is disabled."""
         self.started = int(time.time())
+        # The same seed may give another answer under another fingerprint.
         self.fingerprint = f"kvasir-{__version__}-{llm.model_fingerprint[:8]}"
-        """`system_fingerprint` of an answer: with another one, the same seed may give another answer."""
         self.stopping = False
-        """A signal to stop came: unready, though requests are still answered."""
+        """A signal to stop has come: unready, but requests are still answered."""
 
     def model_name(self, asked: str | None) -> str:
-        """The name to answer with: the one asked for, the first one where none was. Raises ApiError 404."""
+        """Return the name to answer with: the asked one, or by default the first. Raises ApiError 404."""
         if asked is None:
             return self.model_names[0]
         if asked in self.model_names:
@@ -84,7 +84,7 @@ class Service:
         )
 
     def unready_reason(self) -> str | None:
-        """Why new requests should go elsewhere; None when they are welcome."""
+        """Return why new requests should go elsewhere."""
         if self.stopping:
             return "the server is shutting down"
         if (problem := self.access.keys.problem) is not None:
@@ -100,7 +100,7 @@ def served_names(config: FrontendConfig) -> tuple[str, ...]:
 
 
 def cors_options(config: ServerConfig) -> dict[str, Any] | None:
-    """Of Starlette's CORSMiddleware; None where CORS is off."""
+    """Return the options of Starlette's CORSMiddleware; None if CORS is off."""
     if not config.allowed_origins:
         return None
     return {
@@ -125,6 +125,6 @@ def require_admin(request: Request) -> None:
 
 
 ServiceDep = Annotated[Service, Depends(service_of)]
-"""A parameter of an endpoint."""
+"""Type of an endpoint's parameter."""
 AdminDep = Annotated[None, Depends(require_admin)]
-"""A parameter of an endpoint that changes something for all clients."""
+"""Type of a parameter of endpoints that change something for all clients."""

@@ -1,7 +1,4 @@
-"""How this frontend is: written by its event loop, read by the ops port's threads.
-
-Only plain attributes are shared and each is replaced whole, so no lock is needed.
-"""
+"""The state of this frontend, written by its event loop and read by the ops port's threads."""
 
 import asyncio
 import threading
@@ -15,16 +12,17 @@ from kvasir_contract.reasons import Reason
 from kvasir_contract.status_report import StatusReport
 
 STARTUP_LIMIT_SECONDS: Final = 900.0
-"""A start that takes longer is stuck: config and tokenizer may have to be fetched from a hub first."""
+"""A start that takes longer is stuck. Config and tokenizer may have to be fetched first."""
 LOOP_LIMIT_SECONDS: Final = 60.0
-"""An event loop that has not turned for this long is stuck. Far above what a burst of long prompts takes."""
+"""An event loop without a turn for this long is stuck. A burst of long prompts takes much less."""
 GATE_PATIENCE_SECONDS: Final = 2.0
-"""How long a thread waits until the event loop has closed or opened the gate."""
+"""Longest wait of a thread until the event loop has closed or opened the gate."""
 
 
 class FrontendStatus:
-    """From the start of the process to its end; `service` is set once it has been built."""
+    """Lives from start to end of the process. `service` is set once it has been built."""
 
+    # Plain attributes, each replaced as a whole, need no lock.
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self._service: Service | None = None
@@ -32,13 +30,13 @@ class FrontendStatus:
         self._loop: asyncio.AbstractEventLoop | None = None
 
     def serve(self, service: Service) -> None:
-        """Requests are answered from now on, by the running event loop."""
+        """Note that the running event loop answers requests."""
         self.beat()
         self._loop = asyncio.get_running_loop()
         self._service = service
 
     def beat(self) -> None:
-        """Note that the event loop turns; called every second or so."""
+        """Note that the event loop turns, every second or so."""
         self._last_turn = self._clock()
 
     def trouble(self) -> str | None:
@@ -75,7 +73,7 @@ class FrontendStatus:
             self._service.llm.gate.busy.wait(seconds)
 
     def set_gate(self, *, closed: bool) -> bool:
-        """Close or open the gate in the event loop. Returns False if that does not happen in time."""
+        """Close or open the gate in the event loop. Return False if that does not happen in time."""
         loop, service = self._loop, self._service
         if loop is None or service is None:
             return False

@@ -1,1 +1,1 @@
-"""A folder for each family of endpoints: request.py (the body), answer.py, route.py."""
+"""The endpoints: a folder for each large one, with request.py (the body), answer.py and route.py."""

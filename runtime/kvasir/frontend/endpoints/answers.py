@@ -19,7 +19,7 @@ class DetokenizeAnswer(Struct):
 
 
 class TokenizerInfo(Struct):
-    """tokenizer_config.json of the model: its further fields are the model's own."""
+    """tokenizer_config.json of the model, whose further fields are the model's own."""
 
     tokenizer_class: str
     chat_template: str | UnsetType = UNSET
@@ -45,7 +45,7 @@ class EngineLoad(Struct):
     incarnation: str
     usable: bool
     running: int | None
-    """None until the engine has reported its load."""
+    """null until the engine has reported its load."""
     waiting: int | None
     kv_cache_usage: float | None
     """Share of its KV blocks in use, 0 to 1."""
@@ -71,7 +71,7 @@ class EngineProfile(Struct):
     rank: int
     incarnation: str
     files: list[str]
-    """Of its workers, on the engine's machine; empty after a start."""
+    """On the engine's machine; empty after a start."""
 
 
 class ProfileAnswer(Struct):
@@ -96,7 +96,7 @@ class EngineHealth(Struct):
 class HealthAnswer(Struct):
     status: str
     engines: list[EngineHealth] | UnsetType = UNSET
-    """Without it: an API key is required, and the request had none that is accepted."""
+    """Missing if an API key is required and the request has none that is accepted."""
 
 
 class ProbeAnswer(Struct):
@@ -112,9 +112,8 @@ class IndexAnswer(Struct):
     service: Literal["kvasir"]
     version: str
     api: str
-    """Path of the OpenAI API."""
     docs: str | None
-    """None with `--disable-fastapi-docs`."""
+    """null with `--disable-fastapi-docs`."""
     metrics: str
     health: str
     api_key_required: bool
@@ -153,10 +152,10 @@ STREAM: Final[Responses] = {
         }
     }
 }
-"""An endpoint that streams its answer, if the request asks for it."""
+"""The additional answer of an endpoint that can stream."""
 
 
 def errors(*statuses: int, body: bool = False) -> Responses:
-    """The error answers of an endpoint; `body`: those of every endpoint with a body, too."""
+    """Return the error answers of an endpoint. `body`: also those of every endpoint with a body."""
     described = sorted({*statuses, *(_OF_BODIES if body else ())})
     return {status: {"model": ErrorAnswer, "description": _STATUSES[status]} for status in described}

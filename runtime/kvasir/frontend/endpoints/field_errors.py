@@ -1,4 +1,4 @@
-"""Names one wrong field of a body that pydantic rejected, with the accepted values, in one sentence."""
+"""Names one wrong field of a body that pydantic rejected, and the accepted values, in one sentence."""
 
 from collections.abc import Mapping
 from typing import Any, Final
@@ -38,7 +38,7 @@ Path = tuple[str | int, ...]
 
 
 def explain(error: ValidationError, body: Mapping[str, Any]) -> ApiError:
-    """The 400 for the first of the errors that stand deepest: of a union, the alternative that fits best."""
+    """Return the 400 for the deepest error: in a union, that of the alternative that fits best."""
     found = [(_path(each, body), each) for each in error.errors(include_url=False)]
     deepest = max(found, key=lambda pair: len(pair[0]))[0]
     here = [each for path, each in found if path == deepest]
@@ -77,7 +77,7 @@ def _context(error: ErrorDetails) -> Mapping[str, Any]:
 
 
 def _path(error: ErrorDetails, body: Any) -> Path:
-    """Where the error stands, without pydantic's names for the alternatives of a union."""
+    """Return the place of the error without pydantic's names for the alternatives of a union."""
     path: list[str | int] = []
     for step in error["loc"]:
         if (isinstance(body, dict) and step in body) or (isinstance(body, list) and isinstance(step, int)):

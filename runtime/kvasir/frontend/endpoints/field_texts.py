@@ -1,8 +1,4 @@
-"""The texts below the fields of a class, for the OpenAPI document.
-
-They are read from the source when the document is made. With pydantic's `use_attribute_docstrings` they are read at
-each start.
-"""
+"""The texts below the fields of a class, for the OpenAPI document."""
 
 import ast
 import inspect
@@ -10,7 +6,9 @@ import textwrap
 
 
 def field_texts(owner: type) -> dict[str, str]:
-    """Return the text below each field that has one; nothing without the source of the class."""
+    """Return the text below each field that has one; nothing if the class has no source."""
+    # Read from the source when the document is made; pydantic's `use_attribute_docstrings` would do so at each
+    # start.
     try:
         source = textwrap.dedent(inspect.getsource(owner))
     except OSError:

@@ -1,7 +1,4 @@
-"""Limits on the lengths of a body's lists and objects, checked before pydantic looks at their items.
-
-They are not part of the described schema: what generates bodies from it would try a list that exceeds them.
-"""
+"""Limits on the lengths of a body's lists and objects, checked before pydantic reads their items."""
 
 from typing import Any
 
@@ -9,8 +6,9 @@ from pydantic import BeforeValidator
 
 
 def at_most(count: int) -> BeforeValidator:
-    """Refuse a longer list or object; values of other types are for the type's own check."""
+    """Refuse a longer list or object. Values of other types pass."""
 
+    # Not in the described schema: generators of bodies would try a list that exceeds it.
     def check(value: Any) -> Any:
         if isinstance(value, list | dict) and len(value) > count:
             raise ValueError(f"{len(value)} items are too many, send at most {count}")

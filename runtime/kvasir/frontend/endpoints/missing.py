@@ -1,4 +1,4 @@
-"""Endpoints of vLLM's server that Kvasir does not have, and why: a client that asks for one gets the reason."""
+"""Endpoints of vLLM's server that Kvasir does not have, with the reason that a client gets."""
 
 import re
 from collections.abc import Mapping

@@ -19,26 +19,26 @@ from kvasir.grammar_bounds import BadGrammar, check_grammar
 from kvasir.hub.chat_template import count_values
 from kvasir.request.constraint import Grammar, GrammarKind, OutputConstraint
 
+# A grammar for schemas with so many values takes a millisecond or two on the event loop. Larger ones are made in a
+# thread.
 INLINE_VALUES: Final = 256
-"""Values in the schemas of tools whose grammar is made on the event loop, in a millisecond or two; for more of them
-in a thread."""
 
 
 @dataclass(frozen=True)
 class OutputPlan:
-    """Of one request."""
+    """Constraint and parser of one request's output."""
 
     use: ToolUse
     constraint: OutputConstraint | None
     new_parser: Callable[[], OutputParser | None] | None = None
-    """Makes the parser of a choice. None: the output is the content as it is."""
+    """Makes the parser of a choice. None: the output is the content."""
     shown_special_ids: frozenset[int] = frozenset()
-    """The special tokens of the parser's marks."""
+    """Special tokens of the parser's marks."""
     constraint_field: str | None = None
-    """The field of the request with the constraint, for errors."""
+    """The request's field with the constraint, for errors."""
 
     def applied(self, prompted: Prompted) -> Prompted:
-        """Return the request with the constraint, and with the special tokens in its text that the parser reads."""
+        """Return the request with the constraint, and with the special tokens that the parser reads in its text."""
         return replace(
             prompted.with_core(constraint=self.constraint),
             constraint_field=None if self.constraint is None else self.constraint_field,
@@ -62,9 +62,9 @@ async def plan_output(
 ) -> OutputPlan:
     """Return the plan, made without holding up the event loop.
 
-    `source`: of the grammar of the content. `continued`: the output continues a message, so it has no reasoning.
-    Raises ApiError for what the formats of the model do not support, InvalidRequest and ApiError for what cannot be
-    enforced, and TooManyRequests.
+    `source`: grammar of the content. `continued`: the output continues a message, so it has no reasoning. Raises
+    ApiError for what the model's formats do not support, InvalidRequest and ApiError for what cannot be enforced,
+    and TooManyRequests.
     """
     answer = await service.llm.input.grammar(source)
     parsers, field = service.parsers, use.field if source is None else source.param

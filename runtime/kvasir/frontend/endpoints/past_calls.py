@@ -1,4 +1,4 @@
-"""Tool calls of a history, in the form in which chat templates get them: the arguments as an object."""
+"""Tool calls of a history in the form for chat templates, with the arguments as an object."""
 
 import logging
 import secrets
@@ -13,16 +13,15 @@ from kvasir.process.seldom_log import SeldomLog
 
 log = SeldomLog(logging.getLogger(__name__), every=3600.0)
 
+# Values in the arguments of all tool calls: a template writes them as JSON in one step, in about 1 µs each.
 MAX_ARGUMENT_VALUES: Final = 50_000
-"""Values in the arguments of all tool calls of a request: a template writes them as JSON in one step, in about 1 µs
-each."""
 
+# Chat templates of this format reject ids other than 9 letters and digits.
 _MISTRAL: Final = "mistral"
-"""The chat templates of this format refuse histories with ids that have not 9 letters and digits."""
 _ID_CHARACTERS: Final = string.ascii_letters + string.digits
 
 Arguments = str | dict[str, Any] | None
-"""JSON in a text, as OpenAI has it; Anthropic and some clients of OpenAI's API send the object."""
+"""JSON in a text, as OpenAI has it, or the object, as Anthropic and some clients send it."""
 
 
 def template_call(name: str, arguments: Arguments, id: str | None = None) -> dict[str, Any]:
@@ -33,7 +32,7 @@ def template_call(name: str, arguments: Arguments, id: str | None = None) -> dic
 
 
 def new_call_id(tool_format: str | None, prefix: str) -> str:
-    """Return an id that the chat template takes in a history."""
+    """Return an id that the chat template accepts in a history."""
     length, prefix = (9, "") if tool_format == _MISTRAL else (24, prefix)
     return prefix + "".join(secrets.choice(_ID_CHARACTERS) for _ in range(length))
 
@@ -46,7 +45,7 @@ class ArgumentCount:
         self._values = 0
 
     def add(self, arguments: Arguments) -> None:
-        """Raises ApiError if all arguments so far would take long to parse."""
+        """Raise ApiError if all arguments so far would take long to parse."""
         self._values += _count(arguments)
         if self._values > MAX_ARGUMENT_VALUES:
             raise bad_field(
@@ -57,7 +56,7 @@ class ArgumentCount:
 
 
 def _object(arguments: Arguments) -> dict[str, Any]:
-    """The model may have written something else than an object: this must not end the chat."""
+    # The model may have written something other than an object, which must not end the chat.
     if isinstance(arguments, dict):
         return arguments
     if not arguments:
@@ -73,7 +72,7 @@ def _object(arguments: Arguments) -> dict[str, Any]:
 
 
 def _count(arguments: Arguments) -> int:
-    """Return about how many values the arguments have."""
+    """Return the approximate number of values."""
     if isinstance(arguments, dict):
         return count_values(arguments, MAX_ARGUMENT_VALUES)
     text = arguments or ""

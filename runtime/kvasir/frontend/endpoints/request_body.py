@@ -1,9 +1,7 @@
-"""The base of all bodies: pydantic models that know which features are not there yet.
+"""The base of all bodies: pydantic models that know which features Kvasir does not have.
 
-Clients send defaults for features that this server does not have. A field of such a feature is accepted if its
-value does not request the feature, and rejected otherwise. null counts as absent. Fields that are accepted without
-any effect (labels such as `user`) are fields of the model. Other unknown fields are ignored and logged, as in vLLM;
---strict-fields rejects them.
+A field of such a feature is accepted if its value does not request it, since clients send defaults. null counts as
+absent. Other unknown fields are ignored and logged, as in vLLM; --strict-fields rejects them.
 """
 
 import difflib
@@ -22,16 +20,16 @@ from kvasir.process.seldom_log import SeldomLog
 
 log = SeldomLog(logging.getLogger(__name__), every=3600.0)
 
+# Every integer up to this number is a float of its own.
 MAX_EXACT: Final = 2**53
-"""Up to this number every integer is a float of its own."""
+# Characters of an unknown name that is compared with the known ones, which takes seconds for megabytes.
 _LONGEST_TYPO: Final = 64
-"""Characters of an unknown name that is compared with the known ones: that takes seconds for megabytes."""
 
 Body = TypeVar("Body", bound="RequestBody")
 
 
 class BodyPart(BaseModel):
-    """An object within a body. Fields that it does not have are ignored."""
+    """An object within a body. Unknown fields are ignored."""
 
     model_config = ConfigDict(strict=True, protected_namespaces=())
 
@@ -51,9 +49,8 @@ class RequestBody(BodyPart):
     """The whole body of a request."""
 
     not_yet: ClassVar[Mapping[str, tuple[Any, ...]]] = {}
-    """Fields of features that are not there yet → the values that ask for nothing."""
+    """Fields of missing features → the values that request nothing."""
     known: ClassVar[frozenset[str]] = frozenset()
-    """The names of the fields."""
 
     @classmethod
     def __pydantic_init_subclass__(cls, **kwargs: Any) -> None:
@@ -61,7 +58,7 @@ class RequestBody(BodyPart):
 
     @classmethod
     def __get_pydantic_json_schema__(cls, schema: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchemaValue:
-        """Add null for the fields that may be left out, and the fields that are not supported yet."""
+        """Add null for optional fields, and the fields of missing features."""
         described = super().__get_pydantic_json_schema__(schema, handler)
         properties, required = described.setdefault("properties", {}), described.get("required", ())
         for name, field in properties.items():
@@ -73,7 +70,7 @@ class RequestBody(BodyPart):
 
 
 def parse(model: type[Body], body: Mapping[str, Any], *, strict: bool = False) -> Body:
-    """The body as its model. `strict`: reject unknown fields. Raises ApiError 400 that names the field."""
+    """Return the body as its model. `strict`: reject unknown fields. Raises ApiError 400 that names the field."""
     given = {name: value for name, value in body.items() if value is not None}
     for name in given.keys() - model.known:
         _check_unknown(model, name, given.pop(name), strict)
@@ -101,7 +98,7 @@ def _check_unknown(model: type[RequestBody], name: str, value: Any, strict: bool
 
 
 def _make_integers(given: dict[str, Any], error: ValidationError) -> bool:
-    """Make integers of the numbers like 100.0 that some clients send; return whether there were any."""
+    """Turn numbers like 100.0, which some clients send, into integers. Return whether there were any."""
     made = False
     for each in error.errors(include_url=False, include_context=False):
         value = each["input"]
@@ -113,7 +110,7 @@ def _make_integers(given: dict[str, Any], error: ValidationError) -> bool:
 
 
 def _same(value: Any, harmless: Any) -> bool:
-    """Equal, where True is not 1."""
+    # In Python True equals 1.
     return value == harmless and isinstance(value, bool) == isinstance(harmless, bool)
 
 

@@ -1,4 +1,4 @@
-"""The tools of a request and the choice among them, whatever the form in which an API has them."""
+"""The tools of a request and the choice among them, for all APIs."""
 
 import re
 from collections.abc import Iterable, Sequence
@@ -10,14 +10,13 @@ from kvasir.frontend.errors import bad_field
 from kvasir.frontend.parsers import ToolChoice
 from kvasir.frontend.parsers.parsed import Tool
 
+# OpenAI's limit.
 MAX_TOOLS: Final = 128
-"""OpenAI's limit."""
 MAX_NAME_CHARACTERS: Final = 128
 MAX_SCHEMA_DEPTH: Final = 64
 """Levels of arrays and objects in the parameters of a function."""
+# Values in the parameters of all functions: a template writes them as JSON in one step, in about 1 µs each.
 MAX_SCHEMA_VALUES: Final = 50_000
-"""Values in the parameters of all functions of a request: a template writes them as JSON in one step, in about 1 µs
-each."""
 
 _NAME: Final = re.compile(r"[a-zA-Z0-9_.-]+")
 _NO_PARAMETERS: Final[dict[str, Any]] = {"type": "object", "properties": {}}
@@ -37,10 +36,10 @@ class Function(BodyPart):
 class ToolUse:
     """The tools of a request, and what the answer may do with them."""
 
+    # The chat template gets all of these, whatever the choice.
     offered: tuple[Tool, ...] = ()
-    """All of its tools: the chat template gets them, whatever the choice."""
     callable: tuple[Tool, ...] = ()
-    """Those that the answer may call."""
+    """The tools that the answer may call."""
     choice: ToolChoice = ToolChoice.NONE
     is_named: bool = False
     """The request names the function that the answer calls."""
@@ -51,21 +50,21 @@ class ToolUse:
 
     @property
     def field(self) -> str:
-        """The field of the request with the tools."""
+        """Return the request's field with the tools."""
         return "functions" if self.is_older_form else "tools"
 
     @property
     def for_template(self) -> list[dict[str, Any]] | None:
-        """The tools in the form that templates expect; None if there are none."""
+        """Return the tools in the form that templates expect; None if there are none."""
         return [_template_tool(tool) for tool in self.offered] or None
 
     def template_tools(self, *, hides_unused: bool) -> list[dict[str, Any]] | None:
-        """Return `for_template`. `hides_unused`: the template gets no tools that the answer may not call."""
+        """Return `for_template`. `hides_unused`: without tools that the answer may not call."""
         return None if hides_unused and self.choice is ToolChoice.NONE else self.for_template
 
 
 def chosen(offered: tuple[Tool, ...], choice: str | None) -> ToolUse:
-    """Return the use of all tools. `choice`: none, auto or required; None: auto."""
+    """Return the use of all tools. `choice`: none, auto or required; None means auto."""
     match choice:
         case "none":
             return ToolUse(offered)
@@ -77,14 +76,16 @@ def chosen(offered: tuple[Tool, ...], choice: str | None) -> ToolUse:
 
 
 def named(offered: tuple[Tool, ...], name: str, param: str, field: str = "tools") -> ToolUse:
-    """Return the use of one function, which the answer calls. `param`, `field`: of the name and the tools. Raises
-    ApiError if it is not among them."""
+    """Return the use of one function, which the answer calls. Raises ApiError if it is not offered.
+
+    `param`: field of the name. `field`: field of the tools.
+    """
     return ToolUse(offered, (_find(offered, name, param, field),), ToolChoice.REQUIRED, is_named=True)
 
 
 def allowed(offered: tuple[Tool, ...], mode: ToolChoice, names: Iterable[tuple[str, str]], param: str) -> ToolUse:
-    """Return the use of some of the tools. `names`: each with its field. `param`: the field of them all. Raises
-    ApiError."""
+    """Return the use of some of the tools. Raises ApiError. `names`: each with its field. `param`: the field of
+    all."""
     found = {name: _find(offered, name, path, "tools") for name, path in names}
     if not found:
         raise bad_field(param, f"{param}: the list is empty, name at least one of the tools")
@@ -92,7 +93,7 @@ def allowed(offered: tuple[Tool, ...], mode: ToolChoice, names: Iterable[tuple[s
 
 
 def check_type(given: str, accepted: str, path: str) -> None:
-    """Raises ApiError for another type."""
+    """Raise ApiError for another type."""
     if given != accepted:
         raise bad_field(path, f"{path}: {shown(given)} is not supported, use {accepted!r}")
 
@@ -132,7 +133,8 @@ def _find(offered: tuple[Tool, ...], name: str, param: str, field: str) -> Tool:
 
 
 def _count(schema: dict[str, Any], path: str) -> int:
-    """Return the number of values, level by level: the recursion of a deep schema would have no end here."""
+    """Return the number of values."""
+    # Level by level: a deep schema would exceed the limit of recursion.
     count = 0
     level: list[Any] = [schema]
     for _ in range(MAX_SCHEMA_DEPTH):
@@ -154,7 +156,7 @@ def _tool(function: Function) -> Tool:
 
 
 def _template_tool(tool: Tool) -> dict[str, Any]:
-    """Models were trained with these fields only, and templates do not check that they are there."""
+    # Models were trained with these fields only, and templates do not check that they exist.
     function = {"name": tool.name, "description": tool.description, "parameters": tool.parameters or _NO_PARAMETERS}
     return {"type": "function", "function": function}
 

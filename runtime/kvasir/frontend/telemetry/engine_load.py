@@ -1,4 +1,4 @@
-"""The frontend's metrics of the engines on its link, from the last report of each. Collected at each scrape."""
+"""Metrics of the engines on this frontend's link, from the last report of each, collected at each scrape."""
 
 from collections.abc import Callable, Iterable, Mapping
 
@@ -9,14 +9,14 @@ from kvasir.link.frontend_end.remote_engine import RemoteEngine
 
 _LABELS = ("model_name", "engine")
 _NO_ENGINE = ""
-"""The label `engine` of the requests that wait in the frontend."""
+"""Label `engine` of the requests that wait in the frontend."""
 _WAITING = "Requests that wait in an engine, or in this frontend (with an empty label engine)."
 
 Engines = Callable[[], Mapping[str, RemoteEngine]]
 
 
 class LinkedEngines(Collector):
-    """The numbers of live and of held requests of this frontend, and its view of its engines."""
+    """Live and held requests of this frontend, and its view of its engines."""
 
     def __init__(self, model_name: str, engines: Engines, live: Callable[[], int], held: Callable[[], int]) -> None:
         self._model_name = model_name
@@ -47,7 +47,7 @@ class LinkedEngines(Collector):
 
 
 class FrontendQueue(Collector):
-    """The requests that no engine has, as a part of the gauge of the engines: for the port without their load."""
+    """The requests that no engine has yet, for the port without the engines' load."""
 
     def __init__(self, model_name: str, waiting: Callable[[], int]) -> None:
         self._model_name = model_name
@@ -118,6 +118,6 @@ class EngineLoads(Collector):
 
 
 def _one_of_each_rank(engines: Mapping[str, RemoteEngine]) -> list[RemoteEngine]:
-    """Return one incarnation of each rank: while an old one drains next to a new one, the usable one."""
+    """Return one incarnation of each rank: the usable one while an old one drains next to it."""
     known = sorted(engines.values(), key=lambda engine: engine.usable)
     return list({engine.rank: engine for engine in known}.values())

@@ -1,4 +1,4 @@
-"""--log-config-file: the user's own configuration of the logs, in the form of logging.config.dictConfig."""
+"""--log-config-file: the user's configuration of the logs, in the form of logging.config.dictConfig."""
 
 import json
 import logging.config
@@ -10,7 +10,7 @@ from kvasir_contract.logs import record_origins
 
 
 def apply_log_config(file: str) -> None:
-    """Configure the logs of this process. Loggers that the file does not name go on. Raises ConfigError."""
+    """Configure the logs of this process. Loggers that the file does not name stay. Raises ConfigError."""
     config = {"disable_existing_loggers": False, **_read(file)}
     record_origins(True)  # its formats may have them
     try:

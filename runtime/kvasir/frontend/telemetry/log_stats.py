@@ -1,7 +1,4 @@
-"""The load of a service every ten seconds: as a line in the log, and for stat loggers that other packages bring.
-
-Called every second by the server; between two intervals, and while there is no traffic, this costs a comparison.
-"""
+"""The load of a service every ten seconds: as a line in the log, and for the stat loggers of other packages."""
 
 import logging
 import time
@@ -19,7 +16,7 @@ log = logging.getLogger(__name__)
 
 INTERVAL_SECONDS: Final = 10.0
 GROUP: Final = "kvasir.stat_loggers"
-"""Entry points: functions or classes that take the model's name and return a StatLogger."""
+"""Group of entry points: functions or classes that take the model's name and return a StatLogger."""
 
 
 @dataclass(frozen=True)
@@ -27,33 +24,30 @@ class ServiceStats:
     """What a frontend and its engines did in an interval, and the state at its end."""
 
     seconds: float
-    """The length of the interval."""
     prompt_tokens: int
-    """Of requests that this frontend gave to engines, in the interval."""
+    """Prompt tokens that this frontend gave to engines."""
     generation_tokens: int
-    """That this frontend received, in the interval."""
+    """Tokens that this frontend received."""
     prefix_cache_queries: int
-    """Prompt tokens of requests that ended in the interval, if their engine has a prefix cache."""
+    """Prompt tokens of requests that ended, if their engine has a prefix cache."""
     prefix_cache_hits: int
-    """Those of them that were found in it."""
+    """The part of them that was found in it."""
     running: int
-    """Requests that engines compute, of all frontends."""
+    """Requests of all frontends that engines compute."""
     waiting: int
-    """Requests that wait in engines, of all frontends."""
+    """Requests of all frontends that wait in engines."""
     kv_cache_usage: float
     """Share of the engines' KV blocks in use, 0 to 1."""
 
 
 class StatLogger(Protocol):
-    """Called on the event loop: `log` must be quick. One that raises is not called again."""
+    """Gets stats on the event loop, so `log` must be quick. One that raises is not called again."""
 
     def log(self, stats: ServiceStats) -> None:
         """Take the stats of an interval with traffic, or of the first one without."""
 
 
 class LineLogger:
-    """Writes a line to the log."""
-
     def log(self, stats: ServiceStats) -> None:
         fields = {
             "prompt_tokens_per_second": round(stats.prompt_tokens / stats.seconds, 1),
@@ -74,7 +68,7 @@ class LineLogger:
 
 
 class PeriodicStats:
-    """Makes the stats of each interval with traffic, and of the one after it."""
+    """Makes the stats of each interval with traffic, and of the next one."""
 
     def __init__(
         self,
@@ -84,7 +78,7 @@ class PeriodicStats:
         live: Callable[[], int],
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`loggers` by name. `live` returns the number of requests in flight."""
+        """`loggers`: by name. `live`: returns the number of requests in flight."""
         self._loggers = list(loggers)
         self._totals = totals
         self._engines = engines
@@ -95,7 +89,7 @@ class PeriodicStats:
         self._had_traffic = False
 
     def tick(self) -> None:
-        """End the interval if its time is over."""
+        """End the interval if its time is over. Called every second, this costs a comparison."""
         seconds = self._clock() - self._began
         if seconds < INTERVAL_SECONDS or not self._loggers:
             return

@@ -1,10 +1,7 @@
-"""Prometheus metrics under vLLM's names, so that its dashboards and autoscalers work; AsyncLLM reports to it.
+"""Prometheus metrics under vLLM's names, for its dashboards and autoscalers. docs/metrics.md describes each.
 
-docs/metrics.md describes each. Metrics that only Kvasir has begin with kvasir:; engine_load.py has the engines'.
-
-A sum over all targets of Prometheus must count everything once. So there are two views. The HTTP port shows all,
-and each engine chooses one frontend that shows its load. The probe port leaves out the metrics that engines have on
-theirs.
+A sum over all targets must count everything once. So the HTTP port shows all, with each engine's load on one
+frontend, and the probe port leaves out what engines show on theirs.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -30,8 +27,8 @@ from kvasir.link.protocol import FinishReason
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
+# `engine` is the rank, as in vLLM: a new incarnation continues the series.
 LABELS = ("model_name", "engine")
-"""`engine` is the engine's rank, as in vLLM: a new incarnation of it goes on with the same series."""
 
 _TTFT_BUCKETS = (
     *(0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75),
@@ -76,7 +73,7 @@ _COUNTERS_OF_ENGINES = {
 
 
 class Totals(NamedTuple):
-    """Tokens since the start, of all engines."""
+    """Tokens since the start, for all engines."""
 
     prompt_tokens: int
     generation_tokens: int
@@ -85,14 +82,14 @@ class Totals(NamedTuple):
 
 
 class Metrics:
-    """Implements RequestObserver. Its registry belongs to the server, not to the process."""
+    """Implements RequestObserver, with a registry of its own."""
 
     def __init__(self, model_name: str) -> None:
         self._model_name = model_name
         self._registry = CollectorRegistry()
         self._registry_of_engines = CollectorRegistry()
+        # Replaces the metrics of engines on the probe port.
         self._registry_of_probe = CollectorRegistry()
-        """What the engines' probe ports show too."""
         for collector in (PROCESS_COLLECTOR, PLATFORM_COLLECTOR, GC_COLLECTOR):
             self._registry.register(collector)
         self._histograms = {
@@ -160,7 +157,7 @@ class Metrics:
         held: Callable[[], int],
         waiting: Callable[[], int],
     ) -> None:
-        """Add the engines' load and the numbers of live, held and waiting requests, read when the metrics are."""
+        """Add the engines' load and the numbers of live, held and waiting requests, read at each scrape."""
         self._registry.register(LinkedEngines(self._model_name, engines, live, held))
         self._registry_of_engines.register(EngineLoads(self._model_name, engines, waiting))
         self._registry_of_probe.register(FrontendQueue(self._model_name, waiting))
@@ -174,7 +171,6 @@ class Metrics:
         return generate_latest(self._registry) + generate_latest(self._registry_of_probe)
 
     def totals(self) -> Totals:
-        """Return the sums of the counters of tokens."""
         return Totals(*(self._total(f"vllm:{name}") for name in Totals._fields))
 
     def _total(self, name: str) -> int:
@@ -280,7 +276,6 @@ class _Series:
         self._observe("request_max_num_generation_tokens", longest)
 
     def _phases(self, trace: Trace, first: float, last: float) -> None:
-        """Of a request that had a token."""
         self._observe("request_decode_time_seconds", last - first)
         if trace.output_tokens > 1:
             self._observe("request_time_per_output_token_seconds", (last - first) / (trace.output_tokens - 1))

@@ -1,7 +1,4 @@
-"""What one HTTP request was and came to, and its line in the log; kept by middleware.py from its start to its end.
-
-Routes add the generation that they started; error handlers add the error message.
-"""
+"""The record of one HTTP request, from its start to its end, and its line in the log."""
 
 import logging
 import time
@@ -14,12 +11,12 @@ from kvasir.frontend.generation.generation import Generation
 
 log = logging.getLogger(__name__)
 
+# Characters in the log of what a client wrote: path, request id, a field's name.
 LONGEST_TEXT: Final = 200
-"""Characters of what a client wrote (path, request id, a field's name) that go into the log."""
 
 
 class RequestRecord:
-    """All fields of a request's log line. Times are on the clock of time.perf_counter."""
+    """The fields of a request's log line. Times are on the clock of time.perf_counter."""
 
     def __init__(self, request_id: str, method: str, path: str) -> None:
         self.request_id = request_id
@@ -30,23 +27,22 @@ class RequestRecord:
         """0 until the answer begins."""
         self.model = ""
         self.error = ""
-        """The error message that the client got, in the answer or in the stream."""
+        """The error message in the answer or in the stream."""
         self.client = ""
-        """Its address and port; only of a request that the server refuses before any route sees it."""
+        """Address and port, for a request that the server refuses before any route sees it."""
         self.generation: Generation | BeamGeneration | None = None
         """None for a request that does not generate."""
 
     def follow(self, model: str, generation: Generation | BeamGeneration) -> None:
-        """It generates."""
         self.model, self.generation = model, generation
 
     def write(self) -> None:
-        """The line at its end."""
+        """Write the line."""
         fields = self.fields()
         log.info("%s", _sentence(fields), extra={"fields": fields})
 
     def fields(self) -> dict[str, Any]:
-        """Return the log line's fields; those that do not apply are left out."""
+        """Return the fields of the log line that apply."""
         result: dict[str, Any] = {
             "request_id": self.request_id,
             "method": self.method,
@@ -88,11 +84,11 @@ def record_of(request: Request) -> RequestRecord:
 
 
 RecordDep = Annotated[RequestRecord, Depends(record_of)]
-"""A parameter of an endpoint."""
+"""Type of an endpoint's parameter."""
 
 
 def _sentence(fields: dict[str, Any]) -> str:
-    """The same for people: GET /v1/models 200 in 0.002 s [request id]."""
+    """Return the line for people, such as: GET /v1/models 200 in 0.002 s [request id]."""
     parts = []
     if "model" in fields:
         parts.append(fields["model"])
@@ -109,6 +105,6 @@ def _sentence(fields: dict[str, Any]) -> str:
 
 
 def _one_line(text: str) -> str:
-    """Readable in one line, whatever a client put into it."""
+    """Return a text of a client on one line."""
     cut = text if len(text) <= LONGEST_TEXT else text[:LONGEST_TEXT] + "…"
     return cut if cut.isprintable() else "".join(c if c.isprintable() else ascii(c)[1:-1] for c in cut)

@@ -1,7 +1,7 @@
-"""OpenTelemetry traces: a server span for each request, and spans for queue, prefill and decode of its choices.
+"""OpenTelemetry traces: a server span for each request, with spans for queue, prefill and decode of its choices.
 
-The spans of a request are made when it has ended, from the times in its record. A thread of the SDK exports them.
-Only this module imports OpenTelemetry's SDK, and only if `--otlp-traces-endpoint` is set.
+They are made when a request has ended, from the times in its record. Only this module imports OpenTelemetry's SDK,
+and only if `--otlp-traces-endpoint` is set.
 """
 
 import importlib
@@ -25,17 +25,17 @@ if TYPE_CHECKING:
     from opentelemetry.sdk.trace.export import SpanExporter
     from opentelemetry.trace import Span
 
+# Time to export the last spans when the process stops: the collector may be unreachable.
 FLUSH_SECONDS: Final = 3.0
-"""Time to export the last spans when the process stops. The collector may be unreachable."""
 MAX_CHOICES: Final = 16
 """Choices of a request that have spans of their own."""
 
+# By convention; OTLP over HTTP has 4318.
 _GRPC_PORT: Final = 4317
-"""The port of OTLP over gRPC, by convention; 4318 is for HTTP."""
 _PROTOCOL_VARIABLES: Final = ("OTEL_EXPORTER_OTLP_TRACES_PROTOCOL", "OTEL_EXPORTER_OTLP_PROTOCOL")
 _PARENT_HEADERS: Final = (b"traceparent", b"tracestate")
+# vLLM's name.
 _GENERATION_SPAN: Final = "llm_request"
-"""vLLM's name."""
 
 
 class Tracing:
@@ -106,10 +106,8 @@ class _Clock:
 
 
 def phases(trace: Trace) -> list[tuple[str, float, float]]:
-    """Return name, start and end of the phases of a request that had a token, on the clock of time.perf_counter.
-
-    The durations are the engine's. An older engine does not report them; then the frontend's own times count.
-    """
+    """Return name, start and end of the phases of a request that had a token, as times of time.perf_counter."""
+    # An older engine does not report durations: then the frontend's own times count.
     first, last = trace.first_token, trace.last_token
     if first is None or last is None:
         return []
@@ -141,7 +139,7 @@ def _request_attributes(record: RequestRecord, route: str) -> dict[str, Any]:
 def _generation_attributes(
     record: RequestRecord, generation: Generation | BeamGeneration, now: float
 ) -> dict[str, Any]:
-    """Return vLLM's attributes. Several choices: sums of tokens, and the times of the first choice with a token."""
+    """Return vLLM's attributes: sums over the choices, and the times of the first choice with a token."""
     traces = generation.traces
     attributes: dict[str, Any] = {
         "gen_ai.response.model": record.model,
@@ -190,7 +188,7 @@ def _exporter(endpoint: str) -> "SpanExporter":
 
 
 def _uses_grpc(endpoint: str) -> bool:
-    """As in vLLM the variable of OpenTelemetry decides; without it the scheme or the port of the URL."""
+    """Return the protocol by OpenTelemetry's variable, as in vLLM, or else by the scheme or port of the URL."""
     url = urlsplit(endpoint)
     if url.scheme in ("grpc", "grpcs"):
         return True

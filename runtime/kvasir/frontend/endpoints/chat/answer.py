@@ -1,4 +1,4 @@
-"""The answers of chats without a parser: the message of each choice, and the chunks of a stream."""
+"""The answers of chats without a parser: messages, and the chunks of a stream."""
 
 from collections.abc import Sequence
 from typing import Annotated, Final, Literal
@@ -20,8 +20,8 @@ ReasonToFinish = Annotated[str, Meta(extra_json_schema={"enum": ["stop", "length
 
 class CalledFunction(Struct):
     name: str
+    # JSON of an object; cut off if the answer is.
     arguments: str
-    """A JSON object as text; cut off if the answer is."""
 
 
 class ChatToolCall(Struct):
@@ -32,15 +32,15 @@ class ChatToolCall(Struct):
 
 class ChatMessage(Struct):
     role: Literal["assistant"]
+    # null if there are only tool calls, or only reasoning.
     content: str | None
-    """null if there are only tool calls, or only reasoning."""
     refusal: None = None
     reasoning_content: str | UnsetType = UNSET
+    # vLLM's newer name of reasoning_content.
     reasoning: str | UnsetType = UNSET
-    """The same under vLLM's newer name."""
     tool_calls: list[ChatToolCall] | UnsetType = UNSET
+    # Instead of tool_calls, if the request has `functions`.
     function_call: CalledFunction | UnsetType = UNSET
-    """Instead of `tool_calls`, if the request has `functions`."""
 
 
 class ChatChoice(Struct):
@@ -98,7 +98,7 @@ class ChatChunkChoice(Struct):
 
 
 class AnswerWriter:
-    """Writes choices as one request asks for them."""
+    """Writes choices in the form that one request asks for."""
 
     def __init__(self, service: Service, body: ChatRequest) -> None:
         self.echo = body.echoed
@@ -111,7 +111,7 @@ class AnswerWriter:
         self.continuous_usage = body.continuous_usage
 
     def opening(self, index: int, generation: Generation, chunks: Chunks, usage: Usage | None) -> bytes:
-        """The chunk before the first text, with the role; and one with the echoed message."""
+        """Return the first chunk, with the role, and a chunk with the echoed message."""
         begun = self._role(index, generation, chunks, usage)
         if not self.echo:
             return begun
@@ -145,7 +145,7 @@ class AnswerWriter:
         return answer
 
     def entries(self, choices: Sequence[Choice]) -> int:
-        """Log probabilities that an answer with them holds."""
+        """Return the number of log probabilities in an answer with these choices."""
         of_output = 0 if self._top is None else (self._top + 1) * sum(len(choice.token_ids) for choice in choices)
         prompt = choices[0].prompted.prompt_token_ids
         return of_output + (0 if self._prompt_top is None else (self._prompt_top + 1) * len(prompt))

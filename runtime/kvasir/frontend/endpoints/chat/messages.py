@@ -1,7 +1,7 @@
-"""The messages of a chat, and the form in which the chat template gets them.
+"""The messages of a chat, and their form for the chat template.
 
-A history has messages that other servers wrote: fields that are not known here are ignored, and logged. Templates
-expect messages as transformers describes them: a content of texts, the arguments of a tool call as an object.
+A history has messages that other servers wrote, so unknown fields are ignored and logged. Templates expect messages
+as transformers describes them: texts as content, the arguments of a call as an object.
 """
 
 import logging
@@ -25,7 +25,7 @@ TEMPLATE_ROLES: Final = {
     "tool": "tool",
     "function": "tool",
 }
-"""Role of a message → role for the template. Few templates know the names `developer` and `function`."""
+"""Role of a message → role for the template. Few templates know `developer` and `function`."""
 TEXT_PARTS: Final = {"text": "text", "refusal": "refusal", "input_text": "text", "output_text": "text"}
 """Type of a part → its field with the text."""
 _LONGEST_NAME: Final = 64
@@ -73,7 +73,7 @@ Messages = Annotated[list[Message], Field(fail_fast=True)]
 
 
 def template_messages(messages: list[Message]) -> list[dict[str, Any]]:
-    """The messages as the chat template gets them. Raises ApiError for what has no text."""
+    """Return the messages for the chat template. Raises ApiError for content that is not text."""
     if not messages:
         raise bad_field("messages", "messages: the list is empty")
     _check_arguments(messages)
@@ -132,7 +132,7 @@ def _tool_calls(message: Message) -> list[dict[str, Any]]:
 
 
 def _check_arguments(messages: list[Message]) -> None:
-    """Raises ApiError for arguments that would take long to parse."""
+    """Raise ApiError for arguments that would take long to parse."""
     values = ArgumentCount("messages")
     for message in messages:
         for call in message.tool_calls or ():

@@ -1,4 +1,4 @@
-"""The answers of chats whose output is parsed: reasoning, content and tool calls, whole and as deltas."""
+"""The answers of chats with a parser: reasoning, content and tool calls, whole and as deltas."""
 
 from collections.abc import Sequence
 
@@ -52,11 +52,11 @@ class ParsedWriter:
 
     @property
     def reasoning_tokens(self) -> int:
-        """Of all choices, so far."""
+        """Return the reasoning tokens of all choices so far."""
         return sum(reading.text.reasoning_tokens for reading in self._readings.values())
 
     def usage(self, usage: Usage) -> Usage:
-        """Add the tokens of the reasoning so far, and return the usage."""
+        """Add the reasoning tokens so far, and return the usage."""
         usage.completion_tokens_details = CompletionTokensDetails(self.reasoning_tokens)
         return usage
 
@@ -65,8 +65,10 @@ class ParsedWriter:
         return self._reading(index).read(delta)
 
     def deltas(self, index: int, delta: Delta) -> list[ChatChunkChoice]:
-        """Return the choices of the next chunks: the first has everything about the new tokens, the last one the
-        finish reason. Empty while the text may be the beginning of a mark, unless tokens are reported."""
+        """Return the choices of the next chunks: all about the tokens in the first, the finish reason in the last.
+
+        Empty while the text may be the beginning of a mark, unless tokens are reported.
+        """
         pieces = self.read(index, delta)
         whole = self._writer.delta(index, delta)
         if delta.finish_reason is not None:
@@ -100,7 +102,7 @@ class ParsedWriter:
 
 
 class _Reading:
-    """The output of one choice, as far as it is known."""
+    """The output of one choice so far."""
 
     def __init__(self, text: ParsedText, use: ToolUse, shows_reasoning: bool, tool_format: str | None) -> None:
         self.text = text
@@ -120,7 +122,7 @@ class _Reading:
         return [piece for event in _joined(events) if (piece := self._take(event)) is not None]
 
     def finish_reason(self, reason: FinishReason) -> str:
-        """Return OpenAI's reason: a named function that was called counts as a normal end there."""
+        # In OpenAI's API, a named function that was called is a normal end.
         if not self.text.ends_with_calls or self._use.is_named or reason is not FinishReason.STOP:
             return reason
         return "function_call" if self._use.is_older_form else "tool_calls"

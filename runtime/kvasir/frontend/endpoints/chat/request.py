@@ -1,4 +1,4 @@
-"""The body of POST /v1/chat/completions and the variables that the chat template gets."""
+"""The body of POST /v1/chat/completions, and the variables for the chat template."""
 
 from typing import Annotated, Any, ClassVar
 
@@ -63,7 +63,7 @@ class ChatRequest(GenerationRequest):
 
     @property
     def wanted_logprobs(self) -> int | None:
-        """The number of most likely tokens to report per position; None: no log probabilities."""
+        """Return how many of the most likely tokens to report per position; None: no log probabilities."""
         return (self.top_logprobs or 0) if self.logprobs else None
 
     def check(self) -> None:
@@ -91,7 +91,8 @@ class ChatRequest(GenerationRequest):
 
     @property
     def thinking_budget(self) -> int | None:
-        """Most tokens of the reasoning, also if only a variable of the chat template has it; None: no limit."""
+        """Return the most tokens of the reasoning; None: no limit."""
+        # Some clients set only the variable of the chat template.
         budget = self.thinking_token_budget
         if budget is None:
             given = self.chat_template_kwargs.get("thinking_budget")
@@ -118,18 +119,17 @@ class ChatRequest(GenerationRequest):
         }
 
     def template_messages(self) -> list[dict[str, Any]]:
-        """See the function of this name. Raises ApiError."""
         return template_messages(self.messages)
 
     def _effort(self) -> dict[str, Any]:
-        """Templates name the effort, or only whether to think at all."""
+        # Templates name the effort, or only whether to think.
         if self.reasoning_effort is None:
             return {}
         return {"reasoning_effort": self.reasoning_effort, "enable_thinking": self.reasoning_effort != "none"}
 
     @property
     def echoed(self) -> str:
-        """The text before the answer. Raises ApiError for a message without a text."""
+        """Return the text before the answer. Raises ApiError for a message without a text."""
         last = self.messages[-1]
         if not self.echo or last.role != "assistant":
             return ""
@@ -144,7 +144,7 @@ class ChatRequest(GenerationRequest):
 
 
 def template_variables(kwargs: dict[str, Any]) -> dict[str, Any]:
-    """What a request may give the chat template. Raises ApiError for names that have a meaning of their own."""
+    """Return a request's variables for the chat template. Raises ApiError for reserved names."""
     for name in RESERVED_VARIABLES & kwargs.keys():
         path = f"chat_template_kwargs.{name}"
         raise bad_field(path, f"{path} is not supported: a request cannot set the variable {name}")

@@ -50,7 +50,7 @@ OlderChoice = Annotated[str, WithJsonSchema({"enum": [*_OLDER_MODES]})] | Functi
 
 
 def tool_use(tools: Sequence[FunctionTool], choice: Choice | None, parallel: bool) -> ToolUse:
-    """Raises ApiError for tools and choices that cannot be used."""
+    """Return the use of the tools. Raises ApiError for tools and choices that cannot be used."""
     _check_mode(choice, _MODES, "tool_choice")
     functions = [_function(tool, f"tools[{index}]") for index, tool in enumerate(tools)]
     offered = checked(functions, "tools", ".function")
@@ -62,7 +62,7 @@ def tool_use(tools: Sequence[FunctionTool], choice: Choice | None, parallel: boo
 
 
 def function_use(functions: Sequence[Function], choice: OlderChoice | None) -> ToolUse:
-    """`tool_use` for the older fields."""
+    """Return the use of the older fields. Raises ApiError."""
     _check_mode(choice, _OLDER_MODES, "function_call")
     offered = checked(functions, "functions", "")
     if not offered:

@@ -1,4 +1,4 @@
-"""Writes the choices of /v1/completions as a request asks: with its prompt, token ids, log probabilities."""
+"""The answers of /v1/completions: choices with echo, token ids and log probabilities."""
 
 from typing import Annotated, Literal
 
@@ -48,7 +48,10 @@ class CompletionAnswer(Struct):
 
 
 class CompletionWriter:
-    """`echoes`: for each prompt the text that stands before its choices."""
+    """Writes choices in the form that one request asks for.
+
+    `echoes`: the text before the choices of each prompt.
+    """
 
     def __init__(self, detokenizer: Detokenizer, body: CompletionRequest, echoes: list[str]) -> None:
         self._detokenizer = detokenizer
@@ -59,8 +62,8 @@ class CompletionWriter:
         self._text_form = (sampling.skip_special_tokens, sampling.spaces_between_special_tokens)
         self._prompt_top = sampling.prompt_logprobs
         self._names = TokenNames(detokenizer, body.return_tokens_as_token_ids)
+        # By choice of a stream: its log probabilities depend on the tokens before.
         self._scored: dict[int, tuple[CompletionLogprobsWriter, TextStream]] = {}
-        """By choice of a stream: what its log probabilities need to know of the tokens before."""
         self._begun: set[int] = set()
         self.top = body.logprobs
 

@@ -8,14 +8,14 @@ from kvasir.frontend.errors import bad_field
 from kvasir.frontend.generation.generation_request import GenerationRequest
 from kvasir.request.params import TOP_LOGPROBS
 
+# OpenAI's default for completions.
 DEFAULT_MAX_TOKENS = 16
-"""OpenAI's default for completions."""
+# OpenAI's limit of best_of.
 MOST_CANDIDATES = 20
-"""OpenAI's limit of best_of."""
 
 
 def _kind_of_prompt(prompt: Any) -> str:
-    """Which of its forms a prompt has, by the first item of a list."""
+    """Return the form of a prompt, by the first item of a list."""
     if not isinstance(prompt, list):
         return "text" if isinstance(prompt, str) else "neither"
     if not prompt:
@@ -49,7 +49,7 @@ class CompletionRequest(GenerationRequest):
 
     @property
     def candidates(self) -> int:
-        """Choices that are generated for each prompt."""
+        """Return the number of choices that are generated for each prompt."""
         return self.n if self.best_of is None else self.best_of
 
     @property
@@ -58,7 +58,7 @@ class CompletionRequest(GenerationRequest):
 
     @property
     def needed_logprobs(self) -> int | None:
-        """The log probabilities that the engine must report for the output."""
+        """Return the log probabilities that the engine must report for the output."""
         return 0 if self.logprobs is None and self.candidates > self.n else self.logprobs
 
     def check(self) -> None:
@@ -80,7 +80,7 @@ class CompletionRequest(GenerationRequest):
             )
 
     def prompts(self) -> list[str | list[int]]:
-        """At least one. Raises ApiError for an empty list."""
+        """Return at least one prompt. Raises ApiError for an empty list."""
         if isinstance(self.prompt, str):
             return [self.prompt]
         if not self.prompt:

@@ -1,1 +1,1 @@
-"""POST /v1/messages and /v1/messages/count_tokens, of Anthropic's API."""
+"""Anthropic's API."""

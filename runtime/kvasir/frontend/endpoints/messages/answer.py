@@ -1,4 +1,4 @@
-"""The answer of POST /v1/messages as an object: whole, or before its content."""
+"""The answer of POST /v1/messages: whole, or before its content."""
 
 from collections.abc import Sequence
 from typing import Literal
@@ -24,7 +24,7 @@ class ThinkingTokensDetails(Struct):
 
 
 class MessageUsage(Struct):
-    """All tokens of the prompt are `input_tokens` and `cache_read_input_tokens` together."""
+    """`input_tokens` and `cache_read_input_tokens` together are the tokens of the prompt."""
 
     input_tokens: int
     cache_creation_input_tokens: int
@@ -39,8 +39,8 @@ class MessageAnswer(Struct):
     role: Literal["assistant"]
     model: str
     content: Sequence[ContentBlock]
+    # null in the first event of a stream.
     stop_reason: StopReason | None
-    """null in the first event of a stream."""
     stop_sequence: str | None
     usage: MessageUsage
 
@@ -75,7 +75,7 @@ class MessageObject:
         return MessageStop("end_turn")
 
     def usage(self, usage: Usage) -> MessageUsage:
-        """Return the usage under the names of this API, which counts cached tokens apart."""
+        """Return the usage in this API's form, which counts cached tokens separately."""
         cached, thinking = usage.prompt_tokens_details.cached_tokens, self._text.reasoning_tokens
         details = ThinkingTokensDetails(thinking) if thinking else UNSET
         return MessageUsage(usage.prompt_tokens - cached, 0, cached, usage.completion_tokens, details)

@@ -1,4 +1,4 @@
-"""The content blocks of an answer: thinking, text and uses of tools, in the order of the model's text."""
+"""The content blocks of an answer: thinking, text and tool uses, in the order of the model's text."""
 
 from typing import Any, Final, Literal
 
@@ -10,8 +10,8 @@ from kvasir.frontend.parsers.parsed import CallArguments, CallBegun, ContentText
 
 BlockType = Literal["thinking", "text", "tool_use"]
 
+# The API signs thinking, and clients return it. Nothing here is signed or checked.
 SIGNATURE: Final = "kvasir"
-"""Of every thinking block. The API signs thinking, and clients return it; nothing here is signed or checked."""
 
 
 class ThinkingBlock(Struct, tag="thinking"):
@@ -37,7 +37,6 @@ class AnswerBlock:
     """One block. Its text is the thinking, the text, or the input of a tool as JSON."""
 
     def __init__(self, type: BlockType, index: int, id: str = "", name: str = "") -> None:
-        """`id`, `name`: of the call, and of its tool."""
         self.type = type
         self.index = index
         self._id = id
@@ -67,13 +66,13 @@ class AnswerBlocks:
     """Collects the blocks of one answer."""
 
     def __init__(self, tool_format: str | None, *, hides_thinking: bool) -> None:
-        """`tool_format`: of the model. `hides_thinking`: blocks of thinking have no text."""
+        """`tool_format`: the model's. `hides_thinking`: blocks of thinking have no text."""
         self._tool_format = tool_format
         self._hides_thinking = hides_thinking
         self._blocks: list[AnswerBlock] = []
 
     def take(self, event: ParsedEvent) -> tuple[AnswerBlock, str]:
-        """Add an event to the block that it belongs to, which may be new. Return the block and its new text."""
+        """Add an event to its block, which may be new. Return the block and its new text."""
         match event:
             case CallBegun():
                 return self._new("tool_use", new_call_id(self._tool_format, "toolu_"), event.name), ""
@@ -88,7 +87,7 @@ class AnswerBlocks:
         return block, text
 
     def at_least_one(self) -> AnswerBlock:
-        """Return the last block; of a model that wrote nothing, an empty text."""
+        """Return the last block; an empty text if the model wrote nothing."""
         return self._blocks[-1] if self._blocks else self._new("text")
 
     def end(self) -> list[ContentBlock]:
@@ -105,7 +104,7 @@ class AnswerBlocks:
 
 
 def _input(text: str) -> dict[str, Any]:
-    """Return the input of a tool. Of JSON that is cut off, it is what clients read in a stream."""
+    """Return the input of a tool. JSON that is cut off gives what clients read in a stream."""
     try:
         value = from_json(text, allow_partial=True)
     except ValueError:

@@ -1,7 +1,4 @@
-"""The content of messages: blocks, and the messages that the chat template gets for them.
-
-A user's message with results of tools becomes several messages, one for each result, as templates expect them.
-"""
+"""The blocks of messages, and the messages that the chat template gets for them."""
 
 from collections.abc import Sequence
 from typing import Annotated, Any, Final
@@ -14,7 +11,7 @@ from kvasir.frontend.endpoints.request_body import BodyPart
 from kvasir.frontend.errors import bad_field
 
 MAX_BLOCKS: Final = 8192
-"""Of one message, or of one result of a tool."""
+"""Blocks of one message, or of one result of a tool."""
 
 _ROLES: Final = ("user", "assistant", "system")
 _OWNERS: Final = {
@@ -24,8 +21,8 @@ _OWNERS: Final = {
     "redacted_thinking": "assistant",
 }
 """Type of a block → the only role whose messages may have it."""
+# Begins a result with `is_error`: chat templates have no field for it.
 _ERROR: Final = "Error: "
-"""Before a result with `is_error`: chat templates have no field for it."""
 
 
 class ResultBlock(BodyPart):
@@ -60,8 +57,10 @@ class Turn(BodyPart):
 
 
 class Conversation:
-    """The messages for the chat template. Neighbours of one role become one message, as the API defines it."""
+    """The messages for the chat template."""
 
+    # As the API defines it, neighbours of one role become one message. Templates expect one message for each
+    # result.
     def __init__(self) -> None:
         self._messages: list[dict[str, Any]] = []
         self._names: dict[str, str] = {}
@@ -70,7 +69,7 @@ class Conversation:
 
     @property
     def messages(self) -> list[dict[str, Any]]:
-        """All messages, each with a text."""
+        """Return all messages, each with a text."""
         return [{"content": "", **message, **_joined_texts(message)} for message in self._messages]
 
     def add_system(self, content: str | list[Block]) -> None:
@@ -79,7 +78,7 @@ class Conversation:
             self._text("system", text)
 
     def add(self, turn: Turn, path: str) -> None:
-        """Raises ApiError for what has no text and for blocks of unsupported types."""
+        """Raises ApiError for content that is not text and for blocks of unsupported types."""
         if turn.role not in _ROLES:
             names = ", ".join(_ROLES)
             raise bad_field(f"{path}.role", f"{path}.role: {turn.role!r} is not a role: use one of {names}")
@@ -137,7 +136,7 @@ class Conversation:
 
 
 def _append(message: dict[str, Any], name: str, text: str) -> None:
-    """Add a text to a field, which is a list of texts until all are there: there may be very many."""
+    # A field is a list of texts until all are there: there may be very many.
     message.setdefault(name, []).append(text)
 
 

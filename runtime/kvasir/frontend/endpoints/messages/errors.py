@@ -9,8 +9,8 @@ from kvasir.frontend.errors import ApiError
 
 PATH: Final = "/v1/messages"
 
+# Anthropic's clients look for the id of their request here.
 REQUEST_ID_HEADER: Final = "request-id"
-"""Anthropic's clients look for the id of their request here."""
 
 _TYPES: Final = {
     401: "authentication_error",
@@ -21,7 +21,7 @@ _TYPES: Final = {
     429: "rate_limit_error",
     503: "overloaded_error",
 }
-"""By HTTP status; others are errors of the request below 500, and of the server from there on."""
+"""By HTTP status. Others are errors of the request below 500, else of the server."""
 
 
 class MessageErrorObject(Struct):
@@ -30,7 +30,7 @@ class MessageErrorObject(Struct):
 
 
 class MessageErrorAnswer(Struct):
-    """Anthropic's error object; the same in an event of a stream that fails."""
+    """Anthropic's error object, also in an event of a stream that fails."""
 
     type: Literal["error"]
     error: MessageErrorObject
@@ -47,7 +47,7 @@ def has_path(path: str) -> bool:
 
 
 def error_body(error: ApiError, request_id: str) -> bytes:
-    """The form has no place for the field's name, so the message must hold it."""
+    # The form has no place for the field's name, so the message must have it.
     message = error.message
     if error.param is not None and error.param not in message:
         message = f"{error.param}: {message}"

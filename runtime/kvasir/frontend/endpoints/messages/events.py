@@ -1,4 +1,4 @@
-"""The event sequence of a streamed message, in bytes."""
+"""The events of a streamed message, in bytes."""
 
 from typing import Any, Final
 
@@ -30,7 +30,7 @@ class MessageEvents:
         self.begun = False
 
     def opening(self, usage: Usage) -> bytes:
-        """The event before the first block. `usage`: Generation's, here and below."""
+        """Return the event before the first block."""
         self.begun = True
         return _event("message_start", message=self._message.begin(usage))
 
@@ -46,7 +46,7 @@ class MessageEvents:
         return written
 
     def closing(self, last: Delta, usage: Usage) -> bytes:
-        """The events after the last text."""
+        """Return the events after the last text."""
         begun = self._begin(self._blocks.at_least_one()) if self._open is None else b""
         return (
             begun

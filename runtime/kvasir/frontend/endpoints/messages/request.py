@@ -13,8 +13,8 @@ from kvasir.frontend.endpoints.tool_use import ToolUse
 from kvasir.frontend.errors import bad_field
 from kvasir.request.params import SamplingFields
 
+# Each costs some microseconds on the event loop.
 MAX_MESSAGES: Final = 8192
-"""Each costs some microseconds on the event loop."""
 
 
 class OutputFormat(BodyPart):
@@ -63,7 +63,7 @@ class CountTokensRequest(RequestBody):
     """Ignored: the prefix cache is automatic."""
 
     def check(self) -> None:
-        """Raise ApiError for fields that do not go together."""
+        """Raise ApiError for fields that exclude each other."""
         if self.output_format is not None and self.output_config is not None and self.output_config.format:
             raise bad_field(
                 "output_format", "output_format is the older form of output_config.format: leave out one of them"
@@ -72,7 +72,7 @@ class CountTokensRequest(RequestBody):
             raise bad_field("thinking.budget_tokens", "thinking.budget_tokens is missing")
 
     def template_messages(self) -> list[dict[str, Any]]:
-        """Return the conversation, with texts as contents. Raises ApiError for what has no text."""
+        """Return the conversation with texts as contents. Raises ApiError for content that is not text."""
         if not self.messages:
             raise bad_field("messages", "messages: the list is empty")
         conversation = Conversation()
@@ -82,8 +82,9 @@ class CountTokensRequest(RequestBody):
         return conversation.messages
 
     def template_variables(self, messages: list[dict[str, Any]]) -> dict[str, Any]:
-        """Return how the prompt ends, and whether to think: the answer continues a last message of the assistant.
-        Raises ApiError if it cannot."""
+        """Return how the prompt ends, and whether to think. Raises ApiError if the last message cannot be
+        continued."""
+        # The answer continues a last message of the assistant.
         continued = messages[-1]["role"] == "assistant"
         if continued:
             self._check_continued(messages[-1])
@@ -117,7 +118,7 @@ class CountTokensRequest(RequestBody):
 
     @property
     def hides_thinking(self) -> bool:
-        """Blocks of thinking have no text."""
+        """Return whether blocks of thinking have no text."""
         return self.thinking is not None and self.thinking.display == "omitted"
 
     @property

@@ -80,8 +80,9 @@ async def _prompt(service: Service, body: CountTokensRequest, use: ToolUse) -> t
 
 
 async def _prepare(service: Service, body: MessagesRequest, rank: int | None) -> tuple[Prompted, OutputPlan]:
-    """Raises InvalidRequest with this endpoint's names. A `max_tokens` beyond the context means all of its rest, as
-    in Anthropic's API: clients must send one, without knowing the context."""
+    """Raises InvalidRequest with this endpoint's names."""
+    # In Anthropic's API, which clients use without knowing the context, a larger max_tokens means the context's
+    # rest.
     llm, use = service.llm, body.tool_use()
     prompt, continued = await _prompt(service, body, use)
     plan = await plan_output(

@@ -82,15 +82,15 @@ class ResponseAnswer(Struct, kw_only=True):
     temperature: float
     top_p: float
     output: list[OutputStruct]
+    # null while the response is in progress.
     usage: ResponseUsage | None
-    """null while the response is in progress."""
 
 
 class ResponseObject:
-    """Writes the states of one response. Most fields repeat the request."""
+    """Writes the states of one response."""
 
     def __init__(self, body: ResponsesRequest, params: SamplingParams, model: str, unique: str) -> None:
-        """`params`: the effective ones. `unique`: part of the id, which no other response has."""
+        """`params`: the effective ones. `unique`: part of the id that no other response has."""
         self.id = f"resp_{unique}"
         self._created = int(time.time())
         self._model = model
@@ -103,7 +103,7 @@ class ResponseObject:
     def finish(
         self, output: list[OutputStruct], reason: FinishReason | None, usage: ResponseUsage
     ) -> ResponseAnswer:
-        """Return the completed response, or the incomplete one if `reason` is the length."""
+        """Return the response, which is incomplete if `reason` is the length."""
         status = status_of(reason)
         incomplete = IncompleteDetails("max_output_tokens") if status == "incomplete" else None
         return self._state(status, output, incomplete_details=incomplete, usage=usage)
@@ -144,7 +144,7 @@ class ResponseObject:
 
 
 def usage_of(usage: Usage, reasoning_tokens: int) -> ResponseUsage:
-    """Return the usage under the names of this API."""
+    """Return the usage in this API's form."""
     return ResponseUsage(
         usage.prompt_tokens,
         InputTokensDetails(usage.prompt_tokens_details.cached_tokens, 0),

@@ -1,7 +1,4 @@
-"""The event sequence of a streamed response, in bytes, with running sequence numbers.
-
-Log probabilities come with their text only: the events at the end, which repeat the text four times, have none.
-"""
+"""The events of a streamed response, in bytes, with running sequence numbers."""
 
 from typing import Any, Final
 
@@ -22,11 +19,11 @@ _TEXTS: Final = {
 """Type of an item → name of the events with its text, without `.delta` and `.done`."""
 
 
+# Log probabilities come with their text only: the last events, which repeat the text four times, have none.
 class ResponseEvents:
     """Writes the events of one response: opening, items with their texts, closing or failure."""
 
     def __init__(self, response: ResponseObject, items: OutputItems) -> None:
-        """`items`: empty."""
         self._response = response
         self._items = items
         self._open: OutputItem | None = None
@@ -39,7 +36,7 @@ class ResponseEvents:
         return self._sequence_number > 0
 
     def opening(self) -> bytes:
-        """The events before the first item."""
+        """Return the events before the first item."""
         response = self._response.begin()
         return self._event("response.created", response=response) + self._event(
             "response.in_progress", response=response
@@ -60,7 +57,7 @@ class ResponseEvents:
         return written
 
     def closing(self, reason: FinishReason | None, usage: ResponseUsage) -> bytes:
-        """The events after the last text."""
+        """Return the events after the last text."""
         begun = b""
         if self._open is None:
             begun = self._begin(self._items.at_least_one())
@@ -69,7 +66,8 @@ class ResponseEvents:
         return begun + self._end(status) + self._event(f"response.{status}", response=response)
 
     def failure(self, error: ApiError, usage: ResponseUsage) -> bytes:
-        """The last event of a response that ends with an error. Clients expect it after the opening."""
+        """Return the last event of a response that ends with an error."""
+        # Clients expect it after the opening.
         opening = b"" if self.begun else self.opening()
         failed = self._response.fail(self._items.end("incomplete", scored=False), error, usage)
         return opening + self._event("response.failed", response=failed)
@@ -119,6 +117,6 @@ class ResponseEvents:
 
 
 def _place(item: OutputItem) -> dict[str, Any]:
-    """Return where a text stands."""
+    """Return where a text belongs."""
     place: dict[str, Any] = {"item_id": item.id, "output_index": item.index}
     return {**place, "content_index": 0} if item.has_part else place

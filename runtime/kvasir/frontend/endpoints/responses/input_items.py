@@ -10,7 +10,7 @@ from kvasir.frontend.endpoints.request_body import BodyPart
 from kvasir.frontend.errors import bad_field
 
 MAX_PARTS: Final = 8192
-"""Of one item."""
+"""Parts of one item."""
 
 _ROLES: Final = {"user": "user", "assistant": "assistant", "system": "system", "developer": "system"}
 """Role of a message → role in the chat template, which has no developer."""
@@ -59,14 +59,14 @@ class Conversation:
 
     @property
     def messages(self) -> list[dict[str, Any]]:
-        """All messages. Raises ApiError if there is none but the system's."""
+        """Return all messages. Raises ApiError if there is none but the system's."""
         if not any(message["role"] != "system" for message in self._messages):
             raise bad_field("input", "input holds no message of a user: send at least one")
         system = [{"role": "system", "content": "\n".join(self._system)}] if self._system else []
         return [*system, *self._messages]
 
     def add(self, item: Item, path: str) -> None:
-        """Raises ApiError for what has no text and for items of unsupported types."""
+        """Raises ApiError for content that is not text and for items of unsupported types."""
         match item.type:
             case "message":
                 self._add_message(item, path)

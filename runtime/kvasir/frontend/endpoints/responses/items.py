@@ -55,7 +55,7 @@ class OutputItem:
     """One item. Its text is that of its only part, or the arguments of a call."""
 
     def __init__(self, type: ItemType, index: int, call_id: str = "", name: str = "") -> None:
-        """`index`: its place in the output. `call_id`, `name`: of the call, and of the called function."""
+        """`index`: its place in the output."""
         self.type = type
         self.index = index
         self.id = f"{_PREFIXES[type]}_{secrets.token_hex(16)}"
@@ -66,7 +66,7 @@ class OutputItem:
 
     @property
     def has_part(self) -> bool:
-        """Whether the text is a part of the item's content."""
+        """Return whether the text is a part of the item's content."""
         return self.type != "function_call"
 
     @property
@@ -104,7 +104,6 @@ class OutputItems:
     """Collects the items of one response."""
 
     def __init__(self, tool_format: str | None) -> None:
-        """`tool_format`: of the model."""
         self._tool_format = tool_format
         self._items: list[OutputItem] = []
 
@@ -120,7 +119,7 @@ class OutputItems:
                 logprobs = []
 
     def take(self, event: ParsedEvent, logprobs: list[TokenLogprob]) -> tuple[OutputItem, str]:
-        """Add an event to the item that it belongs to, which may be a new one. Return the item and its new text.
+        """Add an event to its item, which may be new. Return the item and its new text.
 
         `logprobs`: of the event, if it is a text of a message.
         """
@@ -137,11 +136,11 @@ class OutputItems:
         return item, event.text
 
     def at_least_one(self) -> OutputItem:
-        """Return the last item; of a model that wrote nothing, an empty message."""
+        """Return the last item; an empty message if the model wrote nothing."""
         return self.last or self._new("message")
 
     def end(self, last_status: ItemStatus, *, scored: bool) -> list[OutputStruct]:
-        """Return all items; all before the last are complete. `scored`: with log probabilities."""
+        """Return all items. All before the last are complete. `scored`: with log probabilities."""
         last = len(self._items) - 1
         return [
             item.end(last_status if index == last else "completed", scored=scored)

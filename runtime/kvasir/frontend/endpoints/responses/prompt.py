@@ -1,4 +1,4 @@
-"""From the input of /v1/responses to the tokens for an engine, with `truncation: auto`."""
+"""The input of /v1/responses as tokens for an engine, with `truncation: auto`."""
 
 from typing import Any, Final
 
@@ -16,13 +16,13 @@ _NAMES: Final = {
     "max_tokens": "max_output_tokens",
     "logprobs": "top_logprobs",
 }
-"""Fields as the other endpoints name them → as this one does."""
+"""Names of fields in the other endpoints → here."""
 
 Messages = list[dict[str, Any]]
 
 
 async def prepare(service: Service, body: ResponsesRequest, rank: int | None) -> tuple[Prompted, OutputPlan]:
-    """Prepare the request, for an engine of data-parallel rank `rank` if one is given.
+    """Prepare the request. `rank`: the asked data-parallel rank.
 
     Raises ApiError, InvalidRequest with this endpoint's names, and TooManyRequests.
     """
@@ -52,10 +52,10 @@ async def prepare(service: Service, body: ResponsesRequest, rank: int | None) ->
 
 
 async def _truncated(llm: AsyncLLM, messages: Messages, room: int, variables: dict[str, Any]) -> list[int]:
-    """Return the tokens of the conversation without its oldest messages, as few as it takes to fit. The system
-    message at the beginning stays, and the rest begins with a message of the user.
+    """Return the tokens of the conversation without its oldest messages, as few as it takes to fit.
 
-    Raises InvalidRequest if the last of them alone is too long to be tokenized.
+    The system message at the beginning stays, and the rest begins with a message of the user. Raises InvalidRequest
+    if the last message alone is far too long.
     """
     kept = messages[:1] if messages[0]["role"] == "system" else []
     starts = [index for index in range(len(kept), len(messages)) if messages[index]["role"] == "user"]

@@ -1,7 +1,4 @@
-"""The body of POST /v1/responses, and the conversation that the chat template gets from it.
-
-The server stores no responses: a client sends the whole history with every request.
-"""
+"""The body of POST /v1/responses, and its conversation for the chat template."""
 
 from typing import Annotated, Any, ClassVar, Final, Literal
 
@@ -17,12 +14,12 @@ from kvasir.frontend.errors import bad_field
 from kvasir.request.params import SamplingFields
 
 MAX_ITEMS: Final = 8192
-"""Of the input. Each costs some microseconds on the event loop."""
+"""Items of the input. Each costs some microseconds on the event loop."""
+# OpenAI's limit.
 MAX_METADATA: Final = 16
-"""OpenAI's limit."""
 
+# Entry of `include` for log probabilities. What other entries add does not occur without tools.
 LOGPROBS: Final = "message.output_text.logprobs"
-"""The entry of `include` that asks for log probabilities. What other entries add does not occur without tools."""
 
 
 def _refuse_state(value: object) -> None:
@@ -30,7 +27,7 @@ def _refuse_state(value: object) -> None:
 
 
 Stateless = Annotated[None, BeforeValidator(_refuse_state)]
-"""A field that refers to something stored."""
+"""A field that refers to something stored. This server stores no responses."""
 
 
 class TextFormat(BodyPart):
@@ -111,7 +108,7 @@ class ResponsesRequest(RequestBody):
 
     @property
     def wanted_logprobs(self) -> int | None:
-        """The number of most likely tokens to report per position; None: no log probabilities."""
+        """Return how many of the most likely tokens to report per position; None: no log probabilities."""
         return (self.top_logprobs or 0) if LOGPROBS in (self.include or ()) else None
 
     @property
@@ -119,12 +116,12 @@ class ResponsesRequest(RequestBody):
         return SamplingFields(temperature=self.temperature, top_p=self.top_p)
 
     def check(self) -> None:
-        """Raise ApiError for fields that do not go together."""
+        """Raise ApiError for fields that exclude each other."""
         if self.top_logprobs and self.wanted_logprobs is None:
             raise bad_field("top_logprobs", f'top_logprobs needs include: ["{LOGPROBS}"]')
 
     def template_messages(self) -> list[dict[str, Any]]:
-        """Return the conversation, with texts as contents. Raises ApiError for what has no text."""
+        """Return the conversation with texts as contents. Raises ApiError for content that is not text."""
         conversation = Conversation(self.instructions)
         items = [Item(role="user", content=self.input)] if isinstance(self.input, str) else self.input
         for index, item in enumerate(items):
@@ -132,7 +129,7 @@ class ResponsesRequest(RequestBody):
         return conversation.messages
 
     def template_variables(self) -> dict[str, Any]:
-        """Templates name the effort, or only whether to think at all."""
+        # Templates name the effort, or only whether to think.
         effort = self.reasoning.effort if self.reasoning is not None else None
         return {} if effort is None else {"reasoning_effort": effort, "enable_thinking": effort != "none"}
 

@@ -91,12 +91,12 @@ class _Part:
 
     events: list[ParsedEvent]
     logprobs: list[TokenLogprob]
-    """Of the first text of a message among the events."""
+    """For the first text of a message among the events."""
     finish_reason: FinishReason | None
 
 
 class _Output:
-    """The output of one response, as it comes."""
+    """The output of one response as it arrives."""
 
     def __init__(self, generation: Generation, text: ParsedText, scores: TextScores) -> None:
         self._generation = generation
@@ -105,7 +105,6 @@ class _Output:
 
     @property
     def usage(self) -> ResponseUsage:
-        """So far."""
         return usage_of(self._generation.usage, self._text.reasoning_tokens)
 
     async def parts(self) -> AsyncGenerator[_Part, None]:

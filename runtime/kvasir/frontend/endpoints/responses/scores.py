@@ -7,22 +7,22 @@ from kvasir.frontend.parsers.parsed import ContentText, ParsedEvent
 
 
 class TextScores:
-    """Assigns the log probabilities of tokens to the texts of messages. Those of reasoning and calls are dropped:
-    the API has no place for them."""
+    """Assigns the log probabilities of tokens to the texts of messages."""
 
+    # The API has no place for those of reasoning and calls.
     def __init__(self, names: logprobs.TokenNames, top: int | None) -> None:
         """`top`: most likely tokens for each place; None: no log probabilities."""
         self._names = names
         self._top = top
         self._held: list[TokenLogprob] = []
-        """Of tokens whose text has not come yet."""
+        """Log probabilities of tokens whose text has not come yet."""
         self._in_message = True
         self.count = 0
         """Log probabilities that were returned."""
 
     def of(self, delta: Delta, events: list[ParsedEvent]) -> list[TokenLogprob]:
-        """Return the log probabilities for the first message text among the events of a delta. At the end of a
-        message, an event with an empty text is added for the tokens that have no text."""
+        """Return the log probabilities for the first message text among the events of a delta."""
+        # Tokens without a text at the end of a message get an event with an empty text.
         if self._top is None:
             return []
         entries = self._held + self._entries(delta, self._top)

@@ -1,4 +1,4 @@
-"""The fields `tools` and `tool_choice` of POST /v1/responses: functions without the object `function` of a chat."""
+"""The fields `tools` and `tool_choice` of POST /v1/responses."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -56,7 +56,7 @@ Choice = Literal["none", "auto", "required"] | ChosenTools
 
 
 def tool_use(tools: Sequence[FunctionTool], choice: Choice | None, parallel: bool) -> ToolUse:
-    """Raises ApiError for tools and choices that cannot be used."""
+    """Return the use of the tools. Raises ApiError for tools and choices that cannot be used."""
     offered = checked([_function(tool, f"tools[{index}]") for index, tool in enumerate(tools)], "tools", "")
     if isinstance(choice, ChosenTools):
         use = _chosen(offered, choice)

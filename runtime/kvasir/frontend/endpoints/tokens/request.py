@@ -1,4 +1,4 @@
-"""The bodies of POST /tokenize and POST /detokenize, in vLLM's shapes."""
+"""The bodies of POST /tokenize and POST /detokenize, in vLLM's form."""
 
 from typing import Annotated, Any, ClassVar
 
@@ -34,7 +34,7 @@ class TokenizeRequest(RequestBody):
     return_token_strs: bool = False
 
     def check(self) -> None:
-        """Raises ApiError for fields that do not go together."""
+        """Raise ApiError for fields that exclude each other."""
         if (self.prompt is None) == (self.messages is None):
             raise bad_field("prompt", "give either prompt (a text) or messages (a conversation)")
         if self.messages is not None and self.add_special_tokens:
@@ -53,7 +53,7 @@ class TokenizeRequest(RequestBody):
                     raise bad_field(name, f"{name} is for messages: leave it out with a prompt")
 
     def template_variables(self) -> dict[str, Any]:
-        """Of messages. Raises ApiError."""
+        """Return the variables of messages. Raises ApiError."""
         generation_prompt = self.add_generation_prompt
         if generation_prompt is None:
             generation_prompt = not self.continue_final_message

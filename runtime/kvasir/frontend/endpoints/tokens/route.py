@@ -1,5 +1,4 @@
-"""POST /tokenize and /detokenize: what the model's tokenizer and chat template make of a text, and back. GET
-/tokenizer_info: the two themselves."""
+"""POST /tokenize and /detokenize: text to tokens and back. GET /tokenizer_info: tokenizer and template."""
 
 import orjson
 from fastapi import Response
