@@ -17,16 +17,14 @@ from fastapi.routing import APIRoute
 from corpus_texts import CORPUS, FEATURES, texts
 from demo.batches import MAX_POSITIONS
 from kvasir.cli.main import COMMANDS
+from kvasir.frontend.endpoints import control, models, ops
 from kvasir.frontend.endpoints.chat import route as chat
 from kvasir.frontend.endpoints.chat.messages import FunctionCall, Message, TextPart, ToolCall
 from kvasir.frontend.endpoints.chat.request import ChatRequest
 from kvasir.frontend.endpoints.completions import route as completions
 from kvasir.frontend.endpoints.completions.request import CompletionRequest
-from kvasir.frontend.endpoints.control import route as control
 from kvasir.frontend.endpoints.description import route as description
 from kvasir.frontend.endpoints.messages import route as messages
-from kvasir.frontend.endpoints.models import route as models
-from kvasir.frontend.endpoints.ops import route as ops
 from kvasir.frontend.endpoints.responses import route as responses
 from kvasir.frontend.endpoints.tokens import route as tokens
 from kvasir.frontend.endpoints.tokens.request import DetokenizeRequest, TokenizeRequest

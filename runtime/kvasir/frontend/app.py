@@ -7,15 +7,11 @@ from starlette.responses import Response
 
 from kvasir.client.request_errors import EngineUnavailable, InvalidRequest, RequestFailed, TooManyRequests
 from kvasir.config.options import ConfigError
-from kvasir.frontend.endpoints import missing
+from kvasir.frontend.endpoints import control, invocations, missing, models, ops
 from kvasir.frontend.endpoints.chat import route as chat
 from kvasir.frontend.endpoints.completions import route as completions
-from kvasir.frontend.endpoints.control import route as control
 from kvasir.frontend.endpoints.description import route as description
-from kvasir.frontend.endpoints.invocations import route as invocations
 from kvasir.frontend.endpoints.messages import route as messages
-from kvasir.frontend.endpoints.models import route as models
-from kvasir.frontend.endpoints.ops import route as ops
 from kvasir.frontend.endpoints.responses import route as responses
 from kvasir.frontend.endpoints.tokens import route as tokens
 from kvasir.frontend.error_forms import error_response
@@ -65,7 +61,7 @@ def create_app(service: Service) -> LeanApp:
 
 
 async def _known_error(request: Request, error: Exception) -> Response:
-    return _told(request, as_api_error(error, record_of(request).request_id))
+    return _respond(request, as_api_error(error, record_of(request).request_id))
 
 
 async def _routing_error(request: Request, error: Exception) -> Response:
@@ -75,22 +71,22 @@ async def _routing_error(request: Request, error: Exception) -> Response:
     if error.status_code == 404 and (reason := missing.reason_of(request.scope["path"])) is not None:
         # Not 501: clients repeat requests with a status of 500 or more.
         message = f"{request.scope['path']} is an endpoint of vLLM that Kvasir does not have: {reason}"
-        return _told(request, ApiError(404, message, code="endpoint_not_supported"))
+        return _respond(request, ApiError(404, message, code="endpoint_not_supported"))
     if error.status_code == 404:
         message = f"there is no {what} here"
         if service_of(request).has_docs:
             message += ": GET /openapi.json (or /docs, for people) lists what there is"
-        return _told(request, ApiError(404, message, code="unknown_url"))
+        return _respond(request, ApiError(404, message, code="unknown_url"))
     if error.status_code == 405:
         allowed = (error.headers or {}).get("Allow", "")
         if allowed == "GET":
             allowed = "GET, HEAD"
         message = f"{what} is not allowed: use {allowed}"
-        return _told(request, ApiError(405, message, code="method_not_allowed", headers={"Allow": allowed}))
-    return _told(request, ApiError(error.status_code, error.detail, headers=error.headers))
+        return _respond(request, ApiError(405, message, code="method_not_allowed", headers={"Allow": allowed}))
+    return _respond(request, ApiError(error.status_code, error.detail, headers=error.headers))
 
 
-def _told(request: Request, error: ApiError) -> Response:
+def _respond(request: Request, error: ApiError) -> Response:
     record_of(request).error = error.message
     return error_response(error, request.scope)
 

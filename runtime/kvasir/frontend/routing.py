@@ -81,7 +81,7 @@ def _operation_id(route: APIRoute) -> str:
 
 
 class LeanApp(FastAPI):
-    """FastAPI with its exception handlers and the added middleware only. The outermost middleware must not raise."""
+    """FastAPI with exception handlers and the added middleware only. The outermost middleware must not raise."""
 
     def build_middleware_stack(self) -> ASGIApp:
         app: ASGIApp = ExceptionMiddleware(self.router, self.exception_handlers)

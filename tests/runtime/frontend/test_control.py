@@ -7,7 +7,7 @@ import httpx
 import pytest
 from fastapi import Depends, Response
 
-from kvasir.frontend.endpoints.control import route as control
+from kvasir.frontend.endpoints import control
 from kvasir.frontend.http import auth
 from kvasir.frontend.routing import LeanRoute, new_router
 from kvasir.frontend.service import require_admin

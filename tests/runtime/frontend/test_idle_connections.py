@@ -77,7 +77,7 @@ async def test_connections_are_closed_in_turns_and_a_new_request_keeps_its_own(
                 assert closed == ["a"]
                 made[1].idle_since = None
 
-        monkeypatch.setattr(idle_connections, "MOST_SECONDS", 0.006)
+        monkeypatch.setattr(idle_connections, "MAX_PAUSES_SECONDS", 0.006)
         monkeypatch.setattr(asyncio, "sleep", sleep)
         await close_idle(made)
         assert closed == ["a", "c"]

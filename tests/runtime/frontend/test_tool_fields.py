@@ -20,12 +20,12 @@ def tool(name: str = "pods", **fields: Any) -> dict[str, Any]:
     return {"type": "function", "function": {"name": name, **fields}}
 
 
-def named(name: str) -> dict[str, Any]:
+def use_one(name: str) -> dict[str, Any]:
     return {"type": "function", "function": {"name": name}}
 
 
-def allowed(mode: str, *names: str) -> dict[str, Any]:
-    return {"type": "allowed_tools", "allowed_tools": {"mode": mode, "tools": [named(name) for name in names]}}
+def use_some(mode: str, *names: str) -> dict[str, Any]:
+    return {"type": "allowed_tools", "allowed_tools": {"mode": mode, "tools": [use_one(name) for name in names]}}
 
 
 def use_of(**fields: Any) -> ToolUse:
@@ -63,16 +63,16 @@ def test_templates_get_the_fields_that_models_were_trained_with() -> None:
         ("auto", ToolChoice.AUTO, ["pods", "nodes", "jobs"]),
         ("none", ToolChoice.NONE, []),
         ("required", ToolChoice.REQUIRED, ["pods", "nodes", "jobs"]),
-        (named("nodes"), ToolChoice.REQUIRED, ["nodes"]),
-        (allowed("auto", "jobs", "pods", "jobs"), ToolChoice.AUTO, ["jobs", "pods"]),
-        (allowed("required", "jobs"), ToolChoice.REQUIRED, ["jobs"]),
+        (use_one("nodes"), ToolChoice.REQUIRED, ["nodes"]),
+        (use_some("auto", "jobs", "pods", "jobs"), ToolChoice.AUTO, ["jobs", "pods"]),
+        (use_some("required", "jobs"), ToolChoice.REQUIRED, ["jobs"]),
     ],
 )
 def test_a_choice_says_which_tools_may_be_called(choice: Any, expected: ToolChoice, callable: list[str]) -> None:
     use = use_of(tools=[tool(), tool("nodes"), tool("jobs")], tool_choice=choice)
     assert (use.choice, names(use.callable)) == (expected, callable)
     assert names(use.offered) == ["pods", "nodes", "jobs"]
-    assert use.is_named == (choice == named("nodes"))
+    assert use.is_named == (choice == use_one("nodes"))
 
 
 def test_clients_may_send_the_defaults_without_tools() -> None:
@@ -124,9 +124,9 @@ CASES: list[tuple[dict[str, Any], str, str]] = [
     ({"tools": [tool(strict="yes")]}, "tools[0].function.strict", "expected a boolean"),
     ({"tool_choice": "required"}, "tool_choice", "only allowed when tools are specified"),
     ({"tools": None, "tool_choice": "required"}, "tool_choice", "only allowed when tools are specified"),
-    ({"tool_choice": named("pods")}, "tool_choice", "only allowed when tools are specified"),
+    ({"tool_choice": use_one("pods")}, "tool_choice", "only allowed when tools are specified"),
     ({"tools": [tool()], "tool_choice": "any"}, "tool_choice", "'any' is unknown, use none, auto, required"),
-    ({"tools": [tool()], "tool_choice": named("x")}, "tool_choice.function.name", "'x' is not among the tools"),
+    ({"tools": [tool()], "tool_choice": use_one("x")}, "tool_choice.function.name", "'x' is not among the tools"),
     ({"tools": [tool()], "tool_choice": {"type": "function"}}, "tool_choice.function", "is missing"),
     (
         {"tools": [tool()], "tool_choice": {"type": "allowed_tools"}},
@@ -139,17 +139,17 @@ CASES: list[tuple[dict[str, Any], str, str]] = [
         "'custom' is not supported, use 'function' or 'allowed_tools'",
     ),
     (
-        {"tools": [tool()], "tool_choice": {**named("pods"), "type": "x"}},
+        {"tools": [tool()], "tool_choice": {**use_one("pods"), "type": "x"}},
         "tool_choice.type",
         "'x' is not supported",
     ),
     (
-        {"tools": [tool()], "tool_choice": allowed("auto", "pods", "x")},
+        {"tools": [tool()], "tool_choice": use_some("auto", "pods", "x")},
         "tool_choice.allowed_tools.tools[1].function.name",
         "'x' is not among the tools",
     ),
-    ({"tools": [tool()], "tool_choice": allowed("auto")}, "tool_choice.allowed_tools.tools", "the list is empty"),
-    ({"tools": [tool()], "tool_choice": allowed("none", "pods")}, "tool_choice.allowed_tools.mode", "'auto'"),
+    ({"tools": [tool()], "tool_choice": use_some("auto")}, "tool_choice.allowed_tools.tools", "the list is empty"),
+    ({"tools": [tool()], "tool_choice": use_some("none", "pods")}, "tool_choice.allowed_tools.mode", "'auto'"),
     ({"functions": [{"name": "a b"}]}, "functions[0].name", "is not a name of a function"),
     (
         {"functions": [{"name": "f"}], "function_call": {"name": "g"}},

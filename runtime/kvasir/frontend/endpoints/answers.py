@@ -1,4 +1,4 @@
-"""Answers of the small endpoints, and what the OpenAPI document says about errors and streams."""
+"""Answers of the small endpoints, and the descriptions of errors and streams in the OpenAPI document."""
 
 from typing import Any, Final, Literal
 

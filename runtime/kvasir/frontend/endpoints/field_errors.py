@@ -42,7 +42,7 @@ def explain(error: ValidationError, body: Mapping[str, Any]) -> ApiError:
     found = [(_path(each, body), each) for each in error.errors(include_url=False)]
     deepest = max(found, key=lambda pair: len(pair[0]))[0]
     here = [each for path, each in found if path == deepest]
-    name = _written(deepest)
+    name = _format(deepest)
     if here[0]["type"] == "missing":
         return bad_field(name, f"{name} is missing")
     return bad_field(name, f"{name}: {_problem(here)}")
@@ -88,7 +88,7 @@ def _path(error: ErrorDetails, body: Any) -> Path:
     return tuple(path)
 
 
-def _written(path: Path) -> str:
+def _format(path: Path) -> str:
     text = "".join(f"[{step}]" if isinstance(step, int) else f".{step}" for step in path)
     return text.removeprefix(".")
 

@@ -37,7 +37,7 @@ class OutputPlan:
     constraint_field: str | None = None
     """The request's field with the constraint, for errors."""
 
-    def applied(self, prompted: Prompted) -> Prompted:
+    def apply(self, prompted: Prompted) -> Prompted:
         """Return the request with the constraint, and with the special tokens that the parser reads in its text."""
         return replace(
             prompted.with_core(constraint=self.constraint),

@@ -63,7 +63,7 @@ class ToolUse:
         return None if hides_unused and self.choice is ToolChoice.NONE else self.for_template
 
 
-def chosen(offered: tuple[Tool, ...], choice: str | None) -> ToolUse:
+def use_all(offered: tuple[Tool, ...], choice: str | None) -> ToolUse:
     """Return the use of all tools. `choice`: none, auto or required; None means auto."""
     match choice:
         case "none":
@@ -75,7 +75,7 @@ def chosen(offered: tuple[Tool, ...], choice: str | None) -> ToolUse:
     raise AssertionError(choice)
 
 
-def named(offered: tuple[Tool, ...], name: str, param: str, field: str = "tools") -> ToolUse:
+def use_one(offered: tuple[Tool, ...], name: str, param: str, field: str = "tools") -> ToolUse:
     """Return the use of one function, which the answer calls. Raises ApiError if it is not offered.
 
     `param`: field of the name. `field`: field of the tools.
@@ -83,7 +83,7 @@ def named(offered: tuple[Tool, ...], name: str, param: str, field: str = "tools"
     return ToolUse(offered, (_find(offered, name, param, field),), ToolChoice.REQUIRED, is_named=True)
 
 
-def allowed(offered: tuple[Tool, ...], mode: ToolChoice, names: Iterable[tuple[str, str]], param: str) -> ToolUse:
+def use_some(offered: tuple[Tool, ...], mode: ToolChoice, names: Iterable[tuple[str, str]], param: str) -> ToolUse:
     """Return the use of some of the tools. Raises ApiError. `names`: each with its field. `param`: the field of
     all."""
     found = {name: _find(offered, name, path, "tools") for name, path in names}
@@ -95,10 +95,10 @@ def allowed(offered: tuple[Tool, ...], mode: ToolChoice, names: Iterable[tuple[s
 def check_type(given: str, accepted: str, path: str) -> None:
     """Raise ApiError for another type."""
     if given != accepted:
-        raise bad_field(path, f"{path}: {shown(given)} is not supported, use {accepted!r}")
+        raise bad_field(path, f"{path}: {quote(given)} is not supported, use {accepted!r}")
 
 
-def checked(functions: Sequence[Function], field: str, within: str) -> tuple[Tool, ...]:
+def check_functions(functions: Sequence[Function], field: str, within: str) -> tuple[Tool, ...]:
     """Return the tools. Raises ApiError for the first one that exceeds a limit."""
     if len(functions) > MAX_TOOLS:
         raise bad_field(field, f"{field}: {len(functions)} are too many, give at most {MAX_TOOLS}")
@@ -110,7 +110,7 @@ def checked(functions: Sequence[Function], field: str, within: str) -> tuple[Too
         if len(name) > MAX_NAME_CHARACTERS or not _NAME.fullmatch(name):
             raise bad_field(
                 f"{path}.name",
-                f"{path}.name: {shown(name)} is not a name of a function: use 1 to {MAX_NAME_CHARACTERS} letters, "
+                f"{path}.name: {quote(name)} is not a name of a function: use 1 to {MAX_NAME_CHARACTERS} letters, "
                 "digits, underscores, hyphens and dots",
             )
         if name in seen:
@@ -129,7 +129,7 @@ def _find(offered: tuple[Tool, ...], name: str, param: str, field: str) -> Tool:
     for tool in offered:
         if tool.name == name:
             return tool
-    raise bad_field(param, f"{param}: {shown(name)} is not among the {field} of this request")
+    raise bad_field(param, f"{param}: {quote(name)} is not among the {field} of this request")
 
 
 def _count(schema: dict[str, Any], path: str) -> int:
@@ -161,5 +161,5 @@ def _template_tool(tool: Tool) -> dict[str, Any]:
     return {"type": "function", "function": function}
 
 
-def shown(text: str) -> str:
+def quote(text: str) -> str:
     return repr(text if len(text) <= MAX_NAME_CHARACTERS else text[:MAX_NAME_CHARACTERS] + "…")

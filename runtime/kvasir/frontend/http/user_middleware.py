@@ -25,10 +25,10 @@ Factory = Callable[[ASGIApp], ASGIApp]
 
 def load_middleware(names: Sequence[str]) -> list[Factory]:
     """Import classes and coroutine functions by their paths (module.name). Raises ConfigError."""
-    return [_loaded(name) for name in names]
+    return [_load(name) for name in names]
 
 
-def _loaded(name: str) -> Factory:
+def _load(name: str) -> Factory:
     module, _, attribute = name.rpartition(".")
     if not module:
         raise ConfigError(

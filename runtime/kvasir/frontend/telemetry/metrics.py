@@ -212,7 +212,7 @@ class Metrics:
             series.first_token.observe(trace.first_token - trace.started)
 
     def request_finished(self, trace: Trace) -> None:
-        self._series(trace).finished(trace)
+        self._series(trace).finish(trace)
 
     def _series(self, trace: Trace) -> "_Series":
         series = self._ranks.get(trace.rank)
@@ -245,7 +245,7 @@ class _Series:
         self.first_token = histograms["vllm:time_to_first_token_seconds"]
         self.between_tokens = histograms["vllm:inter_token_latency_seconds"]
 
-    def finished(self, trace: Trace) -> None:
+    def finish(self, trace: Trace) -> None:
         assert trace.reason is not None
         assert trace.finished is not None
         self._ended[trace.reason].inc()

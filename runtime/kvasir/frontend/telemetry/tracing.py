@@ -179,10 +179,10 @@ def _resource_attributes() -> dict[str, str]:
 def _exporter(endpoint: str) -> "SpanExporter":
     url = urlsplit(endpoint)
     if _uses_grpc(endpoint):
-        module = _imported("opentelemetry.exporter.otlp.proto.grpc.trace_exporter", "grpc")
+        module = _import("opentelemetry.exporter.otlp.proto.grpc.trace_exporter", "grpc")
         scheme = {"grpc": "http", "grpcs": "https"}.get(url.scheme, url.scheme)
         return module.OTLPSpanExporter(endpoint=urlunsplit(url._replace(scheme=scheme)))  # type: ignore[no-any-return]
-    module = _imported("opentelemetry.exporter.otlp.proto.http.trace_exporter", "http")
+    module = _import("opentelemetry.exporter.otlp.proto.http.trace_exporter", "http")
     path = "/v1/traces" if url.path in ("", "/") else url.path
     return module.OTLPSpanExporter(endpoint=urlunsplit(url._replace(path=path)))  # type: ignore[no-any-return]
 
@@ -200,7 +200,7 @@ def _uses_grpc(endpoint: str) -> bool:
     return url.port == _GRPC_PORT
 
 
-def _imported(name: str, protocol: str) -> Any:
+def _import(name: str, protocol: str) -> Any:
     try:
         importlib.import_module("opentelemetry.sdk.trace")
         return importlib.import_module(name)

@@ -118,7 +118,7 @@ async def _prepare(service: Service, body: ChatRequest) -> tuple[Prompted, Outpu
             error.param = "max_completion_tokens"
         raise
     logprobs.check_size(body, [prompted], body.n, bounded=max_tokens is not None)
-    return plan.applied(prompted), plan
+    return plan.apply(prompted), plan
 
 
 def _check_budget(service: Service, body: ChatRequest) -> None:

@@ -7,7 +7,16 @@ from typing import Annotated, Final, Literal
 from pydantic import WithJsonSchema
 
 from kvasir.frontend.endpoints.request_body import BodyPart
-from kvasir.frontend.endpoints.tool_use import Function, ToolUse, allowed, check_type, checked, chosen, named, shown
+from kvasir.frontend.endpoints.tool_use import (
+    Function,
+    ToolUse,
+    check_functions,
+    check_type,
+    quote,
+    use_all,
+    use_one,
+    use_some,
+)
 from kvasir.frontend.errors import bad_field
 from kvasir.frontend.parsers import ToolChoice
 from kvasir.frontend.parsers.parsed import Tool
@@ -53,7 +62,7 @@ def tool_use(tools: Sequence[FunctionTool], choice: Choice | None, parallel: boo
     """Return the use of the tools. Raises ApiError for tools and choices that cannot be used."""
     _check_mode(choice, _MODES, "tool_choice")
     functions = [_function(tool, f"tools[{index}]") for index, tool in enumerate(tools)]
-    offered = checked(functions, "tools", ".function")
+    offered = check_functions(functions, "tools", ".function")
     if not offered:
         if choice not in (None, "none", "auto"):
             raise bad_field("tool_choice", "tool_choice is only allowed when tools are specified: add tools")
@@ -64,13 +73,13 @@ def tool_use(tools: Sequence[FunctionTool], choice: Choice | None, parallel: boo
 def function_use(functions: Sequence[Function], choice: OlderChoice | None) -> ToolUse:
     """Return the use of the older fields. Raises ApiError."""
     _check_mode(choice, _OLDER_MODES, "function_call")
-    offered = checked(functions, "functions", "")
+    offered = check_functions(functions, "functions", "")
     if not offered:
         if choice not in (None, "none", "auto"):
             raise bad_field("function_call", "function_call is only allowed when functions are specified")
         return ToolUse()
     if isinstance(choice, FunctionName):
-        use = named(offered, choice.name, "function_call.name", "functions")
+        use = use_one(offered, choice.name, "function_call.name", "functions")
     else:
         use = _chosen(offered, choice)
     return replace(use, parallel=False, is_older_form=True)
@@ -81,16 +90,16 @@ def _chosen(offered: tuple[Tool, ...], choice: Choice | None) -> ToolUse:
         case ChosenTools(type="function", function=function):
             if function is None:
                 raise bad_field("tool_choice.function", "tool_choice.function is missing")
-            return named(offered, function.name, "tool_choice.function.name")
+            return use_one(offered, function.name, "tool_choice.function.name")
         case ChosenTools(type="allowed_tools", allowed_tools=tools):
             if tools is None:
                 raise bad_field("tool_choice.allowed_tools", "tool_choice.allowed_tools is missing")
             return _allowed(offered, tools)
         case ChosenTools(type=other):
             path = "tool_choice.type"
-            raise bad_field(path, f"{path}: {shown(other)} is not supported, use 'function' or 'allowed_tools'")
+            raise bad_field(path, f"{path}: {quote(other)} is not supported, use 'function' or 'allowed_tools'")
         case _:
-            return chosen(offered, choice)
+            return use_all(offered, choice)
 
 
 def _allowed(offered: tuple[Tool, ...], given: AllowedTools) -> ToolUse:
@@ -99,7 +108,7 @@ def _allowed(offered: tuple[Tool, ...], given: AllowedTools) -> ToolUse:
         check_type(tool.type, "function", f"{path}[{index}].type")
     names = ((tool.function.name, f"{path}[{index}].function.name") for index, tool in enumerate(given.tools))
     mode = ToolChoice.REQUIRED if given.mode == "required" else ToolChoice.AUTO
-    return allowed(offered, mode, names, path)
+    return use_some(offered, mode, names, path)
 
 
 def _function(tool: FunctionTool, path: str) -> Function:
@@ -113,5 +122,5 @@ def _check_mode(choice: object, modes: Sequence[str], field: str) -> None:
     if isinstance(choice, str) and choice not in modes:
         raise bad_field(
             field,
-            f"{field}: {shown(choice)} is unknown, use {', '.join(modes)} or an object that names a function",
+            f"{field}: {quote(choice)} is unknown, use {', '.join(modes)} or an object that names a function",
         )

@@ -11,7 +11,7 @@ from kvasir.request.params import TOP_LOGPROBS
 # OpenAI's default for completions.
 DEFAULT_MAX_TOKENS = 16
 # OpenAI's limit of best_of.
-MOST_CANDIDATES = 20
+MAX_BEST_OF = 20
 
 
 def _kind_of_prompt(prompt: Any) -> str:
@@ -41,7 +41,7 @@ class CompletionRequest(GenerationRequest):
     """A text, a list of texts, token ids, or a list of lists of token ids."""
     add_special_tokens: bool = True
     """Add the tokenizer's special tokens (a begin-of-sequence token, say) to a prompt that is text."""
-    best_of: Annotated[int, Field(ge=1, le=MOST_CANDIDATES)] | None = None
+    best_of: Annotated[int, Field(ge=1, le=MAX_BEST_OF)] | None = None
     """Generate so many and answer with the `n` whose log probability per token is highest."""
     logprobs: Annotated[int, Field(ge=TOP_LOGPROBS.least, le=TOP_LOGPROBS.most)] | None = None
     echo: bool = False

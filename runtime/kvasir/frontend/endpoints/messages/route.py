@@ -95,7 +95,7 @@ async def _prepare(service: Service, body: MessagesRequest, rank: int | None) ->
     except InvalidRequest as error:
         param = {"prompt": "messages", "stop": "stop_sequences"}.get(error.param or "", error.param)
         raise InvalidRequest(str(error), param, error.code) from None
-    return plan.applied(prompted), plan
+    return plan.apply(prompted), plan
 
 
 async def _stream(generation: Generation, text: ParsedText, events: MessageEvents) -> AsyncGenerator[bytes, None]:

@@ -5,7 +5,7 @@ from dataclasses import replace
 from typing import Any, Literal
 
 from kvasir.frontend.endpoints.request_body import BodyPart
-from kvasir.frontend.endpoints.tool_use import Function, ToolUse, checked, chosen, named, shown
+from kvasir.frontend.endpoints.tool_use import Function, ToolUse, check_functions, quote, use_all, use_one
 from kvasir.frontend.errors import bad_field
 
 
@@ -32,7 +32,7 @@ class Choice(BodyPart):
 
 def tool_use(tools: Sequence[ClientTool], choice: Choice | None) -> ToolUse:
     """Return the use of the tools. Raises ApiError for tools and choices that cannot be used."""
-    offered = checked([_function(tool, f"tools[{index}]") for index, tool in enumerate(tools)], "tools", "")
+    offered = check_functions([_function(tool, f"tools[{index}]") for index, tool in enumerate(tools)], "tools", "")
     wanted = "auto" if choice is None else choice.type
     if not offered:
         if wanted in ("any", "tool"):
@@ -42,9 +42,9 @@ def tool_use(tools: Sequence[ClientTool], choice: Choice | None) -> ToolUse:
     if choice is not None and choice.type == "tool":
         if choice.name is None:
             raise bad_field("tool_choice.name", "tool_choice.name is missing")
-        use = named(offered, choice.name, "tool_choice.name")
+        use = use_one(offered, choice.name, "tool_choice.name")
     else:
-        use = chosen(offered, "required" if wanted == "any" else wanted)
+        use = use_all(offered, "required" if wanted == "any" else wanted)
     return replace(use, parallel=parallel)
 
 
@@ -52,7 +52,7 @@ def _function(tool: ClientTool, path: str) -> Function:
     if tool.type != "custom":
         where = f"{path}.type"
         raise bad_field(
-            where, f"{where}: {shown(tool.type)} is not supported, describe the tool with name and input_schema"
+            where, f"{where}: {quote(tool.type)} is not supported, describe the tool with name and input_schema"
         )
     if tool.input_schema is None:
         raise bad_field(f"{path}.input_schema", f"{path}.input_schema is missing")

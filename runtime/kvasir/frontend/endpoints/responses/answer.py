@@ -95,7 +95,7 @@ class ResponseObject:
         self._created = int(time.time())
         self._model = model
         self._params = params
-        self._repeated = body.repeated()
+        self._repeated = body.repeat_fields()
 
     def begin(self) -> ResponseAnswer:
         return self._state("in_progress", [])

@@ -33,7 +33,7 @@ async def prepare(service: Service, body: ResponsesRequest, rank: int | None) ->
     try:
         if body.truncation == "auto":
             room = llm.max_model_len - (body.max_output_tokens or 1)
-            prompt = await _truncated(llm, messages, room, variables)
+            prompt = await _truncate(llm, messages, room, variables)
         else:
             prompt = await llm.input.render_chat(messages, **variables)
         plan = await plan_output(service, use, prompt, body.grammar_source())
@@ -45,13 +45,13 @@ async def prepare(service: Service, body: ResponsesRequest, rank: int | None) ->
             data_parallel_rank=rank,
         )
         check_size(body, [prompted], 1, bounded=body.max_output_tokens is not None)
-        return plan.applied(prompted), plan
+        return plan.apply(prompted), plan
     except InvalidRequest as error:
         message = str(error).replace("max_tokens", "max_output_tokens")
         raise InvalidRequest(message, _NAMES.get(error.param or "", error.param), error.code) from None
 
 
-async def _truncated(llm: AsyncLLM, messages: Messages, room: int, variables: dict[str, Any]) -> list[int]:
+async def _truncate(llm: AsyncLLM, messages: Messages, room: int, variables: dict[str, Any]) -> list[int]:
     """Return the tokens of the conversation without its oldest messages, as few as it takes to fit.
 
     The system message at the beginning stays, and the rest begins with a message of the user. Raises InvalidRequest
@@ -64,7 +64,7 @@ async def _truncated(llm: AsyncLLM, messages: Messages, room: int, variables: di
     low, high, middle = 0, len(starts), 0  # most conversations fit as they are
     fitting = None
     while low < high:
-        prompt = await _rendered(llm, kept + messages[starts[middle] :], variables)
+        prompt = await _render(llm, kept + messages[starts[middle] :], variables)
         if prompt is not None and len(prompt) <= room:
             fitting, high = prompt, middle
         else:
@@ -73,7 +73,7 @@ async def _truncated(llm: AsyncLLM, messages: Messages, room: int, variables: di
     return fitting or await llm.input.render_chat(kept + messages[starts[-1] :], **variables)
 
 
-async def _rendered(llm: AsyncLLM, messages: Messages, variables: dict[str, Any]) -> list[int] | None:
+async def _render(llm: AsyncLLM, messages: Messages, variables: dict[str, Any]) -> list[int] | None:
     """Return the tokens; None if there are far more than the context holds."""
     try:
         return await llm.input.render_chat(messages, **variables)

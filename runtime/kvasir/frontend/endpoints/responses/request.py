@@ -8,7 +8,7 @@ from kvasir.client.input.grammar_source import ANY_OBJECT, GrammarSource
 from kvasir.frontend.endpoints.list_limits import at_most
 from kvasir.frontend.endpoints.request_body import BodyPart, RequestBody
 from kvasir.frontend.endpoints.responses.input_items import Conversation, Item
-from kvasir.frontend.endpoints.responses.tools import Choice, FunctionTool, tool_use, written_choice
+from kvasir.frontend.endpoints.responses.tools import Choice, FunctionTool, repeat_choice, tool_use
 from kvasir.frontend.endpoints.tool_use import ToolUse
 from kvasir.frontend.errors import bad_field
 from kvasir.request.params import SamplingFields
@@ -40,7 +40,7 @@ class TextFormat(BodyPart):
     strict: bool | None = None
     """Without effect: a schema is always enforced."""
 
-    def written(self) -> dict[str, Any]:
+    def repeat(self) -> dict[str, Any]:
         """Return the format as a response repeats it."""
         if self.type != "json_schema":
             return {"type": self.type}
@@ -154,7 +154,7 @@ class ResponsesRequest(RequestBody):
                 raise bad_field(f"text.format.{name}", f"text.format.{name} is missing")
         return GrammarSource("json", given.json_schema, "text.format.schema")
 
-    def repeated(self) -> dict[str, Any]:
+    def repeat_fields(self) -> dict[str, Any]:
         """Return the fields that a response repeats as they are, or with their defaults."""
         reasoning = self.reasoning or Reasoning()
         return {
@@ -166,9 +166,9 @@ class ResponsesRequest(RequestBody):
             "prompt_cache_key": self.prompt_cache_key,
             "reasoning": {"effort": reasoning.effort, "summary": reasoning.summary},
             "safety_identifier": self.safety_identifier,
-            "text": {"format": self.text_format.written(), "verbosity": "medium"},
-            "tool_choice": written_choice(self.tool_choice),
-            "tools": [tool.written() for tool in self.tools],
+            "text": {"format": self.text_format.repeat(), "verbosity": "medium"},
+            "tool_choice": repeat_choice(self.tool_choice),
+            "tools": [tool.repeat() for tool in self.tools],
             "top_logprobs": self.top_logprobs or 0,
             "truncation": self.truncation or "disabled",
             "user": self.user,

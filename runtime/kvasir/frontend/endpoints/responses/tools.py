@@ -5,7 +5,16 @@ from dataclasses import replace
 from typing import Any, Literal
 
 from kvasir.frontend.endpoints.request_body import BodyPart
-from kvasir.frontend.endpoints.tool_use import Function, ToolUse, allowed, check_type, checked, chosen, named, shown
+from kvasir.frontend.endpoints.tool_use import (
+    Function,
+    ToolUse,
+    check_functions,
+    check_type,
+    quote,
+    use_all,
+    use_one,
+    use_some,
+)
 from kvasir.frontend.errors import bad_field
 from kvasir.frontend.parsers import ToolChoice
 from kvasir.frontend.parsers.parsed import Tool
@@ -21,7 +30,7 @@ class FunctionTool(BodyPart):
     strict: bool | None = None
     """The arguments match `parameters` in every call. Default: true."""
 
-    def written(self) -> dict[str, Any]:
+    def repeat(self) -> dict[str, Any]:
         """Return the tool as a response repeats it."""
         return {
             "type": self.type,
@@ -48,7 +57,7 @@ class ChosenTools(BodyPart):
     tools: list[AllowedFunction] | None = None
     """Of `allowed_tools`."""
 
-    def written(self) -> dict[str, Any]:
+    def repeat(self) -> dict[str, Any]:
         return self.model_dump(exclude_none=True)
 
 
@@ -57,41 +66,41 @@ Choice = Literal["none", "auto", "required"] | ChosenTools
 
 def tool_use(tools: Sequence[FunctionTool], choice: Choice | None, parallel: bool) -> ToolUse:
     """Return the use of the tools. Raises ApiError for tools and choices that cannot be used."""
-    offered = checked([_function(tool, f"tools[{index}]") for index, tool in enumerate(tools)], "tools", "")
+    offered = check_functions([_function(tool, f"tools[{index}]") for index, tool in enumerate(tools)], "tools", "")
     if isinstance(choice, ChosenTools):
         use = _chosen(offered, choice)
     elif not offered and choice == "required":
         raise bad_field("tool_choice", "tool_choice is 'required', and the request has no tools: add tools")
     else:
-        use = chosen(offered, choice)
+        use = use_all(offered, choice)
     return replace(use, parallel=parallel) if offered else ToolUse()
 
 
-def written_choice(choice: Choice | None) -> str | dict[str, Any]:
+def repeat_choice(choice: Choice | None) -> str | dict[str, Any]:
     """Return the choice as a response repeats it."""
-    return choice.written() if isinstance(choice, ChosenTools) else choice or "auto"
+    return choice.repeat() if isinstance(choice, ChosenTools) else choice or "auto"
 
 
 def _chosen(offered: tuple[Tool, ...], choice: ChosenTools) -> ToolUse:
     if choice.type == "function":
-        return named(offered, _given(choice.name, "tool_choice.name"), "tool_choice.name")
+        return use_one(offered, _given(choice.name, "tool_choice.name"), "tool_choice.name")
     if choice.type != "allowed_tools":
         path = "tool_choice.type"
-        raise bad_field(path, f"{path}: {shown(choice.type)} is not supported, use 'function' or 'allowed_tools'")
+        raise bad_field(path, f"{path}: {quote(choice.type)} is not supported, use 'function' or 'allowed_tools'")
     mode = ToolChoice.REQUIRED if choice.mode == "required" else ToolChoice.AUTO
     names = []
     for index, tool in enumerate(choice.tools or ()):
         path = f"tool_choice.tools[{index}]"
         check_type(tool.type, "function", f"{path}.type")
         names.append((_given(tool.name, f"{path}.name"), f"{path}.name"))
-    return allowed(offered, mode, names, "tool_choice.tools")
+    return use_some(offered, mode, names, "tool_choice.tools")
 
 
 def _function(tool: FunctionTool, path: str) -> Function:
     if tool.type != "function":
         where = f"{path}.type"
         raise bad_field(
-            where, f"{where}: {shown(tool.type)} is not supported, this server runs no tools itself: use 'function'"
+            where, f"{where}: {quote(tool.type)} is not supported, this server runs no tools itself: use 'function'"
         )
     return Function(
         name=_given(tool.name, f"{path}.name"),

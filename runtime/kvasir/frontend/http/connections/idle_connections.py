@@ -16,7 +16,7 @@ IDLE_SECONDS: Final = 1.0
 """Time without a request after which a connection is closed."""
 PAUSE_SECONDS: Final = 0.005
 """Time between two connections."""
-MOST_SECONDS: Final = 2.0
+MAX_PAUSES_SECONDS: Final = 2.0
 """Limit for all pauses together."""
 
 
@@ -38,7 +38,7 @@ async def close_idle(connections: Collection[MaybeIdle]) -> None:
     ]
     if not idle:
         return
-    pause = min(PAUSE_SECONDS, MOST_SECONDS / len(idle))
+    pause = min(PAUSE_SECONDS, MAX_PAUSES_SECONDS / len(idle))
     loop = asyncio.get_running_loop()
     for since, _, connection in sorted(idle):
         await asyncio.sleep(max(0.0, since + IDLE_SECONDS - loop.time()))
