@@ -65,7 +65,6 @@ async def _known_error(request: Request, error: Exception) -> Response:
 
 
 async def _routing_error(request: Request, error: Exception) -> Response:
-    """Answer a request for a path that does not exist, or with another method."""
     assert isinstance(error, HTTPException)
     what = f"{request.method} {request.url.path}"
     if error.status_code == 404 and (reason := missing.reason_of(request.scope["path"])) is not None:

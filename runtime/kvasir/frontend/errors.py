@@ -25,14 +25,12 @@ class ErrorObject(Struct):
 
 
 class ErrorAnswer(Struct):
-    """OpenAI's error object, also in an event of a stream that fails."""
+    """OpenAI's error object, also in a stream that fails."""
 
     error: ErrorObject
 
 
 class ApiError(Exception):
-    """An error as the client gets it."""
-
     def __init__(
         self,
         status: int,
@@ -63,12 +61,10 @@ class ApiError(Exception):
 
 
 def bad_field(param: str | None, message: str) -> ApiError:
-    """Return the 400 for one field of the request."""
     return ApiError(400, message, param=param)
 
 
 def empty_list(param: str) -> ApiError:
-    """Return the 400 for a list that has to have entries."""
     return ApiError(400, f"{param}: the list is empty: leave it out", param=param, code="empty_array")
 
 
@@ -82,14 +78,14 @@ def shutting_down() -> ApiError:
 
 
 def internal_error(request_id: str) -> ApiError:
-    """Return the 500 for a defect of Kvasir, whose traceback is in the log under the same request id."""
+    # The traceback is in the log under the same request id.
     return ApiError(
         500, f"internal error; see the server's log under request id {request_id}", code="internal_error"
     )
 
 
 def as_api_error(error: Exception, request_id: str) -> ApiError:
-    """Return the error that the client gets. Unknown exceptions become internal errors."""
+    """Unknown exceptions become internal errors."""
     match error:
         case ApiError():
             return error

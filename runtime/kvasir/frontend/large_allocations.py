@@ -1,9 +1,4 @@
-"""Makes glibc return the memory of a large body to the system when the body is freed.
-
-A freed allocation with a mapping of its own goes back to the system, but glibc then raises the size for such
-mappings, up to 32 MiB. Later bodies would come from the heap, where small objects keep their memory from being
-returned. A size that is set once does not change.
-"""
+"""Makes glibc return the memory of a large body to the system when the body is freed."""
 
 import ctypes
 from typing import Final
@@ -19,7 +14,8 @@ _M_MMAP_THRESHOLD: Final = -3
 
 
 def return_large_allocations() -> None:
-    """Fix both thresholds for this process, if its C library is glibc."""
+    # Unless they are fixed, glibc raises the size of mappings with each one that is freed, up to 32 MiB. Large
+    # bodies would then come from the heap, where small objects keep their memory from being returned.
     try:
         mallopt = ctypes.CDLL(None).mallopt
     except AttributeError:  # musl, for example

@@ -1,8 +1,8 @@
 """FastAPI's application and routes, without the steps per request that Kvasir does not use.
 
-Endpoints have pydantic bodies and `Depends` in their signatures, from which FastAPI makes the OpenAPI document.
-Answers are msgspec structs: schema and encoder at once. A `LeanRoute` calls its endpoint directly: a dependency is
-a function of the request, a body is validated once, nothing runs in a thread.
+FastAPI makes the OpenAPI document from the endpoints' signatures. A `LeanRoute` then calls its endpoint directly: a
+dependency is a function of the request, a body is validated once, and the answer is a msgspec struct, schema and
+encoder at once.
 """
 
 import inspect
@@ -26,7 +26,6 @@ from kvasir.frontend.service import service_of
 SCHEMA_REFERENCE: Final = "#/components/schemas/{name}"
 
 Argument = Callable[[Request], Any]
-"""Returns the value of one parameter of an endpoint."""
 
 
 class LeanRoute(APIRoute):
@@ -50,7 +49,7 @@ class LeanRoute(APIRoute):
         self.app = _asgi_app(endpoint, self.path_format)
 
     def _describe(self, response: dict[str, Any]) -> dict[str, Any]:
-        """Replace structs by references: FastAPI cannot describe them."""
+        # FastAPI cannot describe structs: it gets references.
         structs = _structs_of(response.get("model"))
         if not structs:
             return response
@@ -62,7 +61,6 @@ class LeanRoute(APIRoute):
 
 
 def new_router() -> APIRouter:
-    """Return a router for some endpoints. The first route that fits a request takes it."""
     return APIRouter(route_class=LeanRoute, generate_unique_id_function=_operation_id)
 
 
@@ -71,7 +69,6 @@ def json_response(answer: Struct, status: int = 200, headers: Mapping[str, str] 
 
 
 def _structs_of(model: Any) -> list[type[Struct]]:
-    """Return the structs of an answer: a struct, or a union of some."""
     return [each for each in get_args(model) or (model,) if isinstance(each, type) and issubclass(each, Struct)]
 
 
@@ -81,9 +78,10 @@ def _operation_id(route: APIRoute) -> str:
 
 
 class LeanApp(FastAPI):
-    """FastAPI with exception handlers and the added middleware only. The outermost middleware must not raise."""
+    """FastAPI with exception handlers and the added middleware only."""
 
     def build_middleware_stack(self) -> ASGIApp:
+        # Without Starlette's outermost handler: the outermost middleware must not raise.
         app: ASGIApp = ExceptionMiddleware(self.router, self.exception_handlers)
         for middleware, args, kwargs in reversed(self.user_middleware):
             app = middleware(app, *args, **kwargs)
@@ -111,10 +109,7 @@ def _asgi_app(endpoint: Callable[..., Awaitable[Response | Struct]], path: str) 
 def _arguments(
     endpoint: Callable[..., Any], path: str
 ) -> tuple[list[tuple[str, Argument]], tuple[str, type[RequestBody]] | None]:
-    """Return an endpoint's parameters except the body, and the body's name and model.
-
-    Raises TypeError for a parameter of another kind.
-    """
+    """Return an endpoint's parameters, and its body's name and model. Raises TypeError for other kinds."""
     arguments: list[tuple[str, Argument]] = []
     body = None
     for name, parameter in inspect.signature(endpoint, eval_str=True).parameters.items():

@@ -73,7 +73,7 @@ KEEP_ALIVE = 75
 
 
 def run_frontend(config: FrontendConfig) -> int:
-    """Serve until SIGTERM or SIGINT. Report a failure, and return the exit code."""
+    """Serve until a signal comes, report a failure, and return the exit code."""
     setup_logging("frontend", config.process.log_level, config.process.log_format)
     set_process_title("frontend")
     raise_open_files_limit()
@@ -109,7 +109,7 @@ def _run(config: FrontendConfig) -> None:
 
 
 def build_service(config: FrontendConfig) -> Service:
-    """Load tokenizer and templates, fetching them if needed. Raises ConfigError."""
+    """Raises ConfigError."""
     access = Access(ApiKeys.of_clients(config.server), ApiKeys.of_administrators(config.server))
     model = read_model(config.model)
     metrics = Metrics(served_names(config)[0])
@@ -141,7 +141,6 @@ def _tracing(config: FrontendConfig) -> "Tracing | None":
 
 
 async def serve(service: Service, config: FrontendConfig, listener: socket.socket, status: FrontendStatus) -> None:
-    """Answer requests until a signal comes and the last request has ended."""
     await service.llm.start()
     status.serve(service)
     try:
@@ -225,7 +224,6 @@ class Server(uvicorn.Server):
         await self._until_set(self._stop_now, self._shutdown_delay)
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        """Close the listener and idle connections, wait for the running requests, and interrupt the slow ones."""
         if self._removes_socket_file:
             for listener in sockets or []:
                 remove_socket_file(listener)
@@ -240,7 +238,7 @@ class Server(uvicorn.Server):
         log.info("stopped")
 
     def stop(self, cause: str) -> None:
-        """Begin to stop. The second call stops at once."""
+        """The second call stops at once."""
         if self._stop.is_set():
             log.warning("%s again: stopping at once", cause)
             self._stop_now.set()
@@ -279,7 +277,7 @@ class Server(uvicorn.Server):
             await asyncio.sleep(FLUSH_SECONDS)
 
     async def _until_set(self, event: asyncio.Event, seconds: float | None) -> None:
-        """Wait for the event, at most this many seconds, with the checks of every second going on."""
+        """Wait for the event, at most this long, with the checks of every second."""
         loop = asyncio.get_running_loop()
         end = math.inf if seconds is None else loop.time() + seconds
         while not event.is_set() and (left := end - loop.time()) > 0:

@@ -23,8 +23,6 @@ if TYPE_CHECKING:
 
 
 class Service:
-    """One model, served."""
-
     def __init__(
         self,
         config: FrontendConfig,
@@ -38,7 +36,7 @@ class Service:
         self.parsers = parsers
         """How the model writes reasoning and tool calls."""
         self.hides_unused_tools = config.chat.exclude_tools_when_tool_choice_none
-        """The chat template gets no tools if the request forbids calls."""
+        """If the request forbids calls."""
         self.access = access
         self.metrics = metrics
         self.tracing = tracing
@@ -63,15 +61,15 @@ class Service:
         self.shares = Shares(config.server.client_requests)
         self.strict_fields = config.server.strict_fields
         self.tokenizer_info: dict[str, Any] | None = None
-        """The answer of GET /tokenizer_info; None if it is disabled."""
+        """None if GET /tokenizer_info is disabled."""
         self.started = int(time.time())
         # The same seed may give another answer under another fingerprint.
         self.fingerprint = f"kvasir-{__version__}-{llm.model_fingerprint[:8]}"
         self.stopping = False
-        """A signal to stop has come: unready, but requests are still answered."""
+        """Unready, but requests are still answered."""
 
     def model_name(self, asked: str | None) -> str:
-        """Return the name to answer with: the asked one, or by default the first. Raises ApiError 404."""
+        """Return the asked name, or by default the first. Raises ApiError 404."""
         if asked is None:
             return self.model_names[0]
         if asked in self.model_names:
@@ -84,7 +82,6 @@ class Service:
         )
 
     def unready_reason(self) -> str | None:
-        """Return why new requests should go elsewhere."""
         if self.stopping:
             return "the server is shutting down"
         if (problem := self.access.keys.problem) is not None:
@@ -100,7 +97,7 @@ def served_names(config: FrontendConfig) -> tuple[str, ...]:
 
 
 def cors_options(config: ServerConfig) -> dict[str, Any] | None:
-    """Return the options of Starlette's CORSMiddleware; None if CORS is off."""
+    """Return None if CORS is off."""
     if not config.allowed_origins:
         return None
     return {
@@ -119,12 +116,9 @@ def service_of(request: Request) -> Service:
 
 
 def require_admin(request: Request) -> None:
-    """Raise ApiError 401 or 403 unless the request's key allows control calls."""
     if (error := service_of(request).access.control_refusal(request.scope["headers"])) is not None:
         raise error
 
 
 ServiceDep = Annotated[Service, Depends(service_of)]
-"""Type of an endpoint's parameter."""
 AdminDep = Annotated[None, Depends(require_admin)]
-"""Type of a parameter of endpoints that change something for all clients."""

@@ -11,17 +11,14 @@ from kvasir_contract.phases import Phase
 from kvasir_contract.reasons import Reason
 from kvasir_contract.status_report import StatusReport
 
+# Config and tokenizer may have to be fetched first.
 STARTUP_LIMIT_SECONDS: Final = 900.0
-"""A start that takes longer is stuck. Config and tokenizer may have to be fetched first."""
+# A burst of long prompts takes much less.
 LOOP_LIMIT_SECONDS: Final = 60.0
-"""An event loop without a turn for this long is stuck. A burst of long prompts takes much less."""
 GATE_PATIENCE_SECONDS: Final = 2.0
-"""Longest wait of a thread until the event loop has closed or opened the gate."""
 
 
 class FrontendStatus:
-    """Lives from start to end of the process. `service` is set once it has been built."""
-
     # Plain attributes, each replaced as a whole, need no lock.
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
@@ -30,7 +27,6 @@ class FrontendStatus:
         self._loop: asyncio.AbstractEventLoop | None = None
 
     def serve(self, service: Service) -> None:
-        """Note that the running event loop answers requests."""
         self.beat()
         self._loop = asyncio.get_running_loop()
         self._service = service
@@ -73,7 +69,7 @@ class FrontendStatus:
             self._service.llm.gate.busy.wait(seconds)
 
     def set_gate(self, *, closed: bool) -> bool:
-        """Close or open the gate in the event loop. Return False if that does not happen in time."""
+        """Return False if the event loop does not do it in time."""
         loop, service = self._loop, self._service
         if loop is None or service is None:
             return False

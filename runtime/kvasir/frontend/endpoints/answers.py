@@ -19,7 +19,7 @@ class DetokenizeAnswer(Struct):
 
 
 class TokenizerInfo(Struct):
-    """tokenizer_config.json of the model, whose further fields are the model's own."""
+    """tokenizer_config.json, whose further fields are the model's own."""
 
     tokenizer_class: str
     chat_template: str | UnsetType = UNSET
@@ -48,7 +48,7 @@ class EngineLoad(Struct):
     """null until the engine has reported its load."""
     waiting: int | None
     kv_cache_usage: float | None
-    """Share of its KV blocks in use, 0 to 1."""
+    """Share, 0 to 1."""
 
 
 class LoadAnswer(Struct):
@@ -95,8 +95,8 @@ class EngineHealth(Struct):
 
 class HealthAnswer(Struct):
     status: str
+    # Missing if an API key is required and the request has none that is accepted.
     engines: list[EngineHealth] | UnsetType = UNSET
-    """Missing if an API key is required and the request has none that is accepted."""
 
 
 class ProbeAnswer(Struct):
@@ -152,7 +152,6 @@ STREAM: Final[Responses] = {
         }
     }
 }
-"""The additional answer of an endpoint that can stream."""
 
 
 def errors(*statuses: int, body: bool = False) -> Responses:

@@ -23,7 +23,7 @@ from kvasir.link.frontend_end.remote_engine import RemoteEngine
 router = new_router()
 
 PROFILE_TIMEOUT: Final = 120.0
-"""Seconds for an engine to write its profiles."""
+"""Seconds."""
 
 
 @router.get("/load")
@@ -75,7 +75,6 @@ async def _call(
 
 
 def _check(outcomes: list[CallOutcome], problem: str, next_step: str, code: str) -> None:
-    """Raise ApiError if a call has failed."""
     if failed := [outcome for outcome in outcomes if outcome.error]:
         told = "; ".join(f"{outcome.incarnation}: {outcome.error}" for outcome in failed)
         raise ApiError(

@@ -20,7 +20,6 @@ _EXPECTED: Final = {
     "string_or_list_type": "a string or an array",
     "model_attributes_type": "an object",
 }
-"""Kind of error → the accepted type, in JSON's words."""
 _RANGES: Final = {
     "greater_than_equal": ("ge", ">="),
     "less_than_equal": ("le", "<="),
@@ -38,7 +37,7 @@ Path = tuple[str | int, ...]
 
 
 def explain(error: ValidationError, body: Mapping[str, Any]) -> ApiError:
-    """Return the 400 for the deepest error: in a union, that of the alternative that fits best."""
+    # The deepest error: in a union, that of the alternative that fits best.
     found = [(_path(each, body), each) for each in error.errors(include_url=False)]
     deepest = max(found, key=lambda pair: len(pair[0]))[0]
     here = [each for path, each in found if path == deepest]
@@ -77,7 +76,7 @@ def _context(error: ErrorDetails) -> Mapping[str, Any]:
 
 
 def _path(error: ErrorDetails, body: Any) -> Path:
-    """Return the place of the error without pydantic's names for the alternatives of a union."""
+    # Without pydantic's names for the alternatives of a union.
     path: list[str | int] = []
     for step in error["loc"]:
         if (isinstance(body, dict) and step in body) or (isinstance(body, list) and isinstance(step, int)):

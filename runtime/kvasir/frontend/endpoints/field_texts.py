@@ -6,7 +6,7 @@ import textwrap
 
 
 def field_texts(owner: type) -> dict[str, str]:
-    """Return the text below each field that has one; nothing if the class has no source."""
+    """Return the text below each field that has one."""
     # Read from the source when the document is made; pydantic's `use_attribute_docstrings` would do so at each
     # start.
     try:

@@ -56,11 +56,10 @@ REASONS: Final[Mapping[str, str]] = MappingProxyType(
         "/server_info": "GET /version has the version, and the log of each process its settings",
     }
 )
-"""By path."""
 
 
 def reason_of(path: str) -> str | None:
-    """Return why Kvasir does not have this endpoint of vLLM; None if vLLM does not have it either."""
+    """Return why Kvasir does not have an endpoint of vLLM; None for other paths."""
     if (reason := REASONS.get(path)) is not None:
         return reason
     return _STORED if _RESPONSE.fullmatch(path) else None

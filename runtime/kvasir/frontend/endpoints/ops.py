@@ -75,7 +75,7 @@ async def version() -> VersionAnswer:
 
 
 def _engine(engine: RemoteEngine) -> EngineHealth:
-    """Return what clients may read: not the name of the engine's node."""
+    # Clients may not read the name of the engine's node.
     progress = engine.progress
     return EngineHealth(
         rank=engine.rank,

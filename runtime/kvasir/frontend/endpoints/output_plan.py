@@ -31,14 +31,12 @@ class OutputPlan:
     use: ToolUse
     constraint: OutputConstraint | None
     new_parser: Callable[[], OutputParser | None] | None = None
-    """Makes the parser of a choice. None: the output is the content."""
+    """None: the output is the content."""
     shown_special_ids: frozenset[int] = frozenset()
-    """Special tokens of the parser's marks."""
     constraint_field: str | None = None
-    """The request's field with the constraint, for errors."""
 
     def apply(self, prompted: Prompted) -> Prompted:
-        """Return the request with the constraint, and with the special tokens that the parser reads in its text."""
+        """Return the request with its constraint, and with the special tokens for the parser in its text."""
         return replace(
             prompted.with_core(constraint=self.constraint),
             constraint_field=None if self.constraint is None else self.constraint_field,
@@ -46,7 +44,6 @@ class OutputPlan:
         )
 
     def parsed_text(self) -> ParsedText:
-        """Return a parser for one output."""
         most_calls = 0 if not self.use.callable else None if self.use.parallel else 1
         return ParsedText(None if self.new_parser is None else self.new_parser(), most_calls)
 
@@ -62,9 +59,8 @@ async def plan_output(
 ) -> OutputPlan:
     """Return the plan, made without holding up the event loop.
 
-    `source`: grammar of the content. `continued`: the output continues a message, so it has no reasoning. Raises
-    ApiError for what the model's formats do not support, InvalidRequest and ApiError for what cannot be enforced,
-    and TooManyRequests.
+    `continued`: the output continues a message, so it has no reasoning. Raises ApiError, InvalidRequest for what
+    cannot be enforced, and TooManyRequests.
     """
     answer = await service.llm.input.grammar(source)
     parsers, field = service.parsers, use.field if source is None else source.param
@@ -110,7 +106,7 @@ def _constraint(
 
 
 def _bad_schema(use: ToolUse, error: BadGrammar) -> ApiError:
-    """Return the error with the tool whose schema is at fault, if one alone is."""
+    """Name the tool whose schema is at fault, if one alone is."""
     name = use.field
     for index, tool in enumerate(use.offered):
         if tool in use.callable:

@@ -20,12 +20,11 @@ MAX_ARGUMENT_VALUES: Final = 50_000
 _MISTRAL: Final = "mistral"
 _ID_CHARACTERS: Final = string.ascii_letters + string.digits
 
+# OpenAI has JSON in a text; Anthropic and some clients send the object.
 Arguments = str | dict[str, Any] | None
-"""JSON in a text, as OpenAI has it, or the object, as Anthropic and some clients send it."""
 
 
 def template_call(name: str, arguments: Arguments, id: str | None = None) -> dict[str, Any]:
-    """Return an entry of `tool_calls`."""
     function = {"name": name, "arguments": _object(arguments)}
     result: dict[str, Any] = {"type": "function", "function": function}
     return result if id is None else {"id": id, **result}
@@ -38,14 +37,14 @@ def new_call_id(tool_format: str | None, prefix: str) -> str:
 
 
 class ArgumentCount:
-    """Counts the values in the arguments of a request's calls. `field`: the request's field with the history."""
+    """Counts the values in the arguments of a request's calls."""
 
     def __init__(self, field: str) -> None:
         self._field = field
         self._values = 0
 
     def add(self, arguments: Arguments) -> None:
-        """Raise ApiError if all arguments so far would take long to parse."""
+        """Raises ApiError if all arguments so far would take long to parse."""
         self._values += _count(arguments)
         if self._values > MAX_ARGUMENT_VALUES:
             raise bad_field(
@@ -72,7 +71,6 @@ def _object(arguments: Arguments) -> dict[str, Any]:
 
 
 def _count(arguments: Arguments) -> int:
-    """Return the approximate number of values."""
     if isinstance(arguments, dict):
         return count_values(arguments, MAX_ARGUMENT_VALUES)
     text = arguments or ""

@@ -29,7 +29,7 @@ Body = TypeVar("Body", bound="RequestBody")
 
 
 class BodyPart(BaseModel):
-    """An object within a body. Unknown fields are ignored."""
+    """An object within a body."""
 
     model_config = ConfigDict(strict=True, protected_namespaces=())
 
@@ -49,7 +49,7 @@ class RequestBody(BodyPart):
     """The whole body of a request."""
 
     not_yet: ClassVar[Mapping[str, tuple[Any, ...]]] = {}
-    """Fields of missing features → the values that request nothing."""
+    """Fields of missing features → values that request nothing."""
     known: ClassVar[frozenset[str]] = frozenset()
 
     @classmethod
@@ -70,7 +70,7 @@ class RequestBody(BodyPart):
 
 
 def parse(model: type[Body], body: Mapping[str, Any], *, strict: bool = False) -> Body:
-    """Return the body as its model. `strict`: reject unknown fields. Raises ApiError 400 that names the field."""
+    """Return the body as its model. Raises ApiError 400 that names the field."""
     given = {name: value for name, value in body.items() if value is not None}
     for name in given.keys() - model.known:
         _check_unknown(model, name, given.pop(name), strict)
@@ -98,7 +98,7 @@ def _check_unknown(model: type[RequestBody], name: str, value: Any, strict: bool
 
 
 def _make_integers(given: dict[str, Any], error: ValidationError) -> bool:
-    """Turn numbers like 100.0, which some clients send, into integers. Return whether there were any."""
+    # Some clients send numbers like 100.0.
     made = False
     for each in error.errors(include_url=False, include_context=False):
         value = each["input"]

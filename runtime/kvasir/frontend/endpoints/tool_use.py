@@ -14,7 +14,7 @@ from kvasir.frontend.parsers.parsed import Tool
 MAX_TOOLS: Final = 128
 MAX_NAME_CHARACTERS: Final = 128
 MAX_SCHEMA_DEPTH: Final = 64
-"""Levels of arrays and objects in the parameters of a function."""
+"""Levels of arrays and objects."""
 # Values in the parameters of all functions: a template writes them as JSON in one step, in about 1 µs each.
 MAX_SCHEMA_VALUES: Final = 50_000
 
@@ -44,27 +44,24 @@ class ToolUse:
     is_named: bool = False
     """The request names the function that the answer calls."""
     parallel: bool = True
-    """The answer may have more than one call."""
     is_older_form: bool = False
-    """The request has `functions`: the answer has `function_call` instead of `tool_calls`."""
+    """The request has `functions` instead of `tools`."""
 
     @property
     def field(self) -> str:
-        """Return the request's field with the tools."""
         return "functions" if self.is_older_form else "tools"
 
     @property
     def for_template(self) -> list[dict[str, Any]] | None:
-        """Return the tools in the form that templates expect; None if there are none."""
         return [_template_tool(tool) for tool in self.offered] or None
 
     def template_tools(self, *, hides_unused: bool) -> list[dict[str, Any]] | None:
-        """Return `for_template`. `hides_unused`: without tools that the answer may not call."""
+        """`hides_unused`: without tools that the answer may not call."""
         return None if hides_unused and self.choice is ToolChoice.NONE else self.for_template
 
 
 def use_all(offered: tuple[Tool, ...], choice: str | None) -> ToolUse:
-    """Return the use of all tools. `choice`: none, auto or required; None means auto."""
+    """`choice`: none, auto (or None) or required."""
     match choice:
         case "none":
             return ToolUse(offered)
@@ -76,16 +73,12 @@ def use_all(offered: tuple[Tool, ...], choice: str | None) -> ToolUse:
 
 
 def use_one(offered: tuple[Tool, ...], name: str, param: str, field: str = "tools") -> ToolUse:
-    """Return the use of one function, which the answer calls. Raises ApiError if it is not offered.
-
-    `param`: field of the name. `field`: field of the tools.
-    """
+    """Return the use of one function, which the answer calls. Raises ApiError. `param`: field of the name."""
     return ToolUse(offered, (_find(offered, name, param, field),), ToolChoice.REQUIRED, is_named=True)
 
 
 def use_some(offered: tuple[Tool, ...], mode: ToolChoice, names: Iterable[tuple[str, str]], param: str) -> ToolUse:
-    """Return the use of some of the tools. Raises ApiError. `names`: each with its field. `param`: the field of
-    all."""
+    """Return the use of some of the tools. Raises ApiError. `names`: each with its field."""
     found = {name: _find(offered, name, path, "tools") for name, path in names}
     if not found:
         raise bad_field(param, f"{param}: the list is empty, name at least one of the tools")
@@ -93,7 +86,6 @@ def use_some(offered: tuple[Tool, ...], mode: ToolChoice, names: Iterable[tuple[
 
 
 def check_type(given: str, accepted: str, path: str) -> None:
-    """Raise ApiError for another type."""
     if given != accepted:
         raise bad_field(path, f"{path}: {quote(given)} is not supported, use {accepted!r}")
 
@@ -133,7 +125,6 @@ def _find(offered: tuple[Tool, ...], name: str, param: str, field: str) -> Tool:
 
 
 def _count(schema: dict[str, Any], path: str) -> int:
-    """Return the number of values."""
     # Level by level: a deep schema would exceed the limit of recursion.
     count = 0
     level: list[Any] = [schema]

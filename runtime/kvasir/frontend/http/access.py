@@ -7,20 +7,18 @@ from kvasir.frontend.errors import ApiError
 from kvasir.frontend.http.auth import ApiKeys
 
 Headers = Iterable[tuple[bytes, bytes]]
-"""Headers of an ASGI scope, with names in lower case."""
+"""Names are in lower case."""
 
 _UNAUTHORIZED: Final = {"WWW-Authenticate": "Bearer"}
 
 
 class Access:
-    """The keys of one server."""
-
     def __init__(self, keys: ApiKeys, admin_keys: ApiKeys) -> None:
         self.keys = keys
         self._admin_keys = admin_keys
 
     def refusal(self, headers: Headers) -> ApiError | None:
-        """Return why a request that needs a client's key is refused."""
+        """Return why a request is refused."""
         if not self.keys.needed:
             return None
         key = key_of(headers)
@@ -34,7 +32,7 @@ class Access:
         return None
 
     def control_refusal(self, headers: Headers) -> ApiError | None:
-        """Return why a control call is refused. Without administrators' keys, every one is."""
+        """Return why a control call is refused."""
         if not self._admin_keys.needed:
             message = (
                 "control calls are not allowed: start the server with --admin-api-key KEY or "
@@ -63,7 +61,7 @@ class Access:
 
 
 def key_of(headers: Headers) -> bytes | None:
-    """Return the bearer token, or the key in the header of Anthropic's clients."""
+    """Return the bearer token, or the key of Anthropic's clients."""
     scheme, _, token = _value(headers, b"authorization").partition(b" ")
     key = token if scheme.lower() == b"bearer" else _value(headers, b"x-api-key")
     return key.strip() or None

@@ -28,7 +28,7 @@ class ApiKeys:
     """The keys for one purpose. Thread-safe."""
 
     def __init__(self, given: Iterable[str], directory: str | None, flag: str) -> None:
-        """`flag`: the option of the keys, for messages. Raises ConfigError if the directory cannot be read."""
+        """`flag`: the option, for messages. Raises ConfigError if the directory cannot be read."""
         # Digests, so that a comparison takes the same time for keys of any length.
         self._given = _digests(given)
         self._directory = Path(directory) if directory else None
@@ -92,7 +92,6 @@ class ApiKeys:
                     self._take((), [], [f"{self._title} does not exist any more"])
 
     def _read(self, directory: Path) -> None:
-        """Read the files' contents as keys if any file has changed."""
         # Names with a dot are a mounted Secret's own files.
         self._checked = time.monotonic()
         files = sorted(path for path in directory.iterdir() if not path.name.startswith(".") and path.is_file())
@@ -127,7 +126,7 @@ class ApiKeys:
 
 
 def _key_in(path: Path) -> str:
-    """Return the key in a file. Raises ValueError if it does not hold one, OSError if it cannot be read."""
+    """Raises ValueError for a file that does not hold one key."""
     with path.open("rb") as file:
         content = file.read(MAX_KEY_BYTES + 1)
     if len(content) > MAX_KEY_BYTES:

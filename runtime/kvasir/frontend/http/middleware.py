@@ -32,7 +32,7 @@ _SANE_REQUEST_ID: Final = re.compile(rb"[\x21-\x7e]{1,128}")
 
 
 class Entrance:
-    """The outermost layer: request id, log line, metrics and trace."""
+    """Adds request id, log line, metrics and trace."""
 
     def __init__(self, app: ASGIApp, service: Service) -> None:
         self._app = app
@@ -60,8 +60,6 @@ class Entrance:
 
 
 class _Answer:
-    """Adds headers to the response as it starts."""
-
     def __init__(self, send: Send, record: RequestRecord, service: Service) -> None:
         self._send = send
         self._record = record
@@ -80,7 +78,7 @@ class _Answer:
 
 
 class Gate:
-    """The innermost layer: checks key and room, and turns unexpected exceptions into a plain 500."""
+    """Checks key and room, and turns unexpected exceptions into a plain 500."""
 
     def __init__(self, app: ASGIApp, service: Service) -> None:
         self._app = app
@@ -123,7 +121,7 @@ def _request_id(scope: Scope) -> str:
 
 
 def _route(scope: Scope) -> str:
-    """Return the path of the API description that the request belongs to, of which there are few, or "none"."""
+    # The path as the API describes it: metrics need few of them.
     path: str = scope["path"]
     return getattr(scope.get("route"), "path", path if path in GENERATING else "none")
 

@@ -18,19 +18,15 @@ MAX_LINES_PER_SECOND: Final = 10
 
 
 class Refusals:
-    """Logs the refusals of all connections."""
-
     def __init__(self, *, logged: bool, clock: Callable[[], float] = time.monotonic) -> None:
         self._logged = logged
         self._clock = clock
         self._began = 0.0
-        """When the current second began."""
         self._lines = 0
         self._omitted = 0
 
     def write(self, connection: HttpToolsProtocol, client: str, error: ApiError, *, has_head: bool) -> str:
-        """Log the refusal of the request that is being received, and return its id. `has_head`: its head is
-        complete."""
+        """Log the refusal of the request that is being received, and return its id."""
         # A request that has started has a line of its own when it ends, which then has the error.
         method = path = "-"
         if has_head:
@@ -62,7 +58,7 @@ class Refusals:
 
 
 def refusal_answer(error: ApiError, request_id: str, default_headers: Iterable[tuple[bytes, bytes]]) -> bytes:
-    """Return head and body of the answer, which is the last one of its connection."""
+    """Return head and body of the connection's last answer."""
     body = error.body()
     headers = [
         *default_headers,

@@ -1,8 +1,4 @@
-"""Shares of the slots of --max-live-requests, so that one client cannot take them all.
-
-A client is an API key if there are several, else a connection. The share is fixed, because a taken slot cannot be
-taken back when others come.
-"""
+"""Shares of the slots of --max-live-requests, so that one client cannot take them all."""
 
 from collections import Counter
 from typing import Any, Final
@@ -19,12 +15,13 @@ RETRY_AFTER: Final = 1.0
 class Shares:
     """Slots that each client holds, at most `limit`."""
 
+    # Fixed, because a taken slot cannot be taken back when others come.
     def __init__(self, limit: int) -> None:
         self._limit = limit
         self.held: Counter[str] = Counter()
 
     def hold(self, client: str, slots: int) -> None:
-        """Raises TooManyRequests, and holds nothing more, if the client has no room."""
+        """Raises TooManyRequests, and holds nothing more, if there is no room."""
         if self.held[client] and self.held[client] + slots > self._limit:
             raise TooManyRequests(
                 f"this client has {self.held[client]} requests in flight and asks for {slots} more, and its share "
@@ -40,8 +37,7 @@ class Shares:
 
 
 def client_of(scope: Scope, keys: int) -> tuple[str, str]:
-    """Return two names: of the client that holds slots (a key or a connection), and of the one that waits for the
-    tokenizer (a key or a host)."""
+    """Return who holds slots (a key, or a connection) and who waits for the tokenizer (a key, or a host)."""
     if keys > 1:
         key = (key_of(scope["headers"]) or b"").decode("latin-1")
         return key, key
@@ -50,7 +46,7 @@ def client_of(scope: Scope, keys: int) -> tuple[str, str]:
 
 
 def slots_of(body: dict[str, Any]) -> int:
-    """Return how many requests to engines a body asks for: the choices of all its prompts."""
+    """Return the requests to engines: the choices of all prompts."""
     prompt = body.get("prompt")
     prompts = len(prompt) if isinstance(prompt, list) and prompt and isinstance(prompt[0], str | list) else 1
     return prompts * max(1, _count(body, "n"), _count(body, "best_of"))

@@ -24,7 +24,7 @@ Factory = Callable[[ASGIApp], ASGIApp]
 
 
 def load_middleware(names: Sequence[str]) -> list[Factory]:
-    """Import classes and coroutine functions by their paths (module.name). Raises ConfigError."""
+    """Import classes and coroutine functions (module.name). Raises ConfigError."""
     return [_load(name) for name in names]
 
 
@@ -49,7 +49,6 @@ def _load(name: str) -> Factory:
 
 
 def add_middleware(app: Starlette, loaded: Sequence[Factory]) -> None:
-    """Put the middleware around the layers that the app has so far."""
     for factory in loaded:
         app.add_middleware(factory)
     if loaded:
@@ -57,7 +56,7 @@ def add_middleware(app: Starlette, loaded: Sequence[Factory]) -> None:
 
 
 class _Guard:
-    """Answers with status 500 in OpenAI's form for middleware that raises."""
+    """Answers with status 500 for middleware that raises."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app

@@ -9,7 +9,6 @@ from kvasir.link.frontend_end.remote_engine import RemoteEngine
 
 _LABELS = ("model_name", "engine")
 _NO_ENGINE = ""
-"""Label `engine` of the requests that wait in the frontend."""
 _WAITING = "Requests that wait in an engine, or in this frontend (with an empty label engine)."
 
 Engines = Callable[[], Mapping[str, RemoteEngine]]
@@ -60,7 +59,7 @@ class FrontendQueue(Collector):
 
 
 class EngineLoads(Collector):
-    """The load of the engines that chose this frontend to show it (`RemoteEngine.shows_load`), and its queue."""
+    """The load of the engines that chose this frontend to show it, and its queue."""
 
     def __init__(self, model_name: str, engines: Engines, waiting: Callable[[], int]) -> None:
         self._model_name = model_name
@@ -118,6 +117,6 @@ class EngineLoads(Collector):
 
 
 def _one_of_each_rank(engines: Mapping[str, RemoteEngine]) -> list[RemoteEngine]:
-    """Return one incarnation of each rank: the usable one while an old one drains next to it."""
+    """Return the usable incarnation of each rank, while an old one drains next to it."""
     known = sorted(engines.values(), key=lambda engine: engine.usable)
     return list({engine.rank: engine for engine in known}.values())

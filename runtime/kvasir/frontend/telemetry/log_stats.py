@@ -16,7 +16,7 @@ log = logging.getLogger(__name__)
 
 INTERVAL_SECONDS: Final = 10.0
 GROUP: Final = "kvasir.stat_loggers"
-"""Group of entry points: functions or classes that take the model's name and return a StatLogger."""
+"""Entry points: functions or classes that take the model's name and return a StatLogger."""
 
 
 @dataclass(frozen=True)
@@ -41,7 +41,7 @@ class ServiceStats:
 
 
 class StatLogger(Protocol):
-    """Gets stats on the event loop, so `log` must be quick. One that raises is not called again."""
+    """`log` runs on the event loop, so it must be quick. A logger that raises is not called again."""
 
     def log(self, stats: ServiceStats) -> None:
         """Take the stats of an interval with traffic, or of the first one without."""
@@ -78,7 +78,6 @@ class PeriodicStats:
         live: Callable[[], int],
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`loggers`: by name. `live`: returns the number of requests in flight."""
         self._loggers = list(loggers)
         self._totals = totals
         self._engines = engines
@@ -89,7 +88,7 @@ class PeriodicStats:
         self._had_traffic = False
 
     def tick(self) -> None:
-        """End the interval if its time is over. Called every second, this costs a comparison."""
+        """End the interval if its time is over. Cheap, as it is called every second."""
         seconds = self._clock() - self._began
         if seconds < INTERVAL_SECONDS or not self._loggers:
             return
@@ -133,7 +132,7 @@ class PeriodicStats:
 def stat_loggers(
     model_name: str, *, line: bool, found: Iterable[EntryPoint] | None = None
 ) -> list[tuple[str, StatLogger]]:
-    """Return the loggers of the installed packages, and with `line` that of the log. Raises ConfigError."""
+    """Return the loggers of the installed packages, and with `line` the log's. Raises ConfigError."""
     loggers: list[tuple[str, StatLogger]] = [("log", LineLogger())] if line else []
     for entry in entry_points(group=GROUP) if found is None else found:
         try:

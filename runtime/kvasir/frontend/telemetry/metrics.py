@@ -157,17 +157,17 @@ class Metrics:
         held: Callable[[], int],
         waiting: Callable[[], int],
     ) -> None:
-        """Add the engines' load and the numbers of live, held and waiting requests, read at each scrape."""
+        """Add the engines' load and the numbers of requests, read at each scrape."""
         self._registry.register(LinkedEngines(self._model_name, engines, live, held))
         self._registry_of_engines.register(EngineLoads(self._model_name, engines, waiting))
         self._registry_of_probe.register(FrontendQueue(self._model_name, waiting))
 
     def render(self) -> bytes:
-        """Return all metrics, for the HTTP port."""
+        """For the HTTP port."""
         return generate_latest(self._registry) + generate_latest(self._registry_of_engines)
 
     def render_own(self) -> bytes:
-        """Return the metrics that no engine shows, for the probe port."""
+        """For the probe port: the metrics that no engine shows."""
         return generate_latest(self._registry) + generate_latest(self._registry_of_probe)
 
     def totals(self) -> Totals:
@@ -227,8 +227,6 @@ class Metrics:
 
 
 class _Series:
-    """The metrics of one engine's requests."""
-
     def __init__(
         self,
         histograms: Mapping[str, Histogram],

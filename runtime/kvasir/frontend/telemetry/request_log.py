@@ -31,18 +31,15 @@ class RequestRecord:
         self.client = ""
         """Address and port, for a request that the server refuses before any route sees it."""
         self.generation: Generation | BeamGeneration | None = None
-        """None for a request that does not generate."""
 
     def follow(self, model: str, generation: Generation | BeamGeneration) -> None:
         self.model, self.generation = model, generation
 
     def write(self) -> None:
-        """Write the line."""
         fields = self.fields()
         log.info("%s", _sentence(fields), extra={"fields": fields})
 
     def fields(self) -> dict[str, Any]:
-        """Return the fields of the log line that apply."""
         result: dict[str, Any] = {
             "request_id": self.request_id,
             "method": self.method,
@@ -84,7 +81,6 @@ def record_of(request: Request) -> RequestRecord:
 
 
 RecordDep = Annotated[RequestRecord, Depends(record_of)]
-"""Type of an endpoint's parameter."""
 
 
 def _sentence(fields: dict[str, Any]) -> str:
@@ -105,6 +101,5 @@ def _sentence(fields: dict[str, Any]) -> str:
 
 
 def _one_line(text: str) -> str:
-    """Return a text of a client on one line."""
     cut = text if len(text) <= LONGEST_TEXT else text[:LONGEST_TEXT] + "…"
     return cut if cut.isprintable() else "".join(c if c.isprintable() else ascii(c)[1:-1] for c in cut)

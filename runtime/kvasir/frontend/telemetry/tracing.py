@@ -28,7 +28,6 @@ if TYPE_CHECKING:
 # Time to export the last spans when the process stops: the collector may be unreachable.
 FLUSH_SECONDS: Final = 3.0
 MAX_CHOICES: Final = 16
-"""Choices of a request that have spans of their own."""
 
 # By convention; OTLP over HTTP has 4318.
 _GRPC_PORT: Final = 4317
@@ -39,7 +38,7 @@ _GENERATION_SPAN: Final = "llm_request"
 
 
 class Tracing:
-    """Makes the spans of requests and exports them. Raises ConfigError if it cannot export to the endpoint."""
+    """Raises ConfigError if it cannot export to the endpoint."""
 
     def __init__(self, endpoint: str) -> None:
         exporter = _exporter(endpoint)
@@ -56,7 +55,7 @@ class Tracing:
         self._tracer = self._provider.get_tracer("kvasir", __version__)
 
     def request_ended(self, record: RequestRecord, route: str, headers: Iterable[tuple[bytes, bytes]]) -> None:
-        """Make the spans of a request. `headers` may have the caller's `traceparent` and `tracestate`."""
+        """Make the spans. `headers` may have the caller's `traceparent` and `tracestate`."""
         carrier = {name.decode(): value.decode("latin-1") for name, value in headers if name in _PARENT_HEADERS}
         parent = self._propagator.extract(carrier) if carrier else None
         clock = _Clock()
@@ -95,8 +94,6 @@ class Tracing:
 
 
 class _Clock:
-    """Converts times of time.perf_counter into nanoseconds since the epoch."""
-
     def __init__(self) -> None:
         self.now = time.perf_counter()
         self._offset = time.time_ns() - int(self.now * 1e9)
@@ -139,7 +136,7 @@ def _request_attributes(record: RequestRecord, route: str) -> dict[str, Any]:
 def _generation_attributes(
     record: RequestRecord, generation: Generation | BeamGeneration, now: float
 ) -> dict[str, Any]:
-    """Return vLLM's attributes: sums over the choices, and the times of the first choice with a token."""
+    """Return vLLM's attributes: sums over the choices, and times of the first one with a token."""
     traces = generation.traces
     attributes: dict[str, Any] = {
         "gen_ai.response.model": record.model,
@@ -170,7 +167,6 @@ def _generation_attributes(
 
 
 def _resource_attributes() -> dict[str, str]:
-    """Return the name of the service, unless OpenTelemetry's own variables have one."""
     environ = os.environ
     named = "OTEL_SERVICE_NAME" in environ or "service.name=" in environ.get("OTEL_RESOURCE_ATTRIBUTES", "")
     return {"service.version": __version__} if named else {"service.name": "kvasir", "service.version": __version__}
@@ -188,7 +184,7 @@ def _exporter(endpoint: str) -> "SpanExporter":
 
 
 def _uses_grpc(endpoint: str) -> bool:
-    """Return the protocol by OpenTelemetry's variable, as in vLLM, or else by the scheme or port of the URL."""
+    # As in vLLM, OpenTelemetry's variable decides; without it, the URL's scheme or port.
     url = urlsplit(endpoint)
     if url.scheme in ("grpc", "grpcs"):
         return True

@@ -78,8 +78,6 @@ class ToolCallDelta(Struct):
 
 
 class ChatDelta(Struct):
-    """What a chunk adds to a message."""
-
     role: str | UnsetType = UNSET
     content: str | UnsetType = UNSET
     reasoning_content: str | UnsetType = UNSET
@@ -102,7 +100,6 @@ class AnswerWriter:
 
     def __init__(self, service: Service, body: ChatRequest) -> None:
         self.echo = body.echoed
-        """Text before the content."""
         self._token_ids = body.return_token_ids
         self._top = body.wanted_logprobs
         self._prompt_top = body.sampling.prompt_logprobs
@@ -111,7 +108,7 @@ class AnswerWriter:
         self.continuous_usage = body.continuous_usage
 
     def opening(self, index: int, generation: Generation, chunks: Chunks, usage: Usage | None) -> bytes:
-        """Return the first chunk, with the role, and a chunk with the echoed message."""
+        """Return the chunk with the role, and one with the echoed message."""
         begun = self._role(index, generation, chunks, usage)
         if not self.echo:
             return begun
@@ -145,7 +142,7 @@ class AnswerWriter:
         return answer
 
     def entries(self, choices: Sequence[Choice]) -> int:
-        """Return the number of log probabilities in an answer with these choices."""
+        """Return the number of log probabilities in an answer."""
         of_output = 0 if self._top is None else (self._top + 1) * sum(len(choice.token_ids) for choice in choices)
         prompt = choices[0].prompted.prompt_token_ids
         return of_output + (0 if self._prompt_top is None else (self._prompt_top + 1) * len(prompt))

@@ -17,6 +17,7 @@ from kvasir.process.seldom_log import SeldomLog
 
 log = SeldomLog(logging.getLogger(__name__), every=3600.0)
 
+# Few templates know the roles `developer` and `function`.
 TEMPLATE_ROLES: Final = {
     "system": "system",
     "developer": "system",
@@ -25,7 +26,6 @@ TEMPLATE_ROLES: Final = {
     "tool": "tool",
     "function": "tool",
 }
-"""Role of a message → role for the template. Few templates know `developer` and `function`."""
 TEXT_PARTS: Final = {"text": "text", "refusal": "refusal", "input_text": "text", "output_text": "text"}
 """Type of a part → its field with the text."""
 _LONGEST_NAME: Final = 64
@@ -132,7 +132,6 @@ def _tool_calls(message: Message) -> list[dict[str, Any]]:
 
 
 def _check_arguments(messages: list[Message]) -> None:
-    """Raise ApiError for arguments that would take long to parse."""
     values = ArgumentCount("messages")
     for message in messages:
         for call in message.tool_calls or ():

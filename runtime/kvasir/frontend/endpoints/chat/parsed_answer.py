@@ -33,7 +33,7 @@ from kvasir.link.protocol import FinishReason
 
 
 class ParsedWriter:
-    """Writes choices as AnswerWriter does, with a parser for each of them."""
+    """Writes choices as AnswerWriter does, with a parser for each."""
 
     def __init__(
         self,
@@ -48,11 +48,9 @@ class ParsedWriter:
         self._shows_reasoning = shows_reasoning
         self._tool_format = tool_format
         self._readings: dict[int, _Reading] = {}
-        """By index of the choice."""
 
     @property
     def reasoning_tokens(self) -> int:
-        """Return the reasoning tokens of all choices so far."""
         return sum(reading.text.reasoning_tokens for reading in self._readings.values())
 
     def usage(self, usage: Usage) -> Usage:
@@ -61,7 +59,7 @@ class ParsedWriter:
         return usage
 
     def read(self, index: int, delta: Delta) -> list[ChatDelta]:
-        """Read the next output of a choice, and return the deltas of its message."""
+        """Return the deltas of the choice's message."""
         return self._reading(index).read(delta)
 
     def deltas(self, index: int, delta: Delta) -> list[ChatChunkChoice]:
@@ -116,7 +114,7 @@ class _Reading:
         self._arguments: list[list[str]] = []
 
     def read(self, delta: Delta) -> list[ChatDelta]:
-        """Return the deltas of the message, without empty ones and with neighbours of one kind joined."""
+        """Return the deltas of the message, with neighbours of one kind joined."""
         events = self.text.events(delta)
         self.ended = delta.finish_reason is not None
         return [piece for event in _joined(events) if (piece := self._take(event)) is not None]
@@ -128,7 +126,6 @@ class _Reading:
         return "function_call" if self._use.is_older_form else "tool_calls"
 
     def message(self, echo: str) -> ChatMessage:
-        """Return the whole message. `echo`: text before the content."""
         message = ChatMessage("assistant", echo + "".join(self._content) or None)
         if self._reasoning:
             message.reasoning_content = message.reasoning = "".join(self._reasoning)
@@ -170,7 +167,7 @@ class _Reading:
 
 
 def _joined(events: Sequence[ParsedEvent]) -> list[ParsedEvent]:
-    """Return the events without empty texts, and with neighbouring texts of one kind as one."""
+    """Join neighbouring texts of one kind, and drop empty ones."""
     result: list[ParsedEvent] = []
     for event in events:
         last = result[-1] if result else None
@@ -191,7 +188,7 @@ def _joined(events: Sequence[ParsedEvent]) -> list[ParsedEvent]:
 
 
 def _spread(whole: ChatChunkChoice, pieces: Sequence[ChatDelta]) -> list[ChatChunkChoice]:
-    """Return a choice for each of the deltas. `whole`: the choice with everything else."""
+    """Return a choice for each delta. `whole`: everything else."""
     if len(pieces) == 1:
         whole.delta = pieces[0]
         return [whole]

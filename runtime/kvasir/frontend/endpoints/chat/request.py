@@ -63,7 +63,7 @@ class ChatRequest(GenerationRequest):
 
     @property
     def wanted_logprobs(self) -> int | None:
-        """Return how many of the most likely tokens to report per position; None: no log probabilities."""
+        """Return the most likely tokens per position; None: no log probabilities."""
         return (self.top_logprobs or 0) if self.logprobs else None
 
     def check(self) -> None:
@@ -82,7 +82,6 @@ class ChatRequest(GenerationRequest):
             )
 
     def tool_use(self) -> ToolUse:
-        """Raises ApiError for tools that cannot be used."""
         if not self.functions and self.function_call is None:
             return tool_use(self.tools, self.tool_choice, self.parallel_tool_calls)
         if self.tools:
@@ -100,7 +99,6 @@ class ChatRequest(GenerationRequest):
         return None if budget is None or budget < 0 else budget
 
     def _check_beams(self) -> None:
-        """Raise ApiError for fields that beam search does not implement."""
         for name, absent in (
             ("tools", self.tool_choice == "none" or not self.tools),
             ("functions", self.function_call == "none" or not self.functions),
@@ -129,7 +127,7 @@ class ChatRequest(GenerationRequest):
 
     @property
     def echoed(self) -> str:
-        """Return the text before the answer. Raises ApiError for a message without a text."""
+        """Return the text before the answer. Raises ApiError."""
         last = self.messages[-1]
         if not self.echo or last.role != "assistant":
             return ""
@@ -144,7 +142,7 @@ class ChatRequest(GenerationRequest):
 
 
 def template_variables(kwargs: dict[str, Any]) -> dict[str, Any]:
-    """Return a request's variables for the chat template. Raises ApiError for reserved names."""
+    """Return a request's variables for the template. Raises ApiError for reserved names."""
     for name in RESERVED_VARIABLES & kwargs.keys():
         path = f"chat_template_kwargs.{name}"
         raise bad_field(path, f"{path} is not supported: a request cannot set the variable {name}")

@@ -122,7 +122,6 @@ async def _prepare(service: Service, body: ChatRequest) -> tuple[Prompted, Outpu
 
 
 def _check_budget(service: Service, body: ChatRequest) -> None:
-    """Raise ApiError for a budget that cannot be enforced."""
     if service.parsers.reasoning_format is None and body.thinking_token_budget not in (None, -1):
         raise bad_field(
             "thinking_token_budget",

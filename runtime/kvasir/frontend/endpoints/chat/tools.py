@@ -59,7 +59,7 @@ OlderChoice = Annotated[str, WithJsonSchema({"enum": [*_OLDER_MODES]})] | Functi
 
 
 def tool_use(tools: Sequence[FunctionTool], choice: Choice | None, parallel: bool) -> ToolUse:
-    """Return the use of the tools. Raises ApiError for tools and choices that cannot be used."""
+    """Return the use of the tools. Raises ApiError."""
     _check_mode(choice, _MODES, "tool_choice")
     functions = [_function(tool, f"tools[{index}]") for index, tool in enumerate(tools)]
     offered = check_functions(functions, "tools", ".function")
@@ -71,7 +71,6 @@ def tool_use(tools: Sequence[FunctionTool], choice: Choice | None, parallel: boo
 
 
 def function_use(functions: Sequence[Function], choice: OlderChoice | None) -> ToolUse:
-    """Return the use of the older fields. Raises ApiError."""
     _check_mode(choice, _OLDER_MODES, "function_call")
     offered = check_functions(functions, "functions", "")
     if not offered:

@@ -48,10 +48,7 @@ class CompletionAnswer(Struct):
 
 
 class CompletionWriter:
-    """Writes choices in the form that one request asks for.
-
-    `echoes`: the text before the choices of each prompt.
-    """
+    """Writes choices in the form that one request asks for. `echoes`: the text before each prompt's choices."""
 
     def __init__(self, detokenizer: Detokenizer, body: CompletionRequest, echoes: list[str]) -> None:
         self._detokenizer = detokenizer
@@ -90,7 +87,7 @@ class CompletionWriter:
         return [self._choice(index, choice) for index, choice in enumerate(choices)]
 
     def entries(self, tokens: Choice | Delta) -> int:
-        """Return the number of log probabilities that are sent with these tokens."""
+        """Return the number of log probabilities of these tokens."""
         of_prompt = 0 if tokens.prompt_logprobs is None else len(tokens.prompt_logprobs.token)
         of_output = 0 if self.top is None else len(tokens.token_ids)
         return (of_prompt + of_output) * (max(self.top or 0, self._prompt_top or 0) + 1)

@@ -15,7 +15,6 @@ MAX_BEST_OF = 20
 
 
 def _kind_of_prompt(prompt: Any) -> str:
-    """Return the form of a prompt, by the first item of a list."""
     if not isinstance(prompt, list):
         return "text" if isinstance(prompt, str) else "neither"
     if not prompt:
@@ -49,7 +48,6 @@ class CompletionRequest(GenerationRequest):
 
     @property
     def candidates(self) -> int:
-        """Return the number of choices that are generated for each prompt."""
         return self.n if self.best_of is None else self.best_of
 
     @property
@@ -58,7 +56,7 @@ class CompletionRequest(GenerationRequest):
 
     @property
     def needed_logprobs(self) -> int | None:
-        """Return the log probabilities that the engine must report for the output."""
+        """Return what the engine must report for the output."""
         return 0 if self.logprobs is None and self.candidates > self.n else self.logprobs
 
     def check(self) -> None:
@@ -80,7 +78,7 @@ class CompletionRequest(GenerationRequest):
             )
 
     def prompts(self) -> list[str | list[int]]:
-        """Return at least one prompt. Raises ApiError for an empty list."""
+        """Raises ApiError for an empty list."""
         if isinstance(self.prompt, str):
             return [self.prompt]
         if not self.prompt:

@@ -34,7 +34,6 @@ router = new_router()
 class _Prompt:
     prompted: Prompted
     echo: str
-    """The text that comes before each of its choices."""
 
 
 @router.post("/v1/completions", response_model=CompletionAnswer, responses=STREAM | errors(404, body=True))

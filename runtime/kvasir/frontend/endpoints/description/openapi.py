@@ -13,14 +13,13 @@ from kvasir.frontend.http.middleware import OPEN
 from kvasir.frontend.routing import SCHEMA_REFERENCE, LeanApp, LeanRoute
 
 NEEDS_KEY: Final[list[dict[str, list[str]]]] = [{"key": []}]
-"""`security` of an operation that needs a key."""
 # FastAPI's answer to a bad field; here it is a 400 with OpenAI's error object.
 _NEVER_ANSWERED: Final = "422"
 _OF_IT: Final = ("HTTPValidationError", "ValidationError")
 
 
 def describe(app: LeanApp, with_keys: bool) -> dict[str, Any]:
-    """Return the OpenAPI document, made at the first call."""
+    """Return the document, made at the first call."""
     if app.openapi_schema is None:
         structs = {struct for route in app.routes if isinstance(route, LeanRoute) for struct in route.structs}
         _complete(app.openapi(), structs, with_keys)

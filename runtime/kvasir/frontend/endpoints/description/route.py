@@ -43,7 +43,7 @@ async def docs(request: Request) -> Response:
 
 
 def _policy(html: str) -> str:
-    """Allow the inline scripts of this page only. Swagger UI sets styles on elements."""
+    # Only the inline scripts of this page are allowed. Swagger UI sets styles on elements.
     scripts = re.findall(r"<script>(.*?)</script>", html, re.DOTALL)
     hashes = " ".join(
         f"'sha256-{base64.b64encode(hashlib.sha256(each.encode()).digest()).decode()}'" for each in scripts

@@ -24,8 +24,6 @@ class ThinkingTokensDetails(Struct):
 
 
 class MessageUsage(Struct):
-    """`input_tokens` and `cache_read_input_tokens` together are the tokens of the prompt."""
-
     input_tokens: int
     cache_creation_input_tokens: int
     cache_read_input_tokens: int
@@ -56,7 +54,6 @@ class MessageObject:
         self._length: StopReason = "model_context_window_exceeded" if bounded_by_context else "max_tokens"
 
     def begin(self, usage: Usage) -> MessageAnswer:
-        """Return the message before its content."""
         result = self._message([], MessageStop(None), usage)
         result.usage.output_tokens = 0
         return result
@@ -65,7 +62,6 @@ class MessageObject:
         return self._message(content, self.stop(last), usage)
 
     def stop(self, last: Delta) -> MessageStop:
-        """Return why the message ended."""
         if last.finish_reason is FinishReason.LENGTH:
             return MessageStop(self._length)
         if self._text.ends_with_calls:
@@ -75,7 +71,7 @@ class MessageObject:
         return MessageStop("end_turn")
 
     def usage(self, usage: Usage) -> MessageUsage:
-        """Return the usage in this API's form, which counts cached tokens separately."""
+        # This API counts cached tokens apart from input_tokens.
         cached, thinking = usage.prompt_tokens_details.cached_tokens, self._text.reasoning_tokens
         details = ThinkingTokensDetails(thinking) if thinking else UNSET
         return MessageUsage(usage.prompt_tokens - cached, 0, cached, usage.completion_tokens, details)

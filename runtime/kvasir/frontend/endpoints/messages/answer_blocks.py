@@ -34,7 +34,7 @@ ContentBlock = ThinkingBlock | TextBlock | ToolUseBlock
 
 
 class AnswerBlock:
-    """One block. Its text is the thinking, the text, or the input of a tool as JSON."""
+    """One block; its text is the thinking, the text, or a tool's input as JSON."""
 
     def __init__(self, type: BlockType, index: int, id: str = "", name: str = "") -> None:
         self.type = type
@@ -47,11 +47,9 @@ class AnswerBlock:
         self._texts.append(text)
 
     def begin(self) -> ContentBlock:
-        """Return the block before its text."""
         return self._block("", "")
 
     def end(self) -> ContentBlock:
-        """Return the block with its text."""
         return self._block("".join(self._texts), SIGNATURE)
 
     def _block(self, text: str, signature: str) -> ContentBlock:
@@ -66,7 +64,6 @@ class AnswerBlocks:
     """Collects the blocks of one answer."""
 
     def __init__(self, tool_format: str | None, *, hides_thinking: bool) -> None:
-        """`tool_format`: the model's. `hides_thinking`: blocks of thinking have no text."""
         self._tool_format = tool_format
         self._hides_thinking = hides_thinking
         self._blocks: list[AnswerBlock] = []
@@ -87,7 +84,7 @@ class AnswerBlocks:
         return block, text
 
     def at_least_one(self) -> AnswerBlock:
-        """Return the last block; an empty text if the model wrote nothing."""
+        """Return the last block, or a new empty text."""
         return self._blocks[-1] if self._blocks else self._new("text")
 
     def end(self) -> list[ContentBlock]:
@@ -104,7 +101,7 @@ class AnswerBlocks:
 
 
 def _input(text: str) -> dict[str, Any]:
-    """Return the input of a tool. JSON that is cut off gives what clients read in a stream."""
+    # JSON that is cut off gives what clients read in a stream.
     try:
         value = from_json(text, allow_partial=True)
     except ValueError:

@@ -11,7 +11,7 @@ from kvasir.frontend.endpoints.request_body import BodyPart
 from kvasir.frontend.errors import bad_field
 
 MAX_BLOCKS: Final = 8192
-"""Blocks of one message, or of one result of a tool."""
+"""Limit for one message, or one result of a tool."""
 
 _ROLES: Final = ("user", "assistant", "system")
 _OWNERS: Final = {
@@ -20,7 +20,7 @@ _OWNERS: Final = {
     "thinking": "assistant",
     "redacted_thinking": "assistant",
 }
-"""Type of a block → the only role whose messages may have it."""
+"""Type of a block → its only role."""
 # Begins a result with `is_error`: chat templates have no field for it.
 _ERROR: Final = "Error: "
 
@@ -69,16 +69,14 @@ class Conversation:
 
     @property
     def messages(self) -> list[dict[str, Any]]:
-        """Return all messages, each with a text."""
         return [{"content": "", **message, **_joined_texts(message)} for message in self._messages]
 
     def add_system(self, content: str | list[Block]) -> None:
-        """Raises ApiError for blocks without a text."""
         if text := content if isinstance(content, str) else _joined(content, "system"):
             self._text("system", text)
 
     def add(self, turn: Turn, path: str) -> None:
-        """Raises ApiError for content that is not text and for blocks of unsupported types."""
+        """Raises ApiError for content that is not text."""
         if turn.role not in _ROLES:
             names = ", ".join(_ROLES)
             raise bad_field(f"{path}.role", f"{path}.role: {turn.role!r} is not a role: use one of {names}")
@@ -145,7 +143,7 @@ def _joined_texts(message: dict[str, Any]) -> dict[str, str]:
 
 
 def _joined(blocks: Sequence[ResultBlock | Block], path: str) -> str:
-    """Return the text of blocks, which must all be texts. Raises ApiError."""
+    """Return the text of blocks. Raises ApiError."""
     texts = []
     for index, block in enumerate(blocks):
         where = f"{path}[{index}]"

@@ -12,6 +12,7 @@ PATH: Final = "/v1/messages"
 # Anthropic's clients look for the id of their request here.
 REQUEST_ID_HEADER: Final = "request-id"
 
+# By HTTP status. Others are errors of the request below 500, else of the server.
 _TYPES: Final = {
     401: "authentication_error",
     403: "permission_error",
@@ -21,7 +22,6 @@ _TYPES: Final = {
     429: "rate_limit_error",
     503: "overloaded_error",
 }
-"""By HTTP status. Others are errors of the request below 500, else of the server."""
 
 
 class MessageErrorObject(Struct):
@@ -30,7 +30,7 @@ class MessageErrorObject(Struct):
 
 
 class MessageErrorAnswer(Struct):
-    """Anthropic's error object, also in an event of a stream that fails."""
+    """Anthropic's error object, also in a stream that fails."""
 
     type: Literal["error"]
     error: MessageErrorObject
@@ -38,11 +38,9 @@ class MessageErrorAnswer(Struct):
 
 
 ERRORS: Final = {status: each | {"model": MessageErrorAnswer} for status, each in errors(404, body=True).items()}
-"""The error answers of each endpoint, for the description."""
 
 
 def has_path(path: str) -> bool:
-    """Return whether a path belongs to Anthropic's API."""
     return path == PATH or path.startswith(PATH + "/")
 
 

@@ -20,22 +20,20 @@ _DELTAS: Final[dict[BlockType, bytes]] = {
 
 
 class MessageEvents:
-    """Writes the events of one message: opening, blocks with their texts, and closing."""
+    """Writes the events of one message."""
 
     def __init__(self, message: MessageObject, blocks: AnswerBlocks) -> None:
         self._message = message
         self._blocks = blocks
         self._open: AnswerBlock | None = None
-        """The block whose end has not been written."""
+        """Its end has not been written."""
         self.begun = False
 
     def opening(self, usage: Usage) -> bytes:
-        """Return the event before the first block."""
         self.begun = True
         return _event("message_start", message=self._message.begin(usage))
 
     def texts(self, events: list[ParsedEvent]) -> bytes:
-        """Write the next parts of the output."""
         written = b""
         for event in events:
             block, text = self._blocks.take(event)
@@ -46,7 +44,6 @@ class MessageEvents:
         return written
 
     def closing(self, last: Delta, usage: Usage) -> bytes:
-        """Return the events after the last text."""
         begun = self._begin(self._blocks.at_least_one()) if self._open is None else b""
         return (
             begun
@@ -61,7 +58,6 @@ class MessageEvents:
         return begun + _event("ping") if block.index == 0 else begun
 
     def _end(self) -> bytes:
-        """Write the end of the open block, if there is one."""
         block, self._open = self._open, None
         if block is None:
             return b""
@@ -73,7 +69,7 @@ class MessageEvents:
 
 
 def failure(error: ApiError, request_id: str) -> bytes:
-    """Return the last event of a stream that ends with an error."""
+    """Return the last event of a stream that fails."""
     return b"event: error\ndata: %b\n\n" % error_body(error, request_id)
 
 

@@ -63,7 +63,6 @@ class CountTokensRequest(RequestBody):
     """Ignored: the prefix cache is automatic."""
 
     def check(self) -> None:
-        """Raise ApiError for fields that exclude each other."""
         if self.output_format is not None and self.output_config is not None and self.output_config.format:
             raise bad_field(
                 "output_format", "output_format is the older form of output_config.format: leave out one of them"
@@ -72,7 +71,7 @@ class CountTokensRequest(RequestBody):
             raise bad_field("thinking.budget_tokens", "thinking.budget_tokens is missing")
 
     def template_messages(self) -> list[dict[str, Any]]:
-        """Return the conversation with texts as contents. Raises ApiError for content that is not text."""
+        """Return the conversation as texts. Raises ApiError."""
         if not self.messages:
             raise bad_field("messages", "messages: the list is empty")
         conversation = Conversation()
@@ -82,8 +81,7 @@ class CountTokensRequest(RequestBody):
         return conversation.messages
 
     def template_variables(self, messages: list[dict[str, Any]]) -> dict[str, Any]:
-        """Return how the prompt ends, and whether to think. Raises ApiError if the last message cannot be
-        continued."""
+        """Return the variables for the last message and for thinking. Raises ApiError."""
         # The answer continues a last message of the assistant.
         continued = messages[-1]["role"] == "assistant"
         if continued:
@@ -108,7 +106,6 @@ class CountTokensRequest(RequestBody):
             )
 
     def tool_use(self) -> ToolUse:
-        """Raises ApiError for tools and choices that cannot be used."""
         return tool_use(self.tools, self.tool_choice)
 
     @property
@@ -118,7 +115,6 @@ class CountTokensRequest(RequestBody):
 
     @property
     def hides_thinking(self) -> bool:
-        """Return whether blocks of thinking have no text."""
         return self.thinking is not None and self.thinking.display == "omitted"
 
     @property
@@ -127,7 +123,6 @@ class CountTokensRequest(RequestBody):
         return given or self.output_format
 
     def grammar_source(self) -> GrammarSource | None:
-        """Return the constraint on the text."""
         if (given := self._format) is None:
             return None
         name = "output_format" if self.output_format is not None else "output_config.format"

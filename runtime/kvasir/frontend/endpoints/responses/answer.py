@@ -17,7 +17,7 @@ Status = Literal["in_progress", "completed", "incomplete", "failed"]
 ErrorCode = Literal["invalid_prompt", "rate_limit_exceeded", "server_error"]
 
 _ERROR_CODES: Final[dict[int, ErrorCode]] = {400: "invalid_prompt", 429: "rate_limit_exceeded"}
-"""Codes of a failed response by HTTP status; the others are server errors."""
+"""By HTTP status."""
 
 
 def status_of(reason: FinishReason | None) -> Literal["completed", "incomplete"]:
@@ -51,7 +51,7 @@ class ResponseUsage(Struct):
 
 
 class ResponseAnswer(Struct, kw_only=True):
-    """OpenAI's response object. Fields that repeat the request have its values."""
+    """OpenAI's response object."""
 
     id: str
     object: Literal["response"]
@@ -90,7 +90,7 @@ class ResponseObject:
     """Writes the states of one response."""
 
     def __init__(self, body: ResponsesRequest, params: SamplingParams, model: str, unique: str) -> None:
-        """`params`: the effective ones. `unique`: part of the id that no other response has."""
+        """`unique`: part of the id that no other response has."""
         self.id = f"resp_{unique}"
         self._created = int(time.time())
         self._model = model
@@ -103,13 +103,11 @@ class ResponseObject:
     def finish(
         self, output: list[OutputStruct], reason: FinishReason | None, usage: ResponseUsage
     ) -> ResponseAnswer:
-        """Return the response, which is incomplete if `reason` is the length."""
         status = status_of(reason)
         incomplete = IncompleteDetails("max_output_tokens") if status == "incomplete" else None
         return self._state(status, output, incomplete_details=incomplete, usage=usage)
 
     def fail(self, output: list[OutputStruct], error: ApiError, usage: ResponseUsage) -> ResponseAnswer:
-        """Return the response that ended with an error in the middle of its output."""
         failure = ResponseFailure(_ERROR_CODES.get(error.status, "server_error"), error.message)
         return self._state("failed", output, error=failure, usage=usage)
 
@@ -144,7 +142,6 @@ class ResponseObject:
 
 
 def usage_of(usage: Usage, reasoning_tokens: int) -> ResponseUsage:
-    """Return the usage in this API's form."""
     return ResponseUsage(
         usage.prompt_tokens,
         InputTokensDetails(usage.prompt_tokens_details.cached_tokens, 0),

@@ -16,18 +16,18 @@ _TEXTS: Final = {
     "message": "response.output_text",
     "function_call": "response.function_call_arguments",
 }
-"""Type of an item → name of the events with its text, without `.delta` and `.done`."""
+"""Type of an item → its events, without `.delta` and `.done`."""
 
 
 # Log probabilities come with their text only: the last events, which repeat the text four times, have none.
 class ResponseEvents:
-    """Writes the events of one response: opening, items with their texts, closing or failure."""
+    """Writes the events of one response."""
 
     def __init__(self, response: ResponseObject, items: OutputItems) -> None:
         self._response = response
         self._items = items
         self._open: OutputItem | None = None
-        """The item whose end has not been written."""
+        """Its end has not been written."""
         self._sequence_number = 0
         self._delta_head = b""
 
@@ -36,14 +36,13 @@ class ResponseEvents:
         return self._sequence_number > 0
 
     def opening(self) -> bytes:
-        """Return the events before the first item."""
         response = self._response.begin()
         return self._event("response.created", response=response) + self._event(
             "response.in_progress", response=response
         )
 
     def texts(self, events: list[ParsedEvent], logprobs: list[TokenLogprob]) -> bytes:
-        """Write the next parts of the output. `logprobs`: of the first text of a message among them."""
+        """`logprobs`: of the first text of a message among the events."""
         written = b""
         for event in events:
             item, text = self._items.take(event, [])
@@ -57,7 +56,6 @@ class ResponseEvents:
         return written
 
     def closing(self, reason: FinishReason | None, usage: ResponseUsage) -> bytes:
-        """Return the events after the last text."""
         begun = b""
         if self._open is None:
             begun = self._begin(self._items.at_least_one())
@@ -66,7 +64,6 @@ class ResponseEvents:
         return begun + self._end(status) + self._event(f"response.{status}", response=response)
 
     def failure(self, error: ApiError, usage: ResponseUsage) -> bytes:
-        """Return the last event of a response that ends with an error."""
         # Clients expect it after the opening.
         opening = b"" if self.begun else self.opening()
         failed = self._response.fail(self._items.end("incomplete", scored=False), error, usage)
@@ -88,7 +85,6 @@ class ResponseEvents:
         return self._delta_head + fields % (self._next(), more, encode(text))
 
     def _end(self, status: ItemStatus) -> bytes:
-        """Write the end of the open item, if there is one."""
         item, self._open = self._open, None
         if item is None:
             return b""
@@ -117,6 +113,5 @@ class ResponseEvents:
 
 
 def _place(item: OutputItem) -> dict[str, Any]:
-    """Return where a text belongs."""
     place: dict[str, Any] = {"item_id": item.id, "output_index": item.index}
     return {**place, "content_index": 0} if item.has_part else place

@@ -10,10 +10,9 @@ from kvasir.frontend.endpoints.request_body import BodyPart
 from kvasir.frontend.errors import bad_field
 
 MAX_PARTS: Final = 8192
-"""Parts of one item."""
 
 _ROLES: Final = {"user": "user", "assistant": "assistant", "system": "system", "developer": "system"}
-"""Role of a message → role in the chat template, which has no developer."""
+"""Chat templates have no developer."""
 _TEXT_PARTS: Final = frozenset({"input_text", "output_text", "text", "reasoning_text", "summary_text"})
 
 
@@ -48,7 +47,6 @@ class Conversation:
     """The messages for the chat template. Reasoning and calls belong to the assistant's message next to them."""
 
     def __init__(self, instructions: str | None) -> None:
-        """`instructions`: a system message at the beginning."""
         self._system = [instructions] if instructions else []
         self._messages: list[dict[str, Any]] = []
         self._thoughts: list[str] = []
@@ -59,14 +57,14 @@ class Conversation:
 
     @property
     def messages(self) -> list[dict[str, Any]]:
-        """Return all messages. Raises ApiError if there is none but the system's."""
+        """Raises ApiError if there is no message but the system's."""
         if not any(message["role"] != "system" for message in self._messages):
             raise bad_field("input", "input holds no message of a user: send at least one")
         system = [{"role": "system", "content": "\n".join(self._system)}] if self._system else []
         return [*system, *self._messages]
 
     def add(self, item: Item, path: str) -> None:
-        """Raises ApiError for content that is not text and for items of unsupported types."""
+        """Raises ApiError for content that is not text."""
         match item.type:
             case "message":
                 self._add_message(item, path)

@@ -52,10 +52,9 @@ OutputStruct = OutputReasoning | OutputMessage | OutputFunctionCall
 
 
 class OutputItem:
-    """One item. Its text is that of its only part, or the arguments of a call."""
+    """One item; its text is that of its only part, or the arguments of a call."""
 
     def __init__(self, type: ItemType, index: int, call_id: str = "", name: str = "") -> None:
-        """`index`: its place in the output."""
         self.type = type
         self.index = index
         self.id = f"{_PREFIXES[type]}_{secrets.token_hex(16)}"
@@ -66,7 +65,6 @@ class OutputItem:
 
     @property
     def has_part(self) -> bool:
-        """Return whether the text is a part of the item's content."""
         return self.type != "function_call"
 
     @property
@@ -78,11 +76,9 @@ class OutputItem:
         self._logprobs += logprobs
 
     def part(self, text: str) -> ReasoningPart | OutputTextPart:
-        """Return a part of the content with this text, without log probabilities."""
         return ReasoningPart(text) if self.type == "reasoning" else OutputTextPart(text, [], [])
 
     def begin(self) -> OutputStruct:
-        """Return the item before its text."""
         if self.type == "reasoning":
             return OutputReasoning(self.id, "in_progress", [], [], None)
         if self.type == "message":
@@ -90,7 +86,7 @@ class OutputItem:
         return OutputFunctionCall(self.id, "in_progress", self._call_id, self.name, "")
 
     def end(self, status: ItemStatus, *, scored: bool) -> OutputStruct:
-        """Return the item with its text; `scored`: with log probabilities."""
+        """`scored`: with log probabilities."""
         text = self.text
         if self.type == "reasoning":
             return OutputReasoning(self.id, status, [], [ReasoningPart(text)], None)
@@ -112,17 +108,14 @@ class OutputItems:
         return self._items[-1] if self._items else None
 
     def take_all(self, events: list[ParsedEvent], logprobs: list[TokenLogprob]) -> None:
-        """Add events. `logprobs`: of the first text of a message among them."""
+        """`logprobs`: of the first text of a message among the events."""
         for event in events:
             self.take(event, logprobs)
             if isinstance(event, ContentText):
                 logprobs = []
 
     def take(self, event: ParsedEvent, logprobs: list[TokenLogprob]) -> tuple[OutputItem, str]:
-        """Add an event to its item, which may be new. Return the item and its new text.
-
-        `logprobs`: of the event, if it is a text of a message.
-        """
+        """Add an event to its item, which may be new. Return the item and its new text."""
         match event:
             case CallBegun():
                 return self._new("function_call", new_call_id(self._tool_format, "call_"), event.name), ""
@@ -136,11 +129,11 @@ class OutputItems:
         return item, event.text
 
     def at_least_one(self) -> OutputItem:
-        """Return the last item; an empty message if the model wrote nothing."""
+        """Return the last item, or a new empty message."""
         return self.last or self._new("message")
 
     def end(self, last_status: ItemStatus, *, scored: bool) -> list[OutputStruct]:
-        """Return all items. All before the last are complete. `scored`: with log probabilities."""
+        """`scored`: with log probabilities."""
         last = len(self._items) - 1
         return [
             item.end(last_status if index == last else "completed", scored=scored)

@@ -16,16 +16,13 @@ _NAMES: Final = {
     "max_tokens": "max_output_tokens",
     "logprobs": "top_logprobs",
 }
-"""Names of fields in the other endpoints → here."""
+"""Fields of the other endpoints → here."""
 
 Messages = list[dict[str, Any]]
 
 
 async def prepare(service: Service, body: ResponsesRequest, rank: int | None) -> tuple[Prompted, OutputPlan]:
-    """Prepare the request. `rank`: the asked data-parallel rank.
-
-    Raises ApiError, InvalidRequest with this endpoint's names, and TooManyRequests.
-    """
+    """Raises ApiError, InvalidRequest with this endpoint's names, and TooManyRequests."""
     use, llm = body.tool_use(), service.llm
     messages = body.template_messages()
     tools = use.template_tools(hides_unused=service.hides_unused_tools)
@@ -52,10 +49,10 @@ async def prepare(service: Service, body: ResponsesRequest, rank: int | None) ->
 
 
 async def _truncate(llm: AsyncLLM, messages: Messages, room: int, variables: dict[str, Any]) -> list[int]:
-    """Return the tokens of the conversation without its oldest messages, as few as it takes to fit.
+    """Drop the oldest messages, as few as it takes to fit, and return the tokens.
 
-    The system message at the beginning stays, and the rest begins with a message of the user. Raises InvalidRequest
-    if the last message alone is far too long.
+    The system message at the beginning stays, and the rest begins with a user. Raises InvalidRequest if the last
+    message alone is far too long.
     """
     kept = messages[:1] if messages[0]["role"] == "system" else []
     starts = [index for index in range(len(kept), len(messages)) if messages[index]["role"] == "user"]
@@ -74,7 +71,7 @@ async def _truncate(llm: AsyncLLM, messages: Messages, room: int, variables: dic
 
 
 async def _render(llm: AsyncLLM, messages: Messages, variables: dict[str, Any]) -> list[int] | None:
-    """Return the tokens; None if there are far more than the context holds."""
+    """Return None for far more tokens than the context holds."""
     try:
         return await llm.input.render_chat(messages, **variables)
     except InvalidRequest as error:

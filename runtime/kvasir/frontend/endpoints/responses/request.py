@@ -13,8 +13,8 @@ from kvasir.frontend.endpoints.tool_use import ToolUse
 from kvasir.frontend.errors import bad_field
 from kvasir.request.params import SamplingFields
 
+# Each costs some microseconds on the event loop.
 MAX_ITEMS: Final = 8192
-"""Items of the input. Each costs some microseconds on the event loop."""
 # OpenAI's limit.
 MAX_METADATA: Final = 16
 
@@ -27,7 +27,7 @@ def _refuse_state(value: object) -> None:
 
 
 Stateless = Annotated[None, BeforeValidator(_refuse_state)]
-"""A field that refers to something stored. This server stores no responses."""
+"""A field that refers to something stored."""
 
 
 class TextFormat(BodyPart):
@@ -108,7 +108,7 @@ class ResponsesRequest(RequestBody):
 
     @property
     def wanted_logprobs(self) -> int | None:
-        """Return how many of the most likely tokens to report per position; None: no log probabilities."""
+        """Return the most likely tokens per position; None: no log probabilities."""
         return (self.top_logprobs or 0) if LOGPROBS in (self.include or ()) else None
 
     @property
@@ -116,12 +116,11 @@ class ResponsesRequest(RequestBody):
         return SamplingFields(temperature=self.temperature, top_p=self.top_p)
 
     def check(self) -> None:
-        """Raise ApiError for fields that exclude each other."""
         if self.top_logprobs and self.wanted_logprobs is None:
             raise bad_field("top_logprobs", f'top_logprobs needs include: ["{LOGPROBS}"]')
 
     def template_messages(self) -> list[dict[str, Any]]:
-        """Return the conversation with texts as contents. Raises ApiError for content that is not text."""
+        """Return the conversation as texts. Raises ApiError."""
         conversation = Conversation(self.instructions)
         items = [Item(role="user", content=self.input)] if isinstance(self.input, str) else self.input
         for index, item in enumerate(items):
@@ -134,7 +133,6 @@ class ResponsesRequest(RequestBody):
         return {} if effort is None else {"reasoning_effort": effort, "enable_thinking": effort != "none"}
 
     def tool_use(self) -> ToolUse:
-        """Raises ApiError for tools and choices that cannot be used."""
         return tool_use(self.tools, self.tool_choice, self.parallel_tool_calls)
 
     @property
@@ -143,7 +141,6 @@ class ResponsesRequest(RequestBody):
         return given or TextFormat(type="text")
 
     def grammar_source(self) -> GrammarSource | None:
-        """Return the constraint on the text. Raises ApiError."""
         given = self.text_format
         if given.type == "text":
             return None
@@ -155,7 +152,7 @@ class ResponsesRequest(RequestBody):
         return GrammarSource("json", given.json_schema, "text.format.schema")
 
     def repeat_fields(self) -> dict[str, Any]:
-        """Return the fields that a response repeats as they are, or with their defaults."""
+        """Return the fields that a response repeats."""
         reasoning = self.reasoning or Reasoning()
         return {
             "instructions": self.instructions,

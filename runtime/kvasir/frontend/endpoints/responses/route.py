@@ -87,8 +87,6 @@ async def _whole(output: "_Output", items: OutputItems, response: ResponseObject
 
 @dataclass
 class _Part:
-    """What one delta adds to the output."""
-
     events: list[ParsedEvent]
     logprobs: list[TokenLogprob]
     """For the first text of a message among the events."""
@@ -96,8 +94,6 @@ class _Part:
 
 
 class _Output:
-    """The output of one response as it arrives."""
-
     def __init__(self, generation: Generation, text: ParsedText, scores: TextScores) -> None:
         self._generation = generation
         self._text = text

@@ -11,17 +11,16 @@ class TextScores:
 
     # The API has no place for those of reasoning and calls.
     def __init__(self, names: logprobs.TokenNames, top: int | None) -> None:
-        """`top`: most likely tokens for each place; None: no log probabilities."""
+        """`top`: None means no log probabilities."""
         self._names = names
         self._top = top
         self._held: list[TokenLogprob] = []
-        """Log probabilities of tokens whose text has not come yet."""
+        """For tokens whose text has not come yet."""
         self._in_message = True
         self.count = 0
-        """Log probabilities that were returned."""
 
     def of(self, delta: Delta, events: list[ParsedEvent]) -> list[TokenLogprob]:
-        """Return the log probabilities for the first message text among the events of a delta."""
+        """Return those for the first message text among a delta's events."""
         # Tokens without a text at the end of a message get an event with an empty text.
         if self._top is None:
             return []

@@ -31,7 +31,6 @@ class FunctionTool(BodyPart):
     """The arguments match `parameters` in every call. Default: true."""
 
     def repeat(self) -> dict[str, Any]:
-        """Return the tool as a response repeats it."""
         return {
             "type": self.type,
             "name": self.name,
@@ -65,7 +64,7 @@ Choice = Literal["none", "auto", "required"] | ChosenTools
 
 
 def tool_use(tools: Sequence[FunctionTool], choice: Choice | None, parallel: bool) -> ToolUse:
-    """Return the use of the tools. Raises ApiError for tools and choices that cannot be used."""
+    """Return the use of the tools. Raises ApiError."""
     offered = check_functions([_function(tool, f"tools[{index}]") for index, tool in enumerate(tools)], "tools", "")
     if isinstance(choice, ChosenTools):
         use = _chosen(offered, choice)
@@ -77,7 +76,6 @@ def tool_use(tools: Sequence[FunctionTool], choice: Choice | None, parallel: boo
 
 
 def repeat_choice(choice: Choice | None) -> str | dict[str, Any]:
-    """Return the choice as a response repeats it."""
     return choice.repeat() if isinstance(choice, ChosenTools) else choice or "auto"
 
 

@@ -34,7 +34,6 @@ class TokenizeRequest(RequestBody):
     return_token_strs: bool = False
 
     def check(self) -> None:
-        """Raise ApiError for fields that exclude each other."""
         if (self.prompt is None) == (self.messages is None):
             raise bad_field("prompt", "give either prompt (a text) or messages (a conversation)")
         if self.messages is not None and self.add_special_tokens:
@@ -53,7 +52,6 @@ class TokenizeRequest(RequestBody):
                     raise bad_field(name, f"{name} is for messages: leave it out with a prompt")
 
     def template_variables(self) -> dict[str, Any]:
-        """Return the variables of messages. Raises ApiError."""
         generation_prompt = self.add_generation_prompt
         if generation_prompt is None:
             generation_prompt = not self.continue_final_message

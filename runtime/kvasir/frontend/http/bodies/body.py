@@ -22,16 +22,15 @@ from kvasir.frontend.http.shares import client_of, slots_of
 from kvasir.frontend.service import Service, service_of
 
 _JSON_TYPE = re.compile(rb"application/([\w.-]+\+)?json", re.IGNORECASE)
+# Python takes 4 bytes for each character of a text with one beyond U+FFFF.
 WIDEST_CHARACTER: Final = 4
-"""Bytes per character in memory of a text with a character beyond U+FFFF."""
 
 
 async def read_json(request: Request, limit: int) -> dict[str, Any]:
     """Return the JSON object of the request's body.
 
-    Raises ApiError: 413 for more than `limit` bytes, 408 when it does not arrive in time, 415 when it is compressed
-    or not marked as JSON, 400 when it is not a JSON object or has too many values. Raises TooManyRequests when all
-    arriving or all parsed bodies together are too large.
+    Raises ApiError 400, 408, 413 and 415, and TooManyRequests if all arriving or all parsed bodies together are too
+    large.
     """
     headers = dict(reversed(request.scope["headers"]))  # of equal names, the first
     if not _is_json(headers.get(b"content-type", b"")):
@@ -77,7 +76,6 @@ def _is_json(content_type: bytes) -> bool:
 
 
 def _hold_share(request: Request, body: dict[str, Any], service: Service) -> None:
-    """Count the slots of a generating request until its task ends. Raises TooManyRequests."""
     client, waiting = client_of(request.scope, service.access.keys.count)
     current_client.set(waiting)
     if request.scope["route"].path in GENERATING:  # several paths lead to it: /v1/completions%0A does, too
@@ -93,7 +91,7 @@ def _when_the_request_ends(action: Callable[[], None]) -> None:
 
 
 def _hold_memory(body: bytes | bytearray, service: Service) -> None:
-    """Count the parsed body until its request's task ends. Raises TooManyRequests."""
+    """Count the parsed body until its request ends. Raises TooManyRequests."""
     # --max-live-requests bounds the short ones.
     if len(body) <= UNCOUNTED:
         return
@@ -104,7 +102,7 @@ def _hold_memory(body: bytes | bytearray, service: Service) -> None:
 
 
 async def _read(request: Request, limit: int, service: Service) -> bytes | bytearray:
-    """Read the whole body. Its pieces count as uploads until it is complete."""
+    """Its pieces count as uploads until the body is complete."""
     piece, more = await _receive(request)
     if len(piece) > limit:
         raise _too_large(limit)
@@ -127,7 +125,6 @@ async def _read(request: Request, limit: int, service: Service) -> bytes | bytea
 
 
 async def _receive(request: Request) -> tuple[bytes, bool]:
-    """Return the next piece of the body, and whether there is more. Raises ClientDisconnect."""
     message = await request.receive()
     if message["type"] == "http.disconnect":
         raise ClientDisconnect

@@ -1,21 +1,17 @@
-"""Bounds on all request bodies that are held at one time.
-
-Two sums are bounded: of the arriving bodies (a client may send slowly), and of the parsed ones (an answer may take
-long). A body in one piece is never refused for the first, a body that is alone never for the second.
-"""
+"""Bounds on all request bodies that are held at one time: the arriving ones, and the parsed ones."""
 
 from typing import Final
 
 from kvasir.client.request_errors import TooManyRequests
 
+# Any upload or request that ends makes room.
 RETRY_AFTER: Final = 1.0
-"""Seconds. Any upload or request that ends makes room."""
 UNCOUNTED: Final = 16 * 1024
 """Bytes of a parsed body that does not count."""
 
 
 class Uploads:
-    """Bytes of the bodies that are incomplete, at most `limit`."""
+    """Bytes of incomplete bodies, at most `limit`. A body in one piece is never refused for these."""
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
@@ -36,7 +32,7 @@ class Uploads:
 
 
 class ParsedBodies:
-    """Bytes in memory of the bodies of running requests, at most `limit`."""
+    """Bytes in memory of the bodies of running requests, at most `limit`. One that is alone is never refused."""
 
     def __init__(self, limit: int) -> None:
         self._limit = limit

@@ -1,8 +1,7 @@
 """Bounds the cost of parsing a JSON text by counting its values before it is parsed.
 
 The parser (orjson) holds the interpreter lock, so in a thread too it stops the event loop. These limits keep the
-worst body at about 100 ms. Large bodies are first counted together with their strings, which takes milliseconds. A
-body that then seems to have too many values is counted without its strings, in a thread.
+worst body at about 100 ms.
 """
 
 import asyncio
@@ -28,7 +27,7 @@ MAX_STRINGS: Final = 2_000_000
 _PIECE: Final = 2**16
 """Bytes that are scanned at one time, in half a millisecond."""
 _COUNTED: Final = 2**20
-"""Bytes that are counted with their strings at one time, in a millisecond or two."""
+"""Bytes that are counted at one time, in a millisecond or two."""
 _IN_STRING: Final = re.compile(rb'(?:[^"\\]++|\\.)*+', re.DOTALL)
 _QUOTE: Final = ord('"')
 
@@ -52,7 +51,6 @@ class _Counts:
         return _Counts(self.containers + other.containers, self.members + other.members, self.commas + other.commas)
 
     def problem(self, max_values: int) -> str | None:
-        """Return the limit that is exceeded."""
         if self.containers > MAX_CONTAINERS:
             return f"more than {MAX_CONTAINERS} arrays and objects"
         if self.members > MAX_MEMBERS:
@@ -72,8 +70,7 @@ class CostCheck:
 
     @asynccontextmanager
     async def turn(self, body: Text, context: int) -> AsyncIterator[None]:
-        """Wait for the turn to parse the body. `context`: tokens. Raises ApiError 400 for a body that would take
-        too long."""
+        """Wait for the turn to parse the body. `context`: tokens. Raises ApiError 400."""
         if len(body) <= SMALL:
             yield
             return
@@ -84,6 +81,7 @@ class CostCheck:
             await asyncio.sleep(0)  # and before its value is validated
 
     async def _check(self, body: Text, max_values: int) -> None:
+        # Counting with the strings takes milliseconds and suffices for most bodies.
         async with self._turn:
             counts = await _counts_with_strings(body)
         if counts.problem(max_values) is None:
@@ -104,7 +102,6 @@ async def _counts_with_strings(body: Text) -> _Counts:
 
 
 def _problem_outside_strings(body: Text, max_values: int) -> str | None:
-    """Return the first limit that is exceeded."""
     counts, outside = _Counts(0, 0, 0), bytearray()
     position, end, strings = 0, len(body), 0
     while position < end:
@@ -124,7 +121,7 @@ def _problem_outside_strings(body: Text, max_values: int) -> str | None:
 
 
 def _end_of_string(body: Text, position: int) -> int:
-    """Return the position after the closing quote of the string that `position` is in."""
+    """Return the position after the closing quote."""
     end = len(body)
     while position < end:
         match = _IN_STRING.match(body, position, min(position + _PIECE, end))

@@ -1,8 +1,4 @@
-"""Accepts many connections in one turn of the event loop. uvloop's own server accepts one.
-
-With one connection per turn, a flood of connections would hold those of other clients in the kernel's queue for
-seconds.
-"""
+"""Accepts many connections in one turn of the event loop. uvloop's own server accepts one."""
 
 import asyncio
 import contextlib
@@ -47,12 +43,10 @@ class Acceptor:
 
     @property
     def is_starting(self) -> bool:
-        """Return whether accepted connections have no protocol yet."""
         return bool(self._starting)
 
     def close(self) -> None:
-        """Accept the connections in the kernel's queue, which it would reset, and then no more. May be called
-        again."""
+        """Accept the connections in the kernel's queue, and then no more. May be called again."""
         if self._retry is not None:
             self._retry.cancel()
         if self._listener.fileno() >= 0:
@@ -63,13 +57,14 @@ class Acceptor:
             self._listener.close()
 
     async def wait_closed(self) -> None:
-        """Return at once: nothing remains to be done after close()."""
+        """Nothing remains to be done after close()."""
 
     def _resume(self) -> None:
         self._retry = None
         self._loop.add_reader(self._listener, self._accept)
 
     def _accept(self) -> None:
+        # With one connection per turn, a flood would hold other clients in the kernel's queue for seconds.
         for _ in range(self._batch):
             try:
                 self._accept_one()

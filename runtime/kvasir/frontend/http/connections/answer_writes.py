@@ -8,7 +8,7 @@ from uvicorn.protocols.http.httptools_impl import RequestResponseCycle
 
 
 class HeadWithBody:
-    """Transport of one answer that writes its head and the first piece of its body together."""
+    """Transport that writes an answer's head and the first piece of its body together."""
 
     def __init__(self, transport: asyncio.Transport, close: Callable[[], object]) -> None:
         """`close`: called when the answer ends the connection."""
@@ -35,8 +35,7 @@ class HeadWithBody:
 
 
 class Unchunked:
-    """Sends one answer over HTTP/1.0, which has no chunks: without a length, the connection's end is the answer's
-    end."""
+    """Sends an answer over HTTP/1.0, which has no chunks."""
 
     def __init__(self, cycle: RequestResponseCycle) -> None:
         self._cycle = cycle

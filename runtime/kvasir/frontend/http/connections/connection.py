@@ -1,8 +1,7 @@
 """uvicorn's HTTP connection, with limits for slow clients and errors in OpenAI's form.
 
-It cuts off a client that never completes a request's head (408), one that never completes a body which no route
-reads any more, and one that does not read its answer. Heads are limited in bytes and lines, trailers and chunk
-extensions in bytes. body.py limits the bodies that routes read.
+It cuts off clients that do not complete a request's head, or a body that no route reads any more, or that do not
+read their answers. body.py limits the bodies that routes read.
 """
 
 import asyncio
@@ -31,15 +30,13 @@ MAX_HEADERS: Final = 256
 
 LINGER_BYTES: Final = 256 * 1024
 LINGER_SECONDS: Final = 1.0
-"""Limits for reading and dropping bytes after a refusal."""
+"""Limits for dropping bytes after a refusal."""
 
 # Pipelined requests behind the current one. Reading goes on meanwhile, to notice a client that leaves.
 MAX_QUEUED: Final = 8
 
 
 class Connection(HttpToolsProtocol):
-    """One client. `upload_timeout` and `stall_timeout` are --upload-timeout and --stalled-reader-timeout."""
-
     def __init__(
         self,
         upload_timeout: float,
@@ -60,13 +57,13 @@ class Connection(HttpToolsProtocol):
         """Bytes in the write buffer at the last check."""
         self._parsing = False
         self._to_start: tuple[RequestResponseCycle, ASGI3Application] | None = None
-        """A request with a complete head."""
+        """It has a complete head."""
         self._waits = False
         """It is in the upload queue."""
         self._refused = False
-        """Further bytes are dropped until the connection is closed."""
+        """Further bytes are dropped."""
         self._unanswered: list[RequestResponseCycle] = []
-        """Requests without a complete answer, the oldest first; `cycle` is the newest."""
+        """The oldest first; `cycle` is the newest."""
         self._receiving = False
         """A request has begun and is not complete."""
         self._answered = self.loop.time()
@@ -79,7 +76,7 @@ class Connection(HttpToolsProtocol):
 
     @property
     def idle_since(self) -> float | None:
-        """Return the event loop's time of the last answer; None while a request is in progress."""
+        """Return the loop's time of the last answer; None while a request is in progress."""
         return None if self._receiving or self._unanswered else self._answered
 
     # ------------------------------------------------------------------------------------------ uploads
@@ -115,7 +112,6 @@ class Connection(HttpToolsProtocol):
             self._start_or_wait(*self._to_start)
 
     def _start_asgi_task(self, cycle: RequestResponseCycle, app: ASGI3Application) -> None:
-        """Start a request whose head is complete, or whose predecessor has its answer."""
         if self._parsing:
             self._to_start = cycle, app
         else:
@@ -132,7 +128,6 @@ class Connection(HttpToolsProtocol):
             self._upload_queue.add(self._start)
 
     def _start(self) -> None:
-        """Start the waiting request, unless its body was complete before its turn."""
         if self._to_start is not None and not self._refused and not self.transport.is_closing():
             super()._start_asgi_task(*self._to_start)
         self._to_start, self._waits = None, False
@@ -143,7 +138,6 @@ class Connection(HttpToolsProtocol):
         self._unusable_bytes = 0
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        """Keep a header and drop a trailer. Raises _TooManyHeaders, which ends the parsing."""
         # No route reads trailers, and a header must not come after the body.
         if not self._in_head:
             return
@@ -229,7 +223,6 @@ class Connection(HttpToolsProtocol):
         self._linger()
 
     def _close(self) -> None:
-        """Close after the last answer of the connection."""
         if self._receiving and not self._in_head and not self.pipeline:  # its body is not complete
             self._linger()
         else:
@@ -244,7 +237,6 @@ class Connection(HttpToolsProtocol):
         self.loop.call_later(LINGER_SECONDS, self.transport.close)
 
     def shutdown(self) -> None:
-        """Close the connection of a stopping server once every request has its answer."""
         if not self._in_head:  # else the answer ends the connection, see Entrance
             super().shutdown()
 

@@ -1,4 +1,4 @@
-"""Reports that the client of a request has disconnected, without a waiting task per request."""
+"""Reports that the client of a request has disconnected, without a task per request."""
 
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -7,7 +7,7 @@ _KEY = "disconnection"
 
 
 class Disconnection:
-    """Calls one function when the client of the request disconnects. In the request's ASGI scope."""
+    """Calls one function when the client disconnects. In the request's ASGI scope."""
 
     __slots__ = ("_callback", "_resume_reading", "happened")
 
@@ -19,7 +19,7 @@ class Disconnection:
         scope["state"][_KEY] = self
 
     def call(self, callback: Callable[[], object]) -> None:
-        """Call `callback` when the client disconnects; at once if it has disconnected."""
+        """Call `callback` when the client disconnects; at once if it has."""
         self._callback = callback
         if self.happened:
             callback()
@@ -27,11 +27,9 @@ class Disconnection:
             self._resume_reading()
 
     def cancel(self) -> None:
-        """Do not call the function any more."""
         self._callback = None
 
     def report(self) -> None:
-        """Note that the client has disconnected."""
         self.happened = True
         if self._callback is not None:
             self._callback()

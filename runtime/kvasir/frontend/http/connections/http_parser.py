@@ -1,9 +1,4 @@
-"""httptools' parser, which ignores offers to upgrade the protocol (RFC 9110, 7.8), as Java's client sends with each
-request.
-
-httptools takes a request with an offer to be the last one of its connection: it drops the body and parses nothing
-after it. So a new parser gets the head again, without the offer, and then the rest.
-"""
+"""httptools' parser, which ignores offers to upgrade the protocol (RFC 9110, 7.8), as Java's client sends them."""
 
 from typing import Final
 
@@ -11,11 +6,10 @@ import httptools
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 OFFERED: Final = frozenset({b"upgrade", b"http2-settings"})
-"""Headers of an offer; `Connection` names them too."""
 
 
 class HttpParser:
-    """Has the methods of httptools' parser that uvicorn calls. One per connection."""
+    """Has the methods of httptools' parser that uvicorn calls."""
 
     def __init__(self, connection: HttpToolsProtocol) -> None:
         self._connection = connection
@@ -26,7 +20,7 @@ class HttpParser:
         self._begin()
 
     def feed_data(self, data: bytes) -> None:
-        """Parse bytes. Raises HttpParserError for malformed HTTP/1, and HttpParserUpgrade for CONNECT."""
+        """Raises HttpParserError for malformed HTTP/1, and HttpParserUpgrade for CONNECT."""
         rest = memoryview(data)
         while True:
             try:
@@ -35,6 +29,8 @@ class HttpParser:
             except httptools.HttpParserUpgrade as upgrade:
                 if not self._offered():
                     raise
+                # httptools would drop the body and all that follows: a new parser gets the head without the offer,
+                # and the rest.
                 rest = rest[upgrade.args[0] :]
                 head = self._head_without_offer()
                 self._begin()

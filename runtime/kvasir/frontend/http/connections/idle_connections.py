@@ -1,9 +1,4 @@
-"""Closes the idle keep-alive connections of a stopping server, one after the other.
-
-A client whose connection is closed while it sends a request does not know if the request was computed. So a
-connection is closed after a second without requests, if no bytes wait in it, the longest idle one first. Pauses
-keep all clients from connecting again at once.
-"""
+"""Closes the idle keep-alive connections of a stopping server, one after the other."""
 
 import array
 import asyncio
@@ -12,22 +7,20 @@ import termios
 from collections.abc import Collection
 from typing import Final, Protocol
 
+# A client whose connection is closed while it sends a request does not know if the request was computed: close
+# after a second without requests, if no bytes wait, the longest idle one first.
 IDLE_SECONDS: Final = 1.0
-"""Time without a request after which a connection is closed."""
+# All clients would otherwise connect again at once.
 PAUSE_SECONDS: Final = 0.005
-"""Time between two connections."""
 MAX_PAUSES_SECONDS: Final = 2.0
-"""Limit for all pauses together."""
 
 
 class MaybeIdle(Protocol):
-    """A connection of the server."""
-
     transport: asyncio.Transport
 
     @property
     def idle_since(self) -> float | None:
-        """Return the event loop's time of the last answer; None while a request is in progress."""
+        """Return the loop's time of the last answer; None while a request is in progress."""
 
 
 async def close_idle(connections: Collection[MaybeIdle]) -> None:
@@ -48,7 +41,7 @@ async def close_idle(connections: Collection[MaybeIdle]) -> None:
 
 
 def _has_unread(transport: asyncio.Transport) -> bool:
-    """Return whether the kernel has bytes of the client that the event loop has not read."""
+    """Return whether the kernel has bytes that the event loop has not read."""
     if transport.is_closing():
         return False
     count = array.array("i", [0])

@@ -13,8 +13,7 @@ BACKLOG = 2048
 
 
 def listen(config: ServerConfig) -> socket.socket:
-    """Return the inherited socket (--fd), or a new one at --uds or --host and --port. Raises ConfigError with the
-    option."""
+    """Return a new socket, or the inherited one (--fd). Raises ConfigError with the option."""
     if config.fd is not None:
         return _inherited(config.fd)
     if config.uds is not None:

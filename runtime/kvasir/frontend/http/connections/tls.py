@@ -16,10 +16,8 @@ _Stamp = tuple[tuple[int, int, int], ...]
 
 
 class Tls:
-    """The context that a server listens with, for use by one thread."""
-
     def __init__(self, config: TlsConfig) -> None:
-        """Raises ConfigError with the option of the file that cannot be used."""
+        """Raises ConfigError with the option of the file."""
         self._config = config
         self._stamp = _stamp_of(config)
         self._current = _context(config)
@@ -31,12 +29,11 @@ class Tls:
 
     @classmethod
     def of(cls, config: TlsConfig) -> "Tls | None":
-        """Return None if the server speaks plain HTTP. Raises ConfigError."""
+        """Return None for plain HTTP. Raises ConfigError."""
         return None if config.ssl_certfile is None else cls(config)
 
     def refresh(self) -> None:
-        """Read files that have changed, with --enable-ssl-refresh. Unusable ones, as in the middle of an update,
-        are skipped."""
+        """Read files that have changed, with --enable-ssl-refresh."""
         if not self._config.enable_ssl_refresh:
             return
         stamp = _stamp_of(self._config)
@@ -96,7 +93,7 @@ def _reason(error: Exception) -> str:
 
 
 def _stamp_of(config: TlsConfig) -> _Stamp:
-    """Return a value that changes with the files, also behind the symbolic links of a mounted Secret."""
+    # Also changes with the files behind the symbolic links of a mounted Secret.
     return tuple(_file_stamp(file) for file in (config.ssl_certfile, config.ssl_keyfile, config.ssl_ca_certs))
 
 
