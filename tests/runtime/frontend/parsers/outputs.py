@@ -85,6 +85,10 @@ _OF_FORMAT: Final[dict[str, list[str]]] = {
         '<tool_call>{"arguments": {}}</tool_call>',
         '<tool_call><tool_call>\n{"name": "now", "arguments": {}}\n</tool_call>',
         "a <tool_call> is a mark, and <tool_ is not </tool_call>",
+        '<tool_call>\n```json\n[{"name": "now", "arguments": {}}, {"name": "no"}]\n```\n</tool_call>\n```',
+        '<tool_call>{"type": "function", "function": {"name": "now", "arguments": {}}, "id": 1}</tool_call>',
+        '<tool_call>{"name": "weather", // one\n"arguments": {"city": "a" /* b */, "days": 1 # c\n}}</tool_call>',
+        '<tool_call>{"name": "weather", "arguments": {"city": "say "a" // b", "note": "a/" //\n}}</tool_call>',
     ],
     "qwen3_coder": [
         "<function=weather>\n<parameter=note>\nnull\n</parameter>\n<parameter=x>\n</parameter>\n</function>",
@@ -104,6 +108,8 @@ _OF_FORMAT: Final[dict[str, list[str]]] = {
         '{"name": "now", "parameters": {}}; and {"name": "now", "parameters": {}}',
         '{"name": "now"}',
         'The object {"name": "now", "parameters": {}} <|python_tag|> is text',
+        '[{"name": "now", "parameters": {}}, {"name": "f", "parameters": {}}] [1]',
+        '[{"name": "Bob", "parameters": {}}]',
     ],
     "pythonic": [
         "<|python_start|>[now()]<|python_end|> [now()]",
@@ -113,6 +119,7 @@ _OF_FORMAT: Final[dict[str, list[str]]] = {
         "[weather(tags={'a': (1, .5, 0x1f), \"b\": '''x\ny'''}, city=\"\\x41\\u00e5\\U0001f600\\101\\q\",)] ",
         "[weather(city='a\nb')]",
         "[now(), weather(days=1e999)]",
+        "[now()]\n[f(a=1, # one\n b=2)] [1]",
     ],
     "mistral": [
         '[TOOL_CALLS]weather[ARGS]{"days": 1}[TOOL_CALLS]now{}',
@@ -122,6 +129,8 @@ _OF_FORMAT: Final[dict[str, list[str]]] = {
         "[TOOL_CALLS][]",
         "[TOOL_CALLS][1]",
         '[TOOL_CALLS] [{"name": "now", "arguments": {}}, {"name": 1}] end',
+        '[TOOL_CALLS]now[ARGS]{}, f[ARGS]{"a": 1} now then',
+        '[TOOL_CALLS][{"name": "now", "arguments": {}}]\n[{"name": "f", "arguments": {}}][TOOL_CALLS]now{}',
     ],
     "deepseek_v3": ["<｜tool▁calls▁begin｜>x<｜tool▁calls▁end｜>"],
     "deepseek_v31": [
@@ -131,6 +140,7 @@ _OF_FORMAT: Final[dict[str, list[str]]] = {
     "granite": [
         '[{"name": "now", "arguments": {}}]',
         '<tool_call>[{"name": "now", "arguments": {}}] text <|tool_call|>[',
+        '<tool_call>{"name": "now", "arguments": {}}</tool_call> more',
     ],
     "openai": [
         "<|channel|>final<|message|>Hello<|return|>",

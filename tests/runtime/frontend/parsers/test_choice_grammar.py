@@ -166,8 +166,30 @@ def test_strict_calls_without_marks_are_valid(name: str, walkers: dict[str, tupl
     first = "{" if name == "llama3_json" else "["
     assert walker.accepts(lark, f"Hello {first}")
     assert not walker.allows(lark, f"{first}x")
+    if name == "llama3_json":
+        assert walker.accepts(lark, "[1]")
+        assert not walker.allows(lark, "[ {")
     text = next(text for seed in range(9) if (text := walker.walk(lark, seed, f"\n{first}")) is not None)
     assert check_calls(made, text) >= 1
+
+
+@pytest.mark.parametrize(
+    ("name", "kind", "call", "other"),
+    [
+        ("mistral", "special", '[TOOL_CALLS]ping[ARGS]{}', "}, search{"),
+        ("mistral", "added", '[TOOL_CALLS]ping[ARGS]{}', " search[ARGS]"),
+        ("mistral", "text", '[TOOL_CALLS][{"name": "ping", "arguments": {}}]', "\n[{"),
+        ("granite", "special", '<|tool_call|>[{"name": "ping", "arguments": {}}]', "[ {"),
+        ("llama3_json", "special", '<|python_tag|>{"name": "ping", "parameters": {}}', " ; {"),
+    ],
+)  # fmt: skip
+def test_strict_text_behind_a_call_begins_no_other(
+    name: str, kind: str, call: str, other: str, walkers: dict[str, tuple[Tokenizer, Walker]]
+) -> None:
+    tokenizer, walker = walkers[kind]
+    lark = grammar(parsers(name, None, tokenizer), ToolChoice.AUTO, [SEARCH, PING])
+    assert walker.accepts(lark, f"{call}, [1] search and {{2}}")
+    assert not walker.allows(lark, f"{call}{other}")
 
 
 OPENING = {described.name: described.openings[0] for described in TOOL_FORMATS if isinstance(described, ToolFormat)}

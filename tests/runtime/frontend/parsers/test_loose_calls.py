@@ -1,9 +1,11 @@
 """Sections whose calls and marks are well-formed each, but stand apart, are missing or come in another order."""
 
+import json
 from typing import Any, Final
 
 import pytest
 
+from kvasir.frontend.parsers.parsed import Tool
 from runtime.frontend.parsers.outputs import calls, calls_of, content, parse, parsers
 
 NOW: Final = '{"name": "now", "arguments": {}}'
@@ -110,3 +112,108 @@ def test_header_in_the_prompt_is_never_content(prompt_tail: str, text: str) -> N
     events = parse(parsers("openai"), [text], prompt_tail=prompt_tail)
     assert parse(parsers("openai"), text, prompt_tail=prompt_tail) == events
     assert content(events) == text
+
+
+F: Final = '{"name": "f", "arguments": {"a": "x"}}'
+
+
+@pytest.mark.parametrize(
+    ("name", "opening", "closing"),
+    [
+        ("hermes", "<tool_call>\n", "\n</tool_call>"),
+        ("granite", "<|tool_call|>", ""),
+        ("granite", "<tool_call>", "</tool_call>"),
+        ("llama3_json", "<|python_tag|>", ""),
+        ("mistral", "[TOOL_CALLS]", ""),
+    ],
+)
+@pytest.mark.parametrize(
+    "calls",
+    [
+        f"[{F}, {NOW}]",
+        f"{F}\n{NOW}",
+        f"```json\n[{F}, {NOW}]\n```",
+        f"```\n{F}\n{NOW}\n```",
+        f'{{"type": "function", "function": {F}}}, {{"function": {NOW}, "id": "c1"}}',
+        f'{{"function": "f", "arguments": {{"a": "x"}}}} {NOW}',
+        f'{{"name": "f", // one\n"arguments": {{"a": "x" /* two */}} # three\n}}{NOW}',
+    ],
+)
+def test_objects_in_any_wrapping_are_calls(name: str, opening: str, closing: str, calls: str) -> None:
+    assert calls_of(name, f"{opening}{calls}{closing}") == BOTH
+
+
+@pytest.mark.parametrize("name", ["llama3_json", "granite"])
+def test_array_at_the_beginning_is_calls(name: str) -> None:
+    assert calls_of(name, f"[{F}, {NOW}]") == BOTH
+    for text in (
+        '[{"name": "nope", "arguments": {}}]',
+        '[{"name": "f"}]',
+        "[1]",
+        f"As JSON: [{NOW}]",
+        "```\n[1]```",
+    ):
+        events = parse(parsers(name), [text])
+        assert (content(events), calls(events)) == (text, [])
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("mistral", '[TOOL_CALLS]f[ARGS]{"a": "x"}now[ARGS]{}'),
+        ("mistral", '[TOOL_CALLS]f[ARGS]{"a": "x"}, now{}'),
+        ("mistral", f"[TOOL_CALLS][{F}]\n[{NOW}]"),
+        ("pythonic", "[f(a='x')]\n[now()]"),
+        ("pythonic", "[f(a='x')][now()]"),
+    ],
+)
+def test_second_call_may_lack_its_mark(name: str, text: str) -> None:
+    assert calls_of(name, text) == BOTH
+
+
+@pytest.mark.parametrize(
+    ("name", "call", "rest"),
+    [
+        ("mistral", "[TOOL_CALLS]now{}", " now then"),
+        ("mistral", "[TOOL_CALLS]now{}", ", nope{}"),
+        ("mistral", "[TOOL_CALLS]now{}", ' f[ARGS]{"a" "b"}'),
+        ("mistral", f"[TOOL_CALLS][{NOW}]", "\n[1]"),
+        ("pythonic", "[now()]", "\n[1] [now()]"),
+        ("pythonic", "[now()]", " [see(1)]"),
+        ("llama3_json", f"[{NOW}]", "\n```python\nx\n```"),
+    ],
+)
+def test_text_behind_a_call_is_content(name: str, call: str, rest: str) -> None:
+    events = parse(parsers(name), [call + rest])
+    assert parse(parsers(name), call + rest) == events
+    assert (content(events).strip(" ,"), calls(events)) == (rest.strip(" ,"), [("now", "{}")])
+
+
+@pytest.mark.parametrize(
+    ("written", "value"),
+    [
+        ('{"a": 1, // one\n "b": 2}', {"a": 1, "b": 2}),
+        ('{// one\n"a": [1, /* "two" */ 2] # }\n}', {"a": [1, 2]}),
+        ('{"a": "x" // it\'s\n}', None),
+        ('{"a": "x" // one\n, "b": "//" /* * */}', None),
+        ('{"a": "x" // one\n, "b": "//" /* two */}', {"a": "x", "b": "//"}),
+        ('{"url": "http://x#y", "a": "say "b" // c"}', {"url": "http://x#y", "a": 'say "b" // c'}),
+        ('{"a": 1 / 2}', None),
+    ],
+)
+def test_comments_in_arguments_are_left_out(written: str, value: Any) -> None:
+    text = f'<tool_call>{{"name": "f", "arguments": {written}}}</tool_call>'
+    if value is None:
+        events = parse(parsers("hermes"), [text])
+        assert (content(events), calls(events)) == (text, [])
+    else:
+        assert calls_of("hermes", text) == [("f", value)]
+
+
+@pytest.mark.parametrize("value", ["1e999", "-1e999", "Infinity", "[1e999]", '{"a": -1e999}'])
+def test_xml_numbers_are_finite(value: str) -> None:
+    tool = Tool("f", parameters={"properties": {"a": {"type": ["number", "array", "object"]}}})
+    text = f"<tool_call>\n<function=f>\n<parameter=a>\n{value}\n</parameter>\n</function>\n</tool_call>"
+    events = parse(parsers("qwen3_coder"), [text], tools=[tool])
+    ((_, arguments),) = calls(events)
+    assert "inf" not in str(json.loads(arguments)).lower()

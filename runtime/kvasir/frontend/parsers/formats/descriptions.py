@@ -6,7 +6,7 @@ from enum import Enum, auto
 
 
 class Body(Enum):
-    """How one call is written."""
+    """How one call is written. JSON objects are also read as an array, and an array's object alone."""
 
     JSON_OBJECT = auto()
     """An object with the name and the arguments: {"name": "f", "arguments": {"a": 1}}."""
@@ -42,7 +42,7 @@ class Layout:
     arguments_key: str = "arguments"
     """JSON_OBJECT: the key that the model uses. "arguments" and "parameters" are read in any case."""
     first: str = ""
-    """The character with which this layout begins, and the next ones of the format do not. "": any."""
+    """The characters with which this layout begins, and the other ones of the format do not. "": any."""
     token: str = ""
     """A grammar uses this layout only if the tokenizer has this added token, special or not. "": always."""
 
@@ -69,6 +69,8 @@ class ToolFormat:
     """Whitespace that the model writes between two sections."""
     closing: str = ""
     """Mark that ends a section. A missing one is accepted."""
+    other_closings: tuple[str, ...] = ()
+    """Marks that models write in its place. A grammar does not."""
     markers: tuple[str, ...] = ()
     """Detection: the chat template has all of these texts ..."""
     not_markers: tuple[str, ...] = ()

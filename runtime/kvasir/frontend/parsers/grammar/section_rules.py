@@ -31,6 +31,7 @@ class SectionRules:
         """
         self._lark = lark
         self._format = described
+        self._tools = tools
         self._parallel = parallel
         self._thought = thought
         self._layout = _written_layout(lark, described)
@@ -55,8 +56,9 @@ class SectionRules:
         """Return an expression for any text in which each opening mark begins a well-formed section."""
         lark, described = self._lark, self._format
         self._text_terminals()
-        marked = [self._lazily_marked(mark, "TEXT") for mark in described.openings]
-        tail = f"({either(marked)})* TEXT" if self._parallel and marked else "TEXT"
+        text = "TEXT" if described.closing else "TEXT_BEHIND"
+        marked = [self._lazily_marked(mark, text) for mark in described.openings]
+        tail = f"({either(marked)})* {text}" if self._parallel and marked else text
         choices = [f"{self._lazily_marked(mark, 'TEXT_FIRST')} {tail}" for mark in described.openings]
         choices.append("TEXT_ONLY")
         if described.bare:
@@ -64,16 +66,15 @@ class SectionRules:
         return either([lark.rule("content", choice) for choice in choices])
 
     def _text_terminals(self) -> None:
-        """Add TEXT, TEXT_FIRST for text at the beginning, and TEXT_ONLY for an output without calls."""
+        """Add TEXT, TEXT_BEHIND that does not begin with a call, TEXT_FIRST, and TEXT_ONLY without calls."""
         lark = self._lark
         text = "/(?s:.*)/"
         if self._layout.body is Body.XML:
             text += f" & ~/(?s:.*){pattern(FUNCTION_OPENING)}(?s:.*)/"
         lark.terminal("TEXT", text)
-        first = "TEXT"
-        if self._format.bare:
-            lark.terminal("TEXT_BEHIND", f"/{_SPACE}*/ | /{_SPACE}*[^ \\n\\t\\r{_first(self._layout)}](?s:.*)/")
-            first = "TEXT_BEHIND"
+        if self._format.bare or not self._format.closing:
+            lark.terminal("TEXT_BEHIND", f"TEXT & ~/[ \\n\\t\\r,;}}\\]]*{self._unmarked_call()}(?s:.*)/")
+        first = "TEXT_BEHIND" if self._format.bare else "TEXT"
         if self._thought is None:
             lark.terminal("TEXT_FIRST", first)
             lark.terminal("TEXT_ONLY", first)
@@ -82,6 +83,15 @@ class SectionRules:
         lark.terminal("THOUGHT", f"/{_SPACE}*{start}(?s:.*){end}/")
         lark.terminal("TEXT_FIRST", f"THOUGHT {first} | {first} & ~/{_SPACE}*{start}(?s:.*)/")
         lark.terminal("TEXT_ONLY", f"TEXT_FIRST | /{_SPACE}*{start}(?s:.*)/")
+
+    def _unmarked_call(self) -> str:
+        """Return a regular expression for the beginnings of calls that are read without an opening mark."""
+        if self._layout.body is Body.JSON_OBJECT:
+            return f"(\\[{_SPACE}*)?\\{{"
+        if self._layout.body is Body.NAMED_JSON:
+            names = "|".join(pattern(tool.name) for tool in self._tools)
+            return f"({names}){_SPACE}*[\\[{{]"
+        return "\\["
 
     def _lazily_marked(self, mark: str, text: str) -> str:
         """Return a rule for text up to the first mark, and the section that it begins."""
@@ -110,11 +120,6 @@ class SectionRules:
             separator = f"{layout.separator} " if layout.separator else "" if layout.call_opening else "\n"
             return joined(call, f"({joined(lark.literal(separator), call)})*")
         return call
-
-
-def _first(layout: Layout) -> str:
-    """Return the first character of a call, for a set of characters in a regular expression."""
-    return "\\[" if layout.array else "{"
 
 
 def _written_layout(lark: LarkText, described: ToolFormat) -> Layout:

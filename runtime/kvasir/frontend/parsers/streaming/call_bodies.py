@@ -7,7 +7,7 @@ from typing import Final
 
 from kvasir.frontend.parsers.formats.descriptions import Layout
 from kvasir.frontend.parsers.streaming.emitter import Emitter
-from kvasir.frontend.parsers.streaming.json_mender import JsonMender, Scan
+from kvasir.frontend.parsers.streaming.json_mender import COMMENT_ENDS, JsonMender, Scan
 from kvasir.frontend.parsers.streaming.reader import Cut, Malformed, Reader, Steps
 
 MAX_NAME_CHARACTERS: Final = 256
@@ -16,12 +16,13 @@ _BARE_KEY: Final = re.compile(r"[^\W\d]+")
 _ARGUMENTS_KEYS: Final = ("arguments", "parameters")
 _OTHER_KEYS: Final = ("id", "type")
 """A call without arguments may have these."""
+_FENCES: Final = ("```", "```json", "```xml", "```python", "```tool_call", "```tool_code")
 
 
 class ObjectCall:
-    """{"name": "f", "arguments": {...}}: keys in any order. Other keys are ignored.
+    """{"name": "f", "arguments": {...}}, also as {"type": "function", "function": {...}}: keys in any order.
 
-    The arguments are passed on while they arrive when the name stands before them.
+    Other keys are ignored. The arguments are passed on while they arrive when the name stands before them.
     """
 
     def __init__(self, out: "CallOutput", stops: Sequence[str], *, needs_arguments: bool) -> None:
@@ -35,24 +36,10 @@ class ObjectCall:
         """Arguments that stood before the name."""
         self._has_arguments = False
         self._has_others = False
+        self._is_inner = False
 
     def read(self) -> Steps[None]:
-        reader = self._reader
-        yield from reader.expect("{")
-        while True:
-            yield from reader.skip_space()
-            if (yield from reader.accept("}")) is not None:  # the comma before it is one too many
-                break
-            key = yield from _key(reader)
-            yield from reader.skip_space()
-            yield from reader.expect(":")
-            yield from reader.skip_space()
-            yield from self._value(key)
-            yield from reader.skip_space()
-            if self._has_arguments and (yield from reader.follows(*self._stops)):
-                break
-            if (yield from reader.expect(",", "}")) == "}":
-                break
+        yield from self._members()
         if self._name is None:
             raise Malformed
         if not self._has_arguments:
@@ -60,8 +47,30 @@ class ObjectCall:
                 raise Malformed
             self._out.whole_call(self._name, "{}")
 
+    def _members(self) -> Steps[None]:
+        reader = self._reader
+        yield from reader.expect("{")
+        while True:
+            yield from skip_comments(reader)
+            if (yield from reader.accept("}")) is not None:  # the comma before it is one too many
+                break
+            key = yield from _key(reader)
+            yield from skip_comments(reader)
+            yield from reader.expect(":")
+            yield from skip_comments(reader)
+            yield from self._value(key)
+            yield from skip_comments(reader)
+            if self._has_arguments and (yield from reader.follows(*self._stops)):
+                break
+            if (yield from reader.expect(",", "}")) == "}":
+                break
+
     def _value(self, key: str) -> Steps[None]:
-        if key == "name" and self._name is None:
+        is_function = key == "function" and self._name is None and not self._is_inner
+        if is_function and (yield from self._reader.peek()) == "{":
+            self._is_inner = True
+            yield from self._members()
+        elif (key == "name" or is_function) and self._name is None:
             self._name = yield from json_string(self._reader)
             if not is_name(self._name):
                 raise Malformed
@@ -102,6 +111,7 @@ class NamedCall:
         else:
             yield from reader.expect(layout.name_end)
         yield from reader.skip_space()
+        yield from self._out.open_fence()
         if (yield from reader.follows(*self._stops)):
             self._out.whole_call(name, "{}")
         else:
@@ -116,6 +126,14 @@ class CallOutput:
         self.reader = reader
         self._emitter = emitter
         self._names = names
+        self.is_fenced = False
+        """The calls of this section stand in a code block."""
+
+    def open_fence(self) -> Steps[None]:
+        """Read the beginning of a code block, if there is one."""
+        if (yield from self.reader.accept(*_FENCES)):
+            self.is_fenced = True
+            yield from self.reader.skip_space()
 
     def begin(self, name: str) -> None:
         self._emitter.begin_call(name, is_offered=self._names is None or name in self._names)
@@ -142,6 +160,14 @@ class CallOutput:
             self.end()
         else:
             self.whole_call(name, (yield from argument_text(self.reader, stops)))
+
+
+def skip_comments(reader: Reader) -> Steps[None]:
+    """Consume whitespace and comments."""
+    yield from reader.skip_space()
+    while not reader.is_empty and (mark := (yield from reader.accept(*COMMENT_ENDS))):
+        yield from reader.skip_through(COMMENT_ENDS[mark])
+        yield from reader.skip_space()
 
 
 def call_name(reader: Reader) -> Steps[str]:

@@ -2,37 +2,38 @@
 
 Valid JSON is returned unchanged. Of the rest, this is repaired: control characters and quotes in strings, wrong
 escapes, halves of surrogate pairs, single quotes, keys without quotes, Python's literals, numbers that overflow,
-commas too many or too few, and brackets that are missing before a mark of the format. Anything else fails.
+comments, commas too many or too few, and brackets that are missing before a mark. Anything else fails.
 """
 
-import ast
 import json
-import math
 import re
 from collections.abc import Sequence
 from enum import Enum, auto
 from typing import Final
 
+from kvasir.frontend.parsers.streaming.json_words import MAX_WORD_CHARACTERS, json_word
+
 MAX_DEPTH: Final = 128
 """jiter, which many clients use, reads 200 levels."""
-MAX_WORD_CHARACTERS: Final = 400
 MAX_SPACE_CHARACTERS: Final = 64
 """Whitespace behind a quote in which the character that follows is looked for."""
 
+MAX_COMMENT_CHARACTERS: Final = 200
+"""A comment directly behind a string: a longer one leaves open whether the string has ended."""
+
+COMMENT_ENDS: Final = {"//": "\n", "#": "\n", "/*": "*/"}
 _SPACE: Final = re.compile(r"[ \t\r\n]*")
+_COMMENT: Final = re.compile(
+    rf"(?:(?://|#)[^\n\"']{{0,{MAX_COMMENT_CHARACTERS}}}\n|/\*[^*\"']{{0,{MAX_COMMENT_CHARACTERS}}}\*/)"
+    rf"[ \t\r\n]{{0,{MAX_SPACE_CHARACTERS}}}"
+)
+_COMMENT_BEGINNING: Final = re.compile(r"/|(?://|#)[^\n\"']*|/\*[^*\"']*\*?")
 _PLAIN: Final = {'"': re.compile(r'[^"\\\x00-\x1f]+'), "'": re.compile(r"[^'\"\\\x00-\x1f]+")}
 _WORD: Final = re.compile(r"[\w.+-]+")
 _KEY: Final = re.compile(r"[^\W\d][\w.-]*")
 _HEX: Final = re.compile(r"[0-9a-fA-F]*")
 _LOW_SURROGATE: Final = re.compile(r"\\u[dD][c-fC-F][0-9a-fA-F]{2}")
 _REPLACEMENT: Final = "\\ufffd"
-_NUMBER: Final = re.compile(r"-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?(?:[eE][+-]?[0-9]+)?")
-_PYTHON_NUMBER: Final = re.compile(r"[-+]?[0-9.][\w.+-]*")
-_LARGEST: Final = "1.7976931348623157e308"
-_WORDS: Final = {
-    "True": "true", "False": "false", "None": "null", "true": "true", "false": "false", "null": "null",
-    "undefined": "null", "NaN": "null", "Infinity": "null", "-Infinity": "null",
-}  # fmt: skip
 
 
 class Scan(Enum):
@@ -67,6 +68,7 @@ class JsonMender:
         self._closers: list[str] = []
         self._quote = '"'
         self._is_key = False
+        self._comment_end = ""
         self._gap = ""
         """A comma and the whitespace behind it: written when another value follows."""
         self._out: list[str] = []
@@ -77,7 +79,10 @@ class JsonMender:
         self._out = []
         state = Scan.OPEN
         while position < len(text):
-            step = self._in_string if self._state is _State.STRING else self._structure
+            if self._comment_end:
+                step = self._in_comment
+            else:
+                step = self._in_string if self._state is _State.STRING else self._structure
             end = step(text, position, is_end)
             if self._state is _State.FAILED:
                 state = Scan.FAILED
@@ -121,6 +126,8 @@ class JsonMender:
                 self._out.append(self._gap[1:] + self._closers.pop())
                 self._gap, self._state = "", _State.AFTER_VALUE
                 return position + 1
+        if character in "/#":
+            return self._comment(text, position, is_end)
         if character == "," and (state is _State.AFTER_VALUE or self._gap):
             self._gap = self._gap or ","
             self._state = self._next_member()
@@ -137,6 +144,25 @@ class JsonMender:
         else:
             self._state = _State.FAILED
         return position + 1
+
+    def _comment(self, text: str, position: int, is_end: bool) -> int | None:
+        mark = "#" if text[position] == "#" else text[position : position + 2]
+        if mark in COMMENT_ENDS:
+            self._comment_end = COMMENT_ENDS[mark]
+        elif mark == "/" and not is_end:
+            return None
+        else:
+            self._state = _State.FAILED
+        return position + len(mark)
+
+    def _in_comment(self, text: str, position: int, _is_end: bool) -> int | None:
+        end = text.find(self._comment_end, position)
+        if end >= 0:
+            end += len(self._comment_end)
+            self._comment_end = ""
+            return end
+        end = len(text) - len(self._comment_end) + 1
+        return end if end > position else None
 
     def _next_member(self) -> _State:
         return _State.KEY if self._closers[-1] == "}" else _State.ITEM
@@ -231,6 +257,15 @@ class JsonMender:
         if self._is_key:
             return text[follower] == ":"
         closer = self._closers[-1] if self._closers else ""
+        if text[follower] in "/#":
+            comment = _COMMENT.match(text, follower)
+            rest = text[follower : follower + MAX_COMMENT_CHARACTERS + 4]
+            if comment is None:
+                is_open = len(rest) <= MAX_COMMENT_CHARACTERS + 3 and not is_end
+                return None if is_open and _COMMENT_BEGINNING.fullmatch(rest) else False
+            follower = comment.end()
+            if follower == len(text):
+                return True if is_end else None
         if text[follower] in {"}": ",}", "]": ",}]", "": ",}]:"}[closer]:
             return True
         if text[follower] in "\"'" and "\n" in space[0]:  # a comma is missing
@@ -271,28 +306,3 @@ class JsonMender:
         else:
             self._out.append(_REPLACEMENT)
         return end
-
-
-def json_word(word: str) -> str | None:
-    """Return a literal or a number of JSON or Python as JSON; None if it is neither.
-
-    >>> [json_word(word) for word in ("None", "1.", "1e999", "01")]
-    ['null', '1.0', '1.7976931348623157e308', None]
-    """
-    if word in _WORDS:
-        return _WORDS[word]
-    if len(word) > MAX_WORD_CHARACTERS:
-        return None
-    number: object = None
-    if _NUMBER.fullmatch(word):
-        if math.isfinite(float(word)):
-            return word
-        number = float(word)
-    elif _PYTHON_NUMBER.fullmatch(word):
-        try:
-            number = ast.literal_eval(word)
-        except (ValueError, SyntaxError):
-            return None
-    if isinstance(number, float) and math.isinf(number):
-        return _LARGEST if number > 0 else f"-{_LARGEST}"
-    return json.dumps(number) if isinstance(number, int | float) else None

@@ -4,8 +4,8 @@ import json
 import re
 from typing import Final
 
-from kvasir.frontend.parsers.streaming.call_bodies import CallOutput, call_name
-from kvasir.frontend.parsers.streaming.json_mender import MAX_WORD_CHARACTERS, json_word
+from kvasir.frontend.parsers.streaming.call_bodies import CallOutput, call_name, skip_comments
+from kvasir.frontend.parsers.streaming.json_words import MAX_WORD_CHARACTERS, json_word
 from kvasir.frontend.parsers.streaming.reader import Malformed, Reader, Steps
 
 MAX_DEPTH: Final = 100
@@ -30,13 +30,13 @@ class PythonCall:
     def read(self) -> Steps[None]:
         reader, out = self._out.reader, self._out
         name = yield from call_name(reader)
-        yield from reader.skip_space()
+        yield from skip_comments(reader)
         yield from reader.expect("(")
-        yield from reader.skip_space()
+        yield from skip_comments(reader)
         beginning = "{"
         while (yield from reader.accept(")")) is None:
             key = yield from call_name(reader)
-            yield from reader.skip_space()
+            yield from skip_comments(reader)
             yield from reader.expect("=")
             value = yield from python_literal(reader)
             if beginning == "{":
@@ -45,7 +45,7 @@ class PythonCall:
             beginning = ", "
             if (yield from reader.expect(",", ")")) == ")":
                 break
-            yield from reader.skip_space()
+            yield from skip_comments(reader)
         if beginning == "{":
             out.whole_call(name, "{}")
         else:
@@ -58,7 +58,7 @@ def python_literal(reader: Reader) -> Steps[str]:
     parts: list[str] = []
     brackets: list[str] = []
     while True:
-        yield from reader.skip_space()
+        yield from skip_comments(reader)
         character = yield from reader.peek()
         if not brackets and character in ",)":
             break

@@ -87,6 +87,13 @@ class Reader:
                 return
             yield
 
+    def skip_through(self, literal: str) -> Steps[None]:
+        """Consume the text up to the end of a literal. Raises Cut."""
+        while (start := self.buffer.find(literal, self.position)) < 0:
+            self.take_to(max(self.position, len(self.buffer) - len(literal) + 1))
+            yield from self.more()
+        self.take_to(start + len(literal))
+
     def follows(self, *literals: str) -> Steps[str | None]:
         """Return the longest of some texts that comes next, or None. Raises Cut if the output ends within one."""
         if not any(literals):

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from contextlib import suppress
+from dataclasses import replace
 
 from kvasir.frontend.parsers.formats.descriptions import Body, Layout, ToolFormat
 from kvasir.frontend.parsers.parsed import Tool
@@ -29,7 +30,8 @@ class ToolSections:
         if any(layout.body is Body.XML for layout in described.layouts):
             openings.append(FUNCTION_OPENING)  # models forget the mark before it
         self._marks = Marks(openings) if openings else None
-        self._closings = [mark for mark in (described.closing, *_call_closings(described)) if mark]
+        self._ends = [mark for mark in (described.closing, *described.other_closings) if mark]
+        self._closings = [*self._ends, *filter(None, _call_closings(described))]
         self._all_marks = Marks([*openings, *self._closings]) if openings else None
         self._is_unclosed = False
         """The closing mark of the last call, or of its section, may still come."""
@@ -50,7 +52,7 @@ class ToolSections:
                 self._content(reader.take_to(mark.start()))
                 if mark[0] in self._closings:
                     reader.take_to(mark.end())
-                    self._is_unclosed = mark[0] != self._format.closing
+                    self._is_unclosed = mark[0] not in self._ends
                 elif mark[0] == FUNCTION_OPENING and not self._is_line_blank:
                     self._content(reader.take_to(mark.end()))
                 else:
@@ -72,9 +74,8 @@ class ToolSections:
         reader.record()
         yield from reader.skip_space()
         self._emitter.content(reader.recorded())
-        if reader.is_empty or not any(
-            reader.buffer.startswith(_first(layout), reader.position) for layout in self._format.layouts
-        ):
+        firsts = tuple(first for layout in self._format.layouts for first in _firsts(layout))
+        if reader.is_empty or not reader.buffer.startswith(firsts, reader.position):
             return
         yield from self._attempt("")
 
@@ -108,6 +109,9 @@ class ToolSections:
         if opening != FUNCTION_OPENING:
             yield from reader.accept(opening)
             yield from reader.skip_space()
+        self._out.is_fenced = False
+        if opening:
+            yield from self._out.open_fence()
         layout = yield from self._chosen_layout()
         if layout.array:
             yield from reader.expect("[")
@@ -121,14 +125,14 @@ class ToolSections:
             if is_in_events:
                 self._is_behind_call = True
                 reader.record()
-            surplus: tuple[str, ...] = () if layout.body is Body.XML else ("}", *_parts(layout.call_closing))
-            yield from self._end(surplus, layout.call_closing, keeps_record=not is_in_events)
+            surplus = () if layout.body is Body.XML else ("}", *_parts(layout.call_closing))
+            yield from self._end(*surplus, layout.call_closing, keeps_record=not is_in_events)
             if not is_in_events:
                 self._not_offered(layout.call_opening + reader.recorded_so_far()[start:])
             if not (yield from self._another(layout)):
                 break
         surplus = ("}", "]") if layout.array else ()
-        yield from self._end(surplus, self._format.closing, keeps_record=not self._is_behind_call)
+        yield from self._end(*surplus, *self._ends, keeps_record=not self._is_behind_call)
 
     def _not_offered(self, text: str) -> None:
         """Make content of a call."""
@@ -138,12 +142,13 @@ class ToolSections:
         else:  # the whole section is content if no other call follows
             self._emitter.stray(text)
 
-    def _end(self, surplus: tuple[str, ...], mark: str, *, keeps_record: bool) -> Steps[None]:
-        """Read surplus brackets and the mark, if they are there. They are not content, unless the call is."""
+    def _end(self, *marks: str, keeps_record: bool) -> Steps[None]:
+        """Read the marks and surplus brackets that are there. They are not content, unless the call is."""
         reader = self._reader
+        marks = (*(mark.lstrip() for mark in marks), "```" if self._out.is_fenced else "")
         yield from reader.skip_space()
-        while found := (yield from reader.accept(*surplus, mark.lstrip())):
-            self._is_closed = self._is_closed or found == self._format.closing
+        while found := (yield from reader.accept(*marks)):
+            self._is_closed = self._is_closed or found in self._ends
             if not keeps_record:
                 reader.record()
             yield from reader.skip_space()
@@ -175,7 +180,8 @@ class ToolSections:
     def _chosen_layout(self) -> Steps[Layout]:
         character = yield from self._reader.peek()
         layouts = self._format.layouts
-        return next((each for each in layouts if each.first == character), layouts[0])
+        layout = next((each for each in layouts if character in each.first), layouts[0])
+        return replace(layout, array=character == "[") if layout.body is Body.JSON_OBJECT else layout
 
     def _call(self, layout: Layout, is_bare: bool) -> Steps[None]:
         stops = [mark.lstrip() for mark in self._closings]
@@ -193,27 +199,37 @@ class ToolSections:
         reader = self._reader
         is_json = layout.body is Body.JSON_OBJECT
         if layout.array:
-            if is_json and (yield from reader.peek()) == "{":
-                return True
-            if (yield from reader.expect(",", "]")) == ",":
-                yield from reader.skip_space()
-                if (yield from reader.accept("]")) is None:
-                    return True
-            if self._is_behind_call:
-                reader.record()
-            yield from reader.skip_space()
+            return (yield from self._another_in_array(is_json=is_json))
+        if layout.body is Body.XML:
             return False
-        if not layout.several and not is_json:
-            return False
-        if (yield from reader.accept(layout.separator, *([","] if is_json else ()))):
+        if (yield from reader.accept(layout.separator, *(() if layout.call_opening else (",",)))):
             yield from reader.skip_space()
         if layout.call_opening:
             return (yield from reader.accept(layout.call_opening)) is not None
-        return (yield from reader.peek()) == "{"
+        return not is_json or (yield from reader.peek()) == "{"
+
+    def _another_in_array(self, *, is_json: bool) -> Steps[bool]:
+        reader = self._reader
+        if is_json and (yield from reader.peek()) == "{":
+            return True
+        if (yield from reader.expect(",", "]")) == ",":
+            yield from reader.skip_space()
+            if (yield from reader.accept("]")) is None:
+                return True
+        if self._is_behind_call:
+            reader.record()
+        yield from reader.skip_space()
+        if not self._is_behind_call or (yield from reader.peek()) != "[":
+            return False
+        if (yield from reader.follows(*self._format.openings)):
+            return False
+        reader.take_to(reader.position + 1)  # a second array without its own mark
+        yield from reader.skip_space()
+        return True
 
     def _begins_mark(self, text: str) -> bool:
         """Return whether an output that ends in this text behind a call was cut within a mark."""
-        marks = [self._format.closing, ",", "]"]
+        marks = [*self._ends, ",", "]"]
         for layout in self._format.layouts:
             marks += [layout.call_opening, layout.call_closing, layout.separator]
         return any(mark.strip().startswith(text) for mark in marks if mark)
@@ -230,5 +246,6 @@ def _parts(closing: str) -> tuple[str, ...]:
     return (block, mark) if mark else ()
 
 
-def _first(layout: Layout) -> str:
-    return "[" if layout.array else "{"
+def _firsts(layout: Layout) -> str:
+    """Return the characters with which calls without an opening mark may begin."""
+    return "[{" if layout.body is Body.JSON_OBJECT else "[" if layout.array else "{"

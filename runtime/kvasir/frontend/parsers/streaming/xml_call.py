@@ -1,6 +1,7 @@
 """Reads one call in XML, as Qwen3-Coder writes it, and makes JSON of its parameters by the tool's schema."""
 
 import json
+import math
 import re
 from collections.abc import Callable, Mapping
 from typing import Any, Final
@@ -169,7 +170,7 @@ def typed_value(text: str, types: set[str]) -> str:
     if "boolean" in types and word.lower() in ("true", "false"):
         return word.lower()
     try:
-        json.loads(word, parse_constant=_refuse)
+        json.loads(word, parse_constant=_refuse, parse_float=_finite)
         return word
     except (ValueError, RecursionError):
         return _python_value(word) or json.dumps(text, ensure_ascii=False)
@@ -192,3 +193,9 @@ def _python_value(text: str) -> str | None:
 
 def _refuse(constant: str) -> None:
     raise ValueError(constant)
+
+
+def _finite(text: str) -> float:
+    if math.isinf(number := float(text)):
+        raise ValueError(text)
+    return number
