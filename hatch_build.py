@@ -1,10 +1,4 @@
-"""Compiles the kernels for CPUs when the package is built; hatchling calls it for a wheel and an editable install.
-
-The libraries lie next to their sources, one for each level of instruction set, and kvasir.kernels.cpu loads the one
-that its machine can run. The compiler is Zig's C compiler, a package from the index: no compiler need be installed,
-and all builds give the same code. It takes 440 MB, so it is required only if a library is missing or older than a
-source.
-"""
+"""Compiles the kernels for CPUs when the package is built: a library per instruction set, next to the sources."""
 
 import os
 import platform
@@ -22,28 +16,24 @@ from typing import Any, Final
 from hatchling.builders.config import BuilderConfig
 from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
+# A package, so that no compiler need be installed. 440 MB, so only if a library is missing or older than a source.
 COMPILER: Final = "ziglang>=0.17.1,<0.18"
 FOLDER: Final = Path("runtime/kvasir/kernels/cpu")
-MODELS: Final = MappingProxyType(
+MODELS: Final = MappingProxyType(  # machine → level in kvasir.kernels.cpu → processor in the compiler's words
     {
         "x86_64": MappingProxyType({"x86-64-v4": "x86_64_v4", "x86-64-v3": "x86_64_v3"}),
         "aarch64": MappingProxyType({"aarch64": "baseline"}),
     }
 )
-"""Levels of kvasir.kernels.cpu, and the compiler's name for such a processor, by machine."""
-GLIBC: Final = "2.28"
-"""The oldest C library that the code runs with, as torch's wheels."""
+GLIBC: Final = "2.28"  # as torch's wheels
 FLAGS: Final = (
     *("-std=gnu11", "-Wall", "-Wextra", "-Werror", "-shared", "-fPIC", "-s"),
     *("-O3", "-ffp-contract=on", "-fno-math-errno", "-fno-trapping-math"),
 )
-"""-ffp-contract=on: products and sums are fused by the expression alone, so each copy of an inlined function rounds
-the same."""
+# -ffp-contract=on fuses by the expression alone, so each copy of an inlined function rounds the same.
 
 
 class KernelsHook(BuildHookInterface[BuilderConfig]):
-    """Compiles outdated libraries and puts all of them into the wheel."""
-
     def dependencies(self) -> list[str]:
         return [COMPILER] if outdated(Path(self.root)) else []
 
@@ -69,14 +59,13 @@ class KernelsHook(BuildHookInterface[BuilderConfig]):
 
 
 def libraries_for(machine: str) -> Mapping[str, str]:
-    """Return the libraries to build, with their processors; empty if there are no kernels."""
     if sys.platform != "linux" or platform.libc_ver()[0] != "glibc":
         return {}
     return {f"kernels-{level}.so": model for level, model in MODELS.get(machine, {}).items()}
 
 
 def outdated(root: Path) -> Mapping[str, str]:
-    """Return the libraries for this machine that are missing or older than a source or than this file."""
+    """Return the libraries that are missing or older than a source or than this file."""
     folder = root / FOLDER
     sources = [path for path in folder.iterdir() if path.suffix in (".c", ".h", ".inc")]
     newest = max(path.stat().st_mtime_ns for path in (*sources, root / "hatch_build.py"))
@@ -89,12 +78,7 @@ def _time(library: Path) -> int:
 
 
 def build(folder: Path, name: str, machine: str, model: str) -> None:
-    """Called in the sources' folder with relative names: where that lies does not change a byte of the library.
-
-    The library takes its name when it is whole, so a process that uses an older one keeps that. Its time is the
-    start of the compilation: a source that is edited meanwhile is newer.
-    """
-    started = time.time_ns()
+    started = time.time_ns()  # becomes the library's time: a source that is edited meanwhile is newer
     with tempfile.TemporaryDirectory(prefix="kvasir-kernels-") as scratch:
         built = Path(scratch) / name
         target = ("-target", f"{machine}-linux-gnu.{GLIBC}", f"-mcpu={model}")
@@ -105,4 +89,4 @@ def build(folder: Path, name: str, machine: str, model: str) -> None:
         )
         whole = shutil.copyfile(built, folder / f"{os.getpid()}-{name}")
     os.utime(whole, ns=(started, started))
-    whole.replace(folder / name)
+    whole.replace(folder / name)  # a process that uses an older library keeps it

@@ -1,7 +1,6 @@
 """Runs `make up` as its user would: waits for the URL, runs the printed curl lines, presses Ctrl-C.
 
-Nothing may be left. Standard library only: it runs before the environment is made. It prints the time to the
-first answer.
+Nothing may be left. Standard library only: it runs before the environment is made.
 """
 
 import json
@@ -46,7 +45,7 @@ def main() -> int:
 
 
 def wait_for_curl(process: "subprocess.Popen[str]") -> list[str]:
-    """The curl lines that `kvasir up` prints when all is Ready; everything up to them is shown."""
+    """Return the curl lines that `kvasir up` prints when all is Ready."""
     assert process.stdout is not None
     commands: list[str] = []
     for line in process.stdout:

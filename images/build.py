@@ -1,12 +1,8 @@
 """Build Kvasir's images from images/Dockerfile, with docker if its engine is running, otherwise with buildah.
 
-`make images` and the end-to-end tests run this script. docker pulls the base image as usual. buildah needs no
-registry: unless BASE_IMAGE is set, debootstrap makes a small Debian base image from the package sources of this
-machine's apt. This needs root, and apt-get installs buildah and debootstrap if they are missing. Images are kept
-below the user's cache directory, and an image is rebuilt only if its inputs have changed.
-
-This machine's pip settings (index, certificates) are passed to the build as secrets and are not stored in an image.
-Standard library only.
+buildah needs no registry, but root: unless BASE_IMAGE is set, debootstrap makes a Debian base image from the sources
+of this machine's apt. Images are kept below the user's cache directory, and rebuilt only if their inputs have
+changed. Standard library only.
 """
 
 import argparse
@@ -22,13 +18,11 @@ from typing import Final
 from images.build_steps import CACHE, ROOT, BuildError, pip_secrets, run, scratch, step, succeeds
 
 TARGETS: Final = ("operator", "frontend", "engine")
-TOOLS: Final = "tools"
-"""The Dockerfile's stage with the build tools. Its image has a name so that it is not pruned."""
-CONTEXT: Final = (
+TOOLS: Final = "tools"  # a stage whose image has a name so that it is not pruned
+CONTEXT: Final = (  # the paths that .dockerignore allows
     *("images/requirements.py", "pyproject.toml", "hatch_build.py", "README.md", "LICENSE"),
     *("crds", "operator", "runtime"),
 )
-"""The inputs of an image besides the Dockerfile: the paths that .dockerignore allows."""
 
 SUITE: Final = "bookworm"
 PACKAGES: Final = "ca-certificates,libstdc++6,python3,python3-venv"
@@ -103,7 +97,6 @@ class Buildah:
         settings.write_text(f'[storage]\ndriver = "overlay"\n{places}')
         (CACHE / "tmp").mkdir(exist_ok=True)
         self.environment = {"CONTAINERS_STORAGE_CONF": str(settings)}
-        """The environment in which buildah finds the images."""
         self._environment = {**self.environment, "BUILDAH_ISOLATION": "chroot", "TMPDIR": str(CACHE / "tmp")}
 
     def build(self, target: str, name: str, arguments: list[str]) -> None:
@@ -130,7 +123,7 @@ class Buildah:
             log.result = self._size(name)
 
     def debian(self) -> str:
-        """Return the base image, with Debian's smallest root file system and Python. It is made once."""
+        """Return the base image, Debian with Python. It is made once."""
         recipe = hashlib.sha256(f"{SUITE} {PACKAGES} {NOT_NEEDED}".encode()).hexdigest()[:12]
         name = f"kvasir-base:{recipe}"
         if self._size(name):
@@ -138,7 +131,7 @@ class Buildah:
         with step(f"base image: Debian {SUITE} with Python") as log, scratch() as directory:
             root = directory / "root"
             mirror = [uri] if (uri := debian_mirror()) else []
-            # Separate namespaces ensure that an interrupted run leaves no mount and no process.
+            # In namespaces of its own: an interrupted run leaves no mount and no process.
             alone = ("unshare", "--mount", "--pid", "--fork", "--kill-child")
             run([*alone, "debootstrap", "--variant=minbase", f"--include={PACKAGES}", SUITE, root, *mirror], log)
             for path in NOT_NEEDED:
@@ -152,15 +145,13 @@ class Buildah:
         return _full(name)
 
     def drop_leftovers(self) -> None:
-        """Remove the working containers of a failed or killed build, which prevent images from being loaded."""
+        # Working containers of a failed or killed build prevent images from being loaded.
         self._ask("rm", "--all")
 
     def prune(self) -> None:
-        """Remove layers of older code and intermediate stages that no image uses."""
         self._ask("rmi", "--prune")
 
     def _built_from(self, name: str) -> str | None:
-        """Return the digest of the inputs of an image, or None if it does not exist."""
         answer = self._ask("inspect", "--type", "image", _full(name))
         if not answer:
             return None
@@ -168,7 +159,7 @@ class Buildah:
         return labels.get("dev.kvasir.inputs")
 
     def _size(self, name: str) -> str:
-        """Return the size of an image for people; "" if it does not exist."""
+        """Return a size for people; "" if the image does not exist."""
         return self._ask("images", "--format", "{{.Size}}", _full(name)).strip()
 
     def _ask(self, *arguments: str) -> str:
@@ -189,7 +180,7 @@ class Buildah:
 
 
 def _full(name: str) -> str:
-    """Return the full form of a name without a registry, as kubelet and containerd use it."""
+    # kubelet and containerd use the full form of a name without a registry.
     return f"docker.io/library/{name}"
 
 
@@ -197,7 +188,6 @@ def _full(name: str) -> str:
 
 
 def install_tools() -> None:
-    """Install buildah and debootstrap from the machine's package sources."""
     missing = [tool for tool in ("buildah", "debootstrap") if shutil.which(tool) is None]
     if not missing:
         return
@@ -210,7 +200,7 @@ def install_tools() -> None:
 
 
 def debian_mirror() -> str | None:
-    """Return the mirror of the suite in this machine's apt sources; None for debootstrap's default."""
+    """Return the mirror in this machine's apt sources; None for debootstrap's default."""
     fields = "$(CODENAME) $(COMPONENT) $(REPO_URI)"
     command = ["apt-get", "indextargets", "--format", fields, "Created-By: Packages"]
     answer = subprocess.run(command, capture_output=True, text=True, check=False)
@@ -231,7 +221,7 @@ def build_arguments(base_image: str | None) -> list[str]:
 
 
 def digest(paths: tuple[str, ...], more: tuple[str, ...]) -> str:
-    """Return a digest of the names and contents of the files below `paths`, and of the strings in `more`."""
+    """Return a digest of the files below `paths`, names included, and of the strings in `more`."""
     state = hashlib.sha256("\0".join(more).encode())
     for start in paths:
         top = ROOT / start

@@ -1,4 +1,4 @@
-"""Steps of an image build: their output, errors, and this machine's pip settings. Standard library only."""
+"""Steps of an image build: their output, errors, and this machine's pip settings."""
 
 import ast
 import os
@@ -14,7 +14,7 @@ from typing import Final
 ROOT: Final = Path(__file__).resolve().parent.parent
 CACHE: Final = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "kvasir" / "images"
 PIP_SETTINGS: Final = ("index-url", "extra-index-url", "trusted-host", "proxy", "cert", "timeout", "retries")
-"""The pip settings that a build needs to find packages. No others are passed on."""
+"""Settings that find packages. No others are passed on."""
 
 
 class BuildError(Exception):
@@ -22,7 +22,7 @@ class BuildError(Exception):
 
 
 class Log:
-    """The output of a step, in a file that is shown if the step fails. `result` is set when it succeeds."""
+    """The output of a step, in a file. `result` is set when it succeeds."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -77,7 +77,7 @@ def scratch() -> Iterator[Path]:
 
 @contextmanager
 def pip_secrets() -> Iterator[list[str]]:
-    """Yield options that pass this machine's pip settings and certificates to the build."""
+    """Yield options that pass pip's settings and certificates to the build; no image stores them."""
     settings = pip_settings()
     bundle = settings.pop("cert", None) or os.environ.get("SSL_CERT_FILE")
     with scratch() as directory:
@@ -94,7 +94,7 @@ def pip_secrets() -> Iterator[list[str]]:
 
 
 def pip_settings() -> dict[str, str]:
-    """Return settings from pip's configuration files and from its environment variables, which take precedence."""
+    """Return settings of pip's files and of its environment variables, which take precedence."""
     command = [sys.executable, "-m", "pip", "config", "list"]
     answer = subprocess.run(command, capture_output=True, text=True, check=False)
     found = dict(line.split("=", 1) for line in answer.stdout.splitlines() if "=" in line)

@@ -1,7 +1,6 @@
 """Print the requirements of extras in pyproject.toml, one per line, for the Dockerfile's dependency layers.
 
-Usage: python3 requirements.py PYPROJECT EXTRA… The output includes the package's own dependencies. There is one
-list of dependencies, and a layer is rebuilt only if its own lines change. Standard library only.
+Usage: python3 requirements.py PYPROJECT EXTRA… A layer is rebuilt only if its own lines change.
 """
 
 import re
@@ -10,8 +9,7 @@ import tomllib
 from collections.abc import Sequence
 from pathlib import Path
 
-PINNED = {"torch": "2.11.0"}
-"""The version that was measured on a GPU. Later ones also need a newer driver."""
+PINNED = {"torch": "2.11.0"}  # measured on a GPU; later ones need a newer driver
 
 
 def requirements(pyproject: Path, wanted: Sequence[str]) -> list[str]:
