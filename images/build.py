@@ -1,8 +1,8 @@
 """Build Kvasir's images from images/Dockerfile, with docker if its engine is running, otherwise with buildah.
 
-buildah needs no registry, but root: unless BASE_IMAGE is set, debootstrap makes a Debian base image from the sources
-of this machine's apt. Images are kept below the user's cache directory, and rebuilt only if their inputs have
-changed. Standard library only.
+buildah needs no registry, but root: unless BASE_IMAGE is set, debootstrap makes a Debian base image from the
+sources of this machine's apt. Images are kept below the user's cache directory, and rebuilt only if their inputs
+have changed. Standard library only.
 """
 
 import argparse
