@@ -1,5 +1,4 @@
-"""The link between frontends and engines: its messages and both ends of it.
+"""The link between frontends and engines.
 
-Reading order: protocol.py (every message), codec.py (versions); then frontend_end/
-and engine_end/.
+Reading order: protocol.py (messages), codec.py (versions), frontend_end/, engine_end/.
 """

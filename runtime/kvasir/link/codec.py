@@ -1,11 +1,7 @@
-"""Writes and reads messages, also for a peer of the protocol version before or after this one.
+"""Encodes and decodes messages, also for a peer of the protocol version before or after this one.
 
-Reading is lenient towards a later version: appended fields are ignored, unknown enum values become a default (see
-the enums), and an unknown message becomes an UnknownMessage, which both ends count and skip. Anything else that is
-not a message is a ProtocolError.
-
-Writing looks at `SINCE` of protocol.py: each end keeps an Agreement for each connection, and sends only messages
-that the agreed version understands.
+A receiver ignores appended fields, reads unknown enum values as a default, and skips and counts unknown messages. A
+sender sends a connection only messages that its Agreement understands.
 """
 
 import logging
@@ -29,7 +25,6 @@ from kvasir.link.protocol import (
 )
 
 MAX_NAME_CHARACTERS: Final = 64
-"""The longest name of a message that a later version can add."""
 
 log = logging.getLogger(__name__)
 
@@ -39,7 +34,7 @@ _encoder = msgspec.msgpack.Encoder()
 
 @dataclass(frozen=True, slots=True)
 class UnknownMessage:
-    """A message that this version does not have: a later one has added it."""
+    """A message that a later version has added."""
 
     name: str
 
@@ -58,7 +53,7 @@ def encode(message: FromEngine | FromFrontend) -> bytes:
 
 
 class Codec:
-    """The messages of one protocol version. There is one of them, CODEC; tests make that of the next version."""
+    """The messages of one protocol version: CODEC; tests make another one of the next version."""
 
     def __init__(
         self,
@@ -67,11 +62,6 @@ class Codec:
         from_frontend: Any = FromFrontend,
         since: Since = SINCE,
     ) -> None:
-        """`from_engine` and `from_frontend` are unions of message types.
-
-        Raises ValueError for a field in `since` that would not be found, such as one of a struct in a list, and for
-        Hello and Welcome: they announce the versions, so every version must understand them.
-        """
         if announced := {Hello, Welcome} & {*since.messages, *(owner for owner, _ in since.fields)}:
             names = ", ".join(sorted(kind.__name__ for kind in announced))
             raise ValueError(f"every version must understand {names}: give their new fields a default")
@@ -87,7 +77,7 @@ class Codec:
             raise ValueError(f"only fields of messages, and of structs in their fields: {', '.join(missing)}")
 
     def version_needed(self, message: FromEngine | FromFrontend) -> int:
-        """Return the version that understands the message: its type, and the fields that are set in it."""
+        """Return the version that understands this message with the fields that are set."""
         needed = self._messages.get(type(message), 1)
         for field in self._fields.get(type(message), ()):
             if field.version > needed and field.read(message) != field.default:
@@ -95,21 +85,20 @@ class Codec:
         return needed
 
     def decode_from_engine(self, frame: bytes | memoryview) -> FromEngine | UnknownMessage:
-        """Return the message that an engine sent. Raises ProtocolError if it is not a message of an engine."""
+        """Raises ProtocolError if it is not a message of an engine."""
         try:
             return self._from_engine.decode(frame)
         except _UNREADABLE as error:
             return self._unknown(frame, "an engine", error)
 
     def decode_from_frontend(self, frame: bytes | memoryview) -> FromFrontend | UnknownMessage:
-        """Return the message that a frontend sent. Raises ProtocolError if it is not a message of a frontend."""
         try:
             return self._from_frontend.decode(frame)
         except _UNREADABLE as error:
             return self._unknown(frame, "a frontend", error)
 
     def _unknown(self, frame: bytes | memoryview, sender: str, error: Exception) -> UnknownMessage:
-        """Raise ProtocolError if a later version cannot have made this frame either."""
+        """Raises ProtocolError if a later version cannot have made this frame either."""
         try:
             name = _envelope.decode(frame).name
         except _UNREADABLE:
@@ -128,7 +117,7 @@ class _LaterField:
 
 
 def _later_fields(kind: type[msgspec.Struct], since: Since) -> tuple[_LaterField, ...]:
-    """Return the fields of `since` that a message of this type has: its own, and those of structs in its fields."""
+    """Return the fields of `since` that a message of this type has, also in structs of its fields."""
     owners: list[tuple[type[msgspec.Struct], str]] = [(kind, "")]
     for field in msgspec.structs.fields(kind):
         if isinstance(field.type, type) and issubclass(field.type, msgspec.Struct):
@@ -153,17 +142,13 @@ CODEC: Final = Codec()
 
 
 class Agreement:
-    """The version that both ends of a connection understand, and the messages that were skipped there."""
-
     def __init__(self, codec: Codec, peer: int = OLDEST_PROTOCOL) -> None:
-        """`peer`: the version that the peer has announced; the oldest until it has."""
+        # `peer`: the version that the peer has announced
         self.skipped = 0
-        """Unknown messages since the connection was made."""
         self.codec = codec
         self.begin(peer)
 
     def begin(self, peer: int) -> None:
-        """Start a conversation with a peer of this version."""
         self.version = min(self.codec.version, peer)
         self._logged = False
 

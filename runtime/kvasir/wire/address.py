@@ -10,26 +10,21 @@ from pathlib import Path
 
 from kvasir.config.options import ConfigError
 
-MAX_IPC_PATH = 107
-"""Bytes in the path of a Unix socket: the limit of the kernel."""
+MAX_IPC_PATH = 107  # bytes; the kernel's limit for the path of a Unix socket
 
 
 @dataclass(frozen=True)
 class LinkAddress:
     """An `ipc:///path` or a `tcp://host:port`."""
 
-    text: str
-    """As the user wrote it."""
-    path: str = ""
-    """The path of an ipc:// address; empty for tcp://."""
-    host: str = ""
-    """An IP address, a name, or `*`; `localhost` is stored as 127.0.0.1."""
+    text: str  # as the user wrote it
+    path: str = ""  # of an ipc:// address; "" for tcp://
+    host: str = ""  # An IP address, a name, or `*`; 127.0.0.1 for localhost.
     port: int = 0
     option: str = "--link"
 
     @property
     def flag(self) -> str:
-        """The option and its value, for messages."""
         return f"{self.option} {self.text}"
 
     @property
@@ -38,7 +33,7 @@ class LinkAddress:
 
     @property
     def ip(self) -> str | None:
-        """The host if it is an IP address; None for a name, which has to be looked up."""
+        """Return the host if it is an IP address; None for a name."""
         try:
             return str(ipaddress.ip_address(self.host))
         except ValueError:
@@ -57,7 +52,7 @@ class LinkAddress:
 
 
 def parse_address(text: str, option: str = "--link") -> LinkAddress:
-    """Parse an address. Raises ConfigError if it is not one."""
+    """Raises ConfigError if it is not an address."""
     scheme, found, rest = text.partition("://")
     if found and scheme == "ipc":
         return _parse_ipc(text, rest, option)
@@ -118,9 +113,8 @@ def require_keys(address: LinkAddress, has_keys: bool) -> None:
 
 
 def private_directory(address: LinkAddress) -> None:
-    """Create the directory of an ipc:// socket if needed, and check that only this user can enter it.
-
-    The directory is the only protection of the socket. Raises ConfigError.
+    """Create the directory of an ipc:// socket, the only protection of the socket. Raises ConfigError if others can
+    enter it.
     """
     directory = Path(address.path).parent
     try:

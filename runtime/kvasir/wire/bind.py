@@ -32,7 +32,7 @@ def bind(socket: zmq.Socket[bytes], address: LinkAddress) -> str:
 
 
 def _clear_stale(address: LinkAddress) -> None:
-    """Remove the socket of a dead process. Look first, because ZMQ's bind unlinks any file at the path."""
+    # Look first: ZMQ's bind unlinks any file at the path.
     try:
         mode = os.lstat(address.path).st_mode
     except FileNotFoundError:

@@ -13,13 +13,13 @@ from kvasir.wire.keys import LinkKeys
 from kvasir.wire.reactor import Reactor
 from kvasir.wire.sockets import MAX_MESSAGE_BYTES, handshake_failure, limit, open_monitor, parse_event
 
+# The socket is closed long before ZMQ would connect again. Not -1 (never): with it, the end of a connection drops
+# received messages that were not read yet.
 _NEVER_MS: Final = 24 * 3600 * 1000
-"""Time until ZMQ itself would connect again; the socket is closed long before. Not -1 (never): with -1, the end of
-a connection drops the received messages that were not read yet."""
 
 BATCH: Final = 128
+# A batch ends at either limit, so other sockets have their turn. The engine hashes long prompts in this thread.
 BATCH_SECONDS: Final = 0.02
-"""A batch ends at either limit: other sockets have their turn. The engine hashes long prompts in this thread."""
 
 _names = itertools.count()
 
@@ -74,12 +74,10 @@ class ClientSocket:
         self._socket.send_multipart(frames, zmq.NOBLOCK)
 
     def receive_all(self) -> None:
-        """Handle the messages that wait."""
         while self._receive():
             pass
 
     def close(self, linger: float = 0.0) -> None:
-        """Close the connection. ZMQ has `linger` seconds to transmit sent messages, in the background."""
         self._reactor.release(id(self))
         self._reactor.unwatch(self._socket)
         self._socket.disable_monitor()
@@ -89,7 +87,7 @@ class ClientSocket:
             self._monitor.close()
 
     def _receive(self) -> bool:
-        """Handle a batch of messages. Return False if no more are waiting."""
+        """Return False if no more messages are waiting."""
         end = time.monotonic() + BATCH_SECONDS
         for _ in range(BATCH):
             if self._socket.closed:  # by the handler of the last message

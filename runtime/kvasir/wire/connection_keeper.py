@@ -1,9 +1,8 @@
-"""The program that shuts an engine's connections down when the engine was killed. Started by death_watch.py.
+"""The program that shuts an engine's connections down when the engine was killed; see death_watch.py.
 
     python -I -S connection_keeper.py CONTROL_FD MUTEX_FD
 
-It has a duplicate of each connection of the link, and waits for the robust mutex that the engine's main thread
-holds. Standard library only: it takes 10 MB and ends with the engine.
+It has duplicates of the connections, and waits for a mutex of the engine. Standard library only: it takes 10 MB.
 """
 
 import contextlib

@@ -14,7 +14,6 @@ _DOMAIN: Final = b"kvasir"
 
 
 def make_client(socket: "zmq.Socket[bytes]", keys: LinkKeys) -> None:
-    """Make the socket connect only to a server that holds the peers' key."""
     socket.curve_secretkey = keys.secret
     socket.curve_publickey = keys.public
     socket.curve_serverkey = keys.peer_public
@@ -27,7 +26,7 @@ class KeyCheck:
     """
 
     def __init__(self, server: "zmq.Socket[bytes]", keys: LinkKeys, on_rejected: Callable[[str], object]) -> None:
-        """`server` must not be bound yet. `on_rejected` is called with the address of each rejected peer."""
+        # `server` must not be bound yet. `on_rejected` is called with the address of each rejected peer.
         self._admitted = z85.decode(keys.peer_public)
         self._on_rejected = on_rejected
         self.socket = server.context.socket(zmq.REP)
@@ -40,7 +39,6 @@ class KeyCheck:
         server.setsockopt(zmq.ZAP_ENFORCE_DOMAIN, 1)
 
     def receive(self) -> None:
-        """Answer the request that waits."""
         self.on_request(self.socket.recv_multipart(zmq.NOBLOCK))
 
     def on_request(self, frames: list[bytes]) -> None:

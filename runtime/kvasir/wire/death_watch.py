@@ -1,9 +1,8 @@
 """Ends the connections to the frontends as soon as this process is killed, before Linux frees its memory.
 
-Linux closes the sockets of a killed process after it has freed the memory of the process, which can take seconds.
-Robust mutexes are earlier: when a thread ends, the kernel first marks the mutexes that it holds, and wakes a
-waiter. So the main thread holds such a mutex, and a small process (connection_keeper.py) waits for it with
-duplicates of the connections. Without that process, frontends notice a kill when Linux closes the sockets.
+Freeing memory can take seconds, and Linux closes the sockets after it. Before it, the kernel marks the robust
+mutexes of each thread and wakes a waiter. So the main thread holds such a mutex, and a small process waits for it
+with duplicates of the connections.
 """
 
 import ctypes
@@ -23,14 +22,13 @@ log = logging.getLogger(__name__)
 
 _PROCESS_SHARED: Final = 1
 _ROBUST: Final = 1
-_ATTRIBUTE_BYTES: Final = 64
-"""At least those of pthread_mutexattr_t."""
+_ATTRIBUTE_BYTES: Final = 64  # at least those of pthread_mutexattr_t
+# Never unmapped: the C library keeps a list of the robust mutexes of a thread in their memory.
 _mutexes: Final[list[mmap.mmap]] = []
-"""Never unmapped: the C library keeps a list of the robust mutexes of a thread in their memory."""
 
 
 class DeathWatch:
-    """Owned by the engine's process. Created in the main thread, used in the link's thread."""
+    """Created in the main thread, used in the link's thread."""
 
     def __init__(self) -> None:
         """Raises OSError if the process cannot be started."""
@@ -58,13 +56,12 @@ class DeathWatch:
         self._send(number, [descriptor])
 
     def release(self, number: int) -> None:
-        """Give the duplicate of a connection back: it would keep the connection open."""
+        # The duplicate of a connection would keep it open.
         if number in self._numbers:
             self._numbers.remove(number)
             self._send(number, [])
 
     def close(self) -> None:
-        """End the process, and with it the duplicates."""
         self._control.close()
         self._process.kill()
         self._process.wait()

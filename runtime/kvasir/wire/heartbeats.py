@@ -1,4 +1,4 @@
-"""Times of heartbeats: how often they are sent, and after how long silence or a long step means a loss."""
+"""When heartbeats are sent, and how long silence or a step may last."""
 
 from typing import Final
 
@@ -7,25 +7,23 @@ _STEP_AGE_FACTOR: Final = 12
 
 
 def heartbeat_interval(timeout: float) -> float:
-    """Return the seconds between heartbeats: one second, but always several heartbeats within the timeout."""
+    # several heartbeats within the timeout
     return min(_INTERVAL_SECONDS, timeout / 4)
 
 
 def step_age_limit(timeout: float) -> float:
-    """Return the seconds after which a running step means that any engine is stuck; 120 with the default timeout.
+    """Return the seconds after which a running step means that the engine is stuck; 120 with the default timeout.
 
-    An engine whose steps are short announces less (Heartbeat.step_limit). This limit is much longer than the
-    heartbeat timeout: a full token budget of prefill of a large model on few CPU cores takes a minute and is not a
-    failure.
+    The prefill of a full token budget on few CPU cores takes a minute and is not a failure. An engine with short
+    steps announces less (Heartbeat.step_limit).
     """
     return _STEP_AGE_FACTOR * timeout
 
 
 class HeartbeatClock:
-    """When the next heartbeat is due. Times are those of one monotonic clock."""
+    """Plans heartbeats on one monotonic clock. `timeout`: seconds of silence after which a peer is lost."""
 
     def __init__(self, timeout: float, now: float) -> None:
-        """`timeout`: seconds of silence after which a peer is lost."""
         self._interval = heartbeat_interval(timeout)
         self.due = now + self._interval
 

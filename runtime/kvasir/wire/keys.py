@@ -1,11 +1,9 @@
 """The link's CURVE keys: two key pairs, of which each side holds one secret and one public key.
 
-A directory of keys has the layout of the mounted Secret `<name>-link`, one key per file, 40 Z85 characters each:
+A directory has the layout of the Secret `<name>-link`, one key of 40 Z85 characters per file:
 
     frontends   server.secret   client.public
     engines     client.secret   server.public
-
-A side computes its own public key from its secret key. The operator creates the keys (kvasir_operator.link_keys).
 """
 
 from dataclasses import dataclass, field, replace
@@ -19,26 +17,23 @@ from kvasir_contract.environment import ENGINE_KEY_FILES, FRONTEND_KEY_FILES
 
 @dataclass(frozen=True)
 class LinkKeys:
-    """One side's keys, in Z85."""
-
     public: bytes
     secret: bytes = field(repr=False)
-    peer_public: bytes
-    """The key that the other side must prove to hold."""
+    peer_public: bytes  # the key that the other side must prove to hold
 
 
 def load_frontend_keys(directory: str) -> LinkKeys:
-    """Read the keys of a frontend. Raises ConfigError for a missing or malformed file."""
+    """Raises ConfigError for a missing or malformed file."""
     return _load(Path(directory), *FRONTEND_KEY_FILES)
 
 
 def load_engine_keys(directory: str) -> LinkKeys:
-    """Read the keys of an engine. Raises ConfigError for a missing or malformed file."""
+    """Raises ConfigError for a missing or malformed file."""
     return _load(Path(directory), *ENGINE_KEY_FILES)
 
 
 def load_shared_keys(directory: str) -> LinkKeys:
-    """Read the key pair that all engines of a service share: each is the other's peer. Raises ConfigError."""
+    """Return the pair that all engines of a service share, so each is the other's peer. Raises ConfigError."""
     keys = load_engine_keys(directory)
     return replace(keys, peer_public=keys.public)
 

@@ -1,4 +1,6 @@
-"""The event loop of the link's thread: calls the handler of each readable socket, and commands of other threads."""
+"""The event loop of a thread with ZMQ sockets: calls the handlers of readable sockets, and commands of other
+threads.
+"""
 
 import logging
 import math
@@ -17,7 +19,7 @@ class Reactor:
     """Belongs to one thread. Other threads may only call `post`."""
 
     def __init__(self, death_watch: DeathWatch | None = None) -> None:
-        """`death_watch` shuts the connections down when this process is killed."""
+        # `death_watch` shuts the connections down when this process is killed.
         self._death_watch = death_watch
         self.context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         self._poller = zmq.Poller()
@@ -33,7 +35,7 @@ class Reactor:
         self.watch(ear, self._run_commands)
 
     def post(self, command: Callable[[], None]) -> None:
-        """Have the owner call `command` soon, in the order of the posts. Any thread may post; nothing blocks."""
+        """Call `command` soon in the owner's thread, in the order of the posts. Nothing blocks."""
         self._commands.append(command)
         with self._bell_lock:  # a ZMQ socket is used by one thread at a time
             if not self._rung and not self._closed:
@@ -41,7 +43,7 @@ class Reactor:
                 self._bell.send(b"", zmq.NOBLOCK)
 
     def hold(self, number: int, descriptor: int) -> None:
-        """Shut this connection down when the process is killed; see DeathWatch."""
+        """Shut this connection down when the process is killed."""
         if self._death_watch is not None:
             self._death_watch.hold(number, descriptor)
 
@@ -50,7 +52,6 @@ class Reactor:
             self._death_watch.release(number)
 
     def watch(self, socket: "zmq.Socket[bytes]", handler: Callable[[], object]) -> None:
-        """Call the handler when the socket has a message."""
         self._handlers[socket] = handler
         self._poller.register(socket, zmq.POLLIN)
 
@@ -59,7 +60,6 @@ class Reactor:
             self._poller.unregister(socket)
 
     def wait(self, seconds: float) -> None:
-        """Wait for events, for at most `seconds`, and call their handlers."""
         for socket, _ in self._poller.poll(max(0, math.ceil(seconds * 1000))):
             if (handler := self._handlers.get(socket)) is not None:  # None if an earlier handler closed it
                 try:
@@ -68,7 +68,7 @@ class Reactor:
                     log.exception("an event of the link was not handled")
 
     def close(self) -> None:
-        """Close the sockets, and wait for the linger of closed ones."""
+        # waits for the linger of closed sockets
         with self._bell_lock:
             if self._closed:
                 return

@@ -1,17 +1,16 @@
-"""The options of the link's sockets on both sides, and the events of their monitors."""
+"""The options of ZMQ sockets, and the events of their monitors."""
 
 import struct
 from typing import Final
 
 import zmq
 
+# Messages that wait for a peer, in each process. At 100 steps per second a peer may stall for about 20 s, longer
+# than the heartbeat timeout. A full queue means that the peer is lost.
 QUEUE_MESSAGES: Final = 2048
-"""Messages that wait for a peer in one direction, in each process. At 100 steps per second a peer may stall for
-about 20 s, much longer than the heartbeat timeout. A full queue means that the peer is lost."""
 
+# A larger message closes the connection. A token takes 4 bytes, each full block of a prompt 16 more for its hash.
 MAX_MESSAGE_BYTES: Final = 64 * 2**20
-"""A larger message closes the connection. A token takes 4 bytes, and each full block of a prompt
-takes 16 more for its hash."""
 
 CONNECTION_EVENTS: Final = (
     zmq.Event.CLOSED
@@ -26,10 +25,7 @@ _MECHANISM_MISMATCH = 0x11000002  # ZMQ_PROTOCOL_ERROR_ZMTP_MECHANISM_MISMATCH
 
 
 def limit(socket: zmq.Socket[bytes], burst: int = 0) -> None:
-    """Bound the queues of the socket. Nothing is sent after it is closed.
-
-    `burst`: messages that may be sent at once, in addition to those of the steps, before the peer reads.
-    """
+    """Bound the queues. `burst`: messages that may be sent at once, in addition to those of steps."""
     socket.linger = 0
     socket.sndhwm = QUEUE_MESSAGES + burst
     socket.rcvhwm = QUEUE_MESSAGES
@@ -52,7 +48,7 @@ def open_monitor(
 
 
 def parse_event(frames: list[bytes]) -> tuple[int, int]:
-    """Return the event and the value of a monitor's message."""
+    """Return the event and its value."""
     event, value = struct.unpack("=HI", frames[0])
     return event, value
 

@@ -1,4 +1,4 @@
-"""The engine as its frontends see it: identity, phase, capacity and load, and the messages that carry them."""
+"""The engine as frontends see it, and the messages that carry this."""
 
 import time
 from collections.abc import Callable
@@ -12,7 +12,7 @@ from kvasir_contract.phases import Phase
 
 @dataclass(frozen=True)
 class EngineIdentity:
-    """The facts about an engine that stay the same while it lives; see kvasir.link.protocol.Hello."""
+    """The facts about an engine that stay the same while it lives; see Hello."""
 
     incarnation: str
     rank: int
@@ -26,12 +26,11 @@ class EngineIdentity:
 @dataclass(frozen=True)
 class _Load:
     stats: EngineStats
-    busy_since: float | None
-    """When the step counter last moved, while there is work."""
+    busy_since: float | None  # when the step counter last moved, while there is work
 
 
 class AnnouncedEngine:
-    """Changed and read in the link's thread; `set_load` may be called from any thread."""
+    """Belongs to the link's thread; any thread may call `set_load`."""
 
     def __init__(
         self,
@@ -43,9 +42,10 @@ class AnnouncedEngine:
         crashed: FailedStep | None = None,
         running: Callable[[], FailedStep | None] = lambda: None,
     ) -> None:
-        """`timeout`: seconds of silence after which a frontend is lost. A step may take many times longer:
-        `step_limit` returns the seconds after which it means that the engine is stuck; None: `step_age_limit`.
-        `running` returns the requests of the steps in flight. `crashed`: see Hello."""
+        """`timeout`: seconds of silence after which a frontend is lost. `step_limit` returns the seconds of a step
+        after which the engine is stuck; None: `step_age_limit`. `running` returns the requests of the steps in
+        flight.
+        """
         self.identity = identity
         self.phase = Phase.STARTING
         self._protocol = protocol
@@ -56,21 +56,19 @@ class AnnouncedEngine:
         self._progress_sent: Progress | None = None
         self._ready: Ready | None = None
         self._load: _Load | None = None
-        self._drain_deadline = 0.0
-        """When it gives back its requests."""
+        self._drain_deadline = 0.0  # when it gives back its requests
 
     @property
     def is_ready(self) -> bool:
-        """The engine has become ready; it may drain since then."""
         return self._ready is not None
 
     @property
     def has_news(self) -> bool:
-        """The engine is not ready yet, and has made progress that no Hello carries."""
+        # progress that no Hello carries yet
         return self._progress != self._progress_sent and self._ready is None
 
     def set_phase(self, phase: Phase, progress: Progress | None) -> bool:
-        """Take a phase of the start-up; return whether frontends must get a Hello now."""
+        """Return whether frontends must get a Hello now."""
         changed = phase is not self.phase
         self.phase, self._progress = phase, progress
         return changed and self._ready is None
@@ -79,13 +77,12 @@ class AnnouncedEngine:
         self.phase, self._progress, self._ready = Phase.READY, None, ready
 
     def set_draining(self, seconds: float) -> Draining:
-        """Begin to drain, for this time. Return the message for the frontends."""
+        """Begin to drain, for this time."""
         self.phase = Phase.DRAINING
         self._drain_deadline = time.monotonic() + seconds
         return Draining(seconds)
 
     def set_load(self, stats: EngineStats, busy: bool) -> None:
-        """Take the load before a step; `busy`: there is work."""
         since = None
         if busy:
             last = self._load
@@ -116,7 +113,6 @@ class AnnouncedEngine:
         )
 
     def introduction(self) -> list[FromEngine]:
-        """Return the messages that follow a Welcome."""
         if self.phase is Phase.DRAINING:
             return [Draining(max(0.0, self._drain_deadline - time.monotonic()))]
         return [self._ready] if self._ready is not None else []

@@ -1,4 +1,4 @@
-"""The conversation of an engine with one frontend: its states, why there is none, and the events that it causes."""
+"""The states of an engine's conversation with one frontend, and the events that it causes."""
 
 from dataclasses import dataclass
 from enum import Enum
@@ -8,11 +8,8 @@ from kvasir.link.protocol import Abort, AddRequest, Call, StartWave
 
 @dataclass(frozen=True)
 class LinkProblem:
-    """Why an engine is not on a frontend's link."""
-
     message: str
-    refused: bool = False
-    """The frontend answered and rejected the engine, or one side rejected the keys of the other."""
+    refused: bool = False  # a frontend rejected the engine, or one side rejected the other's keys
 
 
 class State(Enum):
@@ -25,28 +22,27 @@ class State(Enum):
 
 @dataclass(frozen=True)
 class Received:
-    frontend: str
-    """Its incarnation; the answers go there."""
+    frontend: str  # its incarnation
     message: AddRequest | Abort | Call | StartWave
 
 
 @dataclass(frozen=True)
 class FrontendLost:
-    """The frontend is gone: its requests are aborted."""
+    """The requests of the frontend are aborted."""
 
     frontend: str
 
 
 @dataclass(frozen=True)
 class CacheEventsWanted:
-    """The frontend needs the content of the prefix cache. Until FrontendLost, it gets all changes."""
+    """The frontend gets the content of the prefix cache, and its changes until FrontendLost."""
 
     frontend: str
 
 
 @dataclass(frozen=True)
 class DrainSettled:
-    """Every frontend has read that the engine drains: no request is on its way any more."""
+    """Every frontend has read Draining: no request is on its way any more."""
 
 
 LinkEvent = Received | FrontendLost | CacheEventsWanted | DrainSettled

@@ -1,8 +1,7 @@
-"""The engine's end of the link: a thread that owns every socket to the frontends.
+"""The engine's end of the link: a thread that owns the sockets to all frontends.
 
-Owned by the engine's process. The thread delivers the messages of frontends as events; `send` queues the outputs of
-a step for it. Each address has a connection of its own (one DEALER to many frontends would
-deal its messages round robin); a name is looked up again and again, and each of its records is an address.
+Each address has a connection of its own, and so has each record of a name: one DEALER to many frontends would deal
+its messages round robin.
 """
 
 import logging
@@ -57,18 +56,17 @@ __all__ = [
 ]
 
 CLOSE_TIMEOUT: Final = 2.0
-"""Seconds that `close` waits for the thread; its last messages leave within a fraction of that."""
 
 log = logging.getLogger(__name__)
 
 
 def new_incarnation(rank: int) -> str:
-    """A name that no other process has had."""
+    """Return a name that no other process has had."""
     return f"engine-{rank}-{secrets.token_hex(4)}"
 
 
 class EngineLink:
-    """All frontends of this engine. Its methods may be called from any thread; none of them waits but `close`."""
+    """All frontends of this engine. Any thread may call the methods; only `close` waits."""
 
     def __init__(
         self,
@@ -86,10 +84,9 @@ class EngineLink:
         death_watch: DeathWatch | None = None,
     ) -> None:
         """`deliver` gets each event, in order, in the link's thread; `delivered` is called after each batch.
-        `step_limit` returns the seconds after which a step means that the engine is stuck, and `running` the
-        requests of the steps in flight. `crashed`: see Hello. `death_watch` is closed after the link.
 
-        Raises ConfigError for addresses or keys that cannot be used.
+        For the other callbacks see AnnouncedEngine. `death_watch` is closed after the link. Raises ConfigError for
+        addresses or keys that cannot be used.
         """
         keys = load_engine_keys(config.link_keys) if config.link_keys else None
         addresses = [_engine_address(text, keys is not None) for text in config.link]
@@ -110,48 +107,45 @@ class EngineLink:
 
     @property
     def problem(self) -> LinkProblem | None:
-        """Why this engine is on no frontend's link; None if it is on one, or has not tried yet."""
+        """Return why no frontend has accepted this engine; None if one has, or before the first attempt."""
         return self._frontends.problem
 
     @property
     def accepted(self) -> tuple[str, ...]:
-        """The addresses of the frontends that have accepted this engine: IP addresses, or paths of Unix sockets."""
         return self._frontends.accepted
 
     @property
     def unknown_messages(self) -> int:
-        """How many messages of later versions this engine has skipped."""
         return self._frontends.unknown_messages
 
     def start(self) -> None:
-        """Say Hello to every frontend, and go on until each has answered."""
+        """Send Hello to every frontend until each has answered."""
         self._thread.start()
         self._resolver.start()
 
     def set_phase(self, phase: Phase, progress: Progress | None = None) -> None:
-        """Show how far the start-up is. Progress may change at any rate; it is sent once a second."""
         self._reactor.post(partial(self._frontends.show_phase, phase, progress))
 
     def announce_ready(self, ready: Ready) -> None:
-        """From now on frontends send requests."""
+        """Let frontends send requests from now on."""
         self._reactor.post(partial(self._frontends.announce_ready, ready))
 
     def set_load(self, stats: EngineStats, busy: bool) -> None:
-        """Called before each step, and with `busy` False when there is nothing to do: a step counter that stands
-        still while the engine is busy shows that it is stuck."""
+        """Call this before each step, and with `busy` False when there is none: a step counter that stands still
+        while the engine is busy means that it is stuck.
+        """
         self._engine.set_load(stats, busy)
 
     def send(self, frontend: str, message: Outputs | CacheEvents | Result) -> None:
-        """`message` must not be changed any more. For a frontend that is lost nothing happens."""
+        """Send soon; drop the message if the frontend is lost. `message` must not be changed any more."""
         self._reactor.post(partial(self._frontends.send, frontend, message))
 
     def drain(self, seconds: float = 0.0) -> None:
-        """Send Draining to all frontends. The requests that they sent before still reach the inbox, then
-        DrainSettled. `seconds`: time until the engine gives back its requests; see Draining."""
+        """Send Draining. DrainSettled follows when the earlier requests of all frontends have arrived."""
         self._reactor.post(partial(self._frontends.drain, seconds))
 
     def close(self, last: Goodbye | Dead) -> None:
-        """Send all posted messages and this last one, and end within two seconds. A second call does nothing."""
+        """Send all posted messages and this last one, within two seconds. A second call does nothing."""
         self._resolver.stop()
         if self._thread.is_alive():
             self._reactor.post(partial(self._stop, last))

@@ -1,8 +1,7 @@
-"""One connection of an engine to one frontend: a DEALER socket and the messages over it.
+"""One connection of an engine to one frontend.
 
-EngineLink creates, drives and closes it in the link's thread. A socket serves exactly one connection. When that
-breaks, or the frontend counts as lost, the socket is closed, its queue is dropped, and a new socket sends Hello. So
-no earlier output can reach the frontend after the new Hello, and no message is lost unnoticed.
+When it breaks, or the frontend counts as lost, its socket and queue are dropped, and a new socket sends Hello. So
+no earlier output reaches the frontend after the new Hello, and no message is lost unnoticed.
 """
 
 import itertools
@@ -34,36 +33,34 @@ from kvasir.wire.keys import LinkKeys
 from kvasir.wire.reactor import Reactor
 
 RETRY_FIRST: Final = 0.05
-RETRY_MOST: Final = 1.0
-"""Seconds between attempts to connect. They double from RETRY_FIRST to RETRY_MOST."""
+RETRY_MOST: Final = 1.0  # seconds between attempts; they double
 
-RETRY_REFUSED: Final = 30.0
-"""Seconds until the next Hello to a frontend that rejected this engine: it may have been replaced by then."""
+RETRY_REFUSED: Final = 30.0  # seconds until the next Hello: the frontend may have been replaced by then
 
 log = logging.getLogger(__name__)
 _names = itertools.count()
 
 
 class Conversation(Protocol):
-    """The calls of a connection to the owner of all connections, in the link's thread."""
+    """The interface of a connection to the owner of all of them."""
 
     @property
     def must_probe(self) -> bool:
-        """A new endpoint may lead to a frontend that is on the link."""
+        """Return whether a new endpoint may lead to a frontend that is on the link."""
 
     def shows_load(self, connection: "FrontendConnection") -> bool:
-        """Whether the frontend of this connection shows the engine's load in its metrics."""
+        """Return whether this frontend shows the engine's load in its metrics."""
 
     def probed(self, connection: "FrontendConnection", frontend: str) -> bool:
-        """Return whether the connection may send Hello to this frontend; "": a frontend without a name."""
+        """Return whether to send Hello to this frontend. "": it has no name."""
 
     def failed(self, connection: "FrontendConnection") -> None:
-        """No frontend can be reached by this connection."""
+        """The connection reaches no frontend."""
 
     def welcomed(self, connection: "FrontendConnection", frontend: str) -> None: ...
 
     def wants_cache_events(self, frontend: str) -> None:
-        """The frontend of this Welcome needs the content of the prefix cache."""
+        """The frontend gets the content of the prefix cache."""
 
     def lost(self, connection: "FrontendConnection", frontend: str) -> None: ...
 
@@ -89,17 +86,13 @@ class FrontendConnection:
         codec: Codec,
     ) -> None:
         self.endpoint = endpoint
-        self.wanted = True
-        """False if the address is no longer listed: a live connection stays in use, no new one is opened."""
+        self.wanted = True  # False once the address is not listed: a live connection stays, but is not opened again
         self.state = State.CLOSED
-        self.frontend: str | None = None
-        """The frontend's incarnation while WELCOMED."""
+        self.frontend: str | None = None  # its incarnation, while WELCOMED
         self.last_frontend: str | None = None
         self.agreement = Agreement(codec)
-        self.problem: LinkProblem | None = None
-        """Why this engine is not on the link; None while WELCOMED."""
-        self.retry_at = 0.0
-        """The time of the next attempt (if CLOSED) or of the next Hello (if REFUSED)."""
+        self.problem: LinkProblem | None = None  # None while WELCOMED
+        self.retry_at = 0.0  # the next attempt (CLOSED), or the next Hello (REFUSED)
         self._engine = engine
         self._keys = keys
         self._timeout = timeout
@@ -107,7 +100,6 @@ class FrontendConnection:
         self._link = link
         self._retry = RETRY_FIRST
         self._last_seen = 0.0
-        """The time of the frontend's last message, or of the beginning of the conversation."""
         self._handshake_failure: LinkProblem | None = None
         self._seldom = SeldomLog(log)
         self._socket: ClientSocket | None = None
@@ -115,7 +107,6 @@ class FrontendConnection:
     # ------------------------------------------------------------------------------------- driven by the link
 
     def open(self, now: float) -> None:
-        """Begin to connect, and send Hello to the frontend that answers."""
         self._handshake_failure = None
         probing = self.last_frontend is None and self._link.must_probe
         try:
@@ -129,7 +120,7 @@ class FrontendConnection:
             self._greet(now)
 
     def tick(self, now: float, late: float) -> None:
-        """Check for silence and send a heartbeat, every second. `late`: seconds that this process was blocked."""
+        """Check for silence and send a heartbeat. `late`: seconds that this process was blocked."""
         self._last_seen += late
         silence = now - self._last_seen
         if self.state in (State.GREETING, State.PROBING) and silence > self._timeout:
@@ -155,7 +146,7 @@ class FrontendConnection:
             self.drop("nothing can be sent to it: its queue is full, or the connection broke")
 
     def drop(self, reason: str, level: int = logging.WARNING) -> None:
-        """Close the connection. If the address is still wanted, another attempt follows."""
+        """Close the connection; another attempt follows if the address is still wanted."""
         now = time.monotonic()
         failed = self.frontend is None
         if self.frontend is not None:
@@ -170,7 +161,6 @@ class FrontendConnection:
             self._link.failed(self)
 
     def close(self, linger: float = 0.0) -> None:
-        """`linger`: seconds during which ZMQ may still transmit sent messages, in the background."""
         self.state = State.CLOSED
         if self._socket is not None:
             self._socket.close(linger)
@@ -259,7 +249,7 @@ class FrontendConnection:
         )
 
     def _probe(self, now: float) -> None:
-        """Send a message to which a frontend that does not know the sender answers with its name (Refused)."""
+        """Send a message that a frontend rejects with its name if it does not know the sender."""
         self.state = State.PROBING
         self._last_seen = now
         self.show(Heartbeat())
@@ -270,13 +260,11 @@ class FrontendConnection:
         self.show(self._engine.greeting())
 
     def _part(self) -> None:
-        """End the conversation, if there was one."""
         frontend, self.frontend = self.frontend, None
         if frontend is not None:
             self._link.lost(self, frontend)
 
     def _on_end(self, failure: str | None) -> None:
-        """Handle the end of the connection, or a failure to connect."""
         if failure is not None:
             text = f"no connection to {self.endpoint}: {failure}"
             self.problem = self._handshake_failure = LinkProblem(text, refused=True)

@@ -1,8 +1,7 @@
-"""Every frontend of an engine: the connections to them, and the messages to all of them.
+"""Every frontend of an engine: the connections, and the messages to all of them.
 
-Made by EngineLink; everything here runs in the link's thread, apart from `problem`, `accepted` and
-`unknown_messages`. The engine sends Hello to each frontend before it can serve, and again whenever the frontend may
-have forgotten it. If a frontend cannot be reached, the engine drops its requests and goes on sending Hello.
+All but `problem`, `accepted` and `unknown_messages` runs in the link's thread. A frontend gets Hello before the
+engine can serve, and again when it may have forgotten the engine.
 """
 
 import logging
@@ -46,8 +45,7 @@ from kvasir.wire.keys import LinkKeys
 from kvasir.wire.reactor import Reactor
 from kvasir_contract.phases import Phase
 
-FAREWELL: Final = 0.5
-"""Seconds that the last messages get to leave when the link closes."""
+FAREWELL: Final = 0.5  # seconds in which the last messages may leave
 
 _NO_STATS = EngineStats(waiting=0, running=0, kv_blocks_used=0, step=0)
 
@@ -55,7 +53,7 @@ log = logging.getLogger(__name__)
 
 
 class Frontends:
-    """The connections by endpoint. They present the same engine to every frontend."""
+    """The connections by endpoint."""
 
     def __init__(
         self,
@@ -66,34 +64,28 @@ class Frontends:
         deliver: Callable[[LinkEvent], None],
         codec: Codec = CODEC,
     ) -> None:
-        """`timeout`: seconds of silence that make a frontend lost; `deliver` takes what the busy loop must know."""
         self._engine = engine
         self._keys = keys
         self._timeout = timeout
         self._reactor = reactor
         self._deliver = deliver
         self._codec = codec
-        self._unknown_messages = 0
-        """Skipped on connections that are closed for good."""
-        self._addresses: dict[LinkAddress, frozenset[str]] = {}
-        """The endpoints that each address stands for at the moment."""
-        self._twins: dict[str, str] = {}
-        """By endpoint: another endpoint of the same frontend, which is used instead while it answers."""
+        self._unknown_messages = 0  # of connections that are closed for good
+        self._addresses: dict[LinkAddress, frozenset[str]] = {}  # the present endpoints of each address
+        self._twins: dict[str, str] = {}  # by endpoint: another endpoint of the same frontend that is used instead
         self._connections: dict[str, FrontendConnection] = {}
         self._by_frontend: dict[str, FrontendConnection] = {}
-        self._unaware: set[str] = set()
-        """Frontends that have not answered the Draining; they may still send requests."""
+        self._unaware: set[str] = set()  # have not answered Draining, and may still send requests
         self._clock = HeartbeatClock(timeout, time.monotonic())
 
     # -------------------------------------------------------------------------------------- the thread's turn
 
     def next_due(self) -> float:
-        """When `work` must be called again at the latest."""
+        """Return when `work` must be called again at the latest."""
         retries = [c.retry_at for c in self._connections.values() if c.wanted and c.state is State.CLOSED]
         return min([self._clock.due, *retries])
 
     def work(self) -> None:
-        """Do all that is due: connect, send Hello or a heartbeat, drop frontends that were silent."""
         now = time.monotonic()
         for connection in list(self._connections.values()):
             if connection.state is State.CLOSED and not connection.wanted:
@@ -116,20 +108,22 @@ class Frontends:
 
     @property
     def accepted(self) -> tuple[str, ...]:
-        """The addresses of the frontends that have accepted this engine: IP addresses, or paths of Unix sockets."""
+        """Return the addresses of the frontends that have accepted this engine: IP addresses, or paths of Unix
+        sockets.
+        """
         connections = list(self._connections.values())
         welcomed = [c.endpoint for c in connections if c.state is State.WELCOMED]
         return tuple(address.ip or address.path or address.host for address in map(parse_address, welcomed))
 
     @property
     def unknown_messages(self) -> int:
-        """How many messages of later versions this engine has skipped."""
+        """Return how many messages of later versions were skipped."""
         connections = list(self._connections.values())
         return self._unknown_messages + sum(connection.agreement.skipped for connection in connections)
 
     @property
     def problem(self) -> LinkProblem | None:
-        """Why no frontend is on the link; a refusal rather than a frontend that does not answer."""
+        """Return why no frontend is on the link; a rejection comes before silence."""
         connections = list(self._connections.values())
         if any(connection.state is State.WELCOMED for connection in connections):
             return None
@@ -139,10 +133,10 @@ class Frontends:
     # ---------------------------------------------------------------------------------------------- commands
 
     def set_endpoints(self, address: LinkAddress, endpoints: frozenset[str]) -> None:
-        """Where frontends are to be found now.
+        """Take the present endpoints of an address.
 
-        One that is on the link stays until it leaves, even if its endpoint has vanished: a frontend that drains is
-        no longer in the DNS and still serves the requests it has.
+        A connected frontend stays until it leaves: while it drains, it is not in the DNS and still serves its
+        requests.
         """
         self._addresses[address] = endpoints
         self._follow_addresses()
@@ -165,7 +159,7 @@ class Frontends:
                 connection.close()
 
     def show_phase(self, phase: Phase, progress: Progress | None) -> None:
-        """Show the phase: a new one is sent at once, progress within it once a second."""
+        """Send a new phase at once; progress within one is sent once a second."""
         if self._engine.set_phase(phase, progress):
             self._tell_phase()
 
@@ -185,7 +179,6 @@ class Frontends:
         self._check_settled()
 
     def close(self, last: Goodbye | Dead) -> None:
-        """Send the last message to all frontends, and close all connections."""
         self._broadcast(last)
         for connection in self._connections.values():
             connection.close(FAREWELL)
@@ -198,11 +191,11 @@ class Frontends:
         return bool(self._by_frontend)
 
     def shows_load(self, connection: FrontendConnection) -> bool:
-        """Whether this frontend shows the engine's load in its metrics: the one that is on the link the longest."""
+        # the frontend that is on the link the longest
         return next(iter(self._by_frontend.values()), None) is connection
 
     def probed(self, connection: FrontendConnection, frontend: str) -> bool:
-        """Keep a connection from a frontend that is on the link: it would end the one with the live requests."""
+        # A second connection would end the one with the live requests.
         used = self._by_frontend.get(frontend)
         if used is None:
             return True
@@ -210,7 +203,7 @@ class Frontends:
         return False
 
     def failed(self, connection: FrontendConnection) -> None:
-        """Try the other endpoints of a frontend that this one does not lead to any more."""
+        """Try the other endpoints of a frontend that this one does not reach any more."""
         twins = [twin for twin, first in self._twins.items() if first == connection.endpoint]
         for twin in twins:
             del self._twins[twin]
@@ -247,8 +240,7 @@ class Frontends:
     def received(
         self, connection: FrontendConnection, frontend: str, message: AddRequest | Abort | Call | StartWave
     ) -> None:
-        """For the busy loop, which runs once the engine is ready. No frontend should send a request before; one
-        that does gets an error for it."""
+        # The busy loop takes requests once the engine is ready. A frontend should not send one before.
         if not self._engine.is_ready and isinstance(message, AddRequest):
             connection.show(Outputs([_not_ready(message, self._engine.phase)], _NO_STATS))
         else:
@@ -265,7 +257,7 @@ class Frontends:
             connection.show(message)
 
     def _tell_phase(self) -> None:
-        """Send the phase, also to frontends that have not answered: their Welcome may be for an earlier Hello."""
+        # Also to frontends that have not answered: their Welcome may be for an earlier Hello.
         for connection in list(self._connections.values()):
             if connection.state in (State.GREETING, State.WELCOMED):
                 connection.show(self._engine.greeting())

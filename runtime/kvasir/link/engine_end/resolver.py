@@ -1,7 +1,4 @@
-"""Looks up the host names of link addresses periodically, outside the link's thread, for EngineLink.
-
-The name of the frontends' headless Service has one record per frontend. Frontends come and go while an engine runs.
-"""
+"""Looks up the names in link addresses in a thread. A headless Service has one record per frontend."""
 
 import logging
 import threading
@@ -11,8 +8,7 @@ from typing import Final
 from kvasir.process.seldom_log import SeldomLog
 from kvasir.wire.address import LinkAddress, look_up
 
-LOOKUP_INTERVAL: Final = 3.0
-"""Seconds between look-ups. All engines connect to a new frontend within this time."""
+LOOKUP_INTERVAL: Final = 3.0  # seconds between look-ups
 
 log = logging.getLogger(__name__)
 
@@ -27,7 +23,7 @@ class Resolver:
         lookup: Callable[[str], frozenset[str]] = look_up,
         interval: float = LOOKUP_INTERVAL,
     ) -> None:
-        """`report` is called in the resolver's thread."""
+        # `report` is called in the resolver's thread.
         self._addresses = list(addresses)
         self._report = report
         self._lookup = lookup
@@ -42,7 +38,7 @@ class Resolver:
             self._thread.start()
 
     def stop(self) -> None:
-        """Stop without waiting: a look-up can take long, and nothing depends on its result."""
+        """Stop without waiting: a look-up can take long."""
         self._stopped.set()
 
     def _run(self) -> None:

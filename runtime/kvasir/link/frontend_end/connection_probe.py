@@ -1,25 +1,23 @@
-"""Looks for engines whose connection has gone, when ZMQ reports that one connection broke."""
+"""Looks for the engine whose connection broke: ZMQ reports only that one did."""
 
 import asyncio
 from collections.abc import Callable
 from typing import Final
 
-PROBE_DELAYS: Final = (0.02, 0.2)
-"""Seconds until a broken connection is looked for again: ZMQ may report the end before it drops the connection."""
+PROBE_DELAYS: Final = (0.02, 0.2)  # seconds; ZMQ may report the end before it drops the connection
 
 
 class ConnectionProbe:
-    """Calls `probe` at once and again after each of the delays, at most once per shortest delay."""
+    """Calls `probe` at once and after each delay, at most once per shortest delay."""
 
     def __init__(self, probe: Callable[[], None]) -> None:
-        """Owned by the running event loop."""
         self._probe = probe
         self._loop = asyncio.get_running_loop()
         self._next = 0.0
         self._timers: list[asyncio.TimerHandle] = []
 
     def connection_broke(self) -> None:
-        """Of many reports at once, the first one probes now; the others share the later probes."""
+        # Of many reports at once, the first one probes now; the others share the later probes.
         now = self._loop.time()
         if now >= self._next:
             self._next = now + PROBE_DELAYS[0]

@@ -1,13 +1,7 @@
 """The frontend's end of the link: the engines on it, their messages, and their losses.
 
-Engines connect and send Hello; the link accepts or refuses each. What happens becomes an event (events.py), and the
-owner of the link takes the events in their order. An engine is lost when it ends (Dead, Goodbye), is silent,
-does not finish a step, does not read its queue, sends a malformed frame, or when its connection broke. An
-incarnation that was lost must send Hello again before it is used.
-
-A ROUTER's monitor reports that a connection broke but not whose. So every engine is then sent a heartbeat:
-ROUTER_MANDATORY lets the send fail for an engine that has gone. The link notices a killed process that way, as soon
-as the kernel has freed the memory of the process, and a frozen one by its silence.
+An engine is lost when it ends (Dead, Goodbye), is silent, does not finish a step, does not read its queue, sends a
+malformed frame, or when its connection broke. Then it must send Hello again.
 """
 
 import asyncio
@@ -58,8 +52,7 @@ from kvasir.link.protocol import (
 from kvasir.process.seldom_log import SeldomLog
 from kvasir.wire.heartbeats import step_age_limit
 
-LINGER_SECONDS: Final = 0.2
-"""Time that the last messages get to leave when the link closes."""
+LINGER_SECONDS: Final = 0.2  # in which the last messages may leave
 
 _HEARTBEAT = encode(Heartbeat())
 _SAW_DRAINING = encode(Heartbeat(saw_draining=True))
@@ -68,10 +61,9 @@ log = logging.getLogger(__name__)
 
 
 class FrontendLink:
-    """All engines of this frontend. Lives on the event loop.
+    """All engines of this frontend, on the event loop.
 
-    `events` holds what happened, for the owner to take from the left. `wake` is called when events wait: after each
-    message, and in the next turn of the event loop after a loss; never from within `send` or `lose`.
+    The owner takes `events` from the left. `wake` is called when some wait, but never from within `send` or `lose`.
     """
 
     def __init__(
@@ -85,7 +77,7 @@ class FrontendLink:
         burst: int = 0,
         codec: Codec = CODEC,
     ) -> None:
-        """`burst`: messages that `send` may be given for one engine at once without losing the engine."""
+        # `burst`: messages that `send` may be given for one engine at once without losing the engine
         self.incarnation = f"frontend-{secrets.token_hex(4)}"
         self.events: deque[LinkEvent] = deque()
         self._config = config
@@ -95,20 +87,19 @@ class FrontendLink:
         self._codec = codec
         self._sockets: LinkSockets | None = None
         self._engines: dict[str, RemoteEngine] = {}
+        # a live view by incarnation, in the order in which they joined
         self.engines: Mapping[str, RemoteEngine] = MappingProxyType(self._engines)
-        """The engines on the link by incarnation, in the order in which they joined; a live view."""
-        self._asked: set[str] = set()
-        """Unknown incarnations that were asked for a Hello since the last tick."""
+        self._asked: set[str] = set()  # unknown incarnations that were asked for a Hello since the last tick
         self._step_age_limit = step_age_limit(config.heartbeat_timeout)
         self._seldom = SeldomLog(log)
 
     @property
     def addresses(self) -> str:
-        """The address for engines to connect to, with the port that was picked for port 0; empty before `start`."""
+        """Return the address for engines, with the real port instead of 0; "" before `start`."""
         return self._sockets.address if self._sockets is not None else ""
 
     async def start(self) -> None:
-        """Accept engines from now on. Raises ConfigError for an address or keys that cannot be used."""
+        """Raises ConfigError for an address or keys that cannot be used."""
         self._loop = asyncio.get_running_loop()
         self._probe = ConnectionProbe(self._find_broken)
         self._sockets = LinkSockets(self._config, self._on_frames, self._probe.connection_broke, self._burst)
@@ -117,7 +108,6 @@ class FrontendLink:
         log.info("%s waits for engines on %s, %s", self.incarnation, self.addresses, encryption)
 
     async def close(self) -> None:
-        """Send Goodbye to all engines and close the sockets; no event follows."""
         if self._sockets is None:
             return
         self._silence.cancel()
@@ -131,15 +121,12 @@ class FrontendLink:
         await sockets.close(LINGER_SECONDS)
 
     def send(self, incarnation: str, message: AddRequest | Abort | Call | StartWave) -> bool:
-        """Send without blocking. Returns False if the engine is lost; its EngineLost is queued or was taken.
-
-        The engine's version must understand the message: see RemoteEngine.agreement.
-        """
+        """Send without blocking. Return False if the engine is lost. Its version must understand the message."""
         engine = self._engines.get(incarnation)
         return engine is not None and self._send(engine, encode(message))
 
     def lose(self, incarnation: str, reason: str) -> None:
-        """Take the engine off the link. The engine is asked to drop its requests and to start over."""
+        """Take the engine off the link. It is asked to drop its requests and to start over."""
         engine = self._engines.get(incarnation)
         if engine is not None:
             self._lose_alive(engine, reason, engine.no_step)
@@ -234,7 +221,7 @@ class FrontendLink:
         self._send(engine, encode(Welcome(self._codec.version, self.incarnation, cache_events=True)))
 
     def _on_unknown_engine(self, incarnation: str, message: FromEngine | UnknownMessage) -> None:
-        """Ask the engine for a Hello, once per tick."""
+        # once per tick
         if isinstance(message, Dead | Goodbye) or incarnation in self._asked:
             return
         self._asked.add(incarnation)
@@ -249,13 +236,11 @@ class FrontendLink:
     # ---------------------------------------------------------------------------------------------- to engines
 
     def _send(self, engine: RemoteEngine, frame: bytes) -> bool:
-        """Send to an engine that is on the link; if that fails, the engine is lost."""
         if (failure := self._post(engine.incarnation, frame)) is not None:
             self._lose(engine, failure)
         return failure is None
 
     def _post(self, incarnation: str, frame: bytes) -> str | None:
-        """Send a frame; return why it could not be sent, or None."""
         return "the link is closed" if self._sockets is None else self._sockets.send(incarnation, frame)
 
     def _refuse(self, incarnation: str, reason: str, *, retry: bool) -> None:
@@ -265,14 +250,13 @@ class FrontendLink:
     # -------------------------------------------------------------------------------------------------- losses
 
     def _lose_alive(self, engine: RemoteEngine, reason: str, ran: FailedStep | None) -> None:
-        """Lose an engine that is alive: it must drop its requests and start over."""
         self._lose(engine, reason, ran)
         self._refuse(engine.incarnation, reason, retry=True)
 
     def _lose(
         self, engine: RemoteEngine, reason: str, ran: FailedStep | None = None, level: int = logging.WARNING
     ) -> None:
-        """Declare the engine lost, and queue its last event. Every loss of an engine passes through here."""
+        # Every loss of an engine passes through here.
         if engine.state is EngineState.LOST:
             return
         engine.state = EngineState.LOST
@@ -282,7 +266,6 @@ class FrontendLink:
         self._loop.call_soon(self._wake_owner)
 
     def _tick(self) -> None:
-        """Every second: lose the engines that were silent for too long, send the others a heartbeat."""
         self._asked.clear()
         for engine, seconds in self._silence.silent(list(self._engines.values())):
             self._lose(engine, f"it was silent for {seconds:.1f} s")
@@ -293,7 +276,7 @@ class FrontendLink:
             self._send(engine, _HEARTBEAT)
 
     def _find_broken(self) -> None:
-        """Find the engines whose connection is gone, after reading the messages that they sent before."""
+        # The messages that an engine sent before its end are read first.
         if self._sockets is None:
             return
         if self._sockets.read():

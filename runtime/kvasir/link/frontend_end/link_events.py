@@ -1,4 +1,4 @@
-"""The events of the frontend's end of the link. FrontendLink queues them; its owner takes them in order."""
+"""The events of the frontend's end of the link. Their owner takes them in order."""
 
 from dataclasses import dataclass
 
@@ -22,7 +22,7 @@ class EngineChanged:
 
 @dataclass(frozen=True, slots=True)
 class OutputsReceived:
-    """The engine sent the outputs of one step; its load is in `engine.stats`."""
+    """The outputs of one step; `engine.stats` has the load."""
 
     engine: RemoteEngine
     message: Outputs
@@ -30,7 +30,7 @@ class OutputsReceived:
 
 @dataclass(frozen=True, slots=True)
 class CacheChanged:
-    """The engine reported changes of its prefix cache."""
+    """The engine's prefix cache changed."""
 
     engine: RemoteEngine
     message: CacheEvents
@@ -38,24 +38,19 @@ class CacheChanged:
 
 @dataclass(frozen=True, slots=True)
 class CallAnswered:
-    """The engine answered a Call."""
-
     engine: RemoteEngine
     result: Result
 
 
 @dataclass(frozen=True, slots=True)
 class EngineLost:
-    """The engine is off the link: the last event of this RemoteEngine.
-
-    If the same incarnation sends Hello again, it joins as a new RemoteEngine.
-    """
+    """The last event of this RemoteEngine. If the incarnation sends Hello again, it joins as a new one."""
 
     engine: RemoteEngine
     reason: str
+    # the step that failed or is stuck, empty after another loss; None: not known until the engine or its successor
+    # joins
     ran: FailedStep | None = None
-    """The step that failed or is stuck; without requests if the engine was lost for another reason. None: not known
-    until the engine, or its successor, joins."""
 
 
 LinkEvent = EngineJoined | EngineChanged | OutputsReceived | CacheChanged | CallAnswered | EngineLost

@@ -1,7 +1,4 @@
-"""The sockets of the frontend's end of the link: the ROUTER, its monitor, and the check of the engines' key.
-
-FrontendLink owns it. FrontendLink handles the content of the messages, this module the ZMQ sockets.
-"""
+"""The sockets of the frontend's end of the link: a ROUTER, its monitor, and the check of the engines' key."""
 
 import asyncio
 import logging
@@ -24,8 +21,6 @@ log = logging.getLogger(__name__)
 
 
 class LinkSockets:
-    """The sockets are open after construction, and belong to the running event loop."""
-
     def __init__(
         self,
         config: LinkConfig,
@@ -33,12 +28,10 @@ class LinkSockets:
         on_broken: Callable[[], None],
         burst: int,
     ) -> None:
-        """Create and bind the sockets.
+        """Create and bind the sockets. Raises ConfigError for addresses or keys that cannot be used.
 
-        `on_frames` gets each message, identity first. `on_broken` is called when a connection ended. `burst` is the
-        number of messages that may be sent to one engine at once.
-
-        Raises ConfigError for unusable addresses or keys.
+        `on_frames` gets each message, identity first. `on_broken` is called when some connection has ended.
+        `burst`: messages that may be sent to one engine at once.
         """
         keys = load_frontend_keys(config.link_keys) if config.link_keys else None
         address = _own_address(config.link, keys is not None)
@@ -80,7 +73,6 @@ class LinkSockets:
         return not self._router.has_more
 
     async def close(self, linger: float) -> None:
-        """Close the sockets. ZMQ has `linger` seconds to transmit sent messages."""
         self._raw_router.disable_monitor()
         self._monitor.close()
         self._router.close(linger)
@@ -111,7 +103,7 @@ class LinkSockets:
 
 
 def _own_address(link: tuple[str, ...], has_keys: bool) -> LinkAddress:
-    """Return the address to bind. Raises ConfigError unless there is exactly one that can be used."""
+    """Raises ConfigError unless there is exactly one address that can be bound."""
     if len(link) != 1:
         raise ConfigError(f"--link: a frontend binds one address, {len(link)} are given")
     address = parse_address(link[0])

@@ -1,8 +1,7 @@
 """A ZMQ socket on the asyncio loop, without a thread and without futures: the link's hot path in a frontend.
 
-A ZMQ descriptor is edge-triggered: it becomes readable when *something* happened to the socket, and every call on
-the socket, even a send, may reset it. So each wake-up reads until the queue is empty, and each send is followed by
-a check for messages. Works on uvloop and on the standard loop.
+ZMQ's descriptor is edge-triggered, and every call on the socket, even a send, may reset it. So each wake-up reads
+until the queue is empty, and each send is followed by a check for messages.
 """
 
 import asyncio
@@ -11,8 +10,7 @@ from collections.abc import Callable
 
 import zmq
 
-BATCH = 128
-"""Messages that are handled before other callbacks of the loop run."""
+BATCH = 128  # messages that are handled before other callbacks of the loop run
 
 log = logging.getLogger(__name__)
 
@@ -39,7 +37,6 @@ class LoopSocket:
                 self._look_again()
 
     def read(self) -> None:
-        """Handle up to a batch of messages, the rest in the loop's next turn."""
         self._scheduled = False
         if self._reading or self._socket.closed:
             return
@@ -59,11 +56,9 @@ class LoopSocket:
 
     @property
     def has_more(self) -> bool:
-        """Whether messages wait for the loop's next turn."""
         return self._scheduled
 
     def close(self, linger: float = 0.0) -> None:
-        """`linger`: seconds during which ZMQ may still transmit sent messages, in the background."""
         if not self._socket.closed:
             self._loop.remove_reader(self._fd)
             self._socket.close(linger=int(linger * 1000))

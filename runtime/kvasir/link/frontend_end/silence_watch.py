@@ -11,13 +11,12 @@ class SilenceWatch:
     """Calls `tick` once per interval. The owner then checks for silent engines and sends heartbeats."""
 
     def __init__(self, timeout: float, tick: Callable[[], None]) -> None:
-        """Owned by the running event loop. `timeout`: seconds of silence after which an engine is lost."""
+        # `timeout`: seconds of silence after which an engine is lost
         self._timeout = timeout
         self._on_tick = tick
         self._loop = asyncio.get_running_loop()
         self._clock = HeartbeatClock(timeout, self._loop.time())
-        self._blocked = 0.0
-        """Seconds that this process was blocked before the present tick."""
+        self._blocked = 0.0  # seconds that this process was blocked before the present tick
         self._plan()
 
     def silent(self, engines: Collection[RemoteEngine]) -> Iterator[tuple[RemoteEngine, float]]:

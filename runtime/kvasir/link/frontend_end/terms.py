@@ -1,5 +1,3 @@
-"""The conditions under which a frontend accepts an engine."""
-
 from dataclasses import dataclass
 
 from kvasir.link.protocol import OLDEST_PROTOCOL, PROTOCOL_VERSION, Hello
@@ -7,7 +5,7 @@ from kvasir.link.protocol import OLDEST_PROTOCOL, PROTOCOL_VERSION, Hello
 
 @dataclass(frozen=True)
 class Terms:
-    """The identity that an engine must share with this frontend."""
+    """The identity that an engine must share with this frontend to be accepted."""
 
     service: str
     fingerprint: str
