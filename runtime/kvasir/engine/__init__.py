@@ -1,7 +1,5 @@
-"""The engine: decides which requests compute what, step by step, over a paged KV cache.
+"""The engine: decides step by step which requests compute what, over a paged KV cache.
 
-Reading order: engine_process.py (from settings to a serving loop), build.py, ingest.py and inbox.py (requests from
-the link's thread to the loop), loop.py (one step, from messages to outputs), core.py; waves.py, shared_experts.py
-(engines that step together); then the folders scheduling/ (who runs), kv/ (which blocks), health/ (status,
-metrics, watchdog) and grammar/ (which tokens).
+Reading order: engine_process.py, build.py, ingest.py, inbox.py, loop.py, drain.py, core.py, waves.py,
+shared_experts.py; then scheduling/ (who runs), kv/ (which blocks), health/ and grammar/ (which tokens).
 """

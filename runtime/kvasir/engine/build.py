@@ -1,7 +1,4 @@
-"""How an engine is put together: settings resolved on this machine, the context fitted to the KV cache, the core.
-
-Called by the engine's process, and by the benchmarks that run an engine without one.
-"""
+"""How an engine is put together: settings for this machine, a context that fits, and the core."""
 
 import dataclasses
 import logging
@@ -31,7 +28,7 @@ log = logging.getLogger(__name__)
 
 
 def resolve_settings(config: EngineConfig, model: ModelInfo) -> ResolvedEngine:
-    """Every `auto` decided for this model on this machine. Raises ConfigError.
+    """Return the settings with every `auto` decided for this model and machine. Raises ConfigError.
 
     Imports torch only if the worker runs in this process.
     """
@@ -53,7 +50,7 @@ def resolve_settings(config: EngineConfig, model: ModelInfo) -> ResolvedEngine:
 
 
 def fit_context(settings: ResolvedEngine, cache: KVCacheConfig, asked: int | None) -> ResolvedEngine:
-    """Settings whose longest request fits into the KV cache alone. Raises ConfigError where the user asked more."""
+    """Return settings whose longest request fits into the KV cache. Raises ConfigError if `asked` does not."""
     fitting = longest_sequence(cache, settings.max_num_batched_tokens)
     if settings.max_model_len <= fitting:
         return settings
@@ -82,10 +79,9 @@ def fit_context(settings: ResolvedEngine, cache: KVCacheConfig, asked: int | Non
 def prepare_workers(
     executor: Executor, settings: ResolvedEngine, asked: int | None
 ) -> tuple[ResolvedEngine, KVCacheConfig]:
-    """Allocate the KV cache of workers that have loaded the model, and warm them up.
+    """Allocate the KV cache of loaded workers and warm them up; return the fitting settings and the cache.
 
-    `asked` is the context that the user asked for. Returns the settings with the context that fits, and the cache.
-    Raises ConfigError.
+    `asked`: the context that the user asked for. Raises ConfigError.
     """
     cache = executor.kv_layout()
     settings = fit_context(settings, cache, asked)
@@ -102,10 +98,11 @@ def build_core(
     gates: Sequence[AdmissionGate] = (),
     wake: Callable[[str], None] | None = None,
 ) -> EngineCore:
-    """Put the parts together. Close the core in the end.
+    """Return a core, which the caller closes.
 
-    `wake` is called in any thread with the id of a request whose grammar is compiled, and must reach the method of
-    the core with this name. None: the core waits for each grammar when it gets the request.
+    `wake` is called in any thread with the id of a request whose grammar is compiled, and must reach
+    `EngineCore.wake`.
+    None: the core waits for each grammar when it gets the request.
     """
     from kvasir.engine.grammar.grammars import (
         Grammars,

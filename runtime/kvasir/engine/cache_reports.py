@@ -1,12 +1,9 @@
-"""Reports to frontends: which block hashes the prefix cache of this engine holds. Frontends route by them.
+"""CacheReports: tells frontends which block hashes the prefix cache holds, for routing.
 
-A frontend that asks (Welcome.cache_events) gets a snapshot, a part of it after each step, and all changes from then
-on. The snapshot walks through the block ids. A change of a block that the walk has passed comes with the changes;
-one of a block before it is seen by the walk, and may come twice. Changes are sent before each part, so the order of
-the messages is that of the cache.
-
-With several KV groups only the hashes of the first are reported: full attention, if the model has such layers. A
-prefix is found only as far as all groups have it, so this may be more than an admission finds.
+A frontend that asks (Welcome.cache_events) gets a snapshot in parts, which walks through the block ids, and all
+changes from then on. A hash may come twice, never too late: changes are sent before each part. Only REPORTED_GROUP
+is
+reported, so an admission may find less.
 """
 
 import time
@@ -19,24 +16,21 @@ from kvasir.engine.kv.prefix_cache import PrefixCache
 from kvasir.link.protocol import CacheEvents
 
 REPORT_SECONDS: Final = 0.05
-"""Time between the reports of a busy engine. One that becomes idle sends its report at once."""
+"""Time between the reports of a busy engine; an idle one reports at once."""
 REPORT_HASHES: Final = 8192
-"""Changes after which a report is sent earlier, and blocks in a part of a snapshot: under a millisecond of work."""
+"""Changes that trigger an early report, and blocks in a part of a snapshot: under a millisecond."""
 MOST_PARTS: Final = 512
-"""Parts of a snapshot: an idle engine sends them in a row, and the queue of a frontend holds 2048 messages."""
+"""Parts of a snapshot: an idle engine sends them in a row, and a frontend's queue holds 2048 messages."""
 
 
 @dataclass(slots=True)
 class _Follower:
-    """A frontend that gets the reports."""
-
-    next_block: int = 1
-    """Blocks from here on are not in the snapshot yet."""
+    next_block: int = 1  # the snapshot lacks blocks from here on
     sequence: int = 0
 
 
 class CacheReports:
-    """Sends CacheEvents to the frontends that asked for them. Belongs to the loop's thread."""
+    """Sends CacheEvents to the frontends that asked for them, in the loop's thread."""
 
     def __init__(
         self,
@@ -45,7 +39,7 @@ class CacheReports:
         send: Callable[[str, CacheEvents], None],
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`cache`: None for an engine without a prefix cache, which reports nothing."""
+        """`cache`: None without a prefix cache: nothing is reported."""
         self._cache = cache
         self._end = num_blocks + 1
         self._part = max(REPORT_HASHES, -(-num_blocks // MOST_PARTS))
@@ -61,7 +55,7 @@ class CacheReports:
         return any(follower.next_block < self._end for follower in self._followers.values())
 
     def follow(self, frontend: str) -> None:
-        """Report to this frontend from now on, beginning with a snapshot."""
+        """Report to this frontend from now on."""
         if self._cache is None:
             return
         self._send_changes()
@@ -69,13 +63,12 @@ class CacheReports:
         self._cache.log = self._log
 
     def forget(self, frontend: str) -> None:
-        """Report no more to a frontend that is gone."""
         if self._followers.pop(frontend, None) is not None and not self._followers and self._cache is not None:
             self._log.take()
             self._cache.log = None
 
     def after_step(self) -> None:
-        """Send all that is due: a part of each snapshot, and the changes from time to time."""
+        """Send a part of each snapshot, and the changes from time to time."""
         if not self._followers:
             return
         if self.has_snapshot:
@@ -84,7 +77,6 @@ class CacheReports:
             self._send_changes()
 
     def send_part(self) -> None:
-        """Send the changes, and the next part of each snapshot."""
         self._send_changes()
         cache = self._cache
         for frontend, follower in self._followers.items():
@@ -95,7 +87,7 @@ class CacheReports:
                 self._send_events(frontend, follower, stored=b"".join(hashes))
 
     def before_waiting(self) -> None:
-        """Send the changes now: the engine has nothing to do, and may wait for long."""
+        """Send the changes now: the engine may be idle for long."""
         if not self._log.is_empty:
             self._send_changes()
 

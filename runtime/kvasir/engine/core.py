@@ -1,4 +1,4 @@
-"""One engine step: schedule, execute, update. Called by the busy loop (loop.py), free of sockets and clocks."""
+"""EngineCore: schedule, execute, update. It has no sockets and reads no clock."""
 
 import logging
 from collections import deque
@@ -30,7 +30,7 @@ log = logging.getLogger(__name__)
 
 
 class EngineCore:
-    """The requests of all frontends, a scheduler over them and the executor that computes them."""
+    """The requests of all frontends, their scheduler and the executor."""
 
     def __init__(
         self,
@@ -41,21 +41,17 @@ class EngineCore:
         max_in_flight: int = 1,
         grammars: GrammarGate | None = None,
     ) -> None:
-        """`max_in_flight`: most steps that are submitted and not updated yet. With two, a step is scheduled while
-        the one before it is computed (asynchronous scheduling); a pipeline needs one for each of its stages.
-        `grammars`: a gate of the scheduler; None if `ingest` has none either."""
+        """`max_in_flight`: most steps that are submitted and not updated: 2 for asynchronous scheduling, one per
+        stage of a
+        pipeline. `grammars`: a gate of the scheduler; None if `ingest` has none either.
+        """
         self.scheduler = scheduler
-        self.ingest = ingest
-        """Prepares requests for `queue`; in the engine process it does so in the link's thread."""
+        self.ingest = ingest  # runs in the link's thread in the engine process
         self.calls = EngineCalls(scheduler, executor)
         self.num_steps = 0
-        """Steps that were computed."""
         self.trace = StepTrace()
-        """The loop that drives the core begins and ends its steps."""
-        self.black_box = BlackBox("")
-        """Names the requests of the steps in flight. The engine process sets its own."""
-        self.num_in_inbox: Callable[[], int] = lambda: 0
-        """Returns how many requests wait in front of `queue`. The loop sets it."""
+        self.black_box = BlackBox("")  # the engine process sets its own
+        self.num_in_inbox: Callable[[], int] = lambda: 0  # the loop sets it
         self._max_in_flight = max_in_flight
         self._in_flight: deque[tuple[StepInput, SubmittedStep]] = deque()
         self._executor = executor
@@ -74,7 +70,7 @@ class EngineCore:
             self.queue(prepared)
 
     def queue(self, request: EngineRequest) -> None:
-        """Queue a request. If it is refused or already complete, its answer is sent with the next outputs."""
+        """Queue a request. If it is refused or already complete, its answer comes with the next outputs."""
         if not self._make_room_for(request):
             self.scheduler.drop(request)
             return
@@ -92,35 +88,32 @@ class EngineCore:
             self._take_guide(request)
 
     def refuse(self, refusal: RefusedRequest) -> None:
-        """Answer a request that was not prepared. An earlier attempt of it has no reader any more.
-
-        A repeated attempt is dropped whether it could be prepared or not: its answer would end the live one for the
-        frontend, while the engine goes on computing it.
-        """
+        """Answer a request that was not prepared."""
         output = refusal.output
         live = self.scheduler.requests.get(output.request_id)
         if live is not None and live.frontend == refusal.frontend:
+            # the answer would end the live attempt for the frontend, while the engine goes on computing it
             if _is_repeated(output.request_id, output.attempt, live):
                 return
             self.scheduler.abort(live)
         self._answer(refusal.frontend, output)
 
     def abort(self, frontend: str, request_ids: Iterable[str]) -> None:
-        """Forget these requests of the frontend; the ones that have ended meanwhile are passed over."""
+        """Drop these requests of the frontend, if they are still live."""
         for request_id in request_ids:
             request = self.scheduler.requests.get(request_id)
             if request is not None and request.frontend == frontend:
                 self.scheduler.abort(request)
 
     def wake(self, request_id: str) -> None:
-        """Consider a request again, because the event that it waited for has come."""
+        """Consider a request again after the event that it waited for."""
         request = self.scheduler.requests.get(request_id)
         if request is not None:
             self._take_guide(request)
         self.scheduler.wake(request_id)
 
     def abort_frontend(self, frontend: str) -> int:
-        """Forget everything of a frontend that is gone; returns how many requests it had."""
+        """Drop all requests of a lost frontend; return how many it had."""
         self._answers.pop(frontend, None)
         requests = [request for request in self.scheduler.requests.values() if request.frontend == frontend]
         for request in requests:
@@ -128,7 +121,7 @@ class EngineCore:
         return len(requests)
 
     def fail_all(self, reason: str) -> int:
-        """End every request with an error for its client, because the engine stops; return how many there were."""
+        """End every request with this error; return how many there were."""
         requests = list(self.scheduler.requests.values())
         for request in requests:
             self.scheduler.abort(request)
@@ -136,7 +129,6 @@ class EngineCore:
         return len(requests)
 
     def call(self, call: Call) -> Result:
-        """Run an operation that is not a request."""
         return self.calls.answer(call)
 
     # ---------------------------------------------------------------------------------------------------- steps
@@ -148,18 +140,16 @@ class EngineCore:
 
     @property
     def has_requests(self) -> bool:
-        """Whether a request is live."""
         return bool(self.scheduler.requests)
 
     def step(self) -> dict[str, Outputs]:
-        """A whole step; returns the outputs by frontend."""
+        """Do a whole step and return the outputs by frontend."""
         return self.update(self.execute())
 
     def execute(self) -> StepOutput | None:
-        """The first half: submit the next step, then wait for the oldest one in flight.
+        """Submit the next step, then wait for the oldest one in flight.
 
-        Return None if there is none, or if another step can be submitted before waiting. Aborts that are taken
-        between the halves drop the tokens that were just computed.
+        Return None if there is none, or if another step can be submitted first.
         """
         in_flight = self._in_flight
         step = self.scheduler.schedule()
@@ -178,7 +168,7 @@ class EngineCore:
         return output
 
     def update(self, output: StepOutput | None) -> dict[str, Outputs]:
-        """The second half: returns the outputs by frontend."""
+        """Return the outputs of a step by frontend. Requests aborted since `execute` have none."""
         outputs = self.scheduler.update(output) if output is not None else {}
         self._late_masks.supply()
         for frontend, answers in self._answers.items():
@@ -189,7 +179,7 @@ class EngineCore:
 
     @property
     def num_waiting(self) -> int:
-        """Number of requests without a row, including those in the inbox, preempted ones and blocked ones."""
+        """Requests without a row: in the inbox, waiting, preempted and blocked."""
         scheduler = self.scheduler
         return len(scheduler.waiting) + scheduler.num_suspects + len(scheduler.blocked) + self.num_in_inbox()
 
@@ -210,7 +200,6 @@ class EngineCore:
         return self._executor.work_ahead()
 
     def close(self) -> None:
-        """End the process that compiles grammars."""
         if self._grammars is not None:
             self._grammars.close()
 
@@ -224,7 +213,7 @@ class EngineCore:
     # --------------------------------------------------------------------------------------------------- pieces
 
     def _make_room_for(self, request: EngineRequest) -> bool:
-        """Abort an earlier attempt of the same request; False: the new one must not be added."""
+        """Abort an earlier attempt of the request. Return False if the new one must not be added."""
         live = self.scheduler.requests.get(request.request_id)
         if live is None:
             return True
@@ -244,7 +233,7 @@ class EngineCore:
             self._late_masks.supply()
 
     def _take_guide(self, request: EngineRequest) -> None:
-        """Give a request the guide of its constraint, if it has one that is ready; or answer why it is refused."""
+        """Give a request its guide if that is ready, or end it."""
         refusal = None if self._grammars is None else self._grammars.take(request)
         if refusal is not None:
             self.scheduler.abort(request)
@@ -253,7 +242,6 @@ class EngineCore:
             self._answer(request.frontend, answer)
 
     def _fail_guide(self, request: EngineRequest, error: Exception) -> None:
-        """End a request whose next token cannot be restricted as its constraint asks."""
         log.error("request %s ends with an error: no mask for it", request.request_id, exc_info=error)
         self.scheduler.abort(request)
         self._answer(request.frontend, error_output(request, str(error), RefusalKind.INVALID))
@@ -263,7 +251,7 @@ class EngineCore:
 
 
 def _is_repeated(request_id: str, attempt: int, live: EngineRequest) -> bool:
-    """Return whether this attempt, or a later one, is live already, and log that the request is dropped."""
+    """Return whether this attempt or a later one is live, and log that the request is dropped."""
     if attempt > live.attempt:
         return False
     log.warning("request %s attempt %d came while attempt %d runs: dropped", request_id, attempt, live.attempt)

@@ -16,7 +16,7 @@ from typing import Final
 from kvasir.engine.waves import Flags
 
 DRAIN_SETTLE_SECONDS: Final = 5.0
-"""Frontends of a release without Heartbeat.saw_draining never answer; the drain goes on after this time."""
+"""The drain goes on after it: frontends of a release without Heartbeat.saw_draining never answer."""
 LINGER_SECONDS: Final = 2.0
 """From the last abort or transfer on: the engine that continues a request fetches its KV blocks from this one."""
 
@@ -45,12 +45,9 @@ class Drain:
     ) -> None:
         """`is_busy`: a request is live or waits in the inbox. `is_handing_over`: another engine fetches blocks."""
         self.timeout = timeout
-        self.asked = False
-        """A signal handler sets it; the loop calls `begin`."""
-        self.settled = False
-        """All frontends have read of the drain, and no earlier request is on its way."""
-        self.group_overdue = False
-        """The timeout is over in another engine of the group."""
+        self.asked = False  # set by a signal handler; the loop then calls `begin`
+        self.settled = False  # all frontends know, and no earlier request is on its way
+        self.group_overdue = False  # the timeout is over in another engine of the group
         self._settle = min(settle, timeout)
         self._is_busy = is_busy
         self._is_handing_over = is_handing_over
@@ -66,7 +63,7 @@ class Drain:
         return self._began is not None
 
     def linger(self) -> None:
-        """Start the linger limit again, if the drain has begun."""
+        """Restart the linger limit, if the drain has begun."""
         if self._began is not None:
             self._linger_end = self._clock() + LINGER_SECONDS
 
@@ -76,7 +73,7 @@ class Drain:
 
     @property
     def seconds_left(self) -> float | None:
-        """For how long the state lasts without an event. None: without a limit."""
+        """Seconds that the state lasts without an event. None: without a limit."""
         end = self._state_and_end()[1]
         return None if end is None else max(0.0, end - self._clock())
 
@@ -88,7 +85,6 @@ class Drain:
         return Flags(work, drains=True, stays=stays, overdue=self._is_overdue(self._began))
 
     def _state_and_end(self) -> tuple[DrainState, float | None]:
-        """Return the state, and when it ends without an event."""
         if (began := self._began) is None:
             return DrainState.SERVING, None
         end, now = began + self.timeout, self._clock()

@@ -1,8 +1,7 @@
-"""The engine process: from its settings to a serving loop and back. `kvasir engine` calls `run_engine`.
+"""EngineProcess: from settings to a serving loop and back. `kvasir engine` calls `run_engine`.
 
-The start-up reports its progress and fails early. The ops port answers first. Then config.json of the model is
-read, so that a wrong model is rejected before anything large is loaded. The link sends Hello while torch is
-imported. Then come the weights, the KV memory, a first step, and Ready.
+The start reports its progress and fails early: the ops port answers first, then config.json is read, the link says
+Hello while torch is imported, and then come the weights, the KV memory, a first step, and Ready.
 """
 
 import atexit
@@ -63,18 +62,17 @@ from kvasir_contract.phases import Phase
 log = logging.getLogger(__name__)
 
 LAUNCHING = "Launching"
-"""The first of the start-up's times: from the process's spawn to the first line of this file that runs."""
+"""The first phase of the start: from the process's spawn to the first line of this file."""
 STOP_SECONDS = 1.0
-"""Time for an engine to stop before it is ready."""
+"""For an engine that is not ready."""
 PROGRESS_INTERVAL = 10.0
 """Seconds between log lines of a long download or load."""
 
 
 def run_engine(config: EngineConfig) -> int:
-    """Serve until SIGTERM or SIGINT; report the failure if there was one, and return the exit code. An engine that
-    shares experts ends the process itself.
+    """Serve until SIGTERM or SIGINT, report a failure, and return the exit code.
 
-    Must be called in the main thread: it takes over both signals.
+    Call it in the main thread: it takes over both signals. An engine that shares experts ends the process itself.
     """
     setup_logging(
         f"engine-{config.parallel.data_parallel_rank}", config.process.log_level, config.process.log_format
@@ -89,11 +87,11 @@ def run_engine(config: EngineConfig) -> int:
 
 
 class _Stopped(BaseException):
-    """Stopped before there was anything to drain. Not an Exception: libraries that catch those would continue."""
+    """Stopped before there was anything to drain. A BaseException, because libraries catch Exceptions and go on."""
 
 
 class EngineProcess:
-    """Owns the parts of the process and their order; one per process."""
+    """The parts of the process and their order."""
 
     def __init__(self, config: EngineConfig) -> None:
         rank = config.parallel.data_parallel_rank
@@ -111,23 +109,21 @@ class EngineProcess:
         self._death_watch: DeathWatch | None = None
         self._link: EngineLink | None = None
         self._executor: Executor | None = None
-        self._leader: Leader | None = None
-        """Of an engine with several nodes."""
+        self._leader: Leader | None = None  # of an engine with several nodes
         self._group: SharedExpertsGroup | None = None
         self._exchange: Exchange | None = None
         self._kv_address = ""
         self._loop: EngineLoop | None = None
         self._watchdog: StepWatchdog | None = None
         self._stop_asked = False
-        self._starting = False
-        """A signal may raise in the main thread."""
+        self._starting = False  # a signal may raise in the main thread
         age = self._status.startup_seconds[LAUNCHING] = process_age()
         self._spawned = time.monotonic() - age
         self._progress_logged = time.monotonic()
         self._waits_log = SeldomLog(log)
 
     def run(self) -> Failure | None:
-        """Serve, and end everything; return what the engine failed of."""
+        """Serve, end everything, and return the failure if there was one."""
         signal.signal(signal.SIGTERM, self._on_signal)
         signal.signal(signal.SIGINT, self._on_signal)
         wake_after_signals(self._wake)
@@ -212,7 +208,7 @@ class EngineProcess:
 
     @contextmanager
     def _phase(self, phase: Phase) -> Iterator[None]:
-        """A phase of the start-up: shown while it lasts, timed when it is done."""
+        """Show a phase of the start while it lasts, and time it."""
         self._check_shutdown()
         began = time.monotonic()
         self._status.enter(phase)
@@ -223,7 +219,6 @@ class EngineProcess:
         log.info("%s took %.2f s", phase, seconds)
 
     def _read_model(self) -> ModelInfo:
-        """Configuration only: small, and read without torch."""
         return read_model(self._config.model)
 
     def _identity(self, model: ModelInfo) -> EngineIdentity:
@@ -261,12 +256,12 @@ class EngineProcess:
         return leader
 
     def _wait_for_nodes(self) -> None:
-        """Go on waiting: another node may take any time to be scheduled and to load."""
+        # without a limit: a node may take any time to be scheduled and to load
         self._check_shutdown()
         self._status.beat(busy=True)
 
     def _wait_for_engine(self, text: str) -> None:
-        """Go on waiting for another engine of the group, which may have to download the weights."""
+        # without a limit: the other engine may have to download the weights
         self._check_shutdown()
         self._status.beat(busy=True)
         self._status.waits_for = lambda: text
@@ -292,8 +287,6 @@ class EngineProcess:
         cache: KVCacheConfig,
         inbox: Inbox,
     ) -> None:
-        """Exchange KV blocks with other engines, if this one can."""
-
         def class_of(layout: str) -> str:
             hash_algorithm = settings.prefix_caching_hash_algo
             identity = f"{model.fingerprint} {model.weights}"
@@ -335,7 +328,7 @@ class EngineProcess:
     # ------------------------------------------------------------------------------------------------------- end
 
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
-        """The first one drains, or ends the start-up wherever it is; the same signal again ends at once."""
+        """Drain, or end the start wherever it is; the same signal again ends at once."""
         signal.signal(number, signal.SIG_DFL)
         self._drain()
         if self._loop is None and self._starting:
@@ -346,13 +339,12 @@ class EngineProcess:
             raise _Stopped
 
     def _drain(self) -> None:
-        """Finish the live requests, then end; in any thread."""
         self._stop_asked = True
         if self._loop is not None:
             self._loop.drain()
 
     def _wake(self) -> None:
-        """Let the main thread run the handler of a signal; in any thread."""
+        """Make the main thread run the handler of a signal. Any thread."""
         if self._loop is not None:
             self._loop.wake()
 

@@ -1,12 +1,7 @@
 """Inbox: requests and events between the link's thread and the busy loop.
 
-Requests wait in a queue of their own: each turn the loop takes a bounded number of them, and all events. The effect
-is that of one queue. A request that is aborted, or whose frontend is lost, before the loop has taken it never
-reaches the loop; and the loop handles events before it adds the requests that came after them.
-
-The queue has the scheduler's order, (priority, seniority, arrival), so that an urgent request does not wait behind
-a burst. An engine that serves by arrival rejects every priority but 0, so its requests keep the order of their
-arrival, after those that another engine had before.
+The loop takes all events and a bounded number of requests each turn, in the scheduler's order, so that an urgent
+request does not wait behind a burst. A request that is aborted before it is taken never reaches the loop.
 """
 
 import contextlib
@@ -28,21 +23,19 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Wake:
-    """The event has come that a gate or a ration made this request wait for."""
+    """The event of a request that a gate or a ration holds has come."""
 
     request_id: str
 
 
 @dataclass(frozen=True)
 class ExecutorFailed:
-    """A worker has ended: no further step can be computed."""
-
     error: Exception
 
 
 @dataclass(frozen=True)
 class WaveCalled:
-    """Another engine of the group has begun this wave (see waves.py)."""
+    """Another engine of the group has begun this wave (waves.py)."""
 
     wave: int
 
@@ -60,33 +53,27 @@ class Taken:
 
 
 class Inbox:
-    """`put` belongs to the link's thread, `take` and `wait` to the loop's; the rest may be called from anywhere."""
+    """`put` belongs to the link's thread, `take` and `wait` to the loop's; any thread may call the rest."""
 
     def __init__(self) -> None:
         self._ingest: Ingest | None = None
         self._lock = threading.Lock()
         self._events: list[Event] = []
-        self._requests: dict[tuple[str, str], EngineRequest] = {}
-        """By frontend and request id."""
-        self._order = ServiceOrder()
-        """The same requests in the order in which the loop takes them."""
+        self._requests: dict[tuple[str, str], EngineRequest] = {}  # by frontend and request id
+        self._order = ServiceOrder()  # the same requests in the order in which the loop takes them
         self._num_arrivals = 0
-        self._must_wake = False
-        """Events were put since the last `flush`. Only the link's thread uses it."""
+        self._must_wake = False  # events came since the last `flush`; of the link's thread only
+        # not a lock: a signal handler may put into it while the loop uses it
         self._bell: queue.SimpleQueue[None] = queue.SimpleQueue()
-        """A signal handler may put into it: unlike a lock, it works while the loop is using it."""
 
     def open(self, ingest: Ingest) -> None:
-        """Take requests from now on; the link delivers none before the engine is ready."""
+        """Take requests from now on; the link delivers none before."""
         self._ingest = ingest
 
     # ------------------------------------------------------------------------------------ in the link's thread
 
     def put(self, event: LinkEvent) -> None:
-        """Prepare and queue a request, withdraw aborted ones, and keep everything else for the loop.
-
-        The loop is woken by `flush`: after the first request of several it would compute a step for that one alone.
-        """
+        """Prepare and queue a request, withdraw aborted ones, and keep everything else for the loop."""
         self._must_wake = True
         match event:
             case Received(frontend, AddRequest() as message):
@@ -107,6 +94,7 @@ class Inbox:
 
     def flush(self) -> None:
         """Wake the loop if there were events since the last call."""
+        # not in `put`: the loop would compute a step for the first of several requests
         if self._must_wake:
             self._must_wake = False
             self.wake()
@@ -155,11 +143,10 @@ class Inbox:
 
     @property
     def num_requests(self) -> int:
-        """Number of requests that wait here. Any thread may read it."""
         return len(self._requests)
 
     def take(self, most: int | None) -> Taken:
-        """Take all events and up to `most` requests, the first in order; None: all of them."""
+        """Take all events and the first `most` requests; None: all of them."""
         with contextlib.suppress(queue.Empty):
             while True:
                 self._bell.get_nowait()
@@ -171,26 +158,23 @@ class Inbox:
             return Taken(events, requests)
 
     def wait(self, seconds: float | None) -> None:
-        """Return when there may be something to take, when `wake` was called, or after `seconds`."""
+        """Return when there may be something to take, after `wake`, or after `seconds`."""
         if self.empty:
             with contextlib.suppress(queue.Empty):
                 self._bell.get(timeout=seconds)
 
     def wake_request(self, request_id: str) -> None:
-        """Put a Wake: the thread that compiles, loads or receives what a request waits for calls this when it is
-        ready."""
+        """Put a Wake: the request's grammar or KV blocks are ready."""
         self._put_and_wake(Wake(request_id))
 
     def call_wave(self, wave: int) -> None:
-        """Put a WaveCalled. Any thread."""
         self._put_and_wake(WaveCalled(wave))
 
     def put_hand_over(self, event: HandOverEvent) -> None:
-        """Put an event of a hand-over. Any thread."""
         self._put_and_wake(event)
 
     def fail(self, error: Exception) -> None:
-        """Put an ExecutorFailed: an idle loop would not notice that a worker has ended. Any thread."""
+        # an idle loop would not notice that a worker has ended
         self._put_and_wake(ExecutorFailed(error))
 
     def _put_and_wake(self, event: Event) -> None:
@@ -199,6 +183,6 @@ class Inbox:
         self.wake()
 
     def wake(self) -> None:
-        """Make `wait` return. Any thread, signal handlers too."""
+        """Make `wait` return. Safe in a signal handler."""
         if self._bell.empty():
             self._bell.put(None)

@@ -1,8 +1,7 @@
-"""Ingest: turns a message into a request that the scheduler can queue. Runs in the link's thread.
+"""Ingest: turns a message into a request that the scheduler can queue, in the link's thread.
 
-All work that grows with the prompt is done here and not between two steps: copying the tokens, comparing them with
-the vocabulary, hashing blocks. Both threads share the interpreter, so tokens are handled by one call for all of
-them, and hashing, which needs a loop, pauses to let the step's thread continue.
+All work that grows with the prompt is done here and not between two steps. The threads share the interpreter, so
+tokens are handled by one call for all, and hashing, which loops, pauses to let the step's thread run.
 """
 
 import logging
@@ -43,8 +42,8 @@ class Ingest:
         hash_algorithm: str = BLAKE2B,
         grammars: GrammarGate | None = None,
     ) -> None:
-        """`cache_block_size`: tokens per block of the prefix cache; None without one. `grammars`: None if requests
-        with a constraint are refused."""
+        """`cache_block_size`: tokens per block of the prefix cache; None without one. `grammars`: None: no
+        constraints."""
         self.vocab_size = vocab_size
         self._grammars = grammars
         self._max_model_len = max_model_len
@@ -54,7 +53,7 @@ class Ingest:
         self._seldom = SeldomLog(log)
 
     def prepare(self, frontend: str, message: AddRequest) -> EngineRequest | RefusedRequest:
-        """Return the request with its room reserved, or the answer to one that cannot be queued."""
+        """Return the request with its room reserved, or the answer to one that is refused."""
         if not self.budget.reserve(message.num_tokens, has_begun=message.age > 0):
             return RefusedRequest(frontend, error_output(message, self._why_full(), RefusalKind.OVERLOADED))
         try:
@@ -69,7 +68,7 @@ class Ingest:
             return RefusedRequest(frontend, error_output(message, reason, None))
 
     def release(self, request: EngineRequest) -> None:
-        """Release what a prepared request holds that is not queued."""
+        """Release the resources of a prepared request that is not queued."""
         self.budget.release(request.num_tokens)
         if self._grammars is not None:
             self._grammars.ended(request)
@@ -90,8 +89,8 @@ class Ingest:
         return request
 
     def _check_length(self, message: AddRequest) -> None:
-        """Raise RequestRefused for a prompt that leaves no room for output. A resumed request ends instead."""
         num_prompt_tokens = len(message.prompt_tokens) // TOKEN_BYTES
+        # a resumed request ends instead
         if num_prompt_tokens >= self._max_model_len and not message.num_output_tokens:
             raise RequestRefused(
                 f"the prompt has {num_prompt_tokens} tokens and this engine holds {self._max_model_len} of prompt "
@@ -99,8 +98,7 @@ class Ingest:
             )
 
     def _check(self, message: AddRequest) -> None:
-        """Raise RequestRefused for values that would end the engine and not the request. Frontends check them too,
-        but a frontend of another version may have other bounds."""
+        # Frontends check these values too, but one of another version may have other bounds.
         highest = max(_highest(message.prompt_tokens), _highest(message.output_tokens))
         try:
             check_token_ids([highest], self.vocab_size, "prompt")

@@ -1,7 +1,6 @@
 """LateMasks: makes the masks of scheduled steps and sends them to the executor while it computes.
 
-The mask of a row depends on all tokens before the one that is sampled. If a step before is still in flight, the
-last of them is not known yet: the mask is due after the update of that step.
+A mask depends on all tokens before the sampled one. If a step before is in flight, it is due after that update.
 """
 
 import logging
@@ -26,8 +25,8 @@ _ALL: Final = 0xFFFFFFFF
 @dataclass(frozen=True, slots=True)
 class _MaskedStep:
     number: int
+    # the request of each masked row, and its number of tokens when the mask is due
     rows: list[tuple[EngineRequest, int]]
-    """The request of each masked row, and how many tokens it has when the mask is due."""
 
     @property
     def is_due(self) -> bool:
@@ -47,17 +46,16 @@ class LateMasks:
         self._num_words = -(-vocab_size // 32)
         self._send = send
         self._fail = fail
-        self._steps: deque[_MaskedStep] = deque()
-        """Submitted steps without their masks, the oldest first."""
+        self._steps: deque[_MaskedStep] = deque()  # submitted steps without their masks, the oldest first
 
     def expect(self, step: StepInput, rows: StepRows) -> None:
-        """Take a step with masked rows that was submitted, before another one is scheduled."""
+        """Take a submitted step with masked rows, before another one is scheduled."""
         requests = [rows[place][0] for place in step.masked]
         due = [(request, request.num_tokens + request.num_pending - 1) for request in requests]
         self._steps.append(_MaskedStep(step.number, due))
 
     def supply(self) -> None:
-        """Send the masks that are due. Those of the oldest step in flight always are."""
+        """Send the masks that are due: those of the oldest step in flight always are."""
         if not self._steps:
             return
         import numpy as np  # here, because an engine sends Hello before its slow imports
@@ -70,11 +68,10 @@ class LateMasks:
             self._send(LateInput(step.number, masks.tobytes()))
 
     def check_idle(self) -> None:
-        """Raise AssertionError if a step still waits for masks."""
         assert not self._steps, f"step {self._steps[0].number} never got its masks"
 
     def _fill(self, mask: "npt.NDArray[np.uint32]", request: EngineRequest) -> None:
-        """Fill a mask [V / 32]. It is all ones if the request needs none any more: its token is dropped."""
+        """Fill a mask [V / 32]; all ones if the token of the request will be dropped."""
         guide = request.guide
         if request.status.finished or guide is None:
             mask[:] = _ALL

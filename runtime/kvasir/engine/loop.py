@@ -1,7 +1,7 @@
-"""The busy loop of an engine: take messages, schedule, execute, update, send. Runs in the process's main thread.
+"""EngineLoop: takes messages, schedules, executes, updates and sends, in the process's main thread.
 
-All sockets belong to the link's own thread, which also prepares requests; the inbox lies between the two. Without
-work the loop sleeps in the inbox and uses no CPU.
+The link's thread owns all sockets and prepares requests; the inbox lies between. Without work the loop sleeps in
+it.
 """
 
 import logging
@@ -26,15 +26,15 @@ from kvasir_contract.phases import Phase
 log = logging.getLogger(__name__)
 
 MESSAGE_SCORES: Final = 1_000_000
-"""Log probabilities of prompts (14 bytes each) after which a message ends. Its last request may exceed this."""
+"""Log probabilities of prompts (14 bytes each) after which a message ends; its last request may exceed it."""
 
 
 MOST_REQUESTS: Final = 128
-"""Requests taken from the inbox before a step and again after it, so that a burst delays no step for long."""
+"""Taken from the inbox before a step and again after it, so that a burst does not delay a step for long."""
 
 
 class Link(Protocol):
-    """What the loop needs of the EngineLink."""
+    """The part of the EngineLink that the loop uses."""
 
     def send(self, frontend: str, message: Outputs | CacheEvents | Result) -> None: ...
     def set_load(self, stats: EngineStats, busy: bool) -> None: ...
@@ -42,7 +42,7 @@ class Link(Protocol):
 
 
 def parts(message: Outputs) -> Iterator[Outputs]:
-    """Yield messages of a size that the link accepts: one step may report the log probabilities of many prompts."""
+    """Yield messages that the link accepts: a step may report the log probabilities of many prompts."""
     if all(output.prompt_logprobs is None for output in message.outputs):
         yield message
         return
@@ -59,8 +59,6 @@ def parts(message: Outputs) -> Iterator[Outputs]:
 
 
 class EngineLoop:
-    """Drives a core with the messages of a link until it is drained."""
-
     def __init__(
         self,
         core: EngineCore,
@@ -79,16 +77,14 @@ class EngineLoop:
         core.num_in_inbox = lambda: inbox.num_requests
         self._status = status
         self._waves = waves or Independent()
-        self._calls: list[tuple[str, Call]] = []
-        """Those that have come during a step, with their frontends."""
+        self._calls: list[tuple[str, Call]] = []  # that came during a step, with their frontends
         self._hand_over = hand_over or HandOver()
         pool = core.scheduler.blocks.pool
         self._cache_reports = CacheReports(pool.cache, pool.num_blocks, link.send)
         self._drain = Drain(drain_timeout, drain_settle, self._is_busy, lambda: not self._hand_over.is_idle)
 
     def run(self) -> None:
-        """Returns when the engine is drained. Whatever a step raises, the end of a worker, or of another engine of
-        the group, ends the engine and is raised here."""
+        """Return when the engine is drained. Raises the failure of a step, a worker or another engine."""
         while True:
             self._take_messages(may_wait=True)
             self._answer_calls()
@@ -120,11 +116,11 @@ class EngineLoop:
         self._inbox.wake()
 
     def wake(self) -> None:
-        """Let `run` look at its state. Any thread."""
+        """Make `run` look at its state. Any thread."""
         self._inbox.wake()
 
     def _take_messages(self, may_wait: bool) -> None:
-        """Handle all events and a bounded number of requests; without work, wait for the first of them."""
+        """Handle all events and some requests; without work, wait for the first of them."""
         if may_wait and not (self._core.has_work or self._waves.running):
             self._core.black_box.clear()
             self._core.check_idle()
@@ -176,8 +172,7 @@ class EngineLoop:
                 raise error
 
     def _answer_calls(self) -> None:
-        """Between two steps: within one, a step in flight may wait for masks that this thread has to supply, and
-        the workers answer after that step."""
+        # Between steps: in a step, the workers may wait for masks that this thread supplies.
         calls, self._calls = self._calls, []
         for frontend, call in calls:
             self._link.send(frontend, self._core.call(call))
@@ -221,7 +216,7 @@ class EngineLoop:
         return self._drain.flags(self._core.has_work)
 
     def _drained(self) -> bool:
-        """Return whether the loop may end. After the drain timeout, end all requests, so that it may."""
+        """Return whether the loop may end. After the drain timeout, end all requests first."""
         if not self._drain.has_begun:
             return False
         if self._flags().overdue:

@@ -1,9 +1,9 @@
-"""The numerics class of an engine: engines of one class compute the same logits from the same tokens.
+"""The numerics class: engines of one class compute the same logits from the same tokens.
 
-The class covers the facts that change how an engine rounds: precision, whether the KV cache is fp8, whether the
-engine is batch-invariant, the layout over workers, the device with its instruction sets, and the versions of Kvasir
-and torch. It does not include the number of threads, which changes while an engine runs, and can change the last
-bits of an engine that is not batch-invariant. A frontend compares classes for equality only.
+It covers precision, the KV cache's type, batch invariance, the layout over workers, the device with its instruction
+sets, and the versions of Kvasir and torch. The number of threads is left out, although it can change the last bits
+of
+an engine that is not batch-invariant, because it changes while an engine runs.
 """
 
 from importlib.metadata import version
@@ -13,14 +13,11 @@ from kvasir.config.resolve import ResolvedEngine
 from kvasir.version import __version__
 
 _PREFIXES = ("avx", "amx", "fma", "f16c", "asimd", "sve", "bf16")
-"""Of the instruction sets that change which kernels compute."""
+"""Instruction sets that change which kernels compute."""
 
 
 def numerics_class(settings: ResolvedEngine, experts_shared_by: int) -> str:
-    """Return the class, for example "float32 invariant tp1 pp1 cpu avx,avx2,fma kvasir 0.1.0 torch 2.9.0".
-
-    `experts_shared_by`: engines that share the experts of a mixture; 1: each engine has all.
-    """
+    """Return the class, such as "float32 invariant tp1 pp1 cpu avx,avx2,fma kvasir 0.1.0 torch 2.9.0"."""
     executor = settings.executor
     layout = f"tp{executor.tensor_parallel_size} pp{executor.pipeline_parallel_size}"
     if executor.enable_expert_parallel:

@@ -1,4 +1,4 @@
-"""The message with which an engine announces that it is ready: its limits, features and KV address."""
+"""The Ready message of an engine."""
 
 from kvasir.config.resolve import ResolvedEngine
 from kvasir.link.protocol import FEATURE_PREFIX_CACHE, FEATURE_PRIORITY, FEATURE_WAVES, Ready
@@ -7,11 +7,7 @@ from kvasir.link.protocol import FEATURE_PREFIX_CACHE, FEATURE_PRIORITY, FEATURE
 def ready_message(
     settings: ResolvedEngine, num_blocks: int, numerics: str, *, in_waves: bool, kv_address: str, weights: str
 ) -> Ready:
-    """Return the message.
-
-    `num_blocks`: of the KV cache. `numerics`: the numerics class. `in_waves`: the engine takes its steps together
-    with others. `kv_address`: where others fetch KV blocks; "" if they cannot. `weights`: their identity.
-    """
+    """Return the message. `in_waves`: the engine steps with others. `kv_address`: "" if others cannot fetch."""
     return Ready(
         block_size=settings.block_size,
         num_blocks=num_blocks,

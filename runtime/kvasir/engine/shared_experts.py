@@ -1,8 +1,8 @@
-"""This engine's membership in a group of engines that share the experts of a model.
+"""SharedExpertsGroup: engines that share the experts of a model (expert parallelism over data-parallel ranks).
 
-Only engines with `--data-parallel-size` above 1 and `--enable-expert-parallel` have one. They start together: they
-meet, compare the settings that the exchange depends on, load, and wait for each other before the first pass. They
-end together: if one drains, all drain, and the loss of one is an error in all others.
+They start together: they meet, compare the settings of the exchange, load, and wait for each other. They end
+together:
+if one drains, all drain, and the loss of one is an error in all others.
 """
 
 from collections.abc import Callable
@@ -20,7 +20,7 @@ if TYPE_CHECKING:  # it imports torch, which independent engines with worker pro
     from kvasir.executor.in_process import InProcessExecutor
 
 START_LIMIT_SECONDS: Final = 3600.0
-"""How long an engine waits for another one at each point of the start: one may have to download the weights."""
+"""For each point of the start: another engine may have to download the weights."""
 
 
 def shares_experts(config: EngineConfig) -> bool:
@@ -28,15 +28,13 @@ def shares_experts(config: EngineConfig) -> bool:
 
 
 class SharedExpertsGroup:
-    """One engine of the group."""
-
     def __init__(
         self, config: EngineConfig, settings: ResolvedEngine, model: ModelInfo, waiting: Callable[[str], None]
     ) -> None:
-        """Wait for all engines and connect to them; `size` is their number. `waiting`: see MeetingPoint.
+        """Wait for all `size` engines and connect to them. `waiting`: see MeetingPoint.
 
-        Raises ConfigError for a model that has no experts to share, for options that do not go together, and if the
-        engines' settings differ.
+        Raises ConfigError for a model without experts, and for options that do not go together or differ between
+        engines.
         """
         from kvasir.models.check_ranks import check_ranks
         from kvasir.parallel.engine_groups import connect
@@ -71,11 +69,10 @@ class SharedExpertsGroup:
         self._parallel = ParallelState(expert_parallel=True, data=experts)
 
     def wait_until_loaded(self) -> None:
-        """Wait until every engine can compute."""
         self._meeting.wait_for_all("loaded")
 
     def new_executor(self, settings: ResolvedEngine, model: ModelInfo, inbox: Inbox) -> "InProcessExecutor":
-        """Return an executor whose worker has not been started. From now on the loss of an engine is noticed."""
+        """Return an executor without a started worker. From now on the loss of an engine is noticed."""
         from kvasir.executor.in_process import InProcessExecutor
 
         def lost(error: Exception) -> None:
@@ -84,18 +81,15 @@ class SharedExpertsGroup:
 
         executor = InProcessExecutor(settings, model, self._parallel)
         self.waves = LockStep(self._engines, executor.empty_pass, inbox.call_wave, lost)
-        """The policy of the loop."""
         return executor
 
     def _wait(self, text: str) -> None:
-        """Go on waiting for an engine, unless one is lost."""
         if self._loss is not None:
             raise self._loss
         self._waiting(text)
 
 
 def _check_options(settings: ResolvedEngine) -> None:
-    """Raise ConfigError for options that engines which share experts cannot have."""
     executor = settings.executor
     wrong = {
         f"--tensor-parallel-size {executor.tensor_parallel_size}": executor.tensor_parallel_size > 1,

@@ -1,20 +1,9 @@
 """Waves: engines whose experts are split over all of them run their forward passes together.
 
-Every layer of experts exchanges tokens with the other engines, so a forward pass of one engine waits for one of
-each other engine. A *wave* is a time in which all engines of the group run: in each turn, an engine without rows to
-compute joins the exchanges with none (an empty pass). Between waves the group sleeps.
-
-- Start: an engine that gets a request begins the wave and calls the next engine of the ring, which begins it too
-  and calls the one after it. Each engine makes and gets exactly one call per wave, even if several begin at once.
-  A frontend may wake all of them earlier, but nothing depends on it.
-- Stop: after each `SYNC_TURNS` turns, the engines decide together whether any of them has work left.
-- End: an engine that is asked to drain begins a wave if none is running. The next decision makes all engines drain.
-  From then on they decide after each turn, and end after the turn in which none of them has to stay. So no engine
-  ends while another one has a request, or may still receive one.
-
-Waves are numbered, and the group agrees on the number. A call for a wave that is over or running is dropped.
-
-Independent engines, the default, have the policy `Independent`, which does nothing.
+Each layer of experts exchanges tokens with all engines of the group. In a *wave* all of them take turns; one
+without
+rows joins with an empty pass. Between waves the group sleeps. Waves have numbers that the group agrees on.
+docs/design/parallel.md describes how a wave starts, stops and ends.
 """
 
 import logging
@@ -25,20 +14,16 @@ from typing import Final, NamedTuple, Protocol
 log = logging.getLogger(__name__)
 
 SYNC_TURNS: Final = 16
-"""Turns between two decisions on the end of a wave. More of them cost empty passes, fewer cost exchanges."""
+"""Turns between two decisions on the end of a wave: more cost empty passes, fewer cost exchanges."""
 
 
 class Flags(NamedTuple):
     """The state of one engine. A decision has each flag that any engine has."""
 
-    work: bool = False
-    """The next step does something."""
-    drains: bool = False
-    """It was asked to drain."""
-    stays: bool = True
-    """It does not drain, or has requests, or may still receive one."""
-    overdue: bool = False
-    """Its drain timeout is over: requests end with an error."""
+    work: bool = False  # the next step does something
+    drains: bool = False  # it was asked to drain
+    stays: bool = True  # it does not drain, or has requests, or may still receive one
+    overdue: bool = False  # its drain timeout is over: requests end with an error
 
 
 class Waves(Protocol):
@@ -59,7 +44,7 @@ class Waves(Protocol):
         ...
 
     def wake(self) -> None:
-        """Begin the next wave, unless one is running: a request is about to reach another engine."""
+        """Begin the next wave, unless one is running."""
         ...
 
     def before_step(self, has_requests: bool) -> None:
@@ -108,11 +93,11 @@ class WaveGroup(Protocol):
     """The engines of a group. Methods raise RuntimeError if an engine is gone."""
 
     def call_next(self, wave: int) -> None:
-        """Send the number of a wave to the next engine of the ring, without waiting for it."""
+        """Send the number of a wave to the next engine of the ring, without waiting."""
         ...
 
     def wait_for_call(self) -> int:
-        """Wait without a timeout for the number that the engine before sends. Called in a thread of its own."""
+        """Wait for the number that the engine before sends. Called in a thread of its own."""
         ...
 
     def any(self, flags: Sequence[bool]) -> list[bool]:
@@ -131,12 +116,14 @@ class LockStep:
         failed: Callable[[Exception], None],
         sync_turns: int = SYNC_TURNS,
     ) -> None:
-        """`empty_pass` joins the exchanges of one forward pass. A thread hands the calls of the engine before to
-        `called`, and its loss to `failed`; both must reach the loop, which passes calls on to `begin`."""
+        """`empty_pass` joins the exchanges of one forward pass.
+
+        A thread passes the calls of the engine before to `called` and its loss to `failed`; both must reach the
+        loop.
+        """
         self.running = False
         self.agreed = Flags()
-        self.wave = 0
-        """The number of the wave that runs or comes next."""
+        self.wave = 0  # the number of the wave that runs or comes next
         self._group = group
         self._empty_pass = empty_pass
         self._called = called
@@ -154,6 +141,7 @@ class LockStep:
             )
         if wave == self.wave and not self.running:
             self.running, self._turns = True, 0
+            # each engine makes and gets one call per wave, even if several begin at once
             self._group.call_next(wave)
 
     def wake(self) -> None:
@@ -185,12 +173,11 @@ class LockStep:
         return self.agreed.drains and not self.agreed.stays
 
     def _listen(self) -> None:
-        """Hand over one call per wave, until an engine of the group ends. While the group drains it is in a wave,
-        whose exchanges notice the loss of an engine."""
         try:
             while True:
                 self._called(self._group.wait_for_call())
         except Exception as error:
+            # the group is in a wave, whose exchanges notice the loss of an engine
             if self._draining:
                 log.info("the group of engines ends")
             else:

@@ -1,4 +1,4 @@
 """What frontend and engine both say about a request.
 
-Reading order: params.py, constraint.py, tokens.py, hashing.py, request_digest.py.
+Reading order: request_core.py, params.py, constraint.py, tokens.py, hashing.py, request_digest.py.
 """

@@ -1,15 +1,10 @@
-"""Hashes of KV blocks: the keys of the prefix cache. Shared by frontend and engine.
+"""Hashes of KV blocks: the keys of the prefix cache, shared by frontend and engine.
 
-The hash of a block covers its own tokens and, through the hash before it, everything that stands before them; so
-equal hashes mean equal prefixes. The first block is chained to a *root* that holds whatever else the content of
-all blocks depends on: the salt of the request, its adapter, its model. If the content of a block depends on more
-than its tokens, such as an image whose place the tokens mark, its hash covers a *key* of that block too.
-
-Look-ups compare hashes and never tokens, hence 128 bits of a cryptographic hash, for which no collision can be
-found. There is no random seed: every process hashes the same tokens to the same bytes.
-
-The frontend hashes a prompt once and sends the chain along (AddRequest.block_hashes); the engine goes on with it as
-output tokens fill blocks. Both use the algorithm that the engine announces (Ready.hash_algorithm).
+A block's hash covers its tokens and the hash before it, so equal hashes mean equal prefixes. The first is chained
+to a
+*root*: the salt of the request, its adapter, its model. Lookups compare hashes and never tokens, hence 128 bits of
+a
+cryptographic hash without a random seed. docs/design/kv-cache.md has the whole picture.
 """
 
 import time
@@ -24,9 +19,9 @@ from kvasir.request.tokens import TOKEN_BYTES, to_wire
 
 HASH_BYTES: Final = 16
 BLOCKS_AT_ONCE: Final = 256
-"""Blocks that `packed_chain` hashes without a pause: well under a millisecond."""
+"""Hashed by `packed_chain` without a pause: well under a millisecond."""
 PAUSE_SECONDS: Final = 20e-6
-"""Long enough for a thread that waits for the interpreter to get it, which sleep(0) is not."""
+"""Enough for a thread that waits for the interpreter to get it; sleep(0) is not."""
 
 BLAKE2B: Final = "blake2b"
 SHA256: Final = "sha256"
@@ -45,7 +40,7 @@ class _Hash(Protocol):
 
 @dataclass(frozen=True)
 class _Algorithm:
-    """The start of each kind of hash. Copies of it are several times faster than new hashes."""
+    """The start of each kind of hash. A copy is several times faster than a new hash."""
 
     root: _Hash
     block: _Hash
@@ -67,7 +62,7 @@ HASH_ALGORITHMS: Final = tuple(_ALGORITHMS)
 
 @dataclass(frozen=True, slots=True)
 class BlockHashing:
-    """How an engine hashes prompts. Hashes that are made in another way do not fit."""
+    """How an engine hashes prompts."""
 
     block_size: int
     """Tokens per block."""
@@ -76,7 +71,7 @@ class BlockHashing:
 
 @dataclass(frozen=True, slots=True)
 class ChainRoot:
-    """The value that the first block of a request is chained to, and the algorithm of the whole chain."""
+    """The value to which the first block is chained, and the algorithm of the chain."""
 
     digest: bytes
     algorithm: str
@@ -85,10 +80,11 @@ class ChainRoot:
 def chain_root(
     cache_salt: str = "", *, adapter: tuple[str, ...] = (), model: str = "", algorithm: str = BLAKE2B
 ) -> ChainRoot:
-    """Return the root of a request's chain: requests that differ in one of the values share no block.
+    """Return the root of a chain: requests that differ in one of the values share no block.
 
-    `adapter`: name and path of the adapter that changes the weights. `model`: fingerprint and data type of the
-    model, for blocks that engines of several models find in one store. Raises KeyError for an unknown algorithm.
+    `adapter`: its name and path. `model`: fingerprint and data type, for a store of several models. Raises KeyError
+    for an
+    unknown algorithm.
     """
     start = _ALGORITHMS[algorithm].root
     root = start.copy()
@@ -122,9 +118,9 @@ def chain(parent: bytes, token_ids: "array[int]", block_size: int, algorithm: st
 
 
 def packed_chain(root: ChainRoot, token_ids: "array[int]", block_size: int, before: bytes = b"") -> bytes:
-    """Return the same hashes in one object; for long prompts, in a thread: others get their turn meanwhile.
+    """Return the chain as one object, and let other threads run meanwhile.
 
-    `before`: the hashes of the blocks before these tokens, if there are any.
+    `before`: the hashes of the blocks before these tokens.
     """
     parent = before[-HASH_BYTES:] or root.digest
     parts = []
@@ -147,8 +143,7 @@ def extend_chain(
 ) -> None:
     """Append the hashes of the full blocks that `hashes` does not reach yet.
 
-    `keys` returns the key of the block with the tokens from `start` to `end`; b"" if its tokens are all that its
-    content depends on.
+    `keys(start, end)` returns what a block depends on besides its tokens, such as an image; b"": nothing.
     """
     start = len(hashes) * block_size
     if start + block_size > len(token_ids):
@@ -173,16 +168,12 @@ def _keyed_hash(parent: bytes, token_ids: "array[int]", key: bytes, algorithm: s
 
 
 def split_chain(packed: bytes) -> list[bytes]:
-    """Return the hashes that stand one after the other in `packed`."""
     return [packed[place : place + HASH_BYTES] for place in range(0, len(packed), HASH_BYTES)]
 
 
 def chain_fits(packed: bytes, root: ChainRoot, token_ids: "array[int]", block_size: int) -> bool:
-    """Whether `packed`, which another process made, can be the chain of these tokens.
-
-    The cost is one hash, whatever the length: the number of blocks, and the first block, which differs if the other
-    side has another root, another block size or another algorithm.
-    """
+    """Return whether `packed`, from another process, can be the chain of these tokens."""
     if len(packed) != len(token_ids) // block_size * HASH_BYTES:
         return False
+    # The first block differs if the other side has another root, block size or algorithm.
     return packed[:HASH_BYTES] == packed_chain(root, token_ids[:block_size], block_size)

@@ -1,8 +1,4 @@
-"""Sampling parameters: name, type, range, default and meaning of each, written once for all processes. No torch.
-
-Reading order: the ranges, `SamplingParams` (what an engine gets), `SamplingFields` (what a client may send).
-The frontend checks parameters before it sends them, and the engine before it uses them: `SamplingParams.check`.
-"""
+"""Sampling parameters: name, type, range, default and meaning of each, written once for all processes."""
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
@@ -15,32 +11,28 @@ import msgspec
 from msgspec import Meta
 
 GREEDY_TEMPERATURE: Final = 1e-5
-"""Below this temperature a request is decoded greedily (as in vLLM: dividing by less overflows)."""
+"""A lower one is greedy, as in vLLM: dividing by less overflows."""
 MAX_STOP_TOKEN_IDS: Final = 64
 """An engine looks each token up among them."""
 MAX_BAD_WORDS: Final = 256
-"""The frontend tokenizes them on its event loop, twice each: an engine gets up to two token sequences per word."""
+"""The frontend tokenizes each twice on its event loop."""
 MAX_BAD_WORD_CHARACTERS: Final = 128
 MAX_BAD_WORD_TOKENS: Final = 1024
-"""More than the longest bad word can have: a character is at most 4 bytes, and a token at least one byte."""
+"""A character has at most 4 bytes, and a token at least one."""
 
 
 class BadParameter(ValueError):
-    """A sampling parameter has a value that no engine accepts. The message gives the accepted values."""
+    """No engine accepts the value of this parameter. The message gives the accepted ones."""
 
     def __init__(self, name: str, message: str) -> None:
         super().__init__(message)
         self.name = name
-        """The parameter."""
 
 
 @dataclass(frozen=True)
+# msgspec ignores it for SamplingParams: a value out of range must cost its request, not the connection.
 class Bounds:
-    """The range of a number, both ends included.
-
-    msgspec ignores it when it decodes `SamplingParams`: a value out of range must cost its own request, and not the
-    connection that a malformed frame costs. `SamplingParams.check` reads it.
-    """
+    """The range of a number, both ends included."""
 
     least: float
     most: float = math.inf
@@ -58,14 +50,14 @@ class Bounds:
 
     @property
     def meta(self) -> Meta:
-        """The same range for msgspec, which decodes the bodies of HTTP requests with it."""
+        """Return the range for msgspec, which decodes the bodies of HTTP requests."""
         return Meta(ge=self.least) if self.most == math.inf else Meta(ge=self.least, le=self.most)
 
 
 MAX_TOKENS: Final = Bounds(1, 2**63 - 1, "1 or more")
 SEED: Final = Bounds(-(2**63), 2**63 - 1, "an integer of 64 bits, -2**63 to 2**63 - 1")
 TEMPERATURE: Final = Bounds(0, 1e6, "a number that is 0 (greedy) or more, up to 1000000")
-"""A higher temperature makes no difference, because all tokens are equally likely, and would overflow."""
+"""A higher one overflows, and all tokens are equally likely long before."""
 TOP_P: Final = Bounds(math.ulp(0), 1, "a number above 0 and at most 1")
 TOP_K: Final = Bounds(0, 2**63 - 1, "0 (all tokens) or more, up to 2**63 - 1")
 MIN_P: Final = Bounds(0, 1)
@@ -75,7 +67,7 @@ REPETITION_PENALTY: Final = Bounds(0.01, 100)
 MIN_TOKENS: Final = Bounds(0)
 BIAS: Final = Bounds(-100, 100)
 TOP_LOGPROBS: Final = Bounds(0, 20)
-"""Most likely tokens to report for each place: vLLM's default limit, and OpenAI's."""
+"""vLLM's default limit, and OpenAI's."""
 
 
 class SamplingParams(msgspec.Struct, frozen=True, array_like=True, omit_defaults=True, gc=False):
@@ -176,7 +168,7 @@ def _bounds_of(struct: type[msgspec.Struct]) -> Mapping[str, Bounds]:
 BOUNDS: Final = _bounds_of(SamplingParams)
 """The range of each parameter that is a number."""
 _RANGES: Final = tuple((name, bounds.least, bounds.most) for name, bounds in BOUNDS.items())
-"""The same, unpacked: the check of a request takes less than a microsecond."""
+"""Unpacked: the check of a request takes less than a microsecond."""
 
 
 def check_token_ids(token_ids: Sequence[int], vocab_size: int, name: str) -> None:

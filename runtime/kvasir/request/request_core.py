@@ -1,7 +1,7 @@
-"""RequestCore: the fields of a request that every process handles, from the frontend's input to the engine.
+"""RequestCore: the fields of a request that every process handles.
 
-The records of the client (Prompted, LiveRequest) and of the engine (EngineRequest) embed it. On the wire its fields
-are fields of AddRequest, because a field of a message keeps its place. A new field is declared in both, and set in
+The client's records (Prompted, LiveRequest) and the engine's (EngineRequest) embed it. On the wire its fields are
+fields of AddRequest, because a field of a message keeps its place. A new field is declared in both, and set in
 `InputProcessor.prepare`.
 """
 
@@ -14,14 +14,9 @@ from kvasir.request.params import SamplingParams
 
 
 class RequestKind(StrEnum):
-    """What an engine computes for a request."""
-
-    GENERATE = "generate"
-    """Output tokens."""
-    POOL = "pool"
-    """One vector for the prompt. No engine supports it yet."""
-    UNKNOWN = "unknown"
-    """A kind that a later version has added: the engine refuses the request."""
+    GENERATE = "generate"  # output tokens
+    POOL = "pool"  # one vector for the prompt; no engine supports it yet
+    UNKNOWN = "unknown"  # a kind of a later version: the engine refuses the request
 
     @classmethod
     def _missing_(cls, value: object) -> "RequestKind":
@@ -31,7 +26,7 @@ class RequestKind(StrEnum):
 class RequestCore(msgspec.Struct, frozen=True, gc=False):
     params: SamplingParams
     priority: int = 0
-    """Engines that schedule by priority serve smaller values first."""
+    """Smaller is served first, if the engine schedules by priority."""
     cache_salt: str = ""
     """Requests with different salts share no block of the prefix cache."""
     constraint: OutputConstraint | None = None

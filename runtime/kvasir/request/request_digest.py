@@ -1,7 +1,6 @@
 """The digest of a request: the same for each attempt and for a retry through another frontend.
 
-Frontends count by it how often a request was in a step that failed. The engine computes it for the requests of a
-step, and a frontend for those that it has. Neither needs torch.
+Frontends count by it how often a request was in a step that failed.
 """
 
 from hashlib import blake2b
@@ -19,13 +18,11 @@ _decode = msgspec.msgpack.Decoder(SamplingParams).decode
 
 
 def request_digest(prompt_tokens: bytes | memoryview, core: RequestCore) -> bytes:
-    """Return the digest of a prompt, as on the link, its parameters, its kind and the constraint of its output.
-
-    The seed is left out: the frontend draws another one for each request without a seed. The parameters are read
-    back as an engine reads them, because 0 and 0.0 differ in their bytes.
-    """
+    """Return the digest of a prompt, as on the link, and of all other fields but the seed."""
     digest = blake2b(prompt_tokens, digest_size=DIGEST_BYTES, person=b"kvasir request")
+    # The frontend draws another seed for each request without one.
     received = core.params if core.params.seed == 0 else msgspec.structs.replace(core.params, seed=0)
+    # Read back as an engine reads them: 0 and 0.0 differ in their bytes.
     digest.update(_encode(_decode(_encode(received))))
     if core.constraint is not None:
         digest.update(_encode(core.constraint))

@@ -1,8 +1,4 @@
-"""Token ids in memory and on the link: four bytes each, instead of a Python object per token.
-
-Shared by frontend and engine, free of numpy and torch. In memory they are an `array` of unsigned 32-bit integers;
-on the link they are the same bytes, little endian.
-"""
+"""Token ids in memory and on the link: four bytes each, without numpy and torch."""
 
 import sys
 from array import array
@@ -15,17 +11,17 @@ assert array(_TYPE).itemsize == TOKEN_BYTES, "this platform has no 32-bit unsign
 
 
 def token_array(token_ids: Iterable[int] = ()) -> "array[int]":
-    """Raises OverflowError for an id that is not 0 to 2**32 - 1."""
+    """Return the ids as an array. Raises OverflowError for an id that is not 0 to 2**32 - 1."""
     return array(_TYPE, token_ids)
 
 
 def packed(token_ids: Iterable[int]) -> bytes:
-    """Return the bytes that stand for these tokens on the link."""
+    """Return the little-endian bytes of these tokens."""
     return to_wire(token_array(token_ids))
 
 
 def to_wire(token_ids: "array[int]") -> bytes:
-    """As `packed`, without a copy for other types."""
+    """Return the little-endian bytes of a token array."""
     if sys.byteorder == "big":
         token_ids = token_ids[:]
         token_ids.byteswap()
@@ -33,7 +29,7 @@ def to_wire(token_ids: "array[int]") -> bytes:
 
 
 def from_wire(*parts: bytes) -> "array[int]":
-    """Return the tokens of these parts, one after the other. Raises ValueError for a part of a token."""
+    """Return the tokens of these parts in one array. Raises ValueError for a part of a token."""
     token_ids = array(_TYPE)
     for part in parts:
         token_ids.frombytes(part)

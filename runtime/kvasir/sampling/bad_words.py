@@ -1,4 +1,4 @@
-"""Finds the tokens that would complete a bad word; one BadWords per row that has any, on the host."""
+"""BadWords: the tokens that would complete a bad word of one row."""
 
 from collections.abc import Iterable, Sequence
 
@@ -9,7 +9,7 @@ from kvasir.sampling.penalties import Ints, Tokens
 
 
 class BadWords:
-    """Words are sequences of tokens; a word's beginning is looked for in the output only, as vLLM does."""
+    """Words are token sequences. Their beginnings are searched in the output only, as vLLM does."""
 
     def __init__(self, words: Iterable[Sequence[int]]) -> None:
         alone: set[int] = set()
@@ -25,11 +25,9 @@ class BadWords:
 
     @property
     def depend_on_output(self) -> bool:
-        """Whether there are words of several tokens."""
         return bool(self._longer)
 
     def completing(self, output: Tokens) -> Ints:
-        """The tokens that must not follow this output."""
         longer = self._longer.get(int(output[-1]), ()) if len(output) else ()
         found = [last for beginning, last in longer if _ends_with(output, beginning)]
         return np.array(self._alone + found, np.int64)

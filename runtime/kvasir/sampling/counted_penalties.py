@@ -1,4 +1,4 @@
-"""Penalties whose token counts are on the device: the host need not know the tokens that it has sampled last."""
+"""Penalties whose token counts are on the device: the host need not know the last tokens."""
 
 from dataclasses import dataclass
 
@@ -15,8 +15,8 @@ from kvasir.kernels.triton.sampling.sizes import IN_OUTPUT
 class CountedPenalties:
     """The penalties of N rows.
 
-    A count is IN_PROMPT for a token of the prompt, and IN_OUTPUT more for each time that the output has the token.
-    It is 0 for tokens without a penalty, so tokens of the prompt are left out if there is no repetition penalty.
+    A count is IN_PROMPT for a token of the prompt, plus IN_OUTPUT for each time that it is in the output. Without a
+    repetition penalty tokens of the prompt count 0.
     """
 
     rows: Tensor  # [N] their places in the logits
@@ -26,7 +26,7 @@ class CountedPenalties:
     params: Tensor  # [S, 3] float64: repetition, frequency and presence penalty
 
     def apply_(self, logits: Tensor) -> None:
-        """logits: [R, V] float32, changed in place."""
+        """Change logits [R, V] float32 in place."""
         if has_kernels(logits.device):
             from kvasir.kernels.triton.sampling.logit_kernels import penalise_counted  # imports triton
 
@@ -40,10 +40,10 @@ class CountedPenalties:
             logits[self.rows] = torch.where(counts > 0, penalise(values, repetition.float(), taken), values)
 
     def add_(self, tokens: Tensor) -> None:
-        """Count the tokens [R] that were sampled for the rows of the logits."""
+        """Count the sampled tokens [R]."""
         self.counts[self.slots, tokens[self.rows]] += IN_OUTPUT
 
 
 def penalise(logits: Tensor, repetition: Tensor, taken: Tensor) -> Tensor:
-    """Return logits with penalties. `taken`: frequency and presence penalty together. All of them are float32."""
+    """Return penalised logits, all float32. `taken`: frequency and presence penalty together."""
     return torch.where(logits > 0, logits / repetition, logits * repetition) - taken

@@ -1,7 +1,6 @@
-"""The changes that a request makes to its logits, for each of its tokens; kept with its row.
+"""LogitRules: the changes that a request makes to its logits, for each of its tokens.
 
-Only requests that ask for it have rules. They are a function of the parameters and of the tokens so far, so a
-request that is resumed, preempted or moved to another engine goes on as if nothing had happened.
+They are a function of the parameters and the tokens so far, so a resumed request continues unchanged.
 """
 
 from collections.abc import Sequence
@@ -29,15 +28,14 @@ def has_rules(params: SamplingParams) -> bool:
 
 
 class LogitRules:
-    """The rules of one request. Methods take its prompt and output so far.
+    """Methods take the prompt and the output so far.
 
     A device can apply penalties by itself (`worker/batch/device_counts.py`); `penalised` is for the others.
     """
 
     def __init__(self, params: SamplingParams, num_prompt_tokens: int, eos_token_ids: Sequence[int]) -> None:
         bias = dict(params.logit_bias)
-        self.allowed: Ints = np.unique(np.array(params.allowed_token_ids, np.int64))
-        """The only tokens to choose from; empty: all."""
+        self.allowed: Ints = np.unique(np.array(params.allowed_token_ids, np.int64))  # empty: all
         self.biased: Ints = np.fromiter(bias.keys(), np.int64, len(bias))
         self.bias: Floats = np.fromiter(bias.values(), np.float32, len(bias))
         self.repetition = params.repetition_penalty
@@ -52,14 +50,11 @@ class LogitRules:
 
     @property
     def need_tokens(self) -> bool:
-        """Whether `forbidden` depends on the tokens of the output. Otherwise it depends on their number only."""
+        """Whether `forbidden` depends on the output's tokens and not only on their number."""
         return self._bad_words is not None and self._bad_words.depend_on_output
 
     def forbidden(self, tokens: Tokens, vocab_size: int) -> Ints:
-        """[F] tokens that bad words and min_tokens rule out next.
-
-        Where they would leave no token at all they are passed over: one of the allowed tokens has to come.
-        """
+        """Return [F] tokens that bad words and min_tokens rule out, if that leaves an allowed token."""
         output = tokens[self._num_prompt_tokens :]
         found = []
         if self._bad_words is not None:
@@ -74,10 +69,7 @@ class LogitRules:
         return forbidden if len(forbidden) < vocab_size else _NONE
 
     def penalised(self, tokens: Tokens) -> tuple[Ints, Floats]:
-        """[D] tokens with a penalty, and [D] what frequency and presence take from their logits.
-
-        `repetition` concerns all of them: the prompt's are among them only where there is such a penalty.
-        """
+        """Return [D] tokens with a penalty, and [D] what frequency and presence take from their logits."""
         if not self.is_penalised:
             return _NONE, _NONE.astype(np.float32)
         if self._counts is None:

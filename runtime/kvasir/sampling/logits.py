@@ -1,8 +1,4 @@
-"""Changes logits before tokens are chosen: allowed and forbidden tokens, bias, penalties.
-
-The worker gathers a step's LogitChanges from the rules of its rows. Most of them are lists of single entries of the
-logits: a row is touched where its request asks for it, the other rows not at all.
-"""
+"""LogitChanges: allowed and forbidden tokens, bias and penalties of a step, before tokens are chosen."""
 
 from dataclasses import dataclass
 
@@ -15,7 +11,7 @@ from kvasir.sampling.counted_penalties import CountedPenalties, penalise
 
 @dataclass(frozen=True)
 class Entries:
-    """M entries of the logits, none of them twice."""
+    """M distinct entries of the logits."""
 
     rows: Tensor  # [M]
     tokens: Tensor  # [M]
@@ -44,7 +40,7 @@ class Bias:
 
 @dataclass(frozen=True)
 class Penalties:
-    """Of the tokens that a request has; for each entry its request's penalties. For steps without counted ones."""
+    """One entry per token that a request has, with the request's penalties; for steps without counted ones."""
 
     entries: Entries
     repetition: Tensor  # [M] float32
@@ -65,7 +61,7 @@ class LogitChanges:
     penalties: Penalties | CountedPenalties | None
 
     def apply_(self, logits: Tensor) -> None:
-        """logits: [R, V] float32, changed in place."""
+        """Change logits [R, V] float32 in place."""
         if self.allowed is not None:
             at = self.allowed.entries
             kept = logits[at.rows, at.tokens]

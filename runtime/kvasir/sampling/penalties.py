@@ -1,4 +1,4 @@
-"""Which tokens a request has and how often, for its penalties; one TokenCounts per penalised row, on the host."""
+"""TokenCounts: the tokens of a penalised row and how often its output has each, on the host."""
 
 import numpy as np
 import numpy.typing as npt
@@ -8,14 +8,10 @@ Tokens = npt.NDArray[np.int32]
 
 
 class TokenCounts:
-    """A request's distinct tokens and how often its output has each of them.
-
-    Kept up to date token by token, so that a step costs a request the number of its distinct tokens and not its
-    length or the vocabulary. Memory grows with the distinct tokens only.
-    """
+    """Kept up to date token by token: time and memory depend on the distinct tokens only."""
 
     def __init__(self, tokens: Tokens, num_prompt_tokens: int, with_prompt: bool) -> None:
-        """`tokens` are prompt and output so far; without the prompt its tokens are left out, not counted as 0."""
+        """`tokens`: prompt and output so far; without the prompt, its tokens are left out."""
         start = 0 if with_prompt else num_prompt_tokens
         ids, places = np.unique(tokens[start:], return_inverse=True)
         self._size = len(ids)
@@ -25,7 +21,7 @@ class TokenCounts:
         self._seen = len(tokens)
 
     def after(self, tokens: Tokens) -> tuple[Ints, Ints]:
-        """[D] distinct tokens and [D] their counts in the output; `tokens` are the earlier ones and new ones."""
+        """Return [D] distinct tokens and [D] their counts in the output, after further tokens."""
         for token in tokens[self._seen :].tolist():
             place = self._place(token)  # first: the arrays may be exchanged for longer ones
             self._counts[place] += 1

@@ -1,9 +1,8 @@
-"""Random numbers without state: a number is a function of (seed, position, token id) and of nothing else.
+"""Random numbers without state: a function of (seed, position, token id) and nothing else.
 
-Seed and position in the output are mixed into a 64-bit key per row by SplitMix64 (Steele, Lea, Flood, 2014);
-each token id is then hashed under its row's key by a 32-bit mixer of two multiplications (after Wellons' search for
-low bias). Only wrapping integer operations are used: the CPU and every GPU give the same bits, whatever else is in
-the batch and however often the request was interrupted.
+SplitMix64 (Steele, Lea, Flood, 2014) mixes seed and position into a key per row; a 32-bit mixer (after Wellons)
+hashes
+each token id under it. Wrapping integer operations give the same bits on the CPU and every GPU.
 """
 
 from typing import Final
@@ -13,7 +12,6 @@ from torch import Tensor
 
 
 def _signed(value: int, bits: int) -> int:
-    """The signed integer with the bits of this unsigned one."""
     return value - 2**bits if value >= 2 ** (bits - 1) else value
 
 
@@ -28,7 +26,7 @@ _BELOW_1: Final = 1 - 2.0**-24
 
 
 def exponential(seeds: Tensor, positions: Tensor, size: int) -> Tensor:
-    """Exponentially distributed, > 0 and finite, one per token id. seeds, positions: [N] int64 → [N, size] float32
+    """Return exponential numbers, > 0 and finite. seeds, positions: [N] int64 → [N, size] float32
 
     `positions` counts the output tokens of a request, 0 for the first.
     """
@@ -36,11 +34,7 @@ def exponential(seeds: Tensor, positions: Tensor, size: int) -> Tensor:
 
 
 def uniform(seeds: Tensor, positions: Tensor, size: int) -> Tensor:
-    """Numbers in (0, 1), as fine as float32 is near 0. seeds, positions: [N] int64 → [N, size] float32
-
-    The last 64 of 2**31 round to 1, and are taken back: their exponential numbers would be infinite, and a token
-    that is the only one allowed would lose its race against those that are not.
-    """
+    """Return numbers in (0, 1), as fine as float32 is near 0. seeds, positions: [N] int64 → [N, size] float32"""
     key = _mix(_mix(seeds + _GOLDEN) + (positions + 1) * _GOLDEN)  # [N]
     low, high = key.to(torch.int32)[:, None], _shift_right(key, 32).to(torch.int32)[:, None]
     ids = torch.arange(size, dtype=torch.int32, device=seeds.device)
@@ -48,6 +42,7 @@ def uniform(seeds: Tensor, positions: Tensor, size: int) -> Tensor:
     bits = _mix_32(bits, 16).mul_(_MIX_32_1)
     bits = _mix_32(bits, 15).bitwise_xor_(high).mul_(_MIX_32_2)
     bits = _mix_32(bits, 16).bitwise_and_(2**31 - 1)
+    # The last 64 of 2**31 would round to 1, whose exponential number is infinite.
     return bits.float().add_(0.5).mul_(2.0**-31).clamp_(max=_BELOW_1)
 
 
@@ -58,10 +53,10 @@ def _mix(x: Tensor) -> Tensor:
 
 
 def _mix_32(x: Tensor, shift: int) -> Tensor:
-    """x ^ (x >> shift), the shift logical; in place."""
+    """x ^ (x >> shift) with a logical shift, in place."""
     return x.bitwise_xor_(torch.bitwise_right_shift(x, shift).bitwise_and_((1 << (32 - shift)) - 1))
 
 
 def _shift_right(x: Tensor, bits: int) -> Tensor:
-    """Logical: zeros come in from the left, where torch's int64 shift repeats the sign."""
+    # torch's int64 shift repeats the sign
     return torch.bitwise_right_shift(x, bits) & ((1 << (64 - bits)) - 1)

@@ -1,13 +1,10 @@
-"""Chooses the next token of each row from its logits; called by the model runner once per step.
+"""Chooses the next token of each row from its logits.
 
-A random row is a race: each token gets an exponential number of its own (seed, position, token id), divided by its
-probability, and the smallest wins (Gumbel's trick). Drawing by one uniform number and the cumulative distribution
-would be cheaper, but there the rounding errors of all entries before the drawn one add up: a request in a crowd got
-another token than alone about once in a thousand draws. In a race only two tokens that are equal to within rounding
-can change places.
-
-Rows are independent: greedy rows take the argmax, only rows with top-k or top-p are ordered. The order of the
-filters is vLLM's: temperature, min-p, top-k over what min-p left, top-p over what top-k left.
+A random row is a race: each token gets an exponential number of (seed, position, token id), divided by its
+probability,
+and the smallest wins (Gumbel's trick). In a cumulative distribution the rounding errors of all entries add up; in a
+race only tokens that are equal to within rounding can change places. The filters have vLLM's order: temperature,
+min-p, top-k of what min-p left, top-p of what top-k left.
 """
 
 from dataclasses import dataclass
@@ -19,12 +16,12 @@ from kvasir.kernels.triton.device_support import has_kernels
 from kvasir.sampling.random import exponential
 
 _CANDIDATES = 1024
-"""Tokens of a row that are looked at before it is sorted whole."""
+"""Tokens of a row to try before the row is sorted whole."""
 
 
 @dataclass(frozen=True)
 class RandomRows:
-    """The rows of a step that draw at random. N rows of one kind: with min-p or not, with top-k or top-p or not."""
+    """The N rows of a step that draw at random, of one kind: with min-p or not, with top-k or top-p or not."""
 
     rows: Tensor  # [N] their places in the logits
     temperature: Tensor  # [N, 1] float32
@@ -36,10 +33,7 @@ class RandomRows:
 
 
 def sample(logits: Tensor, random_rows: tuple[RandomRows, ...]) -> Tensor:
-    """Token ids [R] of logits [R, V]; the rows not named in `random_rows` are greedy.
-
-    In a row that holds NaN one of those is chosen, whatever its filters are: torch orders NaN above all numbers.
-    """
+    """Return token ids [R] of logits [R, V]; rows not in `random_rows` are greedy."""
     if has_kernels(logits.device):
         from kvasir.sampling import triton_sampler  # imports triton
 
@@ -60,17 +54,12 @@ def sample(logits: Tensor, random_rows: tuple[RandomRows, ...]) -> Tensor:
 
 
 def holds_nan(logits: Tensor, chosen: Tensor) -> Tensor:
-    """[R] the rows that hold NaN: the logit of the token that `sample` chose is NaN then."""
+    """Return [R] whether the row holds NaN: torch orders NaN above all numbers, so `sample` chose one."""
     return logits.gather(1, chosen[:, None])[:, 0].isnan()
 
 
 def _race_filtered(scaled: Tensor, noise: Tensor, top_k: Tensor, top_p: Tensor) -> Tensor:
-    """[N] winners among the k most likely tokens, of these the fewest whose probability reaches p.
-
-    On a CPU the candidates are looked for among the most likely tokens first: sorting a row of 128 thousand takes
-    17 times longer, and few distributions are so flat that it must be done. A GPU sorts at once rather than wait
-    for the answer whether it must.
-    """
+    """Return [N] winners among the k most likely tokens, and of these the fewest that reach p."""
     if scaled.is_cuda or scaled.shape[1] <= _CANDIDATES:
         return _race(scaled, noise, top_k, top_p, scaled.shape[1])[0]
     winners, enough = _race(scaled, noise, top_k, top_p, _CANDIDATES)
@@ -81,7 +70,7 @@ def _race_filtered(scaled: Tensor, noise: Tensor, top_k: Tensor, top_p: Tensor) 
 
 
 def _race(scaled: Tensor, noise: Tensor, top_k: Tensor, top_p: Tensor, width: int) -> tuple[Tensor, Tensor]:
-    """[N] winners, looking at the `width` most likely tokens only, and [N] whether the filters leave no others."""
+    """Return [N] winners among the `width` most likely tokens, and [N] whether the filters leave no others."""
     vocab = scaled.shape[1]
     if width == vocab:
         ordered, tokens = scaled.sort(dim=-1, descending=True, stable=True)  # [N, width]

@@ -1,7 +1,6 @@
 """Log probabilities as they are reported: of a token, its rank, and the most likely tokens at its place.
 
-They are those of the model itself, before any change of the logits and before temperature (vLLM's raw_logprobs).
-The model runner asks for the rows that report them and no others.
+They are the model's own, before any change of the logits and temperature (vLLM's raw_logprobs).
 """
 
 from dataclasses import dataclass
@@ -15,12 +14,12 @@ from kvasir.kernels.cpu import kernels_for
 from kvasir.link.protocol import Logprobs
 
 _AT_ONCE = 2**21
-"""Logits that are looked at together: copies of them in float32 stay in the caches of a CPU."""
+"""Logits per turn: their copies in float32 stay in the caches of a CPU."""
 
 
 @dataclass(frozen=True)
 class Scores:
-    """Log probabilities of N tokens, on the host; with the k most likely tokens of each position."""
+    """Log probabilities of N tokens, on the host."""
 
     token: npt.NDArray[np.float32]  # [N] log probability
     rank: npt.NDArray[np.int64]  # [N] tokens at least as likely, itself among them
@@ -28,7 +27,6 @@ class Scores:
     top: npt.NDArray[np.float32]  # [N, k]
 
     def wire(self, start: int, end: int, k: int) -> Logprobs:
-        """Tokens start to end, with the k most likely ones."""
         part = slice(start, end)
         return Logprobs(
             token=self.token[part].tolist(),
@@ -54,7 +52,6 @@ class PromptScores:
         self._parts.append(scores)
 
     def wire(self) -> Logprobs:
-        """Of all tokens appended, in their order; none for a prompt of one token."""
         parts = [part.wire(0, len(part.token), self.k) for part in self._parts]
         return Logprobs(
             token=[value for part in parts for value in part.token],
@@ -65,7 +62,7 @@ class PromptScores:
 
 
 def score(logits: Tensor, tokens: Tensor, k: int) -> Scores:
-    """The scores of tokens [N] whose places have the logits [N, V], of any floating type."""
+    """Return the scores of tokens [N] at the logits [N, V], of any floating type."""
     count, vocab = logits.shape
     k = min(k, vocab)
     size = max(1, _AT_ONCE // vocab)
@@ -82,16 +79,13 @@ def _score(logits: Tensor, tokens: Tensor, k: int) -> tuple[Tensor, Tensor, Tens
 
 
 def log_sum_exp(logits: Tensor) -> Tensor:
-    """[N, V] float32 → [N, 1]. On a CPU torch would add up a single long row in as many parts as it has threads."""
+    """[N, V] float32 → [N, 1]"""
     kernels = kernels_for(logits.device, logits.dtype)
     return logits.logsumexp(dim=-1, keepdim=True) if kernels is None else kernels.log_sum_exp(logits)[:, None]
 
 
 def _most_likely(logits: Tensor, k: int) -> tuple[Tensor, Tensor]:
-    """[N, k] largest logits and [N, k] their tokens, equal ones by their ids.
-
-    topk finds the values and leaves open which of equal ones it takes; logits of bfloat16 have many.
-    """
+    """Return [N, k] the largest logits and [N, k] their tokens, equal ones by their ids."""
     vocab = logits.shape[1]
     values, ids = logits.topk(min(k + 1, vocab), dim=-1)  # one more: shows whether the last is tied
     if 0 < k < vocab:
@@ -105,7 +99,7 @@ def _most_likely(logits: Tensor, k: int) -> tuple[Tensor, Tensor]:
 
 
 def _first_of_the_last(logits: Tensor, values: Tensor, ids: Tensor, k: int) -> Tensor:
-    """`ids` [N, k + 1], where those with the k-th largest value are the ones with the smallest ids."""
+    """Return `ids` [N, k + 1], with the smallest ids among those of the k-th largest value."""
     last = values[:, k - 1 : k]  # [N, 1]
     above = (values > last).sum(dim=-1)  # [N]
     rows, tokens = (logits == last).nonzero(as_tuple=True)  # by row, in each by token

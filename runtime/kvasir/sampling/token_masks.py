@@ -1,7 +1,6 @@
 """Restricts rows of the logits to the tokens that the grammars of their requests allow.
 
-A mask comes packed, with a bit for each token of the vocabulary: bit i of the little-endian words of 32 bits is set
-if token i is allowed.
+Masks come packed: bit i of the little-endian words of 32 bits is set if token i is allowed.
 """
 
 from collections.abc import Sequence
@@ -18,8 +17,6 @@ from kvasir.sampling.logits import LogitChanges
 
 @dataclass(frozen=True)
 class TokenMasks:
-    """The masks of N rows."""
-
     rows: Tensor  # [N] their places in the logits
     allowed: Tensor  # [N, V] bool
 
@@ -31,10 +28,7 @@ class TokenMasks:
         return cls(copied(np.array(rows, np.int64), device), copied(allowed.view(np.bool_), device))
 
     def apply_(self, logits: Tensor, changes: LogitChanges | None) -> None:
-        """Apply the masks, then the changes. logits: [R, V] float32, changed in place.
-
-        If the changes exclude every token that a mask allows, that row has its mask only: the grammar decides.
-        """
+        """Apply the masks, then the changes, to logits [R, V] float32 in place."""
         masked = logits[self.rows].masked_fill_(~self.allowed, -torch.inf)  # [N, V]
         logits[self.rows] = masked
         if changes is not None:
@@ -46,19 +40,17 @@ class TokenMasks:
 
 @dataclass(frozen=True)
 class PackedMasks:
-    """The masks of N rows on a GPU, where kernels apply them as they come. Imports triton when it is used."""
+    """The masks of N rows on a GPU, where kernels apply them as they come."""
 
     rows: Tensor  # [N] int64: their places in the logits
     words: Tensor  # [N, V / 32] int32
 
     @classmethod
     def copy(cls, packed: bytes, rows: Sequence[int], device: torch.device) -> "PackedMasks":
-        """Copy the masks of these rows, one after the other in `packed`, to the device."""
         words = np.frombuffer(packed, "<i4").reshape(len(rows), -1).astype(np.int32)
         return cls(copied(np.array(rows, np.int64), device), copied(words, device))
 
     def apply_(self, logits: Tensor, changes: LogitChanges | None) -> None:
-        """As `TokenMasks.apply_`."""
         from kvasir.kernels.triton.sampling.logit_kernels import mask_rows, restore_rows
 
         mask_rows(logits, self.words, self.rows)
@@ -71,7 +63,6 @@ class PackedMasks:
 def masks_for(
     packed: bytes, rows: Sequence[int], vocab_size: int, device: torch.device
 ) -> TokenMasks | PackedMasks:
-    """Return the masks of these rows of the logits, in the form for a device."""
     if has_kernels(device):
         return PackedMasks.copy(packed, rows, device)
     return TokenMasks.unpack(packed, rows, vocab_size, device)

@@ -1,4 +1,4 @@
-"""Chooses tokens by Triton kernels on a GPU, as `sampler.sample` does in plain torch. Imports triton."""
+"""Chooses tokens by Triton kernels on a GPU, as sampler.py does in torch."""
 
 from typing import TYPE_CHECKING
 

@@ -1,4 +1,4 @@
-"""An LRU cache of grammars that have been compiled or refused, bounded by their number and memory."""
+"""CompiledGrammars: an LRU cache of compiled and refused grammars, bounded in number and memory."""
 
 import time
 from collections import OrderedDict
@@ -12,7 +12,7 @@ from kvasir.request.constraint import Grammar
 
 MAX_CACHED_GRAMMARS: Final = 1_000
 MAX_CACHED_BYTES: Final = 256 << 20
-"""As estimated by `estimated_bytes`."""
+"""By `estimated_bytes`."""
 PASSING_SECONDS: Final = 10.0
 """How long a refusal is kept that another trial might not repeat."""
 _BYTES_PER_CHARACTER: Final = 200
@@ -28,7 +28,7 @@ class _Entry:
 
 
 class CompiledGrammars:
-    """Not safe to use from several threads."""
+    """Not thread-safe."""
 
     def __init__(
         self,
@@ -46,7 +46,7 @@ class CompiledGrammars:
         return len(self._entries)
 
     def get(self, grammar: Grammar) -> llguidance.LLMatcher | str | None:
-        """Return the matcher at the start of the grammar, why the grammar is refused, or None if unknown."""
+        """Return the matcher at the start of the grammar, why it is refused, or None if unknown."""
         entry = self._entries.get(grammar)
         if entry is None:
             return None
@@ -57,7 +57,7 @@ class CompiledGrammars:
         return entry.compiled
 
     def put(self, grammar: Grammar, compiled: llguidance.LLMatcher | str, lasting: bool = True) -> None:
-        """Add a grammar, and drop the least recently used ones for it. One that is not `lasting` goes soon."""
+        """Add a grammar, and evict the least recently used ones. One that is not `lasting` expires soon."""
         if grammar in self._entries:
             self._drop(grammar)
         self._bytes += estimated_bytes(grammar)
@@ -71,5 +71,4 @@ class CompiledGrammars:
 
 
 def estimated_bytes(grammar: Grammar) -> int:
-    """Return about what a compiled grammar and its text take."""
     return _LEAST_BYTES + _BYTES_PER_CHARACTER * len(grammar.text)

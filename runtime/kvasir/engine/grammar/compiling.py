@@ -1,6 +1,6 @@
-"""From a grammar to a matcher of llguidance. The trial process and the engine run the same code on the same input.
+"""From a grammar to a matcher of llguidance; the trial process and the engine run the same code.
 
-A grammar within the bounds may still need much time or memory here; only trials.py may compile one that is new.
+A grammar within the bounds may still be a bomb: only trials.py may compile a new one.
 """
 
 import random
@@ -27,7 +27,7 @@ _ESCAPE: Final = re.compile(r"\\(?:u([0-9a-fA-F]{4})|U([0-9a-fA-F]{8})|.)", re.D
 
 
 def parser_limits() -> llguidance.LLParserLimits:
-    """Return limits on one grammar, and on one mask: about 20 ms and, over all masks, 100 MB."""
+    """Return limits on a grammar, and on a mask: about 20 ms and, over all masks, 100 MB."""
     return llguidance.LLParserLimits(
         max_items_in_row=2_000,
         initial_lexer_fuel=1_000_000,
@@ -45,7 +45,7 @@ def compile_grammar(tokenizer: llguidance.LLTokenizer, grammar: Grammar) -> llgu
 
 
 def compile_adapted(tokenizer: llguidance.LLTokenizer, grammar: Grammar) -> llguidance.LLMatcher:
-    """Return the same for a grammar that `adapt_grammar` has returned. Raises BadGrammar."""
+    """Return a matcher for a grammar that `adapt_grammar` has returned. Raises BadGrammar."""
     matcher = llguidance.LLMatcher(
         tokenizer, _llguidance_text(tokenizer, grammar), log_level=0, limits=parser_limits()
     )
@@ -57,10 +57,7 @@ def compile_adapted(tokenizer: llguidance.LLTokenizer, grammar: Grammar) -> llgu
 
 
 def probe(tokenizer: llguidance.LLTokenizer, matcher: llguidance.LLMatcher, seed: int = 0) -> None:
-    """Follow the grammar over random tokens, for the trial: some grammars are too complex only after a while.
-
-    The matcher cannot be used afterwards. Raises BadGrammar.
-    """
+    """Follow the grammar over random tokens: some are too complex only later. Uses it up. Raises BadGrammar."""
     rng = random.Random(seed)
     end = set(tokenizer.eos_tokens)
     for _ in range(PROBED_TOKENS):
@@ -78,7 +75,7 @@ def probe(tokenizer: llguidance.LLTokenizer, matcher: llguidance.LLMatcher, seed
 
 
 def _random_token(mask: bytes, rng: random.Random) -> int | None:
-    """Return a token of the mask; None if it is empty. The first one from a random place, around the end."""
+    """Return the first token of the mask from a random place on, around the end; None if it is empty."""
     start = rng.randrange(len(mask))
     for place in (*range(start, len(mask)), *range(start)):
         if mask[place]:
@@ -118,7 +115,7 @@ def _lark_text(grammar: Grammar) -> str:
 
 
 def _with_token_ids(tokenizer: llguidance.LLTokenizer, lark: str) -> str:
-    """Return the grammar with ids for names of tokens that are not special: these have no private name."""
+    """Return the grammar with ids for the names of tokens that are not special."""
 
     def written(match: re.Match[str]) -> str:
         name = public_text(match[0])
@@ -129,7 +126,7 @@ def _with_token_ids(tokenizer: llguidance.LLTokenizer, lark: str) -> str:
 
 
 def _plain_escape(match: re.Match[str]) -> str:
-    """Return a character for its escape with u or U: the converter to Lark drops leading zeros of these."""
+    """Return a character for its escape: the converter to Lark drops leading zeros of \\u and \\U."""
     digits = match[1] or match[2]
     if digits is None:
         return match[0]

@@ -1,7 +1,8 @@
 """GrammarGate: a request with a constraint gets no row before its grammar is compiled.
 
-The link's thread begins the compilation when the request arrives. The loop takes the guide when it queues the
-request or when it is woken, whichever comes later, so a wake-up is never too early.
+The compilation begins in the link's thread. The loop takes the guide when it queues the request or when the request
+is
+woken, whichever comes later, so a wake-up is never too early.
 """
 
 import itertools
@@ -15,7 +16,7 @@ from kvasir.request.constraint import OutputConstraint
 
 
 class GuideSource(Protocol):
-    """The methods of Grammars that the gate needs."""
+    """The part of Grammars that the gate uses."""
 
     def begin(self, request_id: str, constraint: OutputConstraint, output_token_ids: Sequence[int]) -> None: ...
 
@@ -27,17 +28,16 @@ class GuideSource(Protocol):
 
 
 class GrammarGate(AdmissionGate):
-    """Belongs to the loop's thread, except `begin` and `ended`, which any thread may call."""
+    """Belongs to the loop's thread; any thread may call `begin` and `ended`."""
 
     def __init__(
         self,
         grammars: Callable[[Callable[[str], None]], GuideSource],
         wake: Callable[[str], None] | None = None,
     ) -> None:
-        """`grammars` makes the source of guides from its call-back for those that are ready.
-
-        `wake` is called, in any thread, with the id of a request whose guide is ready. None: `take` waits. Engines
-        that must make the same steps of the same requests need that, and programs without a loop that sleeps.
+        """`grammars` makes the source of guides from its callback. `wake` gets the id of a request whose guide is
+        ready,
+        in any thread. None: `take` waits, for engines that must make the same steps and programs without a loop.
         """
         self._wake = wake
         self._ready: queue.SimpleQueue[str] = queue.SimpleQueue()
@@ -45,7 +45,7 @@ class GrammarGate(AdmissionGate):
         self._numbers = itertools.count(1)
 
     def begin(self, request: EngineRequest, constraint: OutputConstraint) -> None:
-        """Start to compile the constraint of a new request. Each attempt has a ticket: two may be live at once."""
+        """Start to compile the constraint of a new request."""
         request.guide_ticket = f"{request.request_id}#{next(self._numbers)}"
         output = request.token_ids[request.num_prompt_tokens :]
         self._grammars.begin(request.guide_ticket, constraint, output)

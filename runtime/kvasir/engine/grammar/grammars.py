@@ -1,7 +1,7 @@
-"""The constraints of the requests of one engine: compiled outside the loop, shared by requests, cached.
+"""Grammars: the constraints of an engine's requests, compiled once outside the loop, and cached.
 
-A grammar is compiled once, also for requests that come at the same time: checked against the bounds, compiled in
-the trial process, and only then in this process. A request takes a copy of the matcher.
+A grammar is checked against the bounds, compiled in the trial process, and only then in this process. Each request
+takes a copy of the matcher.
 """
 
 import logging
@@ -25,19 +25,18 @@ from kvasir.request.constraint import Grammar, OutputConstraint
 log = logging.getLogger(__name__)
 
 MAX_COMPILING: Final = 32
-"""Threads. They wait for the trial process, which runs a few trials at once."""
+"""Threads, which wait for the trial process."""
 _MAX_TOKENS_AT_ONCE: Final = 256
 """Output of a resumed request that `begin` advances over in the calling thread, if the grammar is cached."""
 
 
 class Grammars:
-    """Owned by the engine, which closes it. The trial process and the tokenizer come with the first grammar."""
+    """The trial process and the tokenizer start with the first grammar. The owner closes it."""
 
     def __init__(
         self, tokenizer: Path, vocab_size: int, eos_token_ids: Sequence[int], wake: Callable[[str], None]
     ) -> None:
-        """`tokenizer` is the directory with the model's tokenizer. `wake` is called with a request's id from any
-        thread, when its outcome is there."""
+        """`tokenizer`: the directory of the model's tokenizer. `wake` gets a request's id in any thread."""
         self._vocab_size = vocab_size
         self._eos_token_ids = tuple(token for token in eos_token_ids if token < vocab_size)
         self._wake = wake
@@ -49,8 +48,10 @@ class Grammars:
         self._outcomes: dict[str, _Request] = {}
 
     def begin(self, request_id: str, constraint: OutputConstraint, output_token_ids: Sequence[int]) -> None:
-        """Prepare the guide of a request whose output begins with these tokens. Then `wake` is called, maybe before
-        this method returns. Any thread."""
+        """Prepare the guide of a request whose output begins with these tokens. Any thread.
+
+        `wake` is called when the outcome is there, maybe before this method returns.
+        """
         request = _Request(request_id, constraint, output_token_ids)
         grammar = constraint.grammar
         with self._lock:
@@ -69,13 +70,13 @@ class Grammars:
             self._decide(request, compiled)
 
     def outcome(self, request_id: str) -> OutputGuide | str | None:
-        """Return the guide; why the request is refused; or None if that is still open or the request is unknown."""
+        """Return the guide, why the request is refused, or None if that is open or the request unknown."""
         with self._lock:
             request = self._outcomes.get(request_id)
             return None if request is None else request.outcome
 
     def forget(self, request_id: str) -> None:
-        """Drop a request that has ended or has its guide. A compilation that has begun goes on for the cache."""
+        """Drop a request. A compilation that has begun goes on for the cache."""
         with self._lock:
             self._outcomes.pop(request_id, None)
 
@@ -135,8 +136,6 @@ def _defect(error: BaseException) -> str:
 
 
 class _Request:
-    """A request between `begin` and `forget`."""
-
     def __init__(self, request_id: str, constraint: OutputConstraint, output_token_ids: Sequence[int]) -> None:
         self.request_id = request_id
         self.constraint = constraint
@@ -145,7 +144,7 @@ class _Request:
 
 
 class _Compiler:
-    """Compiles grammars for one model. Safe to use from several threads."""
+    """Compiles grammars for one model; thread-safe."""
 
     def __init__(self, tokenizer: Path, vocab_size: int, eos_token_ids: Sequence[int]) -> None:
         self._path = tokenizer
@@ -154,8 +153,7 @@ class _Compiler:
         self._lock = threading.Lock()
         self._built: tuple[llguidance.LLTokenizer, Trials] | str | None = None
         self._closed = False
-        self.known_tokens = vocab_size
-        """Of model and tokenizer."""
+        self.known_tokens = vocab_size  # of model and tokenizer
 
     def compile(self, grammar: Grammar) -> tuple[llguidance.LLMatcher | str, bool]:
         """Return a matcher at the start of the grammar or why it is refused, and whether that lasts."""

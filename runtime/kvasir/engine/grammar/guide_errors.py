@@ -1,4 +1,4 @@
-"""Why an OutputGuide cannot go on. Without llguidance, which engines without constraints never import."""
+"""Why an OutputGuide cannot go on; without llguidance, which engines without constraints never import."""
 
 
 class GuideError(ValueError):
@@ -6,4 +6,4 @@ class GuideError(ValueError):
 
 
 class GrammarTooComplex(GuideError):
-    """The grammar needs more work for the next token than one mask may take."""
+    """The next mask needs more work than one mask may take."""

@@ -8,8 +8,8 @@ from kvasir.grammar_bounds.special_names import public_text
 
 _MAX_CHARACTERS: Final = 300
 _STATE: Final = re.compile(r"\s*<(?:state|non-verbose/?)>.*", re.DOTALL)
+# the error of a schema inside of a grammar in Lark, with lines of the grammar behind it
 _IN_LARK: Final = re.compile(r"at \d+\(\d+\): failed to compile JSON schema: ([^\n]*).*", re.DOTALL)
-"""The error of a schema inside of a grammar in Lark, with lines of the grammar behind it."""
 
 _KNOWN: Final[tuple[tuple[str, str, str], ...]] = (
     (
@@ -40,12 +40,10 @@ _KNOWN: Final[tuple[tuple[str, str, str], ...]] = (
         "is recursive and has keywords next to it: move them into the target",
     ),
     ("schema too large", "allOf", "joins too many branches: merge some"),
-)
-"""Beginnings of errors, the keyword, and the rest of the refusal."""
+)  # beginnings of errors, the keyword, and the rest of the refusal
 
 
 def refusal_of(message: str) -> BadGrammar:
-    """Return the refusal for an error of llguidance."""
     cause = shortened(_IN_LARK.sub(r"\1", message))
     for beginning, keyword, problem in _KNOWN:
         if cause.startswith(beginning):

@@ -1,4 +1,4 @@
-"""Which tokens may follow in the output of one request: first those of its reasoning, then those of its grammar."""
+"""OutputGuide: which tokens may follow in the output of one request: first its reasoning, then its grammar."""
 
 from collections.abc import Sequence
 from typing import Final
@@ -15,12 +15,12 @@ BITS: Final = 32
 
 
 class OutputGuide:
-    """The state of one request's constraint. Not safe to use from several threads.
+    """The state of one request's constraint. Not thread-safe.
 
-    The output is a reasoning, if `reasoning_end` is not empty, and then a text of the grammar, or any text if there
-    is no grammar. With a `reasoning_start`, the first token decides whether there is a reasoning. Tokens that end
-    the sequence are forbidden as long as the output does not match the grammar. The same tokens lead to the same
-    state, however they are divided among calls of `accept`.
+    With a `reasoning_start`, the first token decides whether there is a reasoning. End-of-sequence tokens are
+    forbidden
+    while the output does not match the grammar. However the tokens are divided among `accept` calls, the state is
+    the same.
     """
 
     def __init__(
@@ -32,27 +32,26 @@ class OutputGuide:
         known_tokens: int,
         eos_token_ids: Sequence[int],
     ) -> None:
-        """`matcher` is at the start of the grammar, and this object's own; None for a constraint without one.
+        """`matcher`: at the start of the grammar, and this object's own; None without a grammar.
 
-        `vocab_size` is the model's, `known_tokens` the matcher's, which may be larger.
+        `vocab_size`: the model's. `known_tokens`: the matcher's, which may be larger.
         """
         self._end = constraint.reasoning_end
         self._budget = constraint.thinking_budget
         self._matcher = matcher
         self._vocab_size = vocab_size
         self._eos = frozenset(eos_token_ids)
+        # the token that would begin the reasoning, while the output is empty
         self._start = constraint.reasoning_start if self._end else None
-        """The token that would begin the reasoning, as long as the output is empty."""
         self._reasoning = bool(self._end) and self._start is None
         self._reasoned_tokens = 0
-        self._ended_by = 0
-        """How many tokens of `reasoning_end` the output ends with."""
+        self._ended_by = 0  # how many tokens of `reasoning_end` the output ends with
         self._fallbacks = _fallbacks(self._end)
         self._words = np.empty(-(-known_tokens // BITS), np.uint32)
 
     @property
     def is_free(self) -> bool:
-        """Whether the next token may be any: no mask is needed."""
+        """Whether any token may follow: no mask is needed."""
         return self._matcher is None and not self._forces_the_end
 
     @property
@@ -63,11 +62,11 @@ class OutputGuide:
         return self._matcher is not None and self._matcher.is_stopped()
 
     def forced_tokens(self) -> Sequence[int]:
-        """Return the tokens of the only text that may follow; none if there is a choice, or a mask has to find out.
+        """Return the tokens of the only text that may follow; none if there is a choice.
 
-        llguidance tokenizes all of the text and allows its first token only. The rest of the text may have other
-        tokens alone, so after that one the next are asked for again. Grammars that might force a long text force
-        none (`grammar_bounds/forced_text.py`).
+        Only the first is certain: llguidance tokenizes the text as a whole. Grammars that might force a long text
+        force none
+        (`grammar_bounds/forced_text.py`).
         """
         if self._forces_the_end:
             return self._end[self._ended_by : self._ended_by + 1]
@@ -79,7 +78,7 @@ class OutputGuide:
     def fill(self, mask: npt.NDArray[np.uint32]) -> None:
         """Set bit i % 32 of word i // 32 if token i may follow, and clear the others. mask: [ceil(vocab / 32)].
 
-        Raises GrammarTooComplex if the grammar needs too much work at this point.
+        Raises GrammarTooComplex.
         """
         if self._forces_the_end:
             mask[:] = 0
@@ -96,7 +95,7 @@ class OutputGuide:
                 _set(mask, self._start)
 
     def accept(self, token_ids: Sequence[int]) -> None:
-        """Advance over tokens of the output. Raises GuideError at one that is forbidden, or GrammarTooComplex."""
+        """Advance over tokens of the output. Raises GuideError at a forbidden one, or GrammarTooComplex."""
         for place, token in enumerate(token_ids):
             start, self._start = self._start, None
             if token == start:
@@ -176,10 +175,7 @@ def _too_complex(matcher: llguidance.LLMatcher) -> GrammarTooComplex:
 
 
 def _fallbacks(pattern: Sequence[int]) -> list[int]:
-    """Return for each prefix of the pattern the length of its longest proper prefix that is also its end.
-
-    The search of Knuth, Morris and Pratt (1977).
-    """
+    """Return for each prefix of the pattern its longest border, as in Knuth, Morris and Pratt (1977)."""
     lengths = [0] * len(pattern)
     for place in range(1, len(pattern)):
         length = lengths[place - 1]

@@ -7,13 +7,11 @@ import msgspec
 from kvasir.request.constraint import Grammar
 
 MAX_TRIAL_CPU_SECONDS: Final = 0.4
-"""For one grammar: what passes takes the same again in the engine. A bomb ends here, so its request is
-answered within 2 s unless the machine is busy."""
+"""For one grammar: a bomb ends here, and one that passes takes as long again in the engine."""
 MAX_TRIAL_SECONDS: Final = 20.0
-"""For one grammar, from the start of its trial, which has a low priority: while the model uses all cores, a
-harmless grammar can take seconds."""
+"""For one grammar. Trials have a low priority: beside a busy model, a harmless one can take seconds."""
 MAX_TRIAL_BYTES: Final = 512 << 20
-"""Of address space for one trial, on top of that of the process that holds the tokenizer."""
+"""Address space of one trial, on top of that of the process that holds the tokenizer."""
 MAX_RUNNING_TRIALS: Final = 4
 _LENGTH_BYTES: Final = 4
 
@@ -29,17 +27,14 @@ class Verdict(msgspec.Struct, frozen=True, array_like=True):
     """From the trial process."""
 
     number: int
-    refusal: str
-    """Why the grammar is refused; "" if it compiles within the limits."""
-    lasting: bool = True
-    """Whether another trial would come to the same result."""
+    refusal: str  # why the grammar is refused; "" if it compiles within the limits
+    lasting: bool = True  # another trial would come to the same result
 
 
 class Ready(msgspec.Struct, frozen=True, array_like=True):
     """From the trial process, first: it has built the tokenizer."""
 
-    failure: str
-    """Why it could not, and ends; "" if it has."""
+    failure: str  # why it could not, and ends; ""
 
 
 def write_message(file: BinaryIO, message: msgspec.Struct) -> None:
@@ -55,7 +50,7 @@ def read_message(file: BinaryIO) -> bytes | None:
 
 
 def _read(file: BinaryIO, length: int) -> bytes | None:
-    """Also from an unbuffered pipe, which may return fewer bytes."""
+    # an unbuffered pipe may return fewer bytes
     parts = bytearray()
     while len(parts) < length:
         part = file.read(length - len(parts))

@@ -1,8 +1,8 @@
-"""Compiles grammars that may be bombs: `python -m kvasir.engine.grammar.trial_process`, started by trials.py.
+"""TrialProcess: compiles grammars that may be bombs (`python -m kvasir.engine.grammar.trial_process`).
 
-The process builds the tokenizer once and forks for each grammar. A fork that exceeds its memory is ended by the
-kernel or by the allocator of Rust, one that exceeds its time is killed: the tokenizer stays, and the next grammar
-does not wait. The forks share the memory of the tokenizer. The process ends with the engine.
+It builds the tokenizer once and forks for each grammar. A fork that exceeds its memory or its time ends alone, and
+the
+next grammar does not wait. The process ends with the engine.
 """
 
 import contextlib
@@ -49,7 +49,7 @@ _TOO_LARGE: Final = f"the grammar needs more than {MAX_TRIAL_BYTES >> 20} MiB to
 
 @dataclass(frozen=True)
 class _Fork:
-    """A trial that runs. Its answer comes from the pipe."""
+    """A trial that runs; its answer comes from the pipe."""
 
     number: int
     pid: int
@@ -67,7 +67,6 @@ class TrialProcess:
         self._decode = msgspec.msgpack.Decoder(Trial).decode
         self._waiting: deque[Trial] = deque()
         self._forks: dict[int, _Fork] = {}
-        """By their pipes."""
 
     def run(self) -> None:
         """Work until the engine closes the pipe of requests."""
@@ -127,7 +126,7 @@ class TrialProcess:
 
 
 def try_grammar(tokenizer: llguidance.LLTokenizer, grammar: Grammar, pipe: int) -> NoReturn:
-    """Be the fork: compile the grammar, and write one byte and the refusal to the pipe."""
+    """Run in the fork: compile the grammar, and write one byte and the refusal to the pipe."""
     die_with_parent()
     os.closerange(0, 3)  # the ends of the pipes to the engine; Rust would report an abort to the log
     limit_memory()
@@ -159,7 +158,7 @@ def cause_of_end(status: int) -> str:
 
 
 def limit_memory() -> None:
-    """Bound the address space: mapping more fails at once, whether or not the memory would be touched."""
+    """Bound the address space: mapping more fails at once, touched or not."""
     with open("/proc/self/statm") as file:
         used = int(file.read().split()[0]) * resource.getpagesize()
     resource.setrlimit(resource.RLIMIT_AS, (used + MAX_TRIAL_BYTES, used + MAX_TRIAL_BYTES))

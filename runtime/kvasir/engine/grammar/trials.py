@@ -1,4 +1,4 @@
-"""The engine's side of the trial process: started with the first grammar, started again when it has died."""
+"""Trials: the engine's side of the trial process, started with the first grammar and restarted after a death."""
 
 import contextlib
 import logging
@@ -26,7 +26,7 @@ from kvasir.request.constraint import Grammar
 log = logging.getLogger(__name__)
 
 START_SECONDS: Final = 60.0
-"""How long the process may take to build the tokenizer."""
+"""For building the tokenizer."""
 STUCK_SECONDS: Final = MAX_TRIAL_SECONDS + 10
 """A process that has answered no trial for so long, while one waits, is replaced."""
 _GRACE_SECONDS: Final = 2.0
@@ -40,11 +40,11 @@ _CLOSED: Final = "this engine ends: send the request again"
 
 
 class TrialsError(Exception):
-    """The trial process cannot be used at all. The message gives the reason."""
+    """The trial process cannot be used at all; the message gives the reason."""
 
 
 class Trials:
-    """Finds out in a child process whether grammars compile. Safe to use from several threads."""
+    """Compiles grammars in a child process to find out whether they do; thread-safe."""
 
     def __init__(self, vocabulary: Vocabulary) -> None:
         self._vocabulary = vocabulary
@@ -54,7 +54,7 @@ class Trials:
 
     @property
     def pid(self) -> int | None:
-        """The process id of the child; None if it does not run."""
+        """The child's process id; None if it does not run."""
         child = self._child
         return child.pid if child is not None and not child.ended.is_set() else None
 
@@ -63,10 +63,7 @@ class Trials:
         self._running_child()
 
     def verdict_on(self, grammar: Grammar) -> Verdict:
-        """Compile the grammar, which has been adapted, in the child. Raises TrialsError.
-
-        A few run at once; the time limit of each begins with its turn.
-        """
+        """Compile an adapted grammar in the child. Raises TrialsError."""
         for _ in range(_ATTEMPTS):
             child = self._running_child()
             if child is None:
@@ -94,7 +91,7 @@ class Trials:
 
 
 class _Child:
-    """One process, from its start to its end. Its own threads write the trials and read the answers."""
+    """One process, from its start to its end; its own threads write the trials and read the answers."""
 
     def __init__(self, vocabulary: Vocabulary) -> None:
         self.pid = 0
@@ -104,8 +101,8 @@ class _Child:
         self._lock = threading.Lock()
         self._process: subprocess.Popen[bytes] | None = None
         self._results: dict[int, Future[Verdict | None]] = {}
+        # to be written, which takes as long as the process does not read; None is the last one
         self._trials: queue.SimpleQueue[Trial | None] = queue.SimpleQueue()
-        """To be written, which takes as long as the process does not read. None is the last one."""
         self._numbers = 0
         self._answered = 0
         started = threading.Event()
@@ -114,7 +111,7 @@ class _Child:
         started.wait()
 
     def run(self, grammar: Grammar) -> Verdict | None:
-        """Return the verdict; None if the process has died meanwhile or is stuck. Raises TrialsError."""
+        """Return the verdict; None if the process has died or is stuck. Raises TrialsError."""
         if not self._ready.wait(START_SECONDS):
             self.kill()
             raise TrialsError(f"the process that compiles grammars did not start within {START_SECONDS:.0f} s")
@@ -131,7 +128,7 @@ class _Child:
         return self._wait_for(result)
 
     def _wait_for(self, result: "Future[Verdict | None]") -> Verdict | None:
-        """Each trial ends within MAX_TRIAL_SECONDS, so a process that works answers one in that time."""
+        # Each trial ends within MAX_TRIAL_SECONDS, so a process that works answers one in that time.
         while True:
             answered = self._answered
             for seconds in (STUCK_SECONDS, _GRACE_SECONDS):

@@ -1,7 +1,8 @@
-"""The tokens of the model as llguidance reads them: their bytes, and which of them are special.
+"""Vocabulary: the model's tokens as llguidance reads them: their bytes, and which of them are special.
 
-A token is special if the tokenizer marks it so, or if it ends the sequence: no text contains it, and a grammar has
-to name it. Every other token stands for its text, also an added one such as Qwen3's <tool_call>.
+A token is special if the tokenizer marks it so or if it ends the sequence: no text contains it, and a grammar has
+to
+name it. Every other token stands for its text, also an added one such as Qwen3's <tool_call>.
 """
 
 from collections.abc import Mapping, Sequence, Set
@@ -19,7 +20,7 @@ from kvasir.hub.tokenizer import load_tokenizer
 
 
 class VocabularyError(Exception):
-    """Grammars are not possible with this model. The message gives the reason."""
+    """Grammars are not possible with this model; the message gives the reason."""
 
 
 class Vocabulary(msgspec.Struct, frozen=True, array_like=True):
@@ -28,7 +29,7 @@ class Vocabulary(msgspec.Struct, frozen=True, array_like=True):
     text: str
     """tokenizer.json with all added tokens."""
     size: int
-    """Of the larger one of model and tokenizer: either may have tokens that the other lacks."""
+    """Of model and tokenizer, whichever is larger: either may have tokens that the other lacks."""
     eos_token_ids: tuple[int, ...]
 
 
@@ -48,7 +49,7 @@ def read_vocabulary(path: Path, vocab_size: int, eos_token_ids: Sequence[int]) -
 
 
 def build_tokenizer(vocabulary: Vocabulary) -> llguidance.LLTokenizer:
-    """Build the prefix tree of the tokens: 1.1 s and 140 MB for 150,000 of them. Raises VocabularyError."""
+    """Build the prefix tree of the tokens: 1.1 s and 140 MB for 150,000. Raises VocabularyError."""
     eos = list(vocabulary.eos_token_ids)
     described: dict[str, Any] = msgspec.json.decode(vocabulary.text)
     special = {each["id"]: each["content"] for each in described["added_tokens"] if _is_special(each, eos)}
@@ -72,7 +73,7 @@ def build_tokenizer(vocabulary: Vocabulary) -> llguidance.LLTokenizer:
 
 
 class _Tokens:
-    """The tokens for llguidance, which by itself takes every added token that is named <...> for a special one."""
+    """The tokens for llguidance, which takes every added token named <...> for a special one."""
 
     def __init__(
         self, reader: llguidance.LLTokenizer, eos: Sequence[int], special: Mapping[int, str], text_ids: Set[int]
@@ -88,7 +89,6 @@ class _Tokens:
         self.bos_token_id = None
 
     def __call__(self, text: bytes) -> list[int]:
-        """Return the tokens of a text that a grammar forces."""
         ids: list[int] = self._reader.tokenize_bytes(text)
         if self._special.isdisjoint(ids) and self._reader.decode_bytes(ids) == text:
             return ids
@@ -100,10 +100,7 @@ def _is_special(added: Mapping[str, Any], eos: Sequence[int]) -> bool:
 
 
 def _without_special_names(described: dict[str, Any], names: Set[str]) -> str:
-    """Return a tokenizer.json that makes special tokens of no text, and other added tokens of their exact text.
-
-    All ids stay.
-    """
+    """Return a tokenizer.json in which special tokens have no text and added ones their exact text."""
     for token in described["added_tokens"]:
         token.update(lstrip=False, rstrip=False, single_word=False, normalized=False)
     return with_private_names(described, names)

@@ -1,11 +1,9 @@
-"""The black box: names the requests that the engine computes, in a file that survives the process.
+"""BlackBox: names the requests that the engine computes, in a file that survives the process.
 
-An engine that is killed cannot report its step. Its successor at the same place reads the file and reports
-it to the frontends, so that no request ends one engine after another (docs/design/poison.md).
-
-The file is mapped into memory: a write is a copy, and the kernel keeps it when the process ends in any way. It is
-not synced, because nothing reads it after the machine has gone. It has two slots, which are written in turn, each
-with a checksum: if the process ends in the middle of a write, the other slot is still whole.
+The successor of a killed engine reads it and reports the requests to the frontends (docs/design/poison.md). The
+file
+is mapped into memory and not synced: a write is a copy, which the kernel keeps however the process ends. Two slots
+with checksums are written in turn, so one of them is always whole.
 """
 
 import fcntl
@@ -45,19 +43,18 @@ class BlackBox:
     def __init__(self, incarnation: str, file: "BoxFile | None" = None) -> None:
         self._incarnation = incarnation
         self._file = file
+        # the last ones written; None keeps the predecessor's until the first write
         self._requests: list[EngineRequest] | None = None
-        """Those that were written last; None before the first write, which keeps what the predecessor wrote."""
-        self.step = FailedStep(incarnation)
-        """The requests of the steps in flight; none while the engine is idle."""
+        self.step = FailedStep(incarnation)  # the requests of the steps in flight
 
     def note(self, steps: Iterable[StepRows]) -> None:
-        """Write the requests of these steps before the last of them is computed, if they have changed."""
+        """Write the requests of these steps, if they have changed, before the last step is computed."""
         requests = [request for rows in steps for request, _ in rows]
         if requests != self._requests:
             self._write(requests)
 
     def clear(self) -> None:
-        """Write that nothing is computed: the engine is idle, or ends in order."""
+        """Write that nothing is computed."""
         if self._requests != []:
             self._write([])
 
@@ -69,7 +66,7 @@ class BlackBox:
 
 
 class BoxFile:
-    """The file of one engine at a time. Raises OSError if it cannot be written, or if a live process has it."""
+    """The file of one engine at a time. Raises OSError if it is not writable or a live process has it."""
 
     def __init__(self, path: Path) -> None:
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
@@ -82,8 +79,8 @@ class BoxFile:
             raise
         self._descriptor = descriptor  # holds the lock as long as the process lives
         found = [_read_slot(self._map, offset) for offset in (0, SLOT_BYTES)]
+        # `last`: the content, also of an earlier process; None if no slot is whole
         self._number, self.last = max(found, key=lambda each: each[0])
-        """`last`: the content, of this or an earlier process; None if there is nothing whole."""
 
     def write(self, step: FailedStep) -> None:
         payload = _encoder.encode(step)
@@ -137,7 +134,7 @@ def _checksum(payload: bytes, number: int) -> int:
 
 
 def _without_ids(step: FailedStep) -> FailedStep:
-    """Return the step with its digests only, and not more of them than fit."""
+    """Return the step with its digests only, and as many of them as fit."""
     replace = msgspec.structs.replace
     few = tuple(replace(request, request_id="") for request in step.requests[:_MOST_DIGESTS])
     return FailedStep(step.incarnation, few)

@@ -1,7 +1,6 @@
-"""The engine's Prometheus metrics, read from its counters at each scrape, so that a step pays nothing for them.
+"""EngineCollector: the engine's Prometheus metrics, read from its counters at each scrape.
 
-Names and meanings are vLLM's (`vllm:…`), so that existing dashboards work. Metrics that only Kvasir has are called
-`kvasir:…`.
+Names and meanings are vLLM's (`vllm:…`), so that existing dashboards work; Kvasir's own begin with `kvasir:`.
 """
 
 from collections.abc import Iterator
@@ -119,7 +118,7 @@ class EngineCollector(Collector):
 
 
 def _cumulative(buckets: Buckets) -> list[tuple[str, float]]:
-    """Return, for each bound, how many values are at most as large, as Prometheus counts."""
+    """Return for each bound how many values are at most as large."""
     bounds = [*map(floatToGoString, buckets.bounds), "+Inf"]
     return list(zip(bounds, accumulate(buckets.counts), strict=True))
 

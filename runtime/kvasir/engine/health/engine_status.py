@@ -1,6 +1,6 @@
-"""The state of this engine: its main thread writes it, and the threads of the ops port read it.
+"""EngineStatus: the state of this engine, for the threads of the ops port.
 
-The threads share plain attributes only, and each one is replaced as a whole, so no lock is needed.
+Only the main thread writes. Attributes are replaced as a whole, so no lock is needed.
 """
 
 import math
@@ -18,12 +18,10 @@ from kvasir_contract.reasons import Reason
 from kvasir_contract.status_report import ReportedProgress, RunningStep, StatusReport
 
 LINK_PATIENCE: Final = 5.0
-"""Seconds after the start of the process during which a missing frontend is not reported: both start together."""
+"""Seconds after the start during which a missing frontend is not reported: both start together."""
 
 
 class EngineStatus:
-    """Phase, loading progress and the last sign of life of an engine."""
-
     def __init__(
         self,
         incarnation: str,
@@ -32,28 +30,21 @@ class EngineStatus:
         clock: Callable[[], float] = time.monotonic,
         slow_step: float = math.inf,
     ) -> None:
-        """Set the limits, in seconds: `heartbeat_timeout` bounds the time of a step that counts as stuck, and one
-        longer than `slow_step` is logged."""
+        """Seconds: `heartbeat_timeout` bounds the time of a stuck step; beyond `slow_step` a step is logged."""
         self.incarnation = incarnation
         self.rank = rank
         self.phase = Phase.STARTING
         self.progress: Progress | None = None
         self.live_requests = 0
-        """Running and waiting requests after the last step."""
+        # why no frontend has accepted this engine; None if one has
         self.link_problem: Callable[[], LinkProblem | None] = lambda: None
-        """Returns why no frontend has accepted this engine; None if one has."""
+        # addresses of the frontends that have accepted this engine
         self.links: Callable[[], tuple[str, ...]] = tuple
-        """Returns the addresses of the frontends that have accepted this engine."""
-        self.waits_for: Callable[[], str] = str
-        """Returns which other nodes, or engines of its group, the start waits for; "" if none."""
-        self.unknown_messages: Callable[[], int] = lambda: 0
-        """Returns how many messages of later versions the engine has skipped."""
-        self.startup_seconds: dict[str, float] = {}
-        """Duration of each finished phase of the start-up, in their order."""
+        self.waits_for: Callable[[], str] = str  # nodes or engines of the group that the start waits for; "": none
+        self.unknown_messages: Callable[[], int] = lambda: 0  # messages of later versions that were skipped
+        self.startup_seconds: dict[str, float] = {}  # by finished phase
         self.trace = StepTrace(slow_step, clock)
-        """The position of the busy loop within a step."""
-        self.step_limit = StepLimit(self.trace, heartbeat_timeout)
-        """Returns the seconds after which a step counts as stuck."""
+        self.step_limit = StepLimit(self.trace, heartbeat_timeout)  # seconds after which a step counts as stuck
         self._clock = clock
         self._message = ""
         self._busy = True
@@ -66,24 +57,24 @@ class EngineStatus:
         self._last_sign = self._clock()
 
     def advance(self, progress: Progress) -> None:
-        """Record that bytes were loaded."""
+        """Record bytes that were loaded."""
         self.progress = progress
         self._last_sign = self._clock()
 
     def beat(self, busy: bool) -> None:
-        """Record a sign of life. The busy loop calls this before each step (busy) and before it waits for work."""
+        """Record a sign of life: before each step (busy), and before the loop waits for work."""
         self._busy = busy
         self._last_sign = self._clock()
 
     @property
     def message(self) -> str:
-        """A problem besides the phase, for people; empty if there is none."""
+        """A problem besides the phase, for people; "" if there is none."""
         problem = self._problem()
         return self._message or self.waits_for() or ("" if problem is None else problem.message)
 
     @property
     def reason(self) -> Reason | None:
-        """The reason why the engine runs but no frontend accepts it; otherwise None."""
+        """Why the engine runs but no frontend accepts it; otherwise None."""
         problem = self._problem()
         return Reason.LINK_REFUSED if problem is not None and problem.refused else None
 

@@ -1,4 +1,4 @@
-"""The time after which a running step means that the engine is stuck, from the steps that the engine has shown."""
+"""StepLimit: the time after which a running step means that the engine is stuck."""
 
 from typing import Final
 
@@ -6,29 +6,26 @@ from kvasir.engine.health.step_trace import StepTrace
 from kvasir.wire.heartbeats import step_age_limit
 
 STEPS: Final = 10
-"""The limit in terms of the longest step to be expected: room for longer contexts and for busy machines. Work that
-grows with the context grows chunk by chunk, and each chunk raises the longest step that the engine has shown."""
+"""Times the longest expected step: work that grows with the context grows chunk by chunk and raises it."""
 TIMEOUTS: Final = 3
-"""The least limit in terms of the heartbeat timeout: a step is not stuck before a silent peer is lost."""
+"""At least so many heartbeat timeouts: a step is not stuck before a silent peer is lost."""
 
 
 class StepLimit:
-    """Called for the limit in seconds, by any thread.
+    """Returns the limit in seconds; any thread.
 
-    The longest step to be expected is the longest one so far, or one with the whole token budget at the best rate
-    so far, whichever takes longer. Small batches compute fewer tokens per second than large ones, so the estimate
-    is on the safe side until the engine has shown a large batch.
+    The longest expected step is the longest one so far, or one with the whole token budget at the best rate so far.
     """
 
     def __init__(self, trace: StepTrace, timeout: float) -> None:
-        """`timeout`: the heartbeat timeout. The limit is `step_age_limit` of it until `begin`."""
+        """`timeout`: the heartbeat timeout, whose `step_age_limit` applies until `begin`."""
         self._trace = trace
         self._least = TIMEOUTS * timeout
         self._most = step_age_limit(timeout)
         self._budget: int | None = None
 
     def begin(self, max_num_batched_tokens: int) -> None:
-        """Follow the steps from now on. Do not call this if steps overlap: their times are not those of a batch."""
+        """Follow the steps from now on. Not for steps that overlap: their times are not those of a batch."""
         self._budget = max_num_batched_tokens
 
     def __call__(self) -> float:

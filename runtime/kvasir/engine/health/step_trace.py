@@ -1,8 +1,7 @@
-"""The position of the busy loop within a step, and the duration of its steps.
+"""StepTrace: the position of the busy loop within a step, and how long its steps take.
 
-The loop and its core write it in the main thread. The watchdog, the ops port and the metrics read it in their own
-threads. `now` is replaced as a whole and counters only grow, so no lock is needed. A step reads the clock five
-times.
+The main thread writes; other threads only read. `now` is replaced as a whole and counters only grow, so no lock is
+needed.
 """
 
 import logging
@@ -27,19 +26,17 @@ STEP_REQUESTS: Final = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)
 
 
 class StepPhase(StrEnum):
-    """The phases of a step in the main thread, in their order."""
+    """In their order, in the main thread."""
 
     SCHEDULE = "schedule"
-    EXECUTE = "execute"
-    """The worker computes `Moment.batch`, or the thread waits for the device."""
+    EXECUTE = "execute"  # the worker computes `Moment.batch`, or the thread waits for the device
     UPDATE = "update"
     SEND = "send"
-    WAVE = "wave"
-    """An empty pass for the engines that share experts with this one, or the decision on the end of their wave."""
+    WAVE = "wave"  # an empty pass for the engines that share experts, or the decision on the end of their wave
 
 
 class Moment(NamedTuple):
-    """The position within a step. Times are those of the trace's clock."""
+    """The position within a step, on the trace's clock."""
 
     step: int
     step_began: float
@@ -53,8 +50,7 @@ class Buckets:
 
     def __init__(self, bounds: Sequence[float]) -> None:
         self.bounds = bounds
-        self.counts = [0] * (len(bounds) + 1)
-        """Number of values up to each bound and above the previous one; the last entry: above all bounds."""
+        self.counts = [0] * (len(bounds) + 1)  # per bucket, not cumulative; the last entry is above all bounds
         self.sum = 0.0
 
     def observe(self, value: float) -> None:
@@ -63,42 +59,37 @@ class Buckets:
 
 
 class StepTrace:
-    """Records each step: begin, enter each further phase, end. Other threads only read it."""
+    """Records each step: begin, enter each further phase, end."""
 
     def __init__(self, limit: float = math.inf, clock: Callable[[], float] = time.monotonic) -> None:
         """`limit`: seconds after which a step is logged as slow."""
         self.limit = limit
         self.clock = clock
-        self.now: Moment | None = None
-        """None between steps and while idle."""
-        self.armed = threading.Event()
-        """Set while a step may be running. The watchdog clears it."""
+        self.now: Moment | None = None  # None between steps
+        self.armed = threading.Event()  # set while a step may be running; the watchdog clears it
         self.seconds = Buckets(STEP_SECONDS)
         self.tokens = Buckets(STEP_TOKENS)
         self.requests = Buckets(STEP_REQUESTS)
         self.phase_seconds = dict.fromkeys(StepPhase, 0.0)
-        """Seconds in each phase since the start."""
-        self.longest = 0.0
-        """Seconds of the longest step."""
-        self.seconds_per_token = math.inf
-        """The least of all steps."""
+        self.longest = 0.0  # step, in seconds
+        self.seconds_per_token = math.inf  # the least of all steps
         self._num_tokens = 0
 
     @property
     def age(self) -> float:
-        """Return the seconds of the current step so far; 0 between steps and while idle."""
+        """Return the seconds of the current step so far; 0 between steps."""
         now = self.now
         return 0.0 if now is None else self.clock() - now.step_began
 
     def begin(self, step: int) -> None:
-        """Record the beginning of a step, in phase SCHEDULE."""
+        """Begin a step, in phase SCHEDULE."""
         now = self.clock()
         self.now = Moment(step, now, StepPhase.SCHEDULE, now)
         if not self.armed.is_set():
             self.armed.set()
 
     def enter(self, phase: StepPhase, batch: StepInput | None = None) -> None:
-        """Record the next phase of the step. Without a step (if a test drives the core) this does nothing."""
+        """Enter the next phase; without a step (if a test drives the core) do nothing."""
         last = self.now
         if last is None:
             return
@@ -111,7 +102,6 @@ class StepTrace:
             self.tokens.observe(self._num_tokens)
 
     def end(self) -> None:
-        """Record the end of the step."""
         last, self.now = self.now, None
         assert last is not None, "no step has begun"
         now = self.clock()

@@ -1,8 +1,8 @@
-"""Logs the position of a step that takes too long: rank, step, phase, batch and line of code.
+"""StepWatchdog: logs the position of a step that takes too long: rank, step, phase, batch and line of code.
 
-The watchdog is a thread of the engine process. It sleeps without a timeout while the engine is idle. The first step
-arms it, and while steps follow each other it looks once per limit. It only logs: the probes and the frontends'
-heartbeats are what ends a stuck engine.
+Its thread sleeps while the engine is idle, and looks once per limit otherwise. It only logs: probes and heartbeats
+end
+a stuck engine.
 """
 
 import heapq
@@ -25,17 +25,14 @@ _SHOWN_REQUESTS: Final = 3
 _SHOWN_FRAMES: Final = 3
 _PACKAGE: Final = str(Path(version.__file__).parent) + "/"
 _WORKER: Final = "worker"
-"""Prefix of the name of the thread of overlapped steps; the watched thread waits for it."""
+"""Prefix of the name of the thread that computes overlapped steps."""
 
 
 class StepWatchdog:
-    """Watches the steps of the thread that created it, and of the worker's thread if any, until `close`."""
+    """Watches the steps of the thread that created it, and of the worker's thread, until `close`."""
 
     def __init__(self, trace: StepTrace, rank: int, where: Callable[[], str] = lambda: "") -> None:
-        """Log a step after the trace's limit, and again each time its duration has doubled.
-
-        `where` returns what worker processes are doing; "" if there are none.
-        """
+        """`where` returns what worker processes are doing; "" if there are none."""
         self._where = where
         self._trace = trace
         self._rank = rank
@@ -95,7 +92,7 @@ class StepWatchdog:
         )
 
     def _place(self, phase: StepPhase) -> str:
-        """Return the position in the code of the thread that works on the step in this phase."""
+        """Return where in the code the thread is that works on the step in this phase."""
         frames = sys._current_frames()
         threads = [self._watched]
         if phase is StepPhase.EXECUTE:
@@ -104,7 +101,7 @@ class StepWatchdog:
 
 
 def _lines(frame: FrameType | None) -> str:
-    """Return the innermost lines of this package on the stack of this frame; "" without any (an idle worker)."""
+    """Return the innermost lines of this package on this stack; "" for an idle worker."""
     places: list[str] = []
     while frame is not None and len(places) < _SHOWN_FRAMES:
         file = frame.f_code.co_filename
@@ -115,7 +112,7 @@ def _lines(frame: FrameType | None) -> str:
 
 
 def describe_batch(batch: StepInput) -> str:
-    """Return the number of rows and tokens, and the requests with the longest contexts, as text."""
+    """Return the numbers of rows and tokens, and the requests with the longest contexts."""
     rows = batch.scheduled
     longest = heapq.nlargest(_SHOWN_REQUESTS, rows, key=lambda row: row.num_computed_tokens + row.num_new_tokens)
     named = [
