@@ -101,8 +101,7 @@ def build_core(
     """Return a core, which the caller closes.
 
     `wake` is called in any thread with the id of a request whose grammar is compiled, and must reach
-    `EngineCore.wake`.
-    None: the core waits for each grammar when it gets the request.
+    `EngineCore.wake`. None: the core waits for each grammar when it gets the request.
     """
     from kvasir.engine.grammar.grammars import (
         Grammars,

@@ -2,8 +2,7 @@
 
 A frontend that asks (Welcome.cache_events) gets a snapshot in parts, which walks through the block ids, and all
 changes from then on. A hash may come twice, never too late: changes are sent before each part. Only REPORTED_GROUP
-is
-reported, so an admission may find less.
+is reported, so an admission may find less.
 """
 
 import time

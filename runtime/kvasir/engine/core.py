@@ -42,9 +42,7 @@ class EngineCore:
         grammars: GrammarGate | None = None,
     ) -> None:
         """`max_in_flight`: most steps that are submitted and not updated: 2 for asynchronous scheduling, one per
-        stage of a
-        pipeline. `grammars`: a gate of the scheduler; None if `ingest` has none either.
-        """
+        stage of a pipeline. `grammars`: a gate of the scheduler; None if `ingest` has none either."""
         self.scheduler = scheduler
         self.ingest = ingest  # runs in the link's thread in the engine process
         self.calls = EngineCalls(scheduler, executor)

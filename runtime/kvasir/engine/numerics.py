@@ -2,8 +2,7 @@
 
 It covers precision, the KV cache's type, batch invariance, the layout over workers, the device with its instruction
 sets, and the versions of Kvasir and torch. The number of threads is left out, although it can change the last bits
-of
-an engine that is not batch-invariant, because it changes while an engine runs.
+of an engine that is not batch-invariant, because it changes while an engine runs.
 """
 
 from importlib.metadata import version

@@ -1,8 +1,7 @@
 """SharedExpertsGroup: engines that share the experts of a model (expert parallelism over data-parallel ranks).
 
 They start together: they meet, compare the settings of the exchange, load, and wait for each other. They end
-together:
-if one drains, all drain, and the loss of one is an error in all others.
+together: if one drains, all drain, and the loss of one is an error in all others.
 """
 
 from collections.abc import Callable

@@ -1,8 +1,7 @@
 """Waves: engines whose experts are split over all of them run their forward passes together.
 
 Each layer of experts exchanges tokens with all engines of the group. In a *wave* all of them take turns; one
-without
-rows joins with an empty pass. Between waves the group sleeps. Waves have numbers that the group agrees on.
+without rows joins with an empty pass. Between waves the group sleeps. Waves have numbers that the group agrees on.
 docs/design/parallel.md describes how a wave starts, stops and ends.
 """
 

@@ -83,8 +83,7 @@ def chain_root(
     """Return the root of a chain: requests that differ in one of the values share no block.
 
     `adapter`: its name and path. `model`: fingerprint and data type, for a store of several models. Raises KeyError
-    for an
-    unknown algorithm.
+    for an unknown algorithm.
     """
     start = _ALGORITHMS[algorithm].root
     root = start.copy()

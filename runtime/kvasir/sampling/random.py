@@ -1,8 +1,7 @@
 """Random numbers without state: a function of (seed, position, token id) and nothing else.
 
 SplitMix64 (Steele, Lea, Flood, 2014) mixes seed and position into a key per row; a 32-bit mixer (after Wellons)
-hashes
-each token id under it. Wrapping integer operations give the same bits on the CPU and every GPU.
+hashes each token id under it. Wrapping integer operations give the same bits on the CPU and every GPU.
 """
 
 from typing import Final

@@ -1,10 +1,9 @@
 """Chooses the next token of each row from its logits.
 
 A random row is a race: each token gets an exponential number of (seed, position, token id), divided by its
-probability,
-and the smallest wins (Gumbel's trick). In a cumulative distribution the rounding errors of all entries add up; in a
-race only tokens that are equal to within rounding can change places. The filters have vLLM's order: temperature,
-min-p, top-k of what min-p left, top-p of what top-k left.
+probability, and the smallest wins (Gumbel's trick). In a cumulative distribution the rounding errors of all entries
+add up; in a race only tokens that are equal to within rounding can change places. The filters have vLLM's order:
+temperature, min-p, top-k of what min-p left, top-p of what top-k left.
 """
 
 from dataclasses import dataclass

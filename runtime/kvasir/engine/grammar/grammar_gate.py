@@ -1,8 +1,7 @@
 """GrammarGate: a request with a constraint gets no row before its grammar is compiled.
 
 The compilation begins in the link's thread. The loop takes the guide when it queues the request or when the request
-is
-woken, whichever comes later, so a wake-up is never too early.
+is woken, whichever comes later, so a wake-up is never too early.
 """
 
 import itertools
@@ -36,9 +35,8 @@ class GrammarGate(AdmissionGate):
         wake: Callable[[str], None] | None = None,
     ) -> None:
         """`grammars` makes the source of guides from its callback. `wake` gets the id of a request whose guide is
-        ready,
-        in any thread. None: `take` waits, for engines that must make the same steps and programs without a loop.
-        """
+        ready, in any thread. None: `take` waits, for engines that must make the same steps and programs without a
+        loop."""
         self._wake = wake
         self._ready: queue.SimpleQueue[str] = queue.SimpleQueue()
         self._grammars = grammars(self._on_ready)

@@ -1,8 +1,7 @@
 """TrialProcess: compiles grammars that may be bombs (`python -m kvasir.engine.grammar.trial_process`).
 
 It builds the tokenizer once and forks for each grammar. A fork that exceeds its memory or its time ends alone, and
-the
-next grammar does not wait. The process ends with the engine.
+the next grammar does not wait. The process ends with the engine.
 """
 
 import contextlib

@@ -1,8 +1,7 @@
 """Vocabulary: the model's tokens as llguidance reads them: their bytes, and which of them are special.
 
 A token is special if the tokenizer marks it so or if it ends the sequence: no text contains it, and a grammar has
-to
-name it. Every other token stands for its text, also an added one such as Qwen3's <tool_call>.
+to name it. Every other token stands for its text, also an added one such as Qwen3's <tool_call>.
 """
 
 from collections.abc import Mapping, Sequence, Set

@@ -1,9 +1,8 @@
 """BlackBox: names the requests that the engine computes, in a file that survives the process.
 
 The successor of a killed engine reads it and reports the requests to the frontends (docs/design/poison.md). The
-file
-is mapped into memory and not synced: a write is a copy, which the kernel keeps however the process ends. Two slots
-with checksums are written in turn, so one of them is always whole.
+file is mapped into memory and not synced: a write is a copy, which the kernel keeps however the process ends. Two
+slots with checksums are written in turn, so one of them is always whole.
 """
 
 import fcntl

@@ -1,8 +1,7 @@
 """StepWatchdog: logs the position of a step that takes too long: rank, step, phase, batch and line of code.
 
 Its thread sleeps while the engine is idle, and looks once per limit otherwise. It only logs: probes and heartbeats
-end
-a stuck engine.
+end a stuck engine.
 """
 
 import heapq

@@ -71,8 +71,7 @@ class BlockGate(AdmissionGate):
     """Requires free KV blocks for the request, and a reserve of up to RESERVE for each running request.
 
     Without a reserve, a request takes the last block, is preempted some steps later, and computes its prompt again
-    and
-    again. With a reserve for `max_tokens`, rows stay empty, because few requests generate that much.
+    and again. With a reserve for `max_tokens`, rows stay empty, because few requests generate that much.
     """
 
     def __init__(self, blocks: KVManager, running: ServiceOrder) -> None:

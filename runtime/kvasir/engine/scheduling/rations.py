@@ -28,10 +28,8 @@ class StageRation:
     """Spreads the sampling rows over the steps in flight, so that every stage of a pipeline has work.
 
     A step takes its share of the running requests, and admits new ones up to its share of all that could run: 7
-    rows
-    join 3 steps as 3, 2 and 2. Without it, all requests join the first step and wait for its tokens together.
-    Chunks of
-    prompts that do not sample are not counted: the next chunk needs no result of the one before.
+    rows join 3 steps as 3, 2 and 2. Without it, all requests join the first step and wait for its tokens together.
+    Chunks of prompts that do not sample are not counted: the next chunk needs no result of the one before.
     """
 
     def __init__(self, num_stages: int, max_num_seqs: int) -> None:

@@ -57,8 +57,7 @@ class Scheduler:
         budget.
 
         `lookahead`: most pending tokens with which a request is scheduled again; 0 if the worker cannot insert them
-        itself.
-        `gates`: those besides rows and blocks. `sends_sampled`: steps carry the tokens of the steps before.
+        itself. `gates`: those besides rows and blocks. `sends_sampled`: steps carry the tokens of the steps before.
         """
         if max_num_seqs > max_num_batched_tokens:
             raise ValueError("a step's budget must hold one token of each running request")
