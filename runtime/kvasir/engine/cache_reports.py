@@ -29,8 +29,6 @@ class _Follower:
 
 
 class CacheReports:
-    """Sends CacheEvents to the frontends that asked for them, in the loop's thread."""
-
     def __init__(
         self,
         cache: PrefixCache | None,
@@ -54,7 +52,6 @@ class CacheReports:
         return any(follower.next_block < self._end for follower in self._followers.values())
 
     def follow(self, frontend: str) -> None:
-        """Report to this frontend from now on."""
         if self._cache is None:
             return
         self._send_changes()
@@ -67,7 +64,6 @@ class CacheReports:
             self._cache.log = None
 
     def after_step(self) -> None:
-        """Send a part of each snapshot, and the changes from time to time."""
         if not self._followers:
             return
         if self.has_snapshot:
@@ -86,7 +82,6 @@ class CacheReports:
                 self._send_events(frontend, follower, stored=b"".join(hashes))
 
     def before_waiting(self) -> None:
-        """Send the changes now: the engine may be idle for long."""
         if not self._log.is_empty:
             self._send_changes()
 

@@ -30,8 +30,6 @@ log = logging.getLogger(__name__)
 
 
 class EngineCore:
-    """The requests of all frontends, their scheduler and the executor."""
-
     def __init__(
         self,
         scheduler: Scheduler,
@@ -60,7 +58,6 @@ class EngineCore:
     # ------------------------------------------------------------------------------------------ coming and going
 
     def add(self, frontend: str, message: AddRequest) -> None:
-        """Prepare and queue a request in one thread."""
         prepared = self.ingest.prepare(frontend, message)
         if isinstance(prepared, RefusedRequest):
             self.refuse(prepared)
@@ -86,7 +83,6 @@ class EngineCore:
             self._take_guide(request)
 
     def refuse(self, refusal: RefusedRequest) -> None:
-        """Answer a request that was not prepared."""
         output = refusal.output
         live = self.scheduler.requests.get(output.request_id)
         if live is not None and live.frontend == refusal.frontend:
@@ -97,21 +93,18 @@ class EngineCore:
         self._answer(refusal.frontend, output)
 
     def abort(self, frontend: str, request_ids: Iterable[str]) -> None:
-        """Drop these requests of the frontend, if they are still live."""
         for request_id in request_ids:
             request = self.scheduler.requests.get(request_id)
             if request is not None and request.frontend == frontend:
                 self.scheduler.abort(request)
 
     def wake(self, request_id: str) -> None:
-        """Consider a request again after the event that it waited for."""
         request = self.scheduler.requests.get(request_id)
         if request is not None:
             self._take_guide(request)
         self.scheduler.wake(request_id)
 
     def abort_frontend(self, frontend: str) -> int:
-        """Drop all requests of a lost frontend; return how many it had."""
         self._answers.pop(frontend, None)
         requests = [request for request in self.scheduler.requests.values() if request.frontend == frontend]
         for request in requests:
@@ -119,7 +112,6 @@ class EngineCore:
         return len(requests)
 
     def fail_all(self, reason: str) -> int:
-        """End every request with this error; return how many there were."""
         requests = list(self.scheduler.requests.values())
         for request in requests:
             self.scheduler.abort(request)
@@ -141,7 +133,6 @@ class EngineCore:
         return bool(self.scheduler.requests)
 
     def step(self) -> dict[str, Outputs]:
-        """Do a whole step and return the outputs by frontend."""
         return self.update(self.execute())
 
     def execute(self) -> StepOutput | None:
@@ -202,7 +193,6 @@ class EngineCore:
             self._grammars.close()
 
     def check_idle(self) -> None:
-        """Raise AssertionError if an invariant of an idle engine is violated."""
         self.scheduler.check_idle()
         self._late_masks.check_idle()
         if not self.scheduler.running:
@@ -211,7 +201,6 @@ class EngineCore:
     # --------------------------------------------------------------------------------------------------- pieces
 
     def _make_room_for(self, request: EngineRequest) -> bool:
-        """Abort an earlier attempt of the request. Return False if the new one must not be added."""
         live = self.scheduler.requests.get(request.request_id)
         if live is None:
             return True

@@ -22,8 +22,6 @@ LINGER_SECONDS: Final = 2.0
 
 
 class DrainState(Enum):
-    """The rows of the table above."""
-
     SERVING = auto()
     FINISHING = auto()
     SETTLING = auto()
@@ -63,7 +61,6 @@ class Drain:
         return self._began is not None
 
     def linger(self) -> None:
-        """Restart the linger limit, if the drain has begun."""
         if self._began is not None:
             self._linger_end = self._clock() + LINGER_SECONDS
 

@@ -33,7 +33,6 @@ class EngineCalls:
         self._handlers.update(dict.fromkeys(WORKER_CALLS, self._call_workers))
 
     def register(self, method: str, handler: Callable[[Call], Result]) -> None:
-        """Add a call. The handler may raise CallRefused."""
         assert method not in self._handlers
         self._handlers[method] = handler
 

@@ -64,7 +64,6 @@ log = logging.getLogger(__name__)
 LAUNCHING = "Launching"
 """The first phase of the start: from the process's spawn to the first line of this file."""
 STOP_SECONDS = 1.0
-"""For an engine that is not ready."""
 PROGRESS_INTERVAL = 10.0
 """Seconds between log lines of a long download or load."""
 
@@ -91,8 +90,6 @@ class _Stopped(BaseException):
 
 
 class EngineProcess:
-    """The parts of the process and their order."""
-
     def __init__(self, config: EngineConfig) -> None:
         rank = config.parallel.data_parallel_rank
         names = config.model.served_model_name
@@ -247,7 +244,6 @@ class EngineProcess:
         return executor
 
     def _lead(self, model: ModelInfo) -> Leader | None:
-        """Listen for the other nodes of this engine, if it has any. Raises ConfigError."""
         config = self._config
         if config.nodes.nnodes == 1:
             return None

@@ -23,8 +23,6 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Wake:
-    """The event of a request that a gate or a ration holds has come."""
-
     request_id: str
 
 
@@ -41,13 +39,10 @@ class WaveCalled:
 
 
 Event: TypeAlias = LinkEvent | RefusedRequest | Wake | ExecutorFailed | WaveCalled | HandOverEvent
-"""Everything that the loop handles, except requests."""
 
 
 @dataclass
 class Taken:
-    """The events and requests of one turn, to be handled in this order."""
-
     events: list[Event] = field(default_factory=list)
     requests: list[EngineRequest] = field(default_factory=list)
 
@@ -67,13 +62,11 @@ class Inbox:
         self._bell: queue.SimpleQueue[None] = queue.SimpleQueue()
 
     def open(self, ingest: Ingest) -> None:
-        """Take requests from now on; the link delivers none before."""
         self._ingest = ingest
 
     # ------------------------------------------------------------------------------------ in the link's thread
 
     def put(self, event: LinkEvent) -> None:
-        """Prepare and queue a request, withdraw aborted ones, and keep everything else for the loop."""
         self._must_wake = True
         match event:
             case Received(frontend, AddRequest() as message):
@@ -93,7 +86,6 @@ class Inbox:
                     self._events.append(event)
 
     def flush(self) -> None:
-        """Wake the loop if there were events since the last call."""
         # not in `put`: the loop would compute a step for the first of several requests
         if self._must_wake:
             self._must_wake = False
@@ -164,7 +156,6 @@ class Inbox:
                 self._bell.get(timeout=seconds)
 
     def wake_request(self, request_id: str) -> None:
-        """Put a Wake: the request's grammar or KV blocks are ready."""
         self._put_and_wake(Wake(request_id))
 
     def call_wave(self, wave: int) -> None:

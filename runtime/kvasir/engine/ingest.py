@@ -24,15 +24,11 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class RefusedRequest:
-    """The answer to a request that is not queued."""
-
     frontend: str
     output: RequestOutput
 
 
 class Ingest:
-    """Checks and prepares requests for one model, and reserves room for their tokens."""
-
     def __init__(
         self,
         vocab_size: int,
@@ -53,7 +49,6 @@ class Ingest:
         self._seldom = SeldomLog(log)
 
     def prepare(self, frontend: str, message: AddRequest) -> EngineRequest | RefusedRequest:
-        """Return the request with its room reserved, or the answer to one that is refused."""
         if not self.budget.reserve(message.num_tokens, has_begun=message.age > 0):
             return RefusedRequest(frontend, error_output(message, self._why_full(), RefusalKind.OVERLOADED))
         try:
@@ -68,7 +63,6 @@ class Ingest:
             return RefusedRequest(frontend, error_output(message, reason, None))
 
     def release(self, request: EngineRequest) -> None:
-        """Release the resources of a prepared request that is not queued."""
         self.budget.release(request.num_tokens)
         if self._grammars is not None:
             self._grammars.ended(request)

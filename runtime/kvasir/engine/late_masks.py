@@ -34,22 +34,18 @@ class _MaskedStep:
 
 
 class LateMasks:
-    """Belongs to the loop's thread."""
-
     def __init__(
         self,
         vocab_size: int,
         send: Callable[[LateInput], None],
         fail: Callable[[EngineRequest, Exception], None],
     ) -> None:
-        """`fail` ends a request whose mask cannot be made."""
         self._num_words = -(-vocab_size // 32)
         self._send = send
         self._fail = fail
         self._steps: deque[_MaskedStep] = deque()  # submitted steps without their masks, the oldest first
 
     def expect(self, step: StepInput, rows: StepRows) -> None:
-        """Take a submitted step with masked rows, before another one is scheduled."""
         requests = [rows[place][0] for place in step.masked]
         due = [(request, request.num_tokens + request.num_pending - 1) for request in requests]
         self._steps.append(_MaskedStep(step.number, due))

@@ -34,8 +34,6 @@ MOST_REQUESTS: Final = 128
 
 
 class Link(Protocol):
-    """The part of the EngineLink that the loop uses."""
-
     def send(self, frontend: str, message: Outputs | CacheEvents | Result) -> None: ...
     def set_load(self, stats: EngineStats, busy: bool) -> None: ...
     def drain(self, seconds: float) -> None: ...
@@ -116,11 +114,9 @@ class EngineLoop:
         self._inbox.wake()
 
     def wake(self) -> None:
-        """Make `run` look at its state. Any thread."""
         self._inbox.wake()
 
     def _take_messages(self, may_wait: bool) -> None:
-        """Handle all events and some requests; without work, wait for the first of them."""
         if may_wait and not (self._core.has_work or self._waves.running):
             self._core.black_box.clear()
             self._core.check_idle()

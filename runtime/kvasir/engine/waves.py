@@ -34,9 +34,7 @@ class Waves(Protocol):
         ...
 
     @property
-    def agreed(self) -> Flags:
-        """The last decision of the group."""
-        ...
+    def agreed(self) -> Flags: ...
 
     def begin(self, wave: int) -> None:
         """Begin the wave of this number, unless it is running or over."""
@@ -46,17 +44,13 @@ class Waves(Protocol):
         """Begin the next wave, unless one is running."""
         ...
 
-    def before_step(self, has_requests: bool) -> None:
-        """Begin a wave if the step may have a forward pass."""
-        ...
+    def before_step(self, has_requests: bool) -> None: ...
 
     def after_step(self, own: Flags, passed: bool) -> None:
         """Complete a turn. `passed`: the step had a forward pass."""
         ...
 
-    def drain(self) -> None:
-        """Begin a wave, unless one is running, so that the group decides to drain."""
-        ...
+    def drain(self) -> None: ...
 
     def may_end(self, own: Flags) -> bool:
         """Return whether an engine that drains may end now."""
@@ -64,8 +58,6 @@ class Waves(Protocol):
 
 
 class Independent:
-    """The policy of an engine that runs alone."""
-
     running = False
     agreed = Flags()
 
@@ -105,8 +97,6 @@ class WaveGroup(Protocol):
 
 
 class LockStep:
-    """The policy of an engine in a group."""
-
     def __init__(
         self,
         group: WaveGroup,

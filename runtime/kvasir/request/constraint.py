@@ -22,8 +22,6 @@ class GrammarKind(StrEnum):
 
 
 class Grammar(msgspec.Struct, frozen=True, array_like=True, omit_defaults=True, gc=False):
-    """The texts that an output may be."""
-
     kind: GrammarKind
     text: str
     any_whitespace: bool = True
@@ -33,8 +31,6 @@ class Grammar(msgspec.Struct, frozen=True, array_like=True, omit_defaults=True, 
 
 
 class OutputConstraint(msgspec.Struct, frozen=True, array_like=True, omit_defaults=True, gc=False):
-    """Enforced for every token of the output, also after a preemption or a move to another engine."""
-
     grammar: Grammar | None = None
     """For the whole output, or the part after the reasoning. None: any text."""
     reasoning_end: tuple[int, ...] = ()

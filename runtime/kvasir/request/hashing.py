@@ -19,7 +19,6 @@ from kvasir.request.tokens import TOKEN_BYTES, to_wire
 
 HASH_BYTES: Final = 16
 BLOCKS_AT_ONCE: Final = 256
-"""Hashed by `packed_chain` without a pause: well under a millisecond."""
 PAUSE_SECONDS: Final = 20e-6
 """Enough for a thread that waits for the interpreter to get it; sleep(0) is not."""
 
@@ -62,10 +61,7 @@ HASH_ALGORITHMS: Final = tuple(_ALGORITHMS)
 
 @dataclass(frozen=True, slots=True)
 class BlockHashing:
-    """How an engine hashes prompts."""
-
     block_size: int
-    """Tokens per block."""
     algorithm: str = BLAKE2B
 
 
@@ -102,7 +98,6 @@ def chain_root(
 
 
 def chain(parent: bytes, token_ids: "array[int]", block_size: int, algorithm: str = BLAKE2B) -> list[bytes]:
-    """Return the hashes of the full blocks of these tokens; the first is chained to `parent`."""
     data = memoryview(to_wire(token_ids))
     width = block_size * TOKEN_BYTES
     start = _ALGORITHMS[algorithm].block

@@ -18,12 +18,9 @@ MAX_BAD_WORDS: Final = 256
 """The frontend tokenizes each twice on its event loop."""
 MAX_BAD_WORD_CHARACTERS: Final = 128
 MAX_BAD_WORD_TOKENS: Final = 1024
-"""A character has at most 4 bytes, and a token at least one."""
 
 
 class BadParameter(ValueError):
-    """No engine accepts the value of this parameter. The message gives the accepted ones."""
-
     def __init__(self, name: str, message: str) -> None:
         super().__init__(message)
         self.name = name
@@ -50,7 +47,6 @@ class Bounds:
 
     @property
     def meta(self) -> Meta:
-        """Return the range for msgspec, which decodes the bodies of HTTP requests."""
         return Meta(ge=self.least) if self.most == math.inf else Meta(ge=self.least, le=self.most)
 
 

@@ -40,7 +40,6 @@ class CountedPenalties:
             logits[self.rows] = torch.where(counts > 0, penalise(values, repetition.float(), taken), values)
 
     def add_(self, tokens: Tensor) -> None:
-        """Count the sampled tokens [R]."""
         self.counts[self.slots, tokens[self.rows]] += IN_OUTPUT
 
 

@@ -15,7 +15,6 @@ from kvasir.kernels.triton.device_support import has_kernels
 from kvasir.sampling.random import exponential
 
 _CANDIDATES = 1024
-"""Tokens of a row to try before the row is sorted whole."""
 
 
 @dataclass(frozen=True)

@@ -19,8 +19,6 @@ _AT_ONCE = 2**21
 
 @dataclass(frozen=True)
 class Scores:
-    """Log probabilities of N tokens, on the host."""
-
     token: npt.NDArray[np.float32]  # [N] log probability
     rank: npt.NDArray[np.int64]  # [N] tokens at least as likely, itself among them
     top_ids: npt.NDArray[np.int64]  # [N, k] the most likely first, equally likely ones by their ids
@@ -45,7 +43,6 @@ class PromptScores:
 
     @property
     def count(self) -> int:
-        """Tokens that have been scored."""
         return sum(len(part.token) for part in self._parts)
 
     def append(self, scores: Scores) -> None:

@@ -13,7 +13,6 @@ if TYPE_CHECKING:
 
 
 def sample(logits: Tensor, random_rows: "tuple[RandomRows, ...]") -> Tensor:
-    """Return the token ids [R] of logits [R, V]."""
     log_unproven(logits.device)
     if logits.dtype not in LOGIT_TYPES or logits.stride(-1) != 1:
         logits = logits.float().contiguous()

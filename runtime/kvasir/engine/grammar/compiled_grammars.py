@@ -12,7 +12,6 @@ from kvasir.request.constraint import Grammar
 
 MAX_CACHED_GRAMMARS: Final = 1_000
 MAX_CACHED_BYTES: Final = 256 << 20
-"""By `estimated_bytes`."""
 PASSING_SECONDS: Final = 10.0
 """How long a refusal is kept that another trial might not repeat."""
 _BYTES_PER_CHARACTER: Final = 200
@@ -21,8 +20,6 @@ _LEAST_BYTES: Final = 64 << 10
 
 @dataclass(frozen=True)
 class _Entry:
-    """The result for a grammar, and until when it holds."""
-
     compiled: llguidance.LLMatcher | str
     until: float | None
 
@@ -57,7 +54,6 @@ class CompiledGrammars:
         return entry.compiled
 
     def put(self, grammar: Grammar, compiled: llguidance.LLMatcher | str, lasting: bool = True) -> None:
-        """Add a grammar, and evict the least recently used ones. One that is not `lasting` expires soon."""
         if grammar in self._entries:
             self._drop(grammar)
         self._bytes += estimated_bytes(grammar)

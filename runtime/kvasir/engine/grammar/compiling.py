@@ -22,7 +22,6 @@ from kvasir.request.constraint import Grammar, GrammarKind
 
 _NO_FORCING: Final = '%llguidance {"no_forcing": true}\n'
 PROBED_TOKENS: Final = 32
-"""A grammar is followed this far in its trial."""
 _ESCAPE: Final = re.compile(r"\\(?:u([0-9a-fA-F]{4})|U([0-9a-fA-F]{8})|.)", re.DOTALL)
 
 
@@ -45,7 +44,6 @@ def compile_grammar(tokenizer: llguidance.LLTokenizer, grammar: Grammar) -> llgu
 
 
 def compile_adapted(tokenizer: llguidance.LLTokenizer, grammar: Grammar) -> llguidance.LLMatcher:
-    """Return a matcher for a grammar that `adapt_grammar` has returned. Raises BadGrammar."""
     matcher = llguidance.LLMatcher(
         tokenizer, _llguidance_text(tokenizer, grammar), log_level=0, limits=parser_limits()
     )
@@ -115,8 +113,6 @@ def _lark_text(grammar: Grammar) -> str:
 
 
 def _with_token_ids(tokenizer: llguidance.LLTokenizer, lark: str) -> str:
-    """Return the grammar with ids for the names of tokens that are not special."""
-
     def written(match: re.Match[str]) -> str:
         name = public_text(match[0])
         ids = tokenizer.tokenize_str(name)

@@ -15,8 +15,6 @@ from kvasir.request.constraint import OutputConstraint
 
 
 class GuideSource(Protocol):
-    """The part of Grammars that the gate uses."""
-
     def begin(self, request_id: str, constraint: OutputConstraint, output_token_ids: Sequence[int]) -> None: ...
 
     def outcome(self, request_id: str) -> Guide | str | None: ...
@@ -27,8 +25,6 @@ class GuideSource(Protocol):
 
 
 class GrammarGate(AdmissionGate):
-    """Belongs to the loop's thread; any thread may call `begin` and `ended`."""
-
     def __init__(
         self,
         grammars: Callable[[Callable[[str], None]], GuideSource],
@@ -43,7 +39,6 @@ class GrammarGate(AdmissionGate):
         self._numbers = itertools.count(1)
 
     def begin(self, request: EngineRequest, constraint: OutputConstraint) -> None:
-        """Start to compile the constraint of a new request."""
         request.guide_ticket = f"{request.request_id}#{next(self._numbers)}"
         output = request.token_ids[request.num_prompt_tokens :]
         self._grammars.begin(request.guide_ticket, constraint, output)

@@ -31,8 +31,6 @@ _MAX_TOKENS_AT_ONCE: Final = 256
 
 
 class Grammars:
-    """The trial process and the tokenizer start with the first grammar. The owner closes it."""
-
     def __init__(
         self, tokenizer: Path, vocab_size: int, eos_token_ids: Sequence[int], wake: Callable[[str], None]
     ) -> None:
@@ -76,12 +74,10 @@ class Grammars:
             return None if request is None else request.outcome
 
     def forget(self, request_id: str) -> None:
-        """Drop a request. A compilation that has begun goes on for the cache."""
         with self._lock:
             self._outcomes.pop(request_id, None)
 
     def close(self) -> None:
-        """End the trial process; compilations end with a refusal."""
         self._compiler.close()
         self._threads.shutdown(wait=False, cancel_futures=True)
 
@@ -144,8 +140,6 @@ class _Request:
 
 
 class _Compiler:
-    """Compiles grammars for one model; thread-safe."""
-
     def __init__(self, tokenizer: Path, vocab_size: int, eos_token_ids: Sequence[int]) -> None:
         self._path = tokenizer
         self._vocab_size = vocab_size

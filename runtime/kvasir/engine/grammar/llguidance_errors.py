@@ -56,5 +56,4 @@ def refusal_of(message: str) -> BadGrammar:
 
 
 def shortened(message: str) -> str:
-    """Return an error of llguidance in one line, without the state of its parser."""
     return public_text(" ".join(_STATE.sub("", message).split()))[:_MAX_CHARACTERS]

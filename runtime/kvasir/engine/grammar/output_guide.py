@@ -11,7 +11,6 @@ from kvasir.engine.grammar.guide_errors import GrammarTooComplex, GuideError
 from kvasir.request.constraint import OutputConstraint
 
 BITS: Final = 32
-"""Tokens in a word of a mask."""
 
 
 class OutputGuide:
@@ -147,7 +146,6 @@ class OutputGuide:
             raise _too_complex(matcher)
 
     def _consume_end(self, matcher: llguidance.LLMatcher, token: int) -> None:
-        """Advance over a token that ends the sequence; a grammar may also name it in the middle."""
         if not (matcher.is_stopped() and matcher.is_accepting()) and not matcher.consume_token(token):
             raise GuideError(f"token {token} ends the sequence before the output matches the grammar")
 

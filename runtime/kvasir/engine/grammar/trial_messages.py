@@ -17,23 +17,17 @@ _LENGTH_BYTES: Final = 4
 
 
 class Trial(msgspec.Struct, frozen=True, array_like=True):
-    """To the trial process: compile this grammar."""
-
     number: int
     grammar: Grammar
 
 
 class Verdict(msgspec.Struct, frozen=True, array_like=True):
-    """From the trial process."""
-
     number: int
     refusal: str  # why the grammar is refused; "" if it compiles within the limits
     lasting: bool = True  # another trial would come to the same result
 
 
 class Ready(msgspec.Struct, frozen=True, array_like=True):
-    """From the trial process, first: it has built the tokenizer."""
-
     failure: str  # why it could not, and ends; ""
 
 

@@ -48,8 +48,6 @@ _TOO_LARGE: Final = f"the grammar needs more than {MAX_TRIAL_BYTES >> 20} MiB to
 
 @dataclass(frozen=True)
 class _Fork:
-    """A trial that runs; its answer comes from the pipe."""
-
     number: int
     pid: int
     pipe: int
@@ -57,8 +55,6 @@ class _Fork:
 
 
 class TrialProcess:
-    """Runs the trials of one tokenizer, a few at once."""
-
     def __init__(self, tokenizer: llguidance.LLTokenizer, requests: BinaryIO, answers: BinaryIO) -> None:
         self._tokenizer = tokenizer
         self._requests = requests
@@ -68,7 +64,6 @@ class TrialProcess:
         self._forks: dict[int, _Fork] = {}
 
     def run(self) -> None:
-        """Work until the engine closes the pipe of requests."""
         while True:
             pipes = [self._requests.fileno(), *self._forks]
             ready, _, _ = select.select(pipes, [], [], self._patience())
@@ -125,7 +120,6 @@ class TrialProcess:
 
 
 def try_grammar(tokenizer: llguidance.LLTokenizer, grammar: Grammar, pipe: int) -> NoReturn:
-    """Run in the fork: compile the grammar, and write one byte and the refusal to the pipe."""
     die_with_parent()
     os.closerange(0, 3)  # the ends of the pipes to the engine; Rust would report an abort to the log
     limit_memory()

@@ -26,7 +26,6 @@ from kvasir.request.constraint import Grammar
 log = logging.getLogger(__name__)
 
 START_SECONDS: Final = 60.0
-"""For building the tokenizer."""
 STUCK_SECONDS: Final = MAX_TRIAL_SECONDS + 10
 """A process that has answered no trial for so long, while one waits, is replaced."""
 _GRACE_SECONDS: Final = 2.0
@@ -44,8 +43,6 @@ class TrialsError(Exception):
 
 
 class Trials:
-    """Compiles grammars in a child process to find out whether they do; thread-safe."""
-
     def __init__(self, vocabulary: Vocabulary) -> None:
         self._vocabulary = vocabulary
         self._lock = threading.Lock()
@@ -54,12 +51,10 @@ class Trials:
 
     @property
     def pid(self) -> int | None:
-        """The child's process id; None if it does not run."""
         child = self._child
         return child.pid if child is not None and not child.ended.is_set() else None
 
     def start(self) -> None:
-        """Start the child without waiting until it is ready."""
         self._running_child()
 
     def verdict_on(self, grammar: Grammar) -> Verdict:
@@ -91,8 +86,6 @@ class Trials:
 
 
 class _Child:
-    """One process, from its start to its end; its own threads write the trials and read the answers."""
-
     def __init__(self, vocabulary: Vocabulary) -> None:
         self.pid = 0
         self.ended = threading.Event()

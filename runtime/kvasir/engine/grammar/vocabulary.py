@@ -23,10 +23,7 @@ class VocabularyError(Exception):
 
 
 class Vocabulary(msgspec.Struct, frozen=True, array_like=True):
-    """A tokenizer, and the tokens that the model has."""
-
     text: str
-    """tokenizer.json with all added tokens."""
     size: int
     """Of model and tokenizer, whichever is larger: either may have tokens that the other lacks."""
     eos_token_ids: tuple[int, ...]
@@ -77,7 +74,6 @@ class _Tokens:
     def __init__(
         self, reader: llguidance.LLTokenizer, eos: Sequence[int], special: Mapping[int, str], text_ids: Set[int]
     ) -> None:
-        """`special`: the names of special tokens. `text_ids`: other added tokens."""
         ids = range(reader.vocab_size)
         self._reader = reader
         self._special = {token for token in ids if reader.is_special_token(token)} - text_ids | special.keys()

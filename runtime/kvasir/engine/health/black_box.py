@@ -37,8 +37,6 @@ _decoder = msgspec.msgpack.Decoder(FailedStep)
 
 
 class BlackBox:
-    """Owned by the engine's main thread. Other threads read `step`."""
-
     def __init__(self, incarnation: str, file: "BoxFile | None" = None) -> None:
         self._incarnation = incarnation
         self._file = file
@@ -53,7 +51,6 @@ class BlackBox:
             self._write(requests)
 
     def clear(self) -> None:
-        """Write that nothing is computed."""
         if self._requests != []:
             self._write([])
 
@@ -98,7 +95,6 @@ class BoxFile:
 
 
 def open_box(path: str | None) -> BoxFile | None:
-    """Return the file; None, and log why, if it cannot be used: the engine serves without it."""
     if path is None:
         return None
     try:

@@ -118,7 +118,6 @@ class EngineCollector(Collector):
 
 
 def _cumulative(buckets: Buckets) -> list[tuple[str, float]]:
-    """Return for each bound how many values are at most as large."""
     bounds = [*map(floatToGoString, buckets.bounds), "+Inf"]
     return list(zip(bounds, accumulate(buckets.counts), strict=True))
 

@@ -57,7 +57,6 @@ class EngineStatus:
         self._last_sign = self._clock()
 
     def advance(self, progress: Progress) -> None:
-        """Record bytes that were loaded."""
         self.progress = progress
         self._last_sign = self._clock()
 

@@ -26,8 +26,6 @@ STEP_REQUESTS: Final = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)
 
 
 class StepPhase(StrEnum):
-    """In their order, in the main thread."""
-
     SCHEDULE = "schedule"
     EXECUTE = "execute"  # the worker computes `Moment.batch`, or the thread waits for the device
     UPDATE = "update"
@@ -36,8 +34,6 @@ class StepPhase(StrEnum):
 
 
 class Moment(NamedTuple):
-    """The position within a step, on the trace's clock."""
-
     step: int
     step_began: float
     phase: StepPhase
@@ -59,8 +55,6 @@ class Buckets:
 
 
 class StepTrace:
-    """Records each step: begin, enter each further phase, end."""
-
     def __init__(self, limit: float = math.inf, clock: Callable[[], float] = time.monotonic) -> None:
         """`limit`: seconds after which a step is logged as slow."""
         self.limit = limit
@@ -82,14 +76,12 @@ class StepTrace:
         return 0.0 if now is None else self.clock() - now.step_began
 
     def begin(self, step: int) -> None:
-        """Begin a step, in phase SCHEDULE."""
         now = self.clock()
         self.now = Moment(step, now, StepPhase.SCHEDULE, now)
         if not self.armed.is_set():
             self.armed.set()
 
     def enter(self, phase: StepPhase, batch: StepInput | None = None) -> None:
-        """Enter the next phase; without a step (if a test drives the core) do nothing."""
         last = self.now
         if last is None:
             return

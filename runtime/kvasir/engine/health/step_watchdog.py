@@ -91,7 +91,6 @@ class StepWatchdog:
         )
 
     def _place(self, phase: StepPhase) -> str:
-        """Return where in the code the thread is that works on the step in this phase."""
         frames = sys._current_frames()
         threads = [self._watched]
         if phase is StepPhase.EXECUTE:
@@ -111,7 +110,6 @@ def _lines(frame: FrameType | None) -> str:
 
 
 def describe_batch(batch: StepInput) -> str:
-    """Return the numbers of rows and tokens, and the requests with the longest contexts."""
     rows = batch.scheduled
     longest = heapq.nlargest(_SHOWN_REQUESTS, rows, key=lambda row: row.num_computed_tokens + row.num_new_tokens)
     named = [

@@ -34,7 +34,6 @@ class FreeQueue:
         self._insert(self._previous[NULL_BLOCK], block_id, NULL_BLOCK)
 
     def prepend(self, block_id: int) -> None:
-        """Add a block that is reused before all others."""
         self._insert(NULL_BLOCK, block_id, self._next[NULL_BLOCK])
 
     def remove(self, block_id: int) -> None:
@@ -57,11 +56,6 @@ class FreeQueue:
 
 
 class BlockPool:
-    """Counts the users of each block: one after `allocate`, one more per `share`, one less per `free`.
-
-    Call `can_allocate` first: `allocate` does not wait.
-    """
-
     def __init__(self, num_blocks: int, cache: PrefixCache | None = None) -> None:
         if num_blocks < 1:
             raise ValueError(f"a pool needs at least one block besides the null block, not {num_blocks}")
@@ -81,7 +75,6 @@ class BlockPool:
 
     @property
     def usage(self) -> float:
-        """Share of the blocks in use, 0 to 1; a free block with a cached prefix is not in use."""
         return self.num_used / self.num_blocks
 
     def users(self, block_id: int) -> int:
@@ -103,7 +96,6 @@ class BlockPool:
         return blocks
 
     def share(self, block_ids: Iterable[int]) -> None:
-        """Add a user to each of these blocks, free or in use; they keep their content."""
         self.generation += 1
         for block_id in block_ids:
             if self._users[block_id] == 0:
@@ -129,6 +121,5 @@ class BlockPool:
                 self._free.prepend(block_id)
 
     def check_all_free(self, besides: int = 0) -> None:
-        """Raise AssertionError unless exactly `besides` blocks are in use."""
         used = self.num_used - besides
         assert used == 0, f"{used} of {self.num_blocks} KV blocks belong to no request and to no hand-over"

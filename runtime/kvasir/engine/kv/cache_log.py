@@ -10,7 +10,6 @@ class CacheChanges(NamedTuple):
     """The changes since the last report; no hash is in both lists."""
 
     was_cleared: bool
-    """All hashes of earlier reports are gone."""
     stored: list[bytes]
     evicted: list[bytes]
 
@@ -41,7 +40,6 @@ class CacheLog:
         self._was_cleared = True
 
     def take(self) -> CacheChanges:
-        """Return the changes and forget them."""
         stored = [block_hash for block_hash, is_stored in self._is_stored.items() if is_stored is not False]
         evicted = [block_hash for block_hash, is_stored in self._is_stored.items() if is_stored is False]
         changes = CacheChanges(self._was_cleared, stored, evicted)

@@ -33,8 +33,6 @@ class GroupRule(Protocol):
 
 
 class FullAttentionRule:
-    """Every token reads all earlier ones."""
-
     def first_read(self, position: int) -> int:
         return 0
 
@@ -81,7 +79,6 @@ class SlidingWindowRule:
 
 
 def rule_of(spec: KVSpec, longest_chunk: int) -> GroupRule:
-    """Return the rule of a group. `longest_chunk`: most tokens of one request in a step."""
     if isinstance(spec, SlidingWindow):
         return SlidingWindowRule(spec.window, spec.block.block_size, longest_chunk)
     return FullAttentionRule()

@@ -9,8 +9,6 @@ _GROUP = 0  # hand-overs need a cache with one KV group
 
 
 class HeldBlocks:
-    """Holds blocks, so that the pool does not give them away, until they are released."""
-
     def __init__(self, pool: BlockPool) -> None:
         self._pool = pool
         self._holders: Counter[int] = Counter()
@@ -20,11 +18,9 @@ class HeldBlocks:
         return len(self._holders)
 
     def find(self, hashes: Sequence[bytes], most: int) -> list[int]:
-        """Return the blocks of the longest cached prefix of this chain."""
         return [] if self._pool.cache is None else self._pool.cache.find(_GROUP, hashes, most)
 
     def hold(self, block_ids: Sequence[int]) -> None:
-        """Hold blocks of the prefix cache; they keep their content."""
         self._pool.share(block_ids)
         self._holders.update(block_ids)
 
@@ -35,13 +31,11 @@ class HeldBlocks:
         return block_ids
 
     def store(self, hashes: Sequence[bytes], block_ids: Sequence[int]) -> None:
-        """Put held blocks into the prefix cache."""
         if self._pool.cache is not None:
             for block_hash, block_id in zip(hashes, block_ids, strict=True):
                 self._pool.cache.put(_GROUP, block_hash, block_id)
 
     def release(self, block_ids: Sequence[int]) -> None:
-        """End a hold."""
         for block_id in block_ids:
             self._holders[block_id] -= 1
             if not self._holders[block_id]:

@@ -17,7 +17,6 @@ from kvasir.layers.kv import FullAttention, KVCacheConfig
 from kvasir.request.hashing import extend_chain, split_chain
 
 UNLIMITED = 2**40
-"""Tokens: more than any context."""
 
 
 class CacheInUse(RuntimeError):
@@ -25,10 +24,7 @@ class CacheInUse(RuntimeError):
 
 
 class KVManager:
-    """Raises RuntimeError if it needs more blocks than the pool has; the scheduler makes room first."""
-
     def __init__(self, config: KVCacheConfig, *, prefix_caching: bool, longest_chunk: int) -> None:
-        """`longest_chunk`: most tokens of one request in a step."""
         self.block_size = config.block_size
         num_groups = len(config.groups)
         self.pool = BlockPool(config.num_blocks, PrefixCache(num_groups) if prefix_caching else None)
@@ -44,7 +40,6 @@ class KVManager:
 
     @property
     def cache_block_size(self) -> int | None:
-        """Tokens per block of the prefix cache; None without one."""
         return None if self._cache is None else self.block_size
 
     # ---------------------------------------------------------------------------------------------- admission
@@ -54,7 +49,6 @@ class KVManager:
         return self._look_up(request).cost
 
     def num_cached_tokens(self, request: EngineRequest) -> int:
-        """Return how many tokens count as computed after an admission."""
         return len(self._look_up(request).tables[0]) * self.block_size
 
     def growth(self, request: EngineRequest, more: int) -> int:
@@ -99,7 +93,6 @@ class KVManager:
         return missing
 
     def grow(self, request: EngineRequest, missing: list[int]) -> list[list[int]]:
-        """Add new blocks to each group and return them."""
         tables = request.block_tables
         new = self.pool.allocate(sum(missing))
         if self.is_plain:
@@ -158,7 +151,6 @@ class KVManager:
         self._cache.clear()
 
     def check_idle(self) -> None:
-        """Raise AssertionError if a block is in use although no request is live."""
         self.pool.check_all_free(besides=self.held.num_blocks)
         if self._cache is not None:
             self._cache.check()

@@ -16,19 +16,14 @@ REPORTED_GROUP: Final = 0
 
 
 class PrefixLookup(NamedTuple):
-    """The cached prefix of a waiting request and its cost in free blocks."""
-
     generation: tuple[int, int]
     """The generations of pool and cache at the time: the lookup is valid while neither changes."""
     num_tokens: int
     tables: list[list[int]]
-    """One block table for each KV group, all of one length."""
     cost: int
 
 
 class PrefixCache:
-    """Full blocks by group and hash, both free and in use."""
-
     def __init__(self, num_groups: int = 1) -> None:
         self._blocks: list[dict[bytes, int]] = [{} for _ in range(num_groups)]
         self._key_of: dict[int, tuple[int, bytes]] = {}
@@ -77,7 +72,6 @@ class PrefixCache:
                 self.log.stored(block_hash)
 
     def evict(self, block_id: int) -> None:
-        """Drop a block whose content will be overwritten, if it is in the index."""
         key = self._key_of.pop(block_id, None)
         if key is not None:
             self.generation += 1
@@ -87,12 +81,10 @@ class PrefixCache:
                 self.log.evicted(block_hash)
 
     def hashes(self, block_ids: Iterable[int]) -> list[bytes]:
-        """Return the hashes that REPORTED_GROUP has for these blocks."""
         keys = map(self._key_of.get, block_ids)
         return [key[1] for key in keys if key is not None and key[0] == REPORTED_GROUP]
 
     def drop(self, hashes: Iterable[bytes]) -> None:
-        """Drop the entries of these hashes in all groups."""
         self.generation += 1
         for block_hash in hashes:
             for group, block_of in enumerate(self._blocks):
@@ -111,7 +103,6 @@ class PrefixCache:
             self.log.cleared()
 
     def check(self) -> None:
-        """Raise AssertionError if the two directions disagree."""
         num_prefixes = sum(map(len, self._blocks))
         assert num_prefixes == len(self._key_of), (
             f"{num_prefixes} prefixes are cached in {len(self._key_of)} blocks"

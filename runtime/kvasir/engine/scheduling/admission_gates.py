@@ -17,8 +17,6 @@ the tokens and one of 4 recomputes 6 to 9 %; a larger one leaves rows empty."""
 
 
 class Verdict(Enum):
-    """The answer of a gate about the request at the head of the queue."""
-
     ADMIT = "admit"
     WAIT = "wait"
     """It stays at the head and no request overtakes it: for a resource that running requests release."""
@@ -46,13 +44,10 @@ class AdmissionGate(Protocol):
         return
 
     def check_idle(self) -> None:
-        """Raise AssertionError if the gate holds a resource although no request has a row."""
         return
 
 
 class PendingGate(AdmissionGate):
-    """Keeps a preempted request waiting until `update` has all tokens that it sampled."""
-
     def admits(self, request: EngineRequest) -> Verdict:
         # Otherwise the new row would sample these tokens again, and the first ones would have to be dropped.
         return Verdict.WAIT if request.num_pending else Verdict.ADMIT

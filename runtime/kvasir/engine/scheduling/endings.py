@@ -22,7 +22,6 @@ NOT_PREPARED: Final = (
 
 
 def error_output(request: EngineRequest | AddRequest, error: str, refusal: RefusalKind | None) -> RequestOutput:
-    """Return the last output of a request that fails, or that the engine refuses (`refusal`)."""
     return RequestOutput(
         request_id=request.request_id,
         attempt=request.attempt,
@@ -35,8 +34,6 @@ def error_output(request: EngineRequest | AddRequest, error: str, refusal: Refus
 
 
 class Endings:
-    """The rules for one model and context length. Stop strings are searched in the frontend."""
-
     def __init__(self, eos_token_ids: Collection[int], max_model_len: int) -> None:
         self._eos_token_ids = frozenset(eos_token_ids)
         self._max_model_len = max_model_len
@@ -55,7 +52,6 @@ class Endings:
         return RequestStatus.LENGTH if self._is_full(request, 0) else request.status
 
     def awaits_last(self, request: EngineRequest) -> bool:
-        """Return whether the pending token is the last one."""
         return request.num_pending > 0 and self._is_full(request, request.num_pending)
 
     def num_left(self, request: EngineRequest) -> int:
@@ -92,7 +88,6 @@ class Endings:
         )
 
     def broken_off(self, request: EngineRequest, failure: str) -> RequestOutput:
-        """Return the last output of a request without a next token. `failure`: NAN_COMPUTED, or a message."""
         if failure == NAN_COMPUTED:
             self._seldom.warning(
                 f"request {request.request_id} ends with an error: {BROKEN_MODEL}: check the checkpoint, or try "
@@ -106,7 +101,6 @@ class Endings:
         )
 
     def left_grammar(self, request: EngineRequest, error: Exception) -> RequestOutput:
-        """Return the last output of a request whose guide rejects it: too complex a grammar, or a defect."""
         if isinstance(error, GrammarTooComplex):
             return error_output(request, str(error), RefusalKind.INVALID)
         log.error("request %s ends with an error: its guide has failed", request.request_id, exc_info=error)

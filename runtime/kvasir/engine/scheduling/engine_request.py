@@ -146,7 +146,6 @@ class EngineRequest:
 
     @property
     def num_output_tokens(self) -> int:
-        """Output tokens so far, those of earlier attempts included."""
         return len(self.token_ids) - self.num_prompt_tokens
 
     @property

@@ -9,8 +9,6 @@ from kvasir.engine.scheduling.request_queues import RequestQueues
 
 
 class LoneSteps:
-    """Decides which steps are lone. Consulted for each step while `any` is true."""
-
     def __init__(self, queues: RequestQueues) -> None:
         self.current: EngineRequest | None = None  # the suspect with a row; steps for the others leave it out
         self._waits = False

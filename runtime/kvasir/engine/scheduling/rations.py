@@ -11,17 +11,13 @@ from kvasir.engine.scheduling.engine_request import EngineRequest, RequestStatus
 class Ration(Protocol):
     """A request that gets nothing is left out of the step, and keeps its row and blocks."""
 
-    def step_begins(self, num_running: int, num_waiting: int) -> None:
-        """Start counting for a new step."""
-        ...
+    def step_begins(self, num_running: int, num_waiting: int) -> None: ...
 
     def most(self, request: EngineRequest, count: int) -> int:
         """Return how many of the next `count` tokens may join the step. 0 for a waiting request ends admission."""
         ...
 
-    def joined(self, request: EngineRequest, count: int) -> None:
-        """Count tokens that have joined the step; they follow the request's `num_computed_tokens`."""
-        ...
+    def joined(self, request: EngineRequest, count: int) -> None: ...
 
 
 class StageRation:
@@ -64,5 +60,4 @@ class StageRation:
 
 
 def _samples(request: EngineRequest, count: int) -> bool:
-    """Return whether the step that computes these tokens samples one for the request."""
     return request.num_computed_tokens + count >= request.num_tokens + request.num_pending

@@ -58,13 +58,11 @@ class RequestQueues:
         return None
 
     def wake(self, request_id: str) -> None:
-        """Return a blocked request to its place in the queue."""
         request = self.blocked.pop(request_id, None)
         if request is not None:
             self._queue_of(request).add(request)
 
     def take_row(self, request: EngineRequest) -> None:
-        """Move a waiting request into a row. The caller allocates its blocks."""
         self._queue_of(request).remove(request)
         self.running.add(request)
         request.status = RequestStatus.RUNNING
@@ -73,14 +71,12 @@ class RequestQueues:
             gate.took(request)
 
     def preempt(self, request: EngineRequest) -> None:
-        """Take the row and the blocks of a running request and queue it again."""
         self.running.remove(request)
         self._give_up_row(request)
         request.status = RequestStatus.PREEMPTED
         self._queue_of(request).add(request)
 
     def finish(self, request: EngineRequest, status: RequestStatus) -> None:
-        """Remove a request from wherever it is."""
         if request.status is RequestStatus.RUNNING:
             self.running.remove(request)
             self._give_up_row(request)
@@ -91,13 +87,11 @@ class RequestQueues:
         del self.requests[request.request_id]
 
     def drop(self, request: EngineRequest) -> None:
-        """Release the resources of a request that ends or does not arrive."""
         self.release_reserved(request)
         for gate in self._gates:
             gate.ended(request)
 
     def release_reserved(self, request: EngineRequest) -> None:
-        """Release the tokens that are reserved while the request waits for its first row."""
         if self._budget is not None and request.num_reserved_tokens is not None:
             self._budget.release(request.num_reserved_tokens)
         request.num_reserved_tokens = None

@@ -110,12 +110,10 @@ class Scheduler:
         return self._endings.output(request, request.num_output_tokens, [])
 
     def abort(self, request: EngineRequest) -> None:
-        """Drop the request in any state, without a further output."""
         self._queues.finish(request, RequestStatus.ABORTED)
         self._stalled = False
 
     def wake(self, request_id: str) -> None:
-        """Ask gates and rations again about a request, if it is still live."""
         self._queues.wake(request_id)
         self._stalled = False
 
@@ -124,7 +122,6 @@ class Scheduler:
         self._stalled = False
 
     def drop(self, request: EngineRequest) -> None:
-        """Release the resources of a request that is not added."""
         self._queues.drop(request)
 
     @property
@@ -135,7 +132,6 @@ class Scheduler:
 
     @property
     def num_computed(self) -> int:
-        """Steps that were computed and updated."""
         return self.num_scheduled - len(self.in_flight)
 
     @property
@@ -144,7 +140,6 @@ class Scheduler:
 
     @property
     def num_prompt_tokens(self) -> int:
-        """Prompt tokens of the requests that have begun to generate; each request counts once."""
         return self._results.num_prompt_tokens
 
     @property
@@ -153,12 +148,10 @@ class Scheduler:
 
     @property
     def num_cached_prompt_tokens(self) -> int:
-        """The part of `num_prompt_tokens` that the prefix cache had."""
         return self._results.num_cached_prompt_tokens
 
     @property
     def num_corrupted_requests(self) -> int:
-        """Requests that ended because their logits were not numbers."""
         return self._results.num_corrupted_requests
 
     # ------------------------------------------------------------------------------------------ before the step
@@ -346,7 +339,6 @@ class Scheduler:
         return self._results.update(self.in_flight.popleft(), output)
 
     def check_idle(self) -> None:
-        """Raise AssertionError if anything is left although there is no work."""
         waiting = len(self.waiting) + self.num_suspects
         assert self._stalled or not waiting, f"{waiting} requests wait without reason"
         assert self._stalled or not self.running, f"{len(self.running)} requests own a row without work"

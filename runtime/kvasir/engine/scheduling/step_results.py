@@ -13,7 +13,6 @@ from kvasir.worker.step import NAN_COMPUTED, NO_TOKENS, StepOutput
 StepRows: TypeAlias = list[tuple[EngineRequest, int]]
 """The request of each scheduled row, and the most tokens that it gets: 0, 1, or 1 more than its drafts."""
 MOST_FORCED: Final = 16
-"""Tokens after a sampled one."""
 FORCING_BUDGET: Final = 4_096
 """For one update: each forced token costs the tokens of the whole text (about 0.4 µs each) and FORCING_COST. This
 is about 2 ms; the last text may exceed it by as much."""
@@ -39,7 +38,6 @@ class StepResults:
         self._blocks = blocks
 
     def update(self, rows: StepRows, output: StepOutput) -> dict[str, list[RequestOutput]]:
-        """Return the outputs by frontend."""
         outputs: dict[str, list[RequestOutput]] = {}
         failed = output.failed
         self._forcing_budget = FORCING_BUDGET
@@ -78,7 +76,6 @@ class StepResults:
         return taken
 
     def check_idle(self) -> None:
-        """Raise AssertionError if tokens are kept although no request has a row."""
         kept = len(self._sampled) + len(self._forced)
         assert not kept, f"tokens of {kept} requests were never sent to the workers"
 
@@ -118,7 +115,6 @@ class StepResults:
         )
 
     def _fail(self, request: EngineRequest, failure: str) -> RequestOutput:
-        """End a request without a next token. None of its KV is used again after NaN."""
         if failure == NAN_COMPUTED:
             self._blocks.distrust(request)
             self.num_corrupted_requests += 1
@@ -126,7 +122,6 @@ class StepResults:
         return self._endings.broken_off(request, failure)
 
     def _leave_grammar(self, request: EngineRequest, error: Exception) -> RequestOutput:
-        """End a request whose guide rejects its next token, which is dropped."""
         self._queues.finish(request, RequestStatus.ABORTED)
         return self._endings.left_grammar(request, error)
 
@@ -159,7 +154,6 @@ class StepResults:
     def _append_rest(
         self, request: EngineRequest, token_ids: list[int], status: RequestStatus
     ) -> tuple[list[int], RequestStatus]:
-        """Append the tokens after the first one, up to the end of the request; return all that it got."""
         count = 1
         while count < len(token_ids) and not status.finished:
             request.token_ids.append(token_ids[count])

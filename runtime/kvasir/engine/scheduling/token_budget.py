@@ -11,8 +11,6 @@ REQUEST_TOKENS: Final = 512
 
 
 class TokenBudget:
-    """Counts reserved tokens; thread-safe."""
-
     def __init__(self, limit: int) -> None:
         self.limit = limit
         self._held = 0
@@ -27,7 +25,6 @@ class TokenBudget:
         return not self._held or self._held + tokens + REQUEST_TOKENS <= self.limit
 
     def reserve(self, tokens: int, has_begun: bool = False) -> bool:
-        """Reserve room for a request of so many tokens. Return False if there is no room."""
         with self._lock:
             # One that another engine has begun always gets room: fresh ones would take it first. Frontends send few
             # of them at a time.
