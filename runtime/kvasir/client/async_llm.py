@@ -1,7 +1,7 @@
-"""AsyncLLM: generates text with the engines on the link. The frontend's routes call it on the event loop.
+"""AsyncLLM: generates text with the engines on the link, on the event loop.
 
-It connects the parts of the client. It enters a request into the journal, and the dispatcher sends it to the engine
-that the router picks. The output processor turns the outputs into the deltas that `generate` yields.
+The journal has each request, the dispatcher sends it to the engine that the router picks, and the output processor
+turns outputs into the deltas that `generate` yields.
 """
 
 import asyncio
@@ -57,7 +57,7 @@ log = logging.getLogger(__name__)
 
 
 class AsyncLLM:
-    """Generates text with all engines of one model. Owns the link and handles its events."""
+    """Owns the link to all engines of one model, and handles its events."""
 
     def __init__(
         self,
@@ -83,7 +83,6 @@ class AsyncLLM:
         )
         self._outputs = OutputProcessor(self._journal, observer, model.eos_token_ids, self._router.begun)
         self._outputs_planned = False
-        """Whether `_work_outputs` runs in the next turn of the event loop."""
         self._calls = Calls(self._link.send)
         self._starts = EngineStarts()
         self._quarantine = Quarantine()
@@ -157,26 +156,20 @@ class AsyncLLM:
 
     @property
     def held_requests(self) -> int:
-        """Requests that wait while no engine is ready for them."""
         return self._dispatcher.num_held
 
     @property
     def waiting_requests(self) -> int:
-        """Requests that no engine has now. Counted one by one, for the metrics."""
         return sum(request.state is RequestState.WAITING for request in self._journal.live())
 
     def waits_for(self, traces: Sequence[Trace], rank: int | None) -> str | None:
-        """Return a text about the engine that these requests wait for; None if none of them waits.
-
-        `rank`: the data-parallel rank that they are pinned to, if any.
-        """
+        """Return a text about the engine that these requests wait for; None if none of them waits."""
         if all(trace.waiting_since is None for trace in traces):
             return None
         return self._dispatcher.waits_for(rank)
 
     @property
     def engines(self) -> Mapping[str, RemoteEngine]:
-        """Every engine on the link, by incarnation."""
         return self._link.engines
 
     @property
@@ -189,11 +182,9 @@ class AsyncLLM:
     ) -> AsyncGenerator[Delta, None]:
         """Yield the output in deltas; a slow reader gets larger ones. The last one has a finish reason.
 
-        `trace`: a new Trace, which is filled in.
-
         Closing or cancelling the generator aborts the request. Raises TooManyRequests or InvalidRequest before the
-        first delta (an engine may refuse what this frontend accepts), EngineUnavailable or RequestFailed at any
-        time.
+        first delta (an engine may refuse a request that this frontend accepts), EngineUnavailable or RequestFailed
+        at any time.
         """
         text = prompted.text(self.detokenizer)
         request = LiveRequest(request_id, prompted, text, client=current_client.get(), trace=trace or Trace())
@@ -218,10 +209,9 @@ class AsyncLLM:
     async def call(
         self, method: str, seconds: float = CALL_TIMEOUT, arguments: msgspec.Struct | None = None
     ) -> list[CallOutcome]:
-        """Send a protocol.Call to every ready engine and return the outcome of each.
+        """Send a protocol.Call to every ready engine. A lost or late engine's outcome has an error.
 
-        Raises EngineUnavailable if no engine is ready. The outcome of an engine that is lost or does not answer in
-        time has an error.
+        Raises EngineUnavailable if no engine is ready.
         """
         engines = [engine for engine in self._link.engines.values() if engine.usable]
         if not engines:
@@ -232,12 +222,11 @@ class AsyncLLM:
     # ------------------------------------------------------------------------------------------ requests
 
     def _block_hashings(self) -> set[BlockHashing]:
-        """Return how the ready engines hash. An engine that joins later computes the hashes itself."""
+        # An engine that joins later computes the hashes itself.
         hashings = {engine.block_hashing for engine in self._link.engines.values() if engine.usable}
         return {hashing for hashing in hashings if hashing is not None}
 
     def _leave(self, request: LiveRequest) -> None:
-        """Remove the request: its reader has read it to the end, or has left."""
         self._abort(request)
         self._outputs.end(request, FinishReason.ABORT)
         self._journal.remove(request)
@@ -251,7 +240,7 @@ class AsyncLLM:
     # ------------------------------------------------------------------------------------------ events
 
     def _take_events(self) -> None:
-        """Handle the events of the link, in order. Sends in here may queue further events."""
+        # Sends in here may queue further events.
         events = self._link.events
         while events:
             event = events.popleft()
@@ -291,7 +280,6 @@ class AsyncLLM:
                 self._on_engine_lost(engine, reason, ran)
 
     def _on_engine_lost(self, engine: RemoteEngine, reason: str, ran: FailedStep | None) -> None:
-        """Move the requests of the engine to others. Outputs that it sent before still reach their readers."""
         try:
             self._outputs.flush(engine.incarnation)
             self._after_outputs()
@@ -312,7 +300,6 @@ class AsyncLLM:
         self.gate.engines_changed(usable=any(engine.usable for engine in engines))
 
     def _work_outputs(self) -> None:
-        """Handle the next slice of the queued outputs."""
         self._outputs_planned = False
         try:
             self._outputs.work()
@@ -321,7 +308,6 @@ class AsyncLLM:
             self._dispatcher.release()
 
     def _after_outputs(self) -> None:
-        """Do the actions of the output processor, and plan the next turn for queued outputs."""
         if self._outputs.has_backlog and not self._outputs_planned:
             self._outputs_planned = True
             asyncio.get_running_loop().call_soon(self._work_outputs)

@@ -63,7 +63,6 @@ class Calls:
         ]
 
     def answered(self, incarnation: str, result: Result) -> None:
-        """Record an answer. A late one is dropped."""
         answer = self._waiting.get((incarnation, result.id))
         if answer is not None and not answer.done():
             answer.set_result(result)

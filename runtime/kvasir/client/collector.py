@@ -16,17 +16,15 @@ class Delta(msgspec.Struct):
     token_ids: list[int]
     """Includes the stop token, although it has no text."""
     finish_reason: FinishReason | None = None
-    """In the last delta. A request that fails ends with an exception instead."""
+    """Set in the last delta. A request that fails ends with an exception instead."""
     stop_reason: int | str | None = None
     """The token of `stop_token_ids` or the stop string; None for an end-of-sequence token."""
     logprobs: Logprobs | None = None
     prompt_logprobs: Logprobs | None = None
-    """From the prompt's second token on; in the first delta."""
+    """Set in the first delta, from the prompt's second token on."""
 
 
 class Collector:
-    """Merges deltas until they are read, and wakes the reader once for all of them."""
-
     def __init__(self) -> None:
         self._texts: list[str] = []
         self._token_ids: list[int] = []
@@ -53,8 +51,8 @@ class Collector:
             self._wake()
 
     def put_logprobs(self, logprobs: Logprobs | None, prompt_logprobs: Logprobs | None) -> None:
-        """Add log probabilities. Must precede `put` of their tokens: a reader must find both."""
         if logprobs is not None:
+            # `put` of their tokens follows: a reader must find both.
             self._logprobs = joined(self._logprobs, logprobs)
         if prompt_logprobs is not None:
             self._prompt_logprobs = prompt_logprobs

@@ -1,5 +1,4 @@
-"""How long engines take to start, from the first Hello to Ready: for Retry-After and the progress in held
-streams."""
+"""How long engines take to start, from the first Hello to Ready."""
 
 import random
 import time
@@ -13,9 +12,9 @@ from kvasir.link.protocol import Progress
 DEFAULT_RETRY_AFTER: Final = 5.0
 """Seconds, until a start was measured: about the shortest one."""
 WEIGHT: Final = 0.3
-"""Of the last start in the moving average."""
+"""Weight of the last start in the moving average."""
 JITTER: Final = 0.2
-"""Clients that were rejected together come back spread over this share of the time, to both sides."""
+"""Share of the time by which rejected clients spread, to both sides."""
 
 _ORDER: Final = (EngineState.STARTING, EngineState.LOADING, EngineState.WARMING)
 
@@ -37,7 +36,6 @@ class EngineStarts:
         self._uniform = uniform
         self._starts: dict[str, _Start] = {}
         self.seconds: float | None = None
-        """The moving average; None before the first start."""
 
     def joined(self, engine: RemoteEngine) -> None:
         # An engine that is further started before this frontend did.

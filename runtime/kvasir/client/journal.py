@@ -12,12 +12,9 @@ from kvasir.client.live_request import Interruption, LiveRequest, RequestState
 from kvasir.client.request_errors import InvalidRequest, TooManyRequests
 
 RETRY_AFTER = 1.0
-"""Seconds until a client may try again."""
 
 
 class Journal:
-    """At most `limit` requests with at most `token_limit` tokens."""
-
     def __init__(
         self,
         limit: int,
@@ -47,7 +44,7 @@ class Journal:
         return self._requests.get(request_id)
 
     def add(self, request: LiveRequest) -> None:
-        """Enter the request. Raises TooManyRequests, or InvalidRequest for an id that is live."""
+        """Raises TooManyRequests, or InvalidRequest for an id that is live."""
         if request.request_id in self._requests:
             raise InvalidRequest(f"a request with id {request.request_id!r} is still running: choose another id")
         self.check_room(request.num_tokens)
@@ -102,7 +99,7 @@ class Journal:
         request.engine = ""
 
     def finish(self, request: LiveRequest) -> None:
-        """Record that no engine works on the request any more, or will."""
+        """Record that no engine will work on the request any more."""
         self._leave_engine(request)
         request.state = RequestState.FINISHED
 
@@ -128,7 +125,6 @@ class Journal:
         return self._resuming[engine]
 
     def running(self) -> list[LiveRequest]:
-        """Return the requests that engines compute."""
         return [request for requests in self._by_engine.values() for request in requests.values()]
 
     async def wait_empty(self) -> None:

@@ -1,7 +1,6 @@
 """The output processor: turns the outputs of engines into text for the readers of the requests.
 
-A step of a large batch has hundreds of outputs. They are handled in slices: the readers of one slice write before
-the next slice is handled.
+It works in slices, so that readers of a large batch's first outputs write before the last ones are handled.
 """
 
 import logging
@@ -22,10 +21,9 @@ from kvasir.link.protocol import FinishReason, RefusalKind, RequestOutput, Reque
 log = logging.getLogger(__name__)
 
 SLICE: Final = 128
-"""Outputs that are handled before other callbacks of the event loop: about a millisecond."""
+"""Outputs: about a millisecond."""
 
 _FULL_OR_STOPPING: Final = (RefusalKind.OVERLOADED, RefusalKind.UNAVAILABLE)
-"""Another engine may take the request after these refusals."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +60,10 @@ class _Batch:
 
 
 class OutputProcessor:
-    """Ends requests, and appends their tokens. The owner must do the `actions` after `receive` and `work`."""
+    """Ends requests, and appends their tokens.
+
+    The owner must do the `actions` after `receive` and `work`, and call `work` in later turns while `has_backlog`.
+    """
 
     def __init__(
         self,
@@ -92,7 +93,6 @@ class OutputProcessor:
             self.work()
 
     def work(self) -> None:
-        """Handle the next slice, if any; to be called while `has_backlog`."""
         left = SLICE
         while self._backlog and left > 0:
             batch = self._backlog[0]
@@ -116,7 +116,6 @@ class OutputProcessor:
         )
 
     def fail(self, request: LiveRequest, message: str, refusal: RefusalKind | None = None) -> None:
-        """End the request with the error for this refusal, unless it has ended."""
         self.fail_with(request, failure_of(message, refusal))
 
     def fail_with(self, request: LiveRequest, error: Exception) -> None:
@@ -126,9 +125,9 @@ class OutputProcessor:
             request.collector.fail(error)
 
     def end(self, request: LiveRequest, reason: FinishReason) -> None:
-        """Record the end of the request, unless it has ended. One that was never sent is not observed."""
         if request.state is RequestState.FINISHED:
             return
+        # A request that was never sent is not observed.
         self._journal.finish(request)
         if not request.attempt:
             return
@@ -214,11 +213,11 @@ class OutputProcessor:
         request.collector.put(text, token_ids, reason, stop_reason if stop is None else stop)
 
     def _tokens_with_text(self, request: LiveRequest, output: RequestOutput) -> list[int]:
-        """Return the tokens without the one that ended the request, unless `include_stop`."""
         token_ids = output.token_ids
         if output.finish_reason is FinishReason.STOP and token_ids and not request.prompted.include_stop:
             last = token_ids[-1]
             if last == output.stop_token_id or last in self._eos_token_ids:
+                # The token that ended the request has no text, unless `include_stop`.
                 return token_ids[:-1]
         return token_ids
 

@@ -5,11 +5,8 @@ from typing import Final
 from kvasir.link.protocol import RefusalKind
 
 FAILED_REPEATEDLY: Final = "engine_failed_repeatedly"
-"""The error code of a request that is refused because engines failed in its steps."""
 OVERLOADED_RETRY_AFTER: Final = 1.0
-"""Seconds, when an engine has reached a bound."""
 UNAVAILABLE_RETRY_AFTER: Final = 1.0
-"""Seconds, when an engine is stopping or not ready."""
 
 
 class InvalidRequest(ValueError):
@@ -18,9 +15,8 @@ class InvalidRequest(ValueError):
     def __init__(self, message: str, param: str | None = None, code: str | None = None) -> None:
         super().__init__(message)
         self.param = param
-        """The field that is wrong."""
         self.code = code
-        """As in OpenAI's API: context_length_exceeded."""
+        """OpenAI's error code, context_length_exceeded for example."""
 
 
 class EngineUnavailable(Exception):
@@ -63,7 +59,6 @@ def in_field(error: InvalidRequest, field: str | None) -> InvalidRequest:
 
 
 def failure_of(message: str, refusal: RefusalKind | None) -> Exception:
-    """Return the error for a request that an engine refused or failed."""
     match refusal:
         case RefusalKind.INVALID:
             return InvalidRequest(message)

@@ -11,6 +11,7 @@ from kvasir.request.params import SamplingParams
 @dataclass(slots=True, eq=False)
 class PromptChoices:
     unfinished: int
+    # Of the choices that have ended.
     most_tokens: int = 0
 
 
@@ -22,7 +23,6 @@ class Trace:
     choices: int | None = 1
     """Choices of the prompt; None for all but the first, so that a prompt counts once."""
     siblings: PromptChoices | None = None
-    """Set if there are several choices."""
     prompt_tokens: int = 0
     output_tokens: int = 0
     cached_tokens: int | None = None
@@ -30,30 +30,25 @@ class Trace:
     engine: str = ""
     rank: int = 0
     attempts: int = 0
-    """Engines that got the request."""
     waiting_since: float | None = None
     """None unless it waits in the frontend's queue."""
     waited_seconds: float = 0.0
-    """Earlier time in that queue."""
     started: float = field(default_factory=time.perf_counter)
     first_token: float | None = None
     last_token: float | None = None
     finished: float | None = None
     reason: FinishReason | None = None
     queue_seconds: float | None = None
-    """In the engine before the first step."""
+    """Time in the engine before the first step."""
     prefill_seconds: float | None = None
-    """In the engine from then to the first token."""
+    """Time in the engine from then to the first token."""
     decode_seconds: float | None = None
-    """From the first token to the last one; None if several engines computed them."""
+    """Time from the first token to the last one; None if several engines computed them."""
     num_preemptions: int = 0
 
 
 class RequestObserver(Protocol):
-    """Called on the event loop, at most once per request and step. Methods must be quick and must not raise.
-
-    Each started request is finished once. One that the frontend rejects is not started.
-    """
+    """Called on the event loop: quick, and without exceptions. Each started request is finished once."""
 
     def hold_ended(self, seconds: float) -> None:
         """A request has waited while no engine was ready: one is now, or it has failed or left."""

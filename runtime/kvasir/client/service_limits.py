@@ -1,4 +1,4 @@
-"""The limits that engines set for requests: the length of the context, and priorities."""
+"""The limits that engines set for requests."""
 
 from collections.abc import Collection
 
@@ -8,7 +8,7 @@ from kvasir.link.frontend_end.remote_engine import RemoteEngine
 # Computed when engines change, because each request reads the limits several times.
 class ServiceLimits:
     def __init__(self, max_model_len: int, *, takes_priority: bool = True) -> None:
-        """`max_model_len`: tokens that the model can take, however large the engines are."""
+        """`max_model_len`: tokens that the model can take."""
         self._model_len = max_model_len
         self.max_model_len = max_model_len
         """Tokens of prompt and output that every ready engine can take."""

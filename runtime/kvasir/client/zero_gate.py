@@ -1,8 +1,4 @@
-"""The gate that the operator closes before it removes the engines of an idle service, and the demand it reads.
-
-Requests behind a closed gate are held. It opens by itself after GATE_SECONDS, in case the operator stops. Only
-`report` and `busy` are for other threads.
-"""
+"""The gate that the operator closes before it removes the engines of an idle service, and the demand it reads."""
 
 import asyncio
 import threading
@@ -13,6 +9,7 @@ from kvasir_contract.endpoints import GATE_SECONDS
 from kvasir_contract.status_report import ReportedDemand
 
 
+# Only `report` and `busy` are for other threads.
 class ZeroGate:
     def __init__(
         self, opened: Callable[[], None], *, can_hold: bool, clock: Callable[[], float] = time.monotonic
@@ -27,10 +24,8 @@ class ZeroGate:
         self._timer: asyncio.TimerHandle | None = None
         self.closed = False
         self.accepts = False
-        """Whether the frontend should get requests: an engine was ready, or the gate was closed, so engines start
-        when requests come."""
+        """Whether the frontend should get requests: an engine was ready, or starts when requests come."""
         self.busy = threading.Event()
-        """Set while a request is live."""
 
     def arrived(self) -> None:
         self._num_live += 1
@@ -52,12 +47,13 @@ class ZeroGate:
             self.accepts = True
 
     def close(self) -> None:
-        """Hold all requests for GATE_SECONDS. Does nothing while a request is live."""
+        """Hold all requests. Does nothing while a request is live."""
         if self._num_live or not self._can_hold:
             return
         if self._timer is not None:
             self._timer.cancel()
         self.closed = self.accepts = True
+        # The operator may stop before it opens the gate.
         self._timer = asyncio.get_running_loop().call_later(GATE_SECONDS, self.open)
 
     def open(self) -> None:

@@ -87,7 +87,7 @@ class ScriptedEngine:
         return received.message
 
     def messages(self) -> list[AddRequest | Abort | StartWave]:
-        """Return the messages up to now."""
+        """Return the messages so far."""
         messages: list[AddRequest | Abort | StartWave] = []
         while True:
             try:

@@ -139,7 +139,7 @@ def test_blocks_on_their_way_count_until_their_time() -> None:
 
 
 def test_a_prompt_that_begins_like_one_on_its_way_finds_its_beginning() -> None:
-    """In steps of eight blocks, and from the last block that the engine holds."""
+    """Predictions have steps of eight blocks."""
     index = CacheIndex()
     index.predict("a", chain_of(*range(30)), 0, now=0.0, until=1.0)
     assert index.lookup(chain_of(*range(20), *range(90, 99)), ["a"], 0.0).expected == [16]

@@ -65,7 +65,7 @@ class Served:
 
 @pytest.fixture
 def token_takes_five_seconds(monkeypatch: pytest.MonkeyPatch) -> None:
-    """For a request with three tokens."""
+    """A request with three tokens has had 10 s for the two after its first output."""
     begun = time.perf_counter() - 10.0
     monkeypatch.setattr(Router, "begun_at", lambda router, request: begun if request.output_token_ids else None)
 

@@ -113,7 +113,6 @@ async def test_a_held_request_that_was_started_ends_once_in_the_metrics(service:
 
 
 async def test_a_request_with_tokens_continues_where_it_was(service: Service) -> None:
-    """As it is dispatched again after the loss of its engine."""
     first = await service.engine()
     resumed = ask(service, "resumed")
     request = await first.request()

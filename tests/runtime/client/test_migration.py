@@ -220,7 +220,7 @@ async def test_a_request_that_waited_in_a_draining_engine_keeps_its_age(service:
 
 
 async def test_a_fresh_request_that_a_full_engine_refuses_stays_fresh(service: Service) -> None:
-    """It must not overtake those that wait in the next engine."""
+    """The refused request must not overtake those that wait in the next engine."""
     engine = await service.engine(0)
     reader = service.ask("r")
     request = await engine.request()

@@ -106,7 +106,6 @@ def test_reports_may_come_in_any_order(quarantine: Quarantine) -> None:
 
 
 def test_each_failed_step_counts_once(quarantine: Quarantine) -> None:
-    """As the last message of an engine, and in each Hello of its successors."""
     lose(quarantine, "e0", POISON, ran=(POISON,))
     for _ in range(3):
         quarantine.joined("e0-new", 0, step("e0", POISON))

@@ -8,8 +8,7 @@ from dataclasses import dataclass, field
 import pytest
 
 from kvasir.client.dispatch import router as router_module
-from kvasir.client.dispatch.engine_choice import EngineChoice
-from kvasir.client.dispatch.router import Router
+from kvasir.client.dispatch.router import EngineChoice, Router
 from kvasir.client.input.prompt_hashes import PromptHashes
 from kvasir.link.frontend_end.remote_engine import EngineState, RemoteEngine
 from kvasir.link.protocol import (

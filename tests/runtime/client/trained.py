@@ -27,7 +27,7 @@ def token_id(tokenizer: tokenizers.Tokenizer, token: str) -> int:
 
 
 def byte_level() -> tokenizers.Tokenizer:
-    """As in GPT-2, Llama 3, Qwen: merges run across the bytes of characters, and across characters."""
+    """Return a tokenizer like those of GPT-2, Llama 3, Qwen: merges run across the bytes of characters, and across characters."""
     tokenizer = tokenizers.Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
@@ -46,7 +46,7 @@ def byte_level() -> tokenizers.Tokenizer:
 
 
 def metaspace() -> tokenizers.Tokenizer:
-    """As in T5: a Unigram model whose words begin with the sign for a space."""
+    """Return a tokenizer like that of T5: a Unigram model whose words begin with the sign for a space."""
     tokenizer = tokenizers.Tokenizer(models.Unigram())
     tokenizer.pre_tokenizer = pre_tokenizers.Metaspace()
     tokenizer.decoder = decoders.Metaspace()
@@ -60,7 +60,7 @@ def metaspace() -> tokenizers.Tokenizer:
 
 
 def byte_fallback() -> tokenizers.Tokenizer:
-    """As in Llama 2, Mistral, Gemma: characters without a token become one token per byte."""
+    """Return a tokenizer like those of Llama 2, Mistral, Gemma: characters without a token become one token per byte."""
     base = [*SPECIAL, "<unk>", *(f"<0x{byte:02X}>" for byte in range(256)), "▁"]
     letters = sorted({char for line in CORPUS[:1] for char in line if char != " "})
     tokens = [*base, *letters, "▁t", "▁th", "▁the", "an", "in"]

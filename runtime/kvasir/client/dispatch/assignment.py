@@ -4,8 +4,7 @@ from collections.abc import Mapping
 from enum import Enum, auto
 
 from kvasir.client.dispatch.eligibility import Eligibility
-from kvasir.client.dispatch.engine_choice import EngineChoice
-from kvasir.client.dispatch.router import Router
+from kvasir.client.dispatch.router import EngineChoice, Router
 from kvasir.client.dispatch.wave_starts import WaveStarts
 from kvasir.client.journal import Journal
 from kvasir.client.live_request import LiveRequest
@@ -18,11 +17,11 @@ from kvasir.link.frontend_end.remote_engine import RemoteEngine
 class SendOutcome(Enum):
     SENT = auto()
     NO_ENGINE = auto()
-    """The request must wait in the queue: no engine is ready, or none has room."""
+    """The request must wait: no engine is ready, or none has room."""
     NOT_UNDERSTOOD = auto()
     """The engines that could take it are of versions without a field of the request."""
     SET_ASIDE = auto()
-    """It has failed, or waits for reports on lost engines."""
+    """The request has failed, or waits for reports on lost engines."""
 
 
 class Assignment:

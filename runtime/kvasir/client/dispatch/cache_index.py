@@ -19,7 +19,7 @@ MAX_ENTRIES: Final = 2**19
 """Hashes of all engines together: about 70 MB."""
 MAX_PREDICTED: Final = 2**15
 PREDICTED_STEP: Final = 8
-"""Only each eighth block of a chain and its last one are predicted: a hash covers all blocks before it."""
+"""Each eighth block of a chain is predicted, and its last one: a hash covers all blocks before it."""
 SLICE: Final = 4096
 """Entries that are cleaned up after each message: half a millisecond."""
 MAX_THINNING: Final = 0xFF
@@ -42,7 +42,6 @@ def _chunks(packed: bytes) -> Iterator[tuple[bytes, ...]]:
 
 
 def _predicted_ends(packed: bytes) -> list[int]:
-    """Return the ends, in bytes, of the hashes that predictions of this chain use."""
     step = PREDICTED_STEP * HASH_BYTES
     ends = list(range(step, len(packed) + 1, step))
     return ends if not len(packed) % step else [*ends, len(packed)]
@@ -66,7 +65,7 @@ class Leads(NamedTuple):
 
     held: list[int]
     expected: list[int]
-    """Including blocks that the engine is about to compute."""
+    """Includes blocks that the engine is about to compute."""
 
 
 class CacheIndex:

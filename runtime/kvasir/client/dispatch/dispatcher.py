@@ -92,8 +92,8 @@ class Dispatcher:
 
     def refused(self, request: LiveRequest, refusal: RefusalKind) -> bool:
         """Queue a request that its engine refused or gave back. Return False if it cannot wait either."""
-        # A full engine may get the request again later.
         engine = self._link.engines.get(request.engine)
+        # A full engine may get the request again later, one that stops may not.
         if refusal is not RefusalKind.OVERLOADED:
             request.refused_by = (*request.refused_by, request.engine)
         elif engine is not None:

@@ -10,7 +10,6 @@ HORIZON_SECONDS: Final = 10.0
 BUSY_SECONDS: Final = 3.0
 """Time constant of `busy_share`."""
 MIN_MEASURED_TOKENS: Final = 128
-"""Shorter prefills measure the fixed cost of a step."""
 WEIGHT: Final = 0.1
 
 
@@ -92,7 +91,6 @@ class EngineLoad:
         self.queued_tokens += uncached
 
     def begun(self, request_id: str, cached: int, prefill_seconds: float | None, now: float) -> None:
-        """Note a first output. `prefill_seconds`: the time since the engine admitted the request."""
         waiting = self._release(request_id, now)
         if waiting is None:
             return

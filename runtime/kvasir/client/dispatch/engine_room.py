@@ -20,7 +20,6 @@ class EngineRoom:
     def __init__(self, load: Callable[[RemoteEngine], EngineLoad]) -> None:
         self._load = load
         self._full: dict[str, EngineStats | None] = {}
-        """By incarnation: the report before a refusal."""
 
     def refused(self, engine: RemoteEngine) -> None:
         self._full[engine.incarnation] = engine.stats
@@ -40,8 +39,8 @@ class EngineRoom:
 
     def choices(self, engines: Iterable[RemoteEngine], num_tokens: int) -> list[RemoteEngine]:
         usable = [engine for engine in engines if engine.usable and not self.is_full(engine)]
-        # While one has room, an engine without room may be the better one: a long cached prefix there is worth a
-        # wait shorter than the prefill. Otherwise a loaded service would compute popular prefixes on all engines.
+        # A request may wait for its prefix in an engine without room. Otherwise a loaded service computes popular
+        # prefixes on all engines.
         return usable if any(self.has_room(engine, num_tokens) for engine in usable) else []
 
     def has_room(self, engine: RemoteEngine, num_tokens: int) -> bool:
@@ -49,7 +48,7 @@ class EngineRoom:
         if capacity is None or engine.incarnation in self._full:
             return False
         load = self._load(engine)
-        # Frontends share the room: each may have one request in the engine's queue.
+        # Each frontend may have one request in the engine's queue.
         if load.others and not load.own_waiting:
             return True
         step_tokens = capacity.max_num_batched_tokens

@@ -37,7 +37,6 @@ class Holding:
     def __init__(
         self, limits: HoldLimits, observer: RequestObserver, overdue: Callable[[LiveRequest], None]
     ) -> None:
-        """`overdue` fails a request whose time is over."""
         self.limits: Final = limits
         self._observer = observer
         self._overdue = overdue
@@ -64,7 +63,6 @@ class Holding:
         return None
 
     def add(self, request: LiveRequest) -> None:
-        """Hold the request, whatever the limits, unless it is held."""
         if request.request_id in self._held:
             return
         deadline = asyncio.get_running_loop().time() + self.limits.seconds

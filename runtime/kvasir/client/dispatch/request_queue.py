@@ -24,7 +24,6 @@ class Lane(NamedTuple):
 
     rank: int | None
     refused_by: tuple[str, ...]
-    """Incarnations that must not get them."""
     moved: bool = False
     """Engines had them before: each waits for one that continues it exactly."""
 
@@ -87,6 +86,7 @@ class _Usage:
     used: dict[str, float] = field(default_factory=dict)
 
     def start(self, client: str) -> float:
+        # A client that did not wait gains nothing from the time before.
         return max(self.now, self.used.get(client, 0.0))
 
     def charge(self, client: str, tokens: int) -> None:
@@ -100,7 +100,6 @@ class _Usage:
 @dataclass(slots=True)
 class _Client(Generic[Request]):
     places: list[_Place[Request]] = field(default_factory=list)
-    """Sorted."""
     turn: _Turn | None = None
 
 
@@ -127,7 +126,6 @@ class _LaneQueue(Generic[Request]):
             del self.clients[name]
 
     def first(self) -> tuple[_Turn, Request]:
-        """Return the first request with its turn. There must be one."""
         while True:
             turn = self._heap[0]
             client = self.clients.get(turn.client)
@@ -135,6 +133,7 @@ class _LaneQueue(Generic[Request]):
             if client is not None and current == turn:
                 return turn, client.places[0].request
             heappop(self._heap)
+            # Its first request or its use has changed: it gets a later turn.
             if client is not None and current is not None and client.turn == turn:
                 self._push(current, client)
 
@@ -193,7 +192,6 @@ class RequestQueue(Generic[Request]):
         return min(heads)[1] if heads else None
 
     def sent(self, request: Request) -> None:
-        """Remove the request, and charge its tokens to its client."""
         kind = self._places[request.request_id].kind
         if kind.is_fresh:
             self._usages[kind].charge(request.client, request.num_tokens + REQUEST_TOKENS)

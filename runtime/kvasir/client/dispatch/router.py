@@ -1,25 +1,24 @@
-"""The router: picks the engine that will probably serve a request first, by estimates in seconds
-(`Router._choice`).
+"""The router: picks the engine that will probably serve a request first.
 
-An own decision counts at once; one of another frontend counts with the engine's next report. The constants were
-chosen in the simulator (bench/routing).
+`Router._choice` estimates the cost of an engine in seconds. An own decision counts at once; one of another frontend
+counts with the engine's next report. The constants were chosen in the simulator (bench/routing).
 """
 
 import time
 from collections.abc import Callable, Collection, Iterable
+from dataclasses import dataclass
 from typing import Final, NamedTuple, Protocol
 
 from kvasir.client.dispatch.cache_index import CacheIndex
-from kvasir.client.dispatch.engine_choice import EngineChoice, work_tokens
 from kvasir.client.dispatch.engine_load import EngineLoad
-from kvasir.client.moves.kv_source import MIN_FETCH_TOKENS, KvSource, KvSources, fetchable, serves
+from kvasir.client.moves.kv_source import FETCH_SHARE, MIN_FETCH_TOKENS, KvSource, KvSources, fetchable, serves
 from kvasir.link.frontend_end.remote_engine import RemoteEngine
 from kvasir.link.protocol import CacheEvents, RequestOutput
 from kvasir.request.hashing import BlockHashing
 from kvasir.request.params import SamplingParams
 
 DEFAULT_PREFILL_RATE: Final = 2000.0
-"""Tokens per second of an engine when none was measured yet."""
+"""Tokens per second, until an engine was measured."""
 DEFAULT_ROW_SECONDS: Final = 2.0
 DEFAULT_ROWS: Final = 64
 FULL_ENGINE_SLOWDOWN: Final = 1.0
@@ -27,9 +26,9 @@ FULL_ENGINE_SLOWDOWN: Final = 1.0
 # With 0, a loaded service computes popular prefixes on all engines.
 DELAY_FACTOR: Final = 2.0
 MAX_DELAY: Final = 4.0
-"""Bound for the delay of later requests, as a multiple of the request's own prefill."""
+"""Multiple of the request's own prefill."""
 TIE_SHARE: Final = 0.05
-"""Costs that differ by less than this share of the whole prompt's prefill are equal."""
+"""Costs that differ by less than this share of the prompt's prefill are equal."""
 PREDICTED_SECONDS: Final = 1.0
 """How long predicted blocks count, in addition to twice the prefill."""
 
@@ -63,21 +62,45 @@ class _Hit(NamedTuple):
 _NO_HIT: Final = _Hit()
 
 
-class Router:
-    """Picks engines, and keeps their loads and an index of their prefix caches."""
+@dataclass(slots=True)
+class EngineChoice:
+    """An engine for a request, with the tokens of the request that it holds and fetches, and the estimates."""
 
+    engine: RemoteEngine
+    hit_blocks: int
+    num_cached: int
+    num_tokens: int
+    chain: bytes
+    source: KvSource | None
+    num_fetched: int
+    prefill_seconds: float
+    cost: float
+
+    @property
+    def work(self) -> int:
+        """Return the tokens to compute; a fetched one counts as FETCH_SHARE of one."""
+        return _work(self.num_tokens - self.num_cached, self.num_fetched)
+
+    @property
+    def kv_source(self) -> str:
+        """Return the AddRequest.kv_source."""
+        return self.source.engine.kv_address if self.source is not None and self.num_fetched else ""
+
+
+class Router:
     def __init__(self, clock: Callable[[], float] = time.perf_counter) -> None:
         self._clock = clock
         self._loads: dict[str, EngineLoad] = {}
         self.index = CacheIndex()
         self._last_cold: dict[str, int] = {}
-        """By incarnation: the turn of the last prompt without cached blocks."""
+        """Turn of each engine's last prompt without cached blocks."""
         self._turn = 0
         self._sources = KvSources(self.load)
 
     # ------------------------------------------------------------------------------------------- observations
 
     def reported(self, engine: RemoteEngine) -> None:
+        """Update the load. Requests that the engine has finished must have left already."""
         if engine.stats is not None:
             self._load(engine.incarnation).reported(engine.stats, self._clock())
 
@@ -128,7 +151,7 @@ class Router:
         return self._load(engine.incarnation)
 
     def sent(self, request: Routed, choice: EngineChoice, kv_source: str = "") -> None:
-        """Charge the request to the chosen engine, with AddRequest.kv_source as it was sent."""
+        """Charge the request to the engine that was sent it, with this AddRequest.kv_source."""
         incarnation = choice.engine.incarnation
         self._turn += 1
         if 2 * choice.num_cached < choice.num_tokens:
@@ -154,11 +177,8 @@ class Router:
         self, engines: list[RemoteEngine], request: Routed, peers: Collection[RemoteEngine], now: float
     ) -> dict[str, _Hit]:
         hashes = request.hashes
-        # Prompt log probabilities are not in a cache.
-        if hashes is None or request.params.prompt_logprobs is not None:
-            return {}
-        # One engine needs no comparison.
-        if len(self._loads) < 2:
+        # Prompt log probabilities are never cached, and one engine needs no comparison.
+        if hashes is None or request.params.prompt_logprobs is not None or len(self._loads) < 2:
             return {}
         same: dict[BlockHashing, dict[str, RemoteEngine]] = {}
         for engine in engines:
@@ -195,7 +215,7 @@ class Router:
         rate = load.prefill_rate or self._default_rate
         queue = (load.uncached_tokens + load.others_tokens) / rate
         fetched = 0 if source is None else fetchable(source, num_tokens, cached, queue, rate)
-        work = work_tokens(num_tokens - cached, fetched) / rate
+        work = _work(num_tokens - cached, fetched) / rate
         prefill = (max(queue, source.seconds) if source is not None and fetched else queue) + work
         # A row is free again every row_seconds / rows: with 64 rows of 2 s, the 65th request waits for 1/32 s.
         wait = max(0, requests + 1 - rows) * row_seconds / rows
@@ -224,3 +244,7 @@ class Router:
         if load is None:
             load = self._loads[incarnation] = EngineLoad()
         return load
+
+
+def _work(uncached: int, fetched: int) -> int:
+    return uncached - fetched + int(FETCH_SHARE * fetched)

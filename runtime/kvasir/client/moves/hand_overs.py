@@ -37,7 +37,6 @@ class HandOvers:
         self._timer: asyncio.TimerHandle | None = None
 
     def engine_changed(self, engine: RemoteEngine) -> None:
-        """Begin to hand over if the engine drains, and announces how long."""
         drains = engine.state is EngineState.DRAINING and engine.drain_seconds > 0
         if drains and engine.incarnation not in self._drains:
             drain = _Drain(engine, time.perf_counter() + engine.drain_seconds)
@@ -47,7 +46,6 @@ class HandOvers:
                 self._arm()
 
     def work(self) -> None:
-        """Move the requests that other engines can take now."""
         for drain in self._drains.values():
             stay: list[LiveRequest] = []
             while drain.leaving:
@@ -95,7 +93,6 @@ class HandOvers:
         drain.leaving = deque(sorted(queued, key=service_order) + sorted(late, key=service_order))
 
     def _seconds_per_token(self, requests: list[LiveRequest]) -> float | None:
-        """Return the average time of a token; None if there is none."""
         now = time.perf_counter()
         seconds, tokens = 0.0, 0
         for request in requests:

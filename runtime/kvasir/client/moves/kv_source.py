@@ -1,7 +1,4 @@
-"""The engine from which another one fetches KV blocks of a prompt instead of computing them, if that is faster.
-
-A fetch that fails costs only time: the engine computes the missing blocks.
-"""
+"""The engine from which another one fetches KV blocks of a prompt, if that is faster than computing them."""
 
 from collections.abc import Callable, Iterable
 from typing import Final, NamedTuple
@@ -12,11 +9,11 @@ from kvasir.link.frontend_end.remote_engine import EngineState, RemoteEngine
 FETCH_SHARE: Final = 0.1
 """The cost of a fetched token, relative to a computed one (docs/performance.md)."""
 MIN_FETCH_TOKENS: Final = 256
-"""The fixed cost of a fetch in computed tokens. It begins and ends between two steps: some 10 ms each."""
+"""The fixed cost of a fetch, in computed tokens: it begins and ends between two steps."""
+# A source that begins to send later is not asked: fetches fail after 5 s (FetchLimits).
 MAX_WAIT_SECONDS: Final = 4.0
-"""A source that begins to send later is not asked: fetches fail after 5 s without a block (FetchLimits)."""
+# A source refuses more than 16 (BlockServer), so four frontends fit.
 MAX_FETCHES: Final = 4
-"""Fetches of this frontend from one source. A source refuses more than 16 (BlockServer): four frontends fit."""
 
 
 class KvSource(NamedTuple):
@@ -36,10 +33,7 @@ class KvSources:
     def best(
         self, engines: Iterable[RemoteEngine], leads: Iterable[int], block_size: int, rate: float
     ) -> dict[str, KvSource]:
-        """Return the best source by numerics class, of engines with `leads` leading blocks.
-
-        `rate`: tokens per second of an engine that was not measured.
-        """
+        """Return the best source by numerics class, of engines with `leads` leading blocks."""
         found: dict[str, tuple[float, KvSource]] = {}
         for engine, lead in zip(engines, leads, strict=True):
             if lead * block_size < MIN_FETCH_TOKENS or not serves(engine):
@@ -50,7 +44,7 @@ class KvSources:
             seconds = self._delay(engine, sum(fetches.values()), rate)
             if seconds > MAX_WAIT_SECONDS:
                 continue
-            # The time that the source saves: it holds much of the prompt, and delivers soon.
+            # The time that the source saves.
             gain = lead * block_size / rate - seconds
             if engine.numerics not in found or gain > found[engine.numerics][0]:
                 found[engine.numerics] = gain, KvSource(engine, lead * block_size, seconds)
@@ -81,15 +75,14 @@ class KvSources:
 
 
 def serves(engine: RemoteEngine) -> bool:
-    """Return whether other engines can fetch blocks from this one."""
-    # Not from one that drains: its end would wait for them.
+    # An engine that drains would wait for the fetches.
     return engine.state is EngineState.READY and bool(engine.kv_address and engine.numerics)
 
 
 def fetchable(source: KvSource, num_tokens: int, cached: int, queue_seconds: float, rate: float) -> int:
     """Return how many tokens an engine should fetch from the source; 0 if it computes them sooner.
 
-    `cached`: tokens that it holds. `queue_seconds`: time that it computes other requests during the fetch.
+    `cached`: tokens that it holds. `queue_seconds`: time that it computes other requests.
     """
     tokens = min(source.num_tokens, num_tokens - 1) - cached
     if tokens < MIN_FETCH_TOKENS:

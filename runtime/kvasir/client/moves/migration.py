@@ -1,7 +1,4 @@
-"""Migration: continues the requests of a lost engine on another one, from prompt, output and parameters.
-
-A request fails after `max_lost_engines` in a row on which it did not get further: it may be the cause.
-"""
+"""Migration: continues the requests of a lost engine on another one, from prompt, output and parameters."""
 
 import logging
 from collections.abc import Callable

@@ -1,7 +1,7 @@
-"""Quarantine: a request that was in a step that failed runs alone, and is refused if its engine fails again.
+"""Quarantine: a request that was in a failed step runs alone, and is refused if its engine fails again.
 
-Each request in a failed step gets a strike (docs/design/poison.md). Digests identify requests, so a client's retry
-counts, also at another frontend: engines report a failed step to all frontends.
+Strikes count failed steps by the request's digest (docs/design/poison.md), so a client's retry counts too, and the
+reports of engines make it so at each frontend.
 """
 
 import time
@@ -14,11 +14,10 @@ from typing import Any, Final, Protocol
 from kvasir.link.protocol import FailedStep
 
 MAX_STRIKES: Final = 3
-"""Strikes with which a request is refused. Two are enough if it was alone in one of the steps."""
+"""Two are enough if the request was alone in one of the steps."""
 REPORT_SECONDS: Final = 30.0
 """How long a third attempt waits for reports on lost engines. Then all of their requests get a strike."""
 FORGET_SECONDS: Final = 600.0
-"""Time after the last strike."""
 
 _MAX_REQUESTS: Final = 10_000
 _MAX_ENGINES: Final = 1_000
@@ -27,9 +26,9 @@ _MAX_ENGINES: Final = 1_000
 class Treatment(Enum):
     RUN = "run"
     ALONE = "alone"
-    """An engine may have failed because of it: send it with AddRequest.alone."""
+    """Send it with AddRequest.alone."""
     WAIT = "wait"
-    """Two engines were lost with it, and not both reported. Ask again after `joined` or REPORT_SECONDS."""
+    """Two engines were lost with it, and not both reported."""
     REFUSE = "refuse"
 
 
@@ -45,7 +44,6 @@ class LostRequest(Protocol):
 class _Record:
     strikes: int
     was_alone: bool
-    """It was the only request in one of the steps."""
     last: float
 
 
@@ -75,7 +73,7 @@ class Quarantine:
         return bool(self._records or self._losses)
 
     def lost(self, engine: str, rank: int, requests: Iterable[LostRequest], ran: FailedStep | None) -> None:
-        """Note the loss of an engine with these requests. `ran`: the failed step (EngineLost.ran)."""
+        """Note the loss of an engine. `ran`: the failed step (EngineLost.ran)."""
         digests = set()
         for request in requests:
             if request.attempt_tokens:
@@ -97,7 +95,7 @@ class Quarantine:
                 self._end_loss(incarnation, loss, is_known=crashed is not None)
 
     def passed(self, digest: bytes) -> None:
-        """Forget the strikes of a request that was answered, or has got further than before."""
+        """Forget the strikes of a request that has got further than before."""
         self._records.pop(digest, None)
         for loss in self._losses.values():
             if digest in loss.digests:

@@ -13,21 +13,18 @@ MAX_RESUMING_TOKENS: Final = 2048
 
 
 class Resumes:
-    """Prefers engines that continue a request exactly, and limits the tokens that an engine gets."""
-
     def __init__(self, journal: Journal) -> None:
         self._journal = journal
         self._postponed: list[LiveRequest] = []
 
     @property
     def first_postponed(self) -> LiveRequest | None:
-        """The first postponed request that still has a reader."""
         while self._postponed and self._postponed[0].state is not RequestState.WAITING:
             del self._postponed[0]
         return self._postponed[0] if self._postponed else None
 
     def postpone(self, request: LiveRequest, engines: list[RemoteEngine]) -> bool:
-        """Keep a moved request until `pop_postponed` if these suitable engines lack room, or others wait."""
+        """Keep a moved request until `pop_postponed` if these engines lack room, or others wait."""
         if request.interruption is None or not engines:
             return False
         if self.first_postponed is None and not self.must_wait(request, engines):
@@ -36,19 +33,17 @@ class Resumes:
         return True
 
     def must_wait(self, request: LiveRequest, engines: list[RemoteEngine]) -> bool:
-        """Return whether none of these suitable engines has room, although there are some."""
+        """Return whether there are suitable engines, but none with room."""
         return bool(engines) and not any(self._has_room(engine, request) for engine in engines)
 
     def pop_postponed(self) -> LiveRequest:
         return self._postponed.pop(0)
 
     def continues(self, request: LiveRequest, engine: RemoteEngine) -> bool:
-        """Return whether this engine would continue the request exactly to its end."""
         is_suitable = engine.usable and _has_its_weights(request, engine) and _fits(request, engine)
         return is_suitable and _continues_exactly(request, engine)
 
     def has_room(self, request: LiveRequest, engines: list[RemoteEngine]) -> bool:
-        """Return whether one of these engines has room, and no moved request waits for it."""
         return self.first_postponed is None and any(self._has_room(engine, request) for engine in engines)
 
     def _has_room(self, engine: RemoteEngine, request: LiveRequest) -> bool:
@@ -56,7 +51,6 @@ class Resumes:
         return resuming == 0 or resuming + request.num_tokens <= MAX_RESUMING_TOKENS
 
     def suitable(self, request: LiveRequest, engines: list[RemoteEngine]) -> list[RemoteEngine]:
-        """Return the engines that may get the request, preferring an exact continuation and room."""
         if request.interruption is None:
             return engines
         # Never other weights; another numerics class or a shorter context only if there is no better engine.
@@ -86,7 +80,6 @@ def _has_its_weights(request: LiveRequest, engine: RemoteEngine) -> bool:
 
 
 def _fits(request: LiveRequest, engine: RemoteEngine) -> bool:
-    """Return whether the engine can hold the longest answer, and takes the request's priority."""
     if request.priority and not engine.serves_by_priority:
         return False
     longest = len(request.prompt_token_ids) + request.params.max_tokens

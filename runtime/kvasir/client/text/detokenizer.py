@@ -1,7 +1,4 @@
-"""Incremental detokenization: one TextStream per request, whose joined deltas equal the text of all tokens.
-
-No delta contains half a character, and the work per token does not grow with the output.
-"""
+"""Incremental detokenization: one TextStream per request, whose joined deltas equal the text of all tokens."""
 
 import codecs
 from collections.abc import Mapping, Sequence
@@ -15,13 +12,12 @@ from kvasir.client.text.token_bytes import is_byte_level, is_id, token_bytes
 from kvasir.hub.tokenizer import Tokenizer
 
 REPLACEMENT: Final = "\ufffd"
+# Tokens may wait for the rest of a character, which has up to 4 bytes: more mean invalid bytes.
 MAX_PENDING: Final = 16
-"""Tokens that may wait for the rest of a character. It has up to 4 bytes, so more mean invalid bytes."""
 # Of four numbers in a row, one begins at a character, even if each token is one byte.
+# Numbers of prompt tokens to try as the context of the first output token.
 PROMPT_SUFFIX: Final = (4, 5, 6, 7, 16, 24)
-"""Numbers of prompt tokens to try as the context of the first output token."""
 _SHOWN_SETS: Final = 8
-"""Tables that are kept: a service shows the same special tokens in all parsed outputs."""
 
 
 class TextStream(Protocol):
@@ -33,14 +29,11 @@ class TextStream(Protocol):
 
 
 class Detokenizer:
-    """Creates the text streams of one model. Ids without a token have no text."""
-
     def __init__(self, tokenizer: Tokenizer) -> None:
         self._backend = tokenizer.backend
         self._special_ids = tokenizer.special_ids
         self._is_byte_level = is_byte_level(self._backend)
         self.token_bytes = token_bytes(self._backend)
-        """By id, special tokens included."""
         self._text_bytes = lru_cache(_SHOWN_SETS)(self._text_bytes_with)
         self._added = {id: token.content for id, token in self._backend.get_added_tokens_decoder().items()}
 
@@ -51,10 +44,7 @@ class Detokenizer:
         spaces_between_special_tokens: bool = True,
         shown_special_ids: frozenset[int] = frozenset(),
     ) -> TextStream:
-        """Return the stream of a request with this prompt, which decides about a leading space.
-
-        Tokens of `shown_special_ids` always stay in the text.
-        """
+        """Return the stream of a request with this prompt, which decides about a leading space."""
         if self._is_byte_level:
             return _ByteLevelStream(
                 self._text_bytes(shown_special_ids) if skip_special_tokens else self.token_bytes
@@ -69,6 +59,7 @@ class Detokenizer:
         return token_bytes(self._backend, skipped=self._special_ids - shown)
 
 
+# GPT-2, Llama 3, Qwen, ...: each token is a fixed string of bytes.
 class _ByteLevelStream:
     def __init__(self, token_bytes: Mapping[int, bytes]) -> None:
         self._token_bytes = token_bytes
@@ -85,7 +76,7 @@ class _ByteLevelStream:
 
 
 class _WindowStream:
-    """For other tokenizers, whose text depends on neighbours: decodes context and new tokens (as in TGI)."""
+    """Decodes new tokens after a context, because their text depends on neighbours (as in TGI)."""
 
     def __init__(
         self,
@@ -94,7 +85,6 @@ class _WindowStream:
         prompt_token_ids: Sequence[int],
         joined: Mapping[int, str] = MappingProxyType({}),
     ) -> None:
-        """`joined`: texts of tokens that follow each other without a space."""
         self._backend = backend
         self._skipped = skipped
         self._joined = joined
@@ -122,7 +112,6 @@ class _WindowStream:
         return self._emit(self._decode(self._context + self._pending)) if self._pending else ""
 
     def _emit(self, text: str) -> str:
-        """Return the text of the pending tokens, which become the context of the next ones."""
         if text.startswith(self._context_text):
             delta = text[len(self._context_text) :]
         else:  # invalid bytes changed the text before them: the context cannot be cut off

@@ -1,7 +1,6 @@
-"""Stop strings: finds the first one that is complete in the text of a request, and cuts the text there.
+"""Stop strings: cuts a text at the first one that is complete, by the automaton of Aho and Corasick (1975).
 
-Uses the automaton of Aho and Corasick (1975). Of strings that are complete at the same character, the longest one
-counts. Text is held back only while it may begin a stop string.
+Text is held back only while it may begin a stop string.
 """
 
 from collections import deque
@@ -9,7 +8,7 @@ from collections.abc import Sequence
 
 
 class StopStrings:
-    """The automaton; read-only, shared by the choices of a request. State 0 means that no character matches."""
+    """State 0 means that no character matches."""
 
     def __init__(self, strings: Sequence[str]) -> None:
         self._next: list[dict[str, int]] = [{}]
@@ -56,10 +55,7 @@ class StopStrings:
 
 
 class StopSearch:
-    """The search in one text. It is over when `found` is set."""
-
     def __init__(self, strings: StopStrings, include: bool) -> None:
-        """`include`: keep the stop string in the text."""
         self._strings = strings
         self._include = include
         self._state = 0

@@ -10,12 +10,10 @@ _BYTE_TOKEN = re.compile("<0x([0-9A-F]{2})>")
 
 
 def is_byte_level(backend: tokenizers.Tokenizer) -> bool:
-    """Return whether each token is a fixed string of bytes (GPT-2, Llama 3, Qwen, ...)."""
     return _decoder(backend).get("type") == "ByteLevel"
 
 
 def is_id(token_id: int) -> bool:
-    """Return whether the backend accepts the id: 32 bits."""
     return 0 <= token_id < 2**32
 
 
@@ -55,8 +53,6 @@ class _ByteLevelBytes(_TokenBytes):
 
 
 class _PieceBytes(_TokenBytes):
-    """The bytes of tokens whose text depends on their neighbours: those in the middle of a text."""
-
     def __init__(self, backend: tokenizers.Tokenizer, skipped: Collection[int]) -> None:
         super().__init__(backend, skipped)
         self._has_byte_tokens = "ByteFallback" in json.dumps(_decoder(backend))
