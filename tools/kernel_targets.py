@@ -71,7 +71,7 @@ class Source:
 
 
 class Variant(ABC):
-    """A row of the table: a kernel for one type and size."""
+    """A kernel for one type and size."""
 
     @property
     @abstractmethod

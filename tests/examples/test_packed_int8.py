@@ -13,10 +13,12 @@ from kvasir.hub import weight_scheme
 from kvasir.hub.model_info import load_model_info
 from kvasir.models.check_ranks import check_ranks
 from kvasir.models.model_load_error import ModelLoadError
+from kvasir.models.product_weights import product_weights
 from kvasir.parallel.parallel_state import SINGLE, ParallelState
 from runtime.models.split_answers import answers
 from runtime.models.tiny import MODELS, llama, save
 from runtime.parallel.thread_group import run_ranks
+from runtime.worker.driver import Driver, greedy
 
 QUANTISED = re.compile(r".*\.(?:[a-z]+_proj|gate)\.weight")
 IGNORED = ["lm_head", "layers.1.self_attn.o_proj"]
@@ -70,6 +72,22 @@ def test_scheme_answers_as_the_floats_it_stands_for(name: str, expert_parallel: 
     path, floats = quantise(save(MODELS[name](), tmp_path))
     assert_alike(path, floats)
     run_ranks(2, lambda group: assert_alike(path, floats, ParallelState(group, expert_parallel=expert_parallel)))
+
+
+def test_weights_are_counted_as_numbers_and_as_bytes(tmp_path: Path) -> None:
+    path, floats = quantise(save(llama(), tmp_path))
+    found, plain = (product_weights(load_model_info(each), "float32") for each in (path, floats))
+    assert found is not None
+    assert plain is not None
+    assert (found.layers, found.head) == (plain.layers, plain.head)
+    assert found.num_bytes < plain.num_bytes / 2
+
+
+def test_dummy_weights_are_made_for_the_scheme(tmp_path: Path) -> None:
+    path, _ = quantise(save(llama(), tmp_path))
+    driver = Driver.load(path, load_format="dummy")
+    driver.add("r", [3, 4, 5], greedy(2))
+    assert len(driver.run()["r"]) == 2
 
 
 def test_an_entry_is_not_split_between_ranks(tmp_path: Path) -> None:

@@ -49,8 +49,7 @@ class Linear(nn.Module):
         parameters = self.method.parameters(shape, placement) if tied is None else {"weight": tied}
         for name, parameter in parameters.items():
             self.register_parameter(name, parameter)
-        self.num_weights = sum(parameter.numel() for parameter in parameters.values())
-        """The number of this rank's weights."""
+        self.num_weights = shape.num_weights
         self.bias = shape.parameter(placement, OUTPUTS) if bias else None
 
     def forward(self, x: Tensor) -> Tensor:  # [T, inputs] → [T, outputs]

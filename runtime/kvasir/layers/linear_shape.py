@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from math import prod
 from typing import Final, NamedTuple
 
 import torch
@@ -53,6 +54,11 @@ class LinearShape:
     copies: Mapping[str, int] = field(default_factory=dict)
     transposed: bool = False
     stack: Stack | None = None
+
+    @property
+    def num_weights(self) -> int:
+        """The number of weights that this rank holds."""
+        return prod(self._layout((OUTPUTS, INPUTS)).local_shape)
 
     def parameter(
         self, placement: Placement, *axes: Axis, dtype: torch.dtype | None = None, transposed: bool = False

@@ -31,7 +31,10 @@ def fill_with_random_numbers(model: LoadableLM, progress: Callable[[int, int], N
     progress(done, total)
     for name, parameter in parameters:
         generator = torch.Generator(parameter.device).manual_seed(_seed(name, parameter))
-        parameter.uniform_(-_LARGEST, _LARGEST, generator=generator)
+        if parameter.is_floating_point():
+            parameter.uniform_(-_LARGEST, _LARGEST, generator=generator)
+        else:  # quantised
+            parameter.random_(generator=generator)
         done += parameter.nbytes
         progress(done, total)
 

@@ -21,11 +21,8 @@ class ProductWeights:
     """Each token is multiplied by them."""
     head: int
     """The last token of a prompt, and each sampled token, is multiplied by them."""
-    dtype_bytes: int
-
-    @property
-    def num_bytes(self) -> int:
-        return (self.layers + self.head) * self.dtype_bytes
+    num_bytes: int
+    """The memory of all of them, with the scales of quantised ones."""
 
 
 def product_weights(model: ModelInfo, dtype: str) -> ProductWeights | None:
@@ -45,4 +42,8 @@ def product_weights(model: ModelInfo, dtype: str) -> ProductWeights | None:
     weights = [layer for layer in layers if isinstance(layer, Linear)]
     head = sum(layer.num_weights for layer in weights if isinstance(layer, VocabHead))
     total = sum(layer.num_weights for layer in weights)
-    return ProductWeights(total - head, head, placement.dtype.itemsize)
+    return ProductWeights(total - head, head, sum(map(_num_bytes, weights)))
+
+
+def _num_bytes(layer: Linear) -> int:
+    return sum(parameter.nbytes for name, parameter in layer.named_parameters(recurse=False) if name != "bias")

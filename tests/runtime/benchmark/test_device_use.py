@@ -14,13 +14,13 @@ BLOCK = BlockShape(16, 2, 8, "bfloat16", 2)
 
 def test_a_decode_reads_weights_once_and_the_contexts_of_its_rows() -> None:
     groups = [KVGroup(FullAttention(BLOCK), (0, 2)), KVGroup(SlidingWindow(BLOCK, 100), (1,))]
-    weights = ProductWeights(900, 100, 2)
+    weights = ProductWeights(900, 100, 2000)
     assert decode_bytes(weights, groups, rows=3, context=50) == 2000 + 3 * 3 * 50 * 64
     assert decode_bytes(weights, groups, rows=3, context=500) == 2000 + 3 * (2 * 500 + 100) * 64
 
 
 def test_a_prefill_multiplies_the_last_token_of_a_prompt_by_the_head() -> None:
-    assert prefill_operations(ProductWeights(900, 100, 2), prompts=2, tokens=7) == 2 * (7 * 900 + 2 * 100)
+    assert prefill_operations(ProductWeights(900, 100, 2000), prompts=2, tokens=7) == 2 * (7 * 900 + 2 * 100)
 
 
 def test_the_embedding_is_a_product_only_if_it_is_the_head_too(tmp_path: Path) -> None:
@@ -29,8 +29,7 @@ def test_the_embedding_is_a_product_only_if_it_is_the_head_too(tmp_path: Path) -
     expected = sum(model.get_parameter(name).numel() for name in products)
     head = model.get_parameter("lm_head.weight").numel()
     found = product_weights(load_model_info(save(model, tmp_path)), "bfloat16")
-    assert found == ProductWeights(expected - head, head, 2)
-    assert found.num_bytes == 2 * expected
+    assert found == ProductWeights(expected - head, head, 2 * expected)
 
 
 def test_experts_are_not_counted(tmp_path: Path) -> None:
