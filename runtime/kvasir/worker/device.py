@@ -1,7 +1,7 @@
-"""Finds out what the workers compute on. Only the search for a GPU imports torch.
+"""Finds the device of the workers. Only the search for a GPU imports torch.
 
-`python -m kvasir.worker.device` searches in a process of its own and prints the facts as JSON. An engine uses it if
-its workers are processes: in the engine's, torch would take seconds of the start, and CUDA memory of a GPU.
+`python -m kvasir.worker.device` prints the facts as JSON: an engine whose workers are processes saves the seconds
+and the CUDA memory of torch.
 """
 
 import subprocess
@@ -17,24 +17,24 @@ from kvasir.config.options import ConfigError
 from kvasir.config.resolve import DeviceFacts
 from kvasir.config.settings import DeviceConfig
 
+# x86's dot products and tiles; Arm's dot products.
 _BFLOAT16_FLAGS = frozenset({"avx512_bf16", "amx_bf16", "bf16"})
-"""x86's dot products and tiles; Arm's dot products."""
+# Device files of GPU drivers: NVIDIA's, on Tegra, on WSL, AMD's. Without any of them torch finds no GPU.
 _DRIVERS: Final = tuple(map(Path, ("/dev/nvidiactl", "/dev/nvmap", "/dev/dxg", "/dev/kfd")))
-"""Device files of GPU drivers: NVIDIA's, on Tegra, on WSL, AMD's. Without any of them torch finds no GPU."""
 
 
 def device_facts(config: DeviceConfig) -> DeviceFacts:
-    """Search for a GPU in this process. Raises ConfigError if the device that was asked for is not there."""
+    """Search for a GPU in this process. Raises ConfigError if the requested device is missing."""
     return _chosen(config, gpu_facts)
 
 
 def device_facts_of_workers(config: DeviceConfig) -> DeviceFacts:
-    """Search for a GPU in a child process. Raises ConfigError if the device that was asked for is not there."""
+    """Search for a GPU in a child process. Raises ConfigError if the requested device is missing."""
     return _chosen(config, _ask_child)
 
 
 def gpu_facts() -> DeviceFacts | str:
-    """Return the GPU that torch uses by default, or why it can use none. Creates a CUDA context."""
+    """Return the GPU that torch uses by default, or why it cannot use any. Creates a CUDA context."""
     import torch
 
     if not torch.cuda.is_available():

@@ -1,7 +1,6 @@
-"""Steps without requests of clients: the largest ones for memory profiling, small ones to warm up. Called by the
-worker.
+"""Steps of dummy requests: the largest ones for memory profiling, small ones to warm up.
 
-Their requests own the null block only, whose content counts for nothing.
+Their requests own the null block only, whose content does not matter.
 """
 
 from collections.abc import Iterator, Sequence
@@ -24,7 +23,7 @@ _EVERYTHING = SamplingParams(
     logprobs=1,
     prompt_logprobs=1,
 )
-"""The sampler's costliest path."""
+"""The costliest path of the sampler."""
 _KINDS: Final = (
     SamplingParams(max_tokens=2, seed=0, temperature=0.0),
     SamplingParams(max_tokens=2, seed=0),
@@ -40,11 +39,9 @@ _KINDS: Final = (
 
 
 def kernel_steps(context: int, requests: int, groups: Sequence[KVGroup]) -> Iterator[StepInput]:
-    """Yield steps that use all kernels of a GPU, which are compiled when they are first used.
-
-    They sample in each way, compute a short chunk after a long context, whose attention is split, and decode tokens
-    of so many requests, whose attention has a tile of its own.
-    """
+    """Yield steps that use all kernels of a GPU, which are compiled when they are first used."""
+    # Each kind of sampling; a chunk after a long context, whose attention is split; decodes of many requests, which
+    # have a tile of their own.
     for params in _KINDS:
         yield from dummy_steps(1, min(2, context), decodes=0, groups=groups, params=params)
     yield from longest_chunk(min(16, context), context, groups)
@@ -53,7 +50,7 @@ def kernel_steps(context: int, requests: int, groups: Sequence[KVGroup]) -> Iter
 
 
 def longest_chunk(tokens: int, context: int, groups: Sequence[KVGroup]) -> list[StepInput]:
-    """A step that computes the last tokens of a request that fills the context, and a step that frees the row."""
+    """Return a step that computes the last tokens of a request that fills the context, and one that frees the row."""
     name = "dummy-long"
     blocks = [[0] * -(-context // group.spec.block.block_size) for group in groups]
     row = NewRow(name, packed([0] * context), context, SamplingParams(max_tokens=1, seed=0))
@@ -68,7 +65,7 @@ def dummy_steps(
     groups: Sequence[KVGroup],
     params: SamplingParams = _EVERYTHING,
 ) -> list[StepInput]:
-    """A step that prefills `tokens` for each of the requests, steps that decode, a step that frees the rows."""
+    """Return a step that prefills `tokens` for each request, steps that decode, and one that frees the rows."""
     names = [f"dummy-{index}" for index in range(requests)]
     num_blocks = -(-(tokens + decodes) // groups[0].spec.block.block_size)
     prompt = packed([0] * tokens)

@@ -1,12 +1,8 @@
-"""Runs one step: rows in and out of the table, the forward pass, sampling. Owned by the worker.
+"""Runs one step: rows in and out of the table, the forward pass, sampling.
 
-On a pipeline stage before the last, the result of the forward pass goes to the next stage, and nothing is sampled.
-
-A device computes a step while the host prepares the next one. The tokens stay on the device for the next step
-(device_rows.py), and a copy of them comes to the host (host_copy.py). The host waits for it only when the result is
-taken, when rules of a row depend on all tokens (bad words), and for log probabilities.
-
-With CUDA graphs a step of decodes alone is one launch (decode_graphs.py).
+A device computes a step while the host prepares the next one. The tokens stay on the device for it
+(device_rows.py), and a copy comes to the host (host_copy.py). The host waits for the copy only if the result is
+taken, if the rules of a row depend on all tokens (bad words), and for log probabilities.
 """
 
 from collections.abc import Sequence
@@ -33,7 +29,7 @@ from kvasir.worker.step import AwaitLateInput, LateInput, ScheduledRow, StepInpu
 
 
 class ModelRunner:
-    """Its inputs must be built from the table that it applies steps to."""
+    """Applies steps to the table from which `inputs` are built. Without a `recorder` there are no CUDA graphs."""
 
     def __init__(
         self,
@@ -45,7 +41,6 @@ class ModelRunner:
         copies: HostCopies,
         recorder: Recorder | None = None,
     ) -> None:
-        """`recorder`: captures CUDA graphs; None: there are none."""
         self._model = model
         self._table = table
         self._inputs = inputs
@@ -54,11 +49,11 @@ class ModelRunner:
         self._copies = copies
         self._graphs = DecodeGraphs(recorder) if recorder is not None else None
         self._launched: list[LaunchedStep] = []
-        """Steps whose tokens the host does not know yet, in their order."""
+        """Steps whose tokens the host does not have yet, in order."""
 
     @torch.inference_mode()
     def execute(self, step: StepInput, late: AwaitLateInput | None = None) -> StepOutput:
-        """`late`: for a step with masked rows. It is called between the forward pass and the sampling."""
+        """Compute a step. `late` is called between the forward pass and the sampling of masked rows."""
         launched = self._launch(step, is_awaited=True)
         if launched.awaited is not None:
             assert late is not None, "masked rows need a late input"
@@ -67,7 +62,7 @@ class ModelRunner:
 
     @torch.inference_mode()
     def launch(self, step: StepInput) -> LaunchedStep:
-        """Give a step to the device. Steps before it may have tokens that are not known yet."""
+        """Launch a step. Steps before it may have pending tokens."""
         return self._launch(step, is_awaited=False)
 
     def _launch(self, step: StepInput, *, is_awaited: bool) -> LaunchedStep:
@@ -97,18 +92,16 @@ class ModelRunner:
 
     @torch.inference_mode()
     def capture_graphs(self, sizes: Sequence[int]) -> None:
-        """Capture the graphs of these sizes, which are ascending."""
         assert self._graphs is not None, "the runner was made without a recorder"
         for size in reversed(sizes):
             self._graphs.capture(self._inputs.build_idle(size), self._decode_logits)
 
     @property
     def graph_sizes(self) -> tuple[int, ...]:
-        """The sizes of the graphs that it can use, ascending."""
+        """The sizes that graphs can be captured for, ascending."""
         return () if self._graphs is None else self._inputs.sizes
 
     def _settle(self) -> None:
-        """Wait for the tokens of all steps."""
         for launched in self._launched:
             launched.settle()
 
@@ -131,10 +124,7 @@ class ModelRunner:
                 self._sample(launched, batch, logits)
 
     def _logits(self, batch: StepBatch, launched: LaunchedStep) -> Tensor | None:
-        """Return the logits [R, vocab_size] of the tokens that are sampled after; None if there are none here.
-
-        The log probabilities of prompts become a part of the launched step.
-        """
+        """Return the logits [R, vocab_size] after which tokens are sampled, or None. Score prompts on the way."""
         if batch.padded_to is not None and self._graphs is not None:
             with phase("forward"):
                 return self._graphs.logits(batch, self._decode_logits)
@@ -152,7 +142,7 @@ class ModelRunner:
             return self._model.logits(hidden if batch.sampled is None else hidden[batch.sampled])
 
     def _build(self, scheduled: Sequence[ScheduledRow], is_awaited: bool) -> StepBatch:
-        """Build the step's inputs; rows whose inputs cannot be built become failed rows."""
+        """Build the step's inputs. Rows whose inputs cannot be built fail."""
         try:
             return self._inputs.build(scheduled, is_awaited=is_awaited)
         except Exception:
@@ -168,7 +158,7 @@ class ModelRunner:
             self._table.fail(row.request_id, error)
 
     def _failed(self, scheduled: Sequence[ScheduledRow]) -> dict[int, str]:
-        """Return why rows have failed, by place in the step's output."""
+        """Return why rows have failed, by index in the step's output."""
         rows = [self._table.row_of(row.request_id) for row in scheduled]
         failures = self._table.failures
         return {place: failures[row] for place, row in enumerate(rows) if row in failures}
@@ -188,7 +178,7 @@ class ModelRunner:
     def _sample_masked(
         self, launched: LaunchedStep, batch: StepBatch, logits: Tensor, masked: Sequence[int], late: LateInput
     ) -> None:
-        """`masked`: places in the step of the rows with a mask."""
+        """`masked` has indexes of the step's rows."""
         row_of = {place: row for row, place in enumerate(batch.outputs.tolist())}
         masks = masks_for(late.masks, [row_of[place] for place in masked], logits.shape[1], logits.device)
         with phase("sample"):
@@ -201,7 +191,7 @@ class ModelRunner:
         logits: Tensor,
         masks: TokenMasks | PackedMasks | None = None,
     ) -> None:
-        """Sample the next tokens of R rows. logits: [R, vocab_size]"""
+        """Sample the next tokens of R rows from logits [R, vocab_size]."""
         plan = batch.sampling
         raw = None if plan.logprobs is None else logits[plan.logprobs.rows]  # [P, vocab_size], a copy
         if masks is not None:

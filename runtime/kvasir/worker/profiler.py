@@ -1,7 +1,4 @@
-"""Records what a worker computes, as a trace that Perfetto and TensorBoard show: torch's profiler.
-
-It records the thread that computes steps, and the device. Without a profile, the marks of phases cost nothing.
-"""
+"""Records traces of a worker with torch's profiler. Without a profile, the marks of phases cost nothing."""
 
 import logging
 import os
@@ -20,11 +17,11 @@ log = logging.getLogger(__name__)
 
 _NOTHING: Final = nullcontext()
 _profiles: Final[set[profile]] = set()
-"""Those that are recorded: at most one of each worker in this process."""
+"""The profiles in progress, at most one for each worker in this process."""
 
 
 def phase(name: str) -> AbstractContextManager[object]:
-    """Mark a phase of a step in the trace, if a profile is recorded; on an NVIDIA GPU as an NVTX range too."""
+    """Mark a phase of a step in the trace, on an NVIDIA GPU as an NVTX range too."""
     return record_function(name) if _profiles else _NOTHING
 
 
@@ -32,18 +29,17 @@ class Profiler:
     """The profiles of one worker, one at a time."""
 
     def __init__(self, config: ProfilerConfig | None, device: str, name: str) -> None:
-        """`device`: cpu or cuda. `name`: of the worker, for the names of files."""
+        """`device` is cpu or cuda; `name` begins the names of files."""
         self._config = config
         self._device = device
         self._name = name
         self._profile: profile | None = None
-        """Recorded, or ended by itself and not written yet."""
+        """In progress, or complete and not written yet."""
         self._steps_left = 0
-        """0: the profile has ended."""
 
     @worker_call
     def start_profile(self) -> None:
-        """Raises CallError without --profiler-config, or during a profile."""
+        """Begin a profile. Raises CallError without --profiler-config, or during a profile."""
         config = self._config
         if config is None:
             raise CallError("profiles are off: start the engine with --profiler-config")
@@ -86,7 +82,7 @@ class Profiler:
         return str(path)
 
     def after_step(self) -> None:
-        """Count a step; end a profile that has its number of steps."""
+        """End a profile that has its number of steps."""
         if self._profile is None or not self._steps_left:
             return
         self._steps_left -= 1

@@ -1,7 +1,7 @@
-"""Checks that a model with a reference computes the same as the reference; called by the worker after loading.
+"""Checks that transformers' code computes the same over a flat batch as for one sequence alone.
 
-Code that was not written for flat batches may mix neighbours, or keep a state of its own. So two short sequences
-are computed side by side, in two steps, and their logits compared with those of each sequence alone.
+Code that was not written for flat batches may mix neighbours, or keep state. Two short sequences are computed
+together, in two steps.
 """
 
 import torch
@@ -23,13 +23,13 @@ _BLOCK = 4
 _BLOCKS = 3
 _LENGTHS = {"a": 11, "b": 7}
 _STEPS = ((("a", 0, 6), ("b", 0, 6)), (("a", 6, 5), ("b", 6, 1)))  # a prefill of both; a chunk next to a decode
+# Maximum error of a token's logits, divided by their spread. A wrong context gives 1.4; rounding can change the
+# choice of an expert.
 _TOLERANCE = {torch.float32: 0.01, torch.float16: 0.2, torch.bfloat16: 0.5}
-"""Maximum error of a token's logits, divided by their spread. With another context this quotient is 1.4; smaller
-errors can be due to rounding, which may change the choice of an expert."""
 
 
 def check_against_reference(model: Generates, placement: Placement) -> None:
-    """Raise ModelLoadError if they differ. Kvasir's own models have no reference here: tests compare them."""
+    """Raise ModelLoadError if the logits differ. Kvasir's own models have no reference here."""
     if not isinstance(model, ReferencedLM):
         return
     generator = torch.Generator().manual_seed(0)
@@ -50,7 +50,7 @@ def check_against_reference(model: Generates, placement: Placement) -> None:
 
 
 def _compute(model: Generates, placement: Placement, tokens: dict[str, Tensor]) -> dict[str, Tensor]:
-    """[tokens, vocabulary] of each sequence."""
+    """Return the logits [tokens, vocabulary] of each sequence."""
     config = KVCacheConfig(single_group(model, _BLOCK, placement.dtype), _BLOCKS * len(tokens))
     caches = allocate(config, model.heads, placement)
     table = RequestTable(len(tokens), _BLOCK * _BLOCKS, _BLOCK)

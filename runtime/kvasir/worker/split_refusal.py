@@ -1,8 +1,7 @@
-"""Refuses a model that cannot be split over the ranks of its engine, before the ranks join.
+"""Rejects a model that cannot be split over the ranks of its engine, before the ranks join.
 
-Rank 0 checks for all. If the weights have to be downloaded first, or if there are many workers to start, a child
-process of the engine checks before: `python -m kvasir.worker.split_refusal DIRECTORY CONTEXT OPTIONS OVERRIDES`.
-The engine's own process never imports torch.
+`python -m kvasir.worker.split_refusal DIRECTORY CONTEXT OPTIONS OVERRIDES` checks in a child process: the engine's
+own process never imports torch.
 """
 
 import json
@@ -19,12 +18,12 @@ from kvasir.config.settings import ExecutorConfig
 from kvasir.hub.model_info import ModelFiles, ModelInfo, load_model_info
 from kvasir_contract.exits import ExitCode
 
+# Each worker that is started for nothing takes seconds of a core and hundreds of megabytes.
 _FEW: Final = 4
-"""Workers that may be started for nothing: each takes seconds of a core and hundreds of megabytes."""
 
 
 def check_split(model: ModelInfo, context: int, executor: ExecutorConfig) -> None:
-    """Raise ModelLoadError if it cannot be split; imports torch. `context`: tokens of the longest request."""
+    """Raise ModelLoadError if the model cannot be split. `context`: tokens of the longest request."""
     if executor.num_workers == 1:
         return
     from kvasir.models.check_ranks import check_ranks
@@ -34,7 +33,8 @@ def check_split(model: ModelInfo, context: int, executor: ExecutorConfig) -> Non
 
 
 def check_early(model: ModelInfo, settings: ResolvedEngine) -> None:
-    """Raise ConfigError if the model cannot be split; do nothing if rank 0 finds out as soon and as cheaply."""
+    """Raise ConfigError if the model cannot be split."""
+    # Rank 0 finds out as early if no weights are downloaded first, and as cheaply if there are few workers.
     is_local = settings.load_format == "dummy" or any(model.path.glob("*.safetensors"))
     num_workers = settings.executor.num_workers
     if num_workers == 1 or (is_local and num_workers <= _FEW):

@@ -1,4 +1,4 @@
-"""Passes hidden states from one pipeline stage to the next: each rank to the rank of the same place."""
+"""Passes hidden states from one pipeline stage to the next, between ranks of the same place."""
 
 import torch
 
@@ -8,8 +8,6 @@ from kvasir.parallel.group import Sending
 
 
 class StageLink:
-    """The ends of a stage. In an engine without a pipeline nothing is passed."""
-
     def __init__(self, hidden_size: int, placement: Placement) -> None:
         self._group = placement.parallel.pipeline
         self._hidden_size = hidden_size
@@ -27,10 +25,8 @@ class StageLink:
         return Intermediate(group.recv(x, group.rank - 1))
 
     def send(self, passed: Intermediate) -> None:
-        """Begin to send this stage's result, which must not be changed any more.
-
-        Returns before the next stage has it, so that this one can compute the next step meanwhile. Waits for the
-        result of the step before, so that at most one is on its way.
+        """Begin to send this stage's result, which must not change any more. Wait for the result of the step
+        before.
         """
         if self._sending is not None:
             self._sending.wait()

@@ -1,7 +1,6 @@
-"""The messages between scheduler and workers: the input and the output of a step.
+"""The input and the output of a step, as msgspec structs that cross process borders.
 
-A worker receives a request whole when it takes a row (`NewRow`), then only what changes. Plain msgspec structs, so
-that the same step crosses a process border unchanged.
+A worker receives a whole request when the request takes a row (`NewRow`), then only the changes.
 """
 
 from collections.abc import Callable
@@ -12,90 +11,84 @@ import msgspec
 from kvasir.link.protocol import Logprobs
 from kvasir.request.params import SamplingParams
 
+# Shared by all rows without new blocks. Never change it.
 NO_NEW_BLOCKS: Final[list[list[int]]] = []
-"""Shared by all rows without new blocks, which are most of them. It must not be changed."""
+# Shared by all steps that bring no tokens. Never change it.
 NO_TOKENS: Final[dict[str, list[int]]] = {}
-"""Shared by all steps that bring no tokens, which are most of them. It must not be changed."""
 NAN_COMPUTED: Final = "NaN"
-"""In `StepOutput.failed`: the logits to sample from held NaN. The KV of the request may hold NaN too."""
+"""A cause in `StepOutput.failed`: the logits held NaN. The KV of the request may hold NaN too."""
 
 
 class NewRow(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """A request that takes a row, from its start or resumed after a preemption or on another engine."""
+    """A request that takes a row, new or resumed."""
 
     request_id: str
     tokens: bytes
-    """Prompt and already emitted tokens, as on the link (see kvasir.request.tokens)."""
+    """The prompt and the emitted tokens, as kvasir.request.tokens packs them."""
     num_prompt_tokens: int
     params: SamplingParams
 
 
 class ScheduledRow(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """One request's part of a step."""
+    """The part of a step that computes one request."""
 
     request_id: str
     num_computed_tokens: int
-    """Tokens whose KV is in the cache: the first of this step stands at this position."""
+    """The number of tokens in the KV cache, which is the position of this step's first token."""
     num_new_tokens: int
-    """Tokens to compute now, with the drafts; if they reach the last known token, one is sampled."""
+    """The number of tokens to compute, with the drafts. If they reach the last known token, one is sampled."""
     new_block_ids: list[list[int]]
-    """KV blocks to append to the row's block tables before the step: a list for each KV group. NO_NEW_BLOCKS if no
-    group has any."""
+    """KV blocks to append to the row's block tables before the step, by KV group; or NO_NEW_BLOCKS."""
     draft_token_ids: tuple[int, ...] = ()
-    """Guesses of the worker (`StepOutput.drafts`) for the tokens after the last known one, computed along with it.
-    The worker samples a token after each of these places, and accepts drafts up to the first that differs from the
-    token sampled for its place. Its row keeps the accepted ones and the token after them."""
+    """The drafts (`StepOutput.drafts`) that follow the last known token. The worker samples after each of them and
+    accepts drafts up to the first that differs from the sampled token."""
 
 
 class StepInput(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """In this order: sampled and forced tokens are appended, rows are freed, rows are taken, the scheduled rows are
-    computed in one batch."""
+    """A step: append sampled and forced tokens, free rows, take rows, then compute the scheduled rows in one batch."""
 
     finished: list[str]
-    """Requests whose rows are freed: finished, aborted or preempted since the last step. A request may stand here
-    and in `new` too (preempted and resumed, or an id used again)."""
+    """The requests whose rows are freed. A preempted and resumed request is also in `new`."""
     new: list[NewRow]
     scheduled: list[ScheduledRow]
-    """May be empty: the step then only frees rows."""
+    """Empty if the step only frees rows."""
     number: int = 0
-    """Counts the steps of an engine from 1; 0 before it serves (dummy steps)."""
+    """Counts the steps of an engine from 1; 0 for dummy steps."""
     sampled: dict[str, list[int]] = {}
-    """Tokens that earlier steps sampled, by request, if the engine is a pipeline. Its last stage has sampled them,
-    the others append them to their rows. Each token is in one step, before its row is freed."""
+    """In a pipeline, the tokens that the last stage sampled, by request; the other stages append them. Each token
+    is in one step, before its row is freed."""
     masked: tuple[int, ...] = ()
-    """Places in `scheduled` of rows that choose from some tokens only. Their masks follow in a LateInput, because
-    they depend on tokens that the step before samples."""
+    """Indexes in `scheduled` of rows with a token mask, which a LateInput brings: it depends on tokens of the step
+    before."""
     forced: dict[str, list[int]] = {}
-    """Tokens that follow the ones sampled last, by request, because a grammar allows no others. All stages of a
-    pipeline append them to their rows. Each token is in one step, before its row is freed."""
+    """Tokens that a grammar forces after the sampled ones, by request. Each is in one step, before its row is
+    freed."""
 
 
 class LateInput(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """The part of a step that is made while its forward pass runs. The worker needs it before it samples."""
+    """The part of a step that is made during its forward pass and needed before sampling."""
 
     number: int
-    """Of the step."""
     masks: bytes
-    """For each place in `StepInput.masked`, in this order, a bit for each token of the vocabulary: bit i of its
-    little-endian words of 32 bits is set if token i is allowed."""
+    """A mask for each entry of `StepInput.masked`. Bit i of its little-endian 32-bit words is set if token i is
+    allowed."""
 
 
 AwaitLateInput: TypeAlias = Callable[[], LateInput]
-"""Waits for the late input of the step that runs, and returns it."""
+"""Waits for the late input of the current step, and returns it."""
 
 
 class StepOutput(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """Dictionaries have entries by place in `token_ids`."""
+    """The results of a step. The keys of dictionaries are indexes of `token_ids`."""
 
     token_ids: list[list[int]]
-    """For each scheduled row, in the same order: none, if the chunk did not reach the last known token or the row
-    has failed; one token; or the accepted drafts and one token."""
+    """For each scheduled row: nothing if the chunk ends before the last known token or the row has failed; one
+    token; or the accepted drafts and one token."""
     logprobs: dict[int, Logprobs] = {}
-    """Of `token_ids`, if the request asks for it."""
+    """Of `token_ids`, for requests that ask for them."""
     prompt_logprobs: dict[int, Logprobs] = {}
     """Of the whole prompt from its second token on, in the step that computes the last of it."""
     failed: dict[int, str] = {}
-    """Why the row has no next token: NAN_COMPUTED, or the error of preparing its sampling, which is reported even
-    if no token was due. The KV of such a row is computed all the same, because other requests may share it."""
+    """Why a row has no next token. The KV of the row is computed nevertheless: other requests may share it."""
     drafts: dict[int, list[int]] = {}
-    """Guesses for the tokens after `token_ids`. The scheduler may use any first part of them, or none."""
+    """Guesses for the tokens that follow `token_ids`. The scheduler may use a prefix of them."""

@@ -1,6 +1,6 @@
 """The worker: one model on one device, driven by the engine through an executor.
 
-The order of its life: load → kv_layout → allocate_kv_cache → warm_up → execute, once per step.
+Called in this order: load → kv_layout → allocate_kv_cache → warm_up → execute, once per step.
 """
 
 import gc
@@ -50,12 +50,12 @@ from kvasir.worker.worker_calls import worker_call
 
 log = logging.getLogger(__name__)
 
+# Long enough for attention to split a context.
 _SPLIT_CONTEXT: Final = 8192
-"""Tokens of a context that attention is split for."""
 
 
 class Worker:
-    """Raises ModelLoadError (an unusable checkpoint) and ConfigError (too little memory) while it starts."""
+    """Raises ModelLoadError (an unusable checkpoint) and ConfigError (too little memory) during its start."""
 
     def __init__(self, settings: ResolvedEngine, model: ModelInfo, parallel: ParallelState = SINGLE) -> None:
         torch.set_num_threads(settings.threads)
@@ -66,9 +66,9 @@ class Worker:
         self._groups: tuple[KVGroup, ...] = ()
         self._kv_dtype = FP8 if settings.fp8_kv_cache else dtype
         self._kv_scales: dict[int, KVScales] = {}
-        """By layer, of an fp8 cache."""
+        """Of an fp8 cache, by layer."""
         self._own_groups: tuple[KVGroup, ...] = ()
-        """The same groups with the layers of this worker's pipeline stage."""
+        """`_groups` with the layers of this worker's pipeline stage."""
         self._table: RequestTable | None = None
         self._model: Generates | None = None
         self._expert_layers: list[SparseMoE] = []
@@ -76,10 +76,7 @@ class Worker:
         self._ahead: Iterator[int] = iter(())
 
     def load(self, progress: Callable[[int, int], None]) -> None:
-        """Read the weights, and the scales of an fp8 KV cache.
-
-        `progress` is called with the bytes done and the total.
-        """
+        """Read the weights. `progress` is called with the bytes done and the total."""
         settings = self._settings
         model = load_model(self._info, self._placement, settings.max_model_len, progress, settings.load_format)
         if settings.fp8_kv_cache:
@@ -94,8 +91,7 @@ class Worker:
 
     @worker_call
     def kv_layout(self) -> KVCacheConfig:
-        """Return the groups of all layers of the model, and the number of KV blocks for requests: as many as this
-        worker has memory for, or the set number."""
+        """Return the groups of all layers, and the number of KV blocks: the set number, or as many as fit here."""
         assert self._groups, "load comes first"
         settings = self._settings
         available = settings.kv_cache_memory_bytes
@@ -105,9 +101,8 @@ class Worker:
 
     @worker_call
     def allocate_kv_cache(self, num_blocks: int, max_model_len: int) -> None:
-        """Allocate blocks with the ids 1 to num_blocks, and block 0, the null block.
-
-        `max_model_len`: tokens of the longest request with this cache.
+        """Allocate blocks 1 to num_blocks, and block 0, the null block. `max_model_len`: tokens of the longest
+        request.
         """
         assert self._model is not None, "load comes first"
         settings = self._settings
@@ -128,7 +123,7 @@ class Worker:
 
     @worker_call
     def warm_up(self) -> None:
-        """Run small steps, so that the first requests do not wait for libraries to set up or kernels to compile."""
+        """Run small steps, so that the first requests do not wait for libraries and kernels."""
         settings = self._settings
         tokens = min(settings.block_size, settings.max_model_len - 1, settings.max_num_batched_tokens)
         if tokens > 0:
@@ -146,38 +141,35 @@ class Worker:
 
     @worker_call
     def work_ahead(self) -> bool:
-        """Do some milliseconds of work that saves time in a later step; return False if nothing is left.
-
-        Call it only while no step runs: a thread that shares a core with a thread of the step delays the step by
-        more than its own computing time.
-        """
+        """Do some milliseconds of work that saves time in a later step; return False if nothing is left."""
+        # Only while no step runs: a thread on a core of the step delays it by more than its own computing time.
         return next(self._ahead, 0) > 0
 
     def execute(self, step: StepInput, late: AwaitLateInput | None = None) -> StepOutput:
-        """`late`: for a step with masked rows."""
+        """Compute a step. `late` brings the masks of masked rows."""
         assert self._runner is not None, "allocate_kv_cache comes first"
         return self._runner.execute(step, late)
 
     def launch(self, step: StepInput) -> LaunchedStep:
-        """Give a step to the device, and return before it has computed it."""
+        """Launch a step, and return before the device has computed it."""
         assert self._runner is not None, "allocate_kv_cache comes first"
         return self._runner.launch(step)
 
     def block_bytes(self) -> BlockBytes | None:
-        """Return the bytes of the KV blocks; None if they are in the memory of a device, or in several workers."""
+        """Return the bytes of the KV blocks; None if they are on a GPU, or in several workers."""
         assert self._runner is not None, "allocate_kv_cache comes first"
         if self._placement.device.type != "cpu" or self._settings.executor.num_workers > 1:
             return None
         return block_bytes_of(self._runner.caches)
 
     def empty_pass(self) -> None:
-        """Take part in a forward pass of other engines, with which this one shares experts, without tokens."""
+        """Take part without tokens in a forward pass of engines that share experts with this one."""
         with torch.inference_mode():
             for layer in self._expert_layers:
                 layer.forward_empty()
 
     def close(self) -> None:
-        """Free the memory of weights, KV cache and CUDA graphs; nothing can be computed any more."""
+        """Free the memory of weights, KV cache and CUDA graphs."""
         self._runner = self._model = self._table = None
         self._expert_layers, self._ahead = [], iter(())
         gc.collect()  # modules refer to one another
@@ -186,12 +178,11 @@ class Worker:
 
     @worker_call
     def check_idle(self) -> None:
-        """Raises AssertionError if a row is taken while the engine has no request."""
+        """Raise AssertionError if a row is taken although the engine has no request."""
         assert self._table is not None, "load comes first"
         assert len(self._table) == 0, f"{len(self._table)} rows are taken and the engine has no request"
 
     def _prepare_rows(self, model: Generates) -> None:
-        """Make the request table, with a block table for each KV group."""
         settings = self._settings
         block = block_shape(model.heads, settings.block_size, self._kv_dtype)
         self._groups = make_groups(model.kv_specs(block, settings.max_model_len))
@@ -227,7 +218,7 @@ class Worker:
         return ModelRunner(model, self._table, inputs, caches, link, host_copies(device), recorder)
 
     def _graph_sizes(self, model: Generates) -> tuple[int, ...]:
-        """Return the sizes of the CUDA graphs. Steps that wait for other processes have none."""
+        # Steps that wait for other processes cannot be captured.
         alone = model.stage.first and model.stage.last and self._placement.parallel.data.size == 1
         return self._settings.graph_sizes if alone and not isinstance(model, ReferencedLM) else ()
 
@@ -243,35 +234,30 @@ class Worker:
             )
 
     def _captured_bytes(self) -> int:
-        """Return the bytes that the CUDA graphs will take."""
         assert self._model is not None
         runner = self._build_runner(self._model, num_blocks=0)
         sizes = runner.graph_sizes
         return captured_bytes(lambda: runner.capture_graphs(sizes[-1:]), len(sizes)) if sizes else 0
 
     def _largest_step(self) -> None:
-        """Run the steps that need the most memory, over a cache of the null block only.
-
-        As many requests and tokens as a step can have need the most logits; the last tokens of the longest context
-        need the most K, V and masks.
-        """
+        """Run the steps that need the most memory, over a cache of the null block only."""
         assert self._model is not None
         settings, groups = self._settings, self._groups
         requests = min(settings.max_num_seqs, settings.max_num_batched_tokens)
         tokens = min(settings.max_num_batched_tokens // requests, settings.max_model_len)
         runner = self._build_runner(self._model, num_blocks=0)
+        # The most logits.
         for step in dummy_steps(requests, tokens, decodes=0, groups=groups):
             _must_succeed(runner.execute(step))
         chunk = min(settings.max_num_batched_tokens, settings.max_model_len)
+        # The most K, V and masks.
         for step in longest_chunk(chunk, settings.max_model_len, groups):
             _must_succeed(runner.execute(step))
 
 
 def _must_succeed(output: StepOutput) -> None:
-    """Raise if a dummy request failed: its parameters are plain, so every request would fail.
-
-    NaN may come from the dummy token alone, and other requests may be sound.
-    """
+    """Raise if a dummy request failed: its parameters are plain, so every request would fail."""
+    # NaN may come from the dummy token alone.
     causes = [failure for failure in output.failed.values() if failure != NAN_COMPUTED]
     if causes:
         raise RuntimeError(f"a dummy step failed: {causes[0]}")

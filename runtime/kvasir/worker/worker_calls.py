@@ -1,8 +1,7 @@
-"""Operations of a worker that are called by name: its own, and those of an extension.
+"""Operations of a worker, and of an extension next to it, that are called by name.
 
-A method is called from outside only if it has the mark `worker_call`. Its arguments and its result are msgpack, and
-the annotations of its parameters decide which arguments are valid. An extension is an object next to the worker,
-with methods of other names: the worker's class stays as it is.
+Only methods with the mark `worker_call` can be called. Arguments and results are msgpack; the annotations of the
+parameters decide which arguments are valid.
 """
 
 import inspect
@@ -25,29 +24,27 @@ Method = TypeVar("Method", bound=Callable[..., Any])
 
 
 class WorkerCall(msgspec.Struct, frozen=True):
-    """An operation of the workers that is not a step."""
+    """A call that is not a step."""
 
     method: str
     arguments: dict[str, msgspec.Raw] = {}
-    """By parameter, in msgpack."""
     positional: list[msgspec.Raw] = []
-    """Arguments of the first parameters, in msgpack."""
+    """The first parameters."""
 
     @classmethod
     def of(cls, method: str, /, *positional: Any, **arguments: Any) -> "WorkerCall":
-        """Raises TypeError for an argument that msgpack has no type for."""
+        """Encode the arguments. Raises TypeError for a type that msgpack does not have."""
         return cls(
             method, {name: _packed(value) for name, value in arguments.items()}, list(map(_packed, positional))
         )
 
 
 class WorkerResult(msgspec.Struct, frozen=True):
-    """The answer of one worker to a WorkerCall."""
+    """The answer of one worker."""
 
     value: Any = None
-    """Anything that msgpack has a type for."""
     error: str = ""
-    """Why the operation failed; "" if it did not."""
+    """Why the operation failed, or ""."""
 
 
 class CallError(ValueError):
@@ -64,7 +61,6 @@ def worker_call(method: Method) -> Method:
 class _Operation:
     method: Callable[..., Any]
     parameters: dict[str, Any]
-    """Types by name."""
     required: frozenset[str]
 
 
@@ -72,7 +68,7 @@ class WorkerCalls:
     """The operations of a worker and of its extension, if it has one."""
 
     def __init__(self, *owners: object, of_engine: Collection[str] = ()) -> None:
-        """`of_engine`: names that `answer` rejects, because the engine calls them in an order of its own.
+        """`of_engine` names operations that `answer` rejects, because the engine calls them in order.
 
         Raises ConfigError if two owners share a name.
         """
@@ -86,7 +82,7 @@ class WorkerCalls:
                 self._operations[name] = _operation(method)
 
     def run(self, call: WorkerCall) -> Any:
-        """Return what the method returns. Raises CallError, and whatever the method raises."""
+        """Return the method's result. Raises CallError, and whatever the method raises."""
         operation = self._operations.get(call.method)
         if operation is None:
             raise self._unknown(call.method)
@@ -98,10 +94,7 @@ class WorkerCalls:
         )
 
     def answer(self, call: WorkerCall) -> WorkerResult:
-        """Return the result, or the error as text: a call that fails does not end the worker.
-
-        The result is the same in the engine's process and in another one: a tuple returns as a list.
-        """
+        """Return the result, or the error as text: a call that fails does not end the worker."""
         try:
             if call.method in self._of_engine:
                 raise self._unknown(call.method)
@@ -115,12 +108,12 @@ class WorkerCalls:
 
 
 def calls_of(owner: object) -> list[str]:
-    """Return the names of a class's methods, or of an object's, that have the mark `worker_call`."""
+    """Return the marked methods of a class or object."""
     return [name for name, method in inspect.getmembers(owner, callable) if getattr(method, _MARK, False)]
 
 
 def plugin(group: str, name: str, option_name: str) -> Any:
-    """Return the object that the entry point refers to. Raises ConfigError if no package has one of this name."""
+    """Return the object of an entry point. Raises ConfigError if no package has one of this name."""
     found = entry_points(group=group)
     for entry in found:
         if entry.name == name:

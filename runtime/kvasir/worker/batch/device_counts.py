@@ -1,4 +1,4 @@
-"""Keeps on the device how often penalised rows have each token, so that no step waits or copies tokens for them."""
+"""The token counts of penalised rows on the device, so that no step waits for the host or copies tokens."""
 
 from typing import Final
 
@@ -15,20 +15,16 @@ from kvasir.worker.batch.request_table import PENDING, RequestTable
 
 Ints = npt.NDArray[np.int64]
 
+# The number that is allocated first.
 FEWEST_SLOTS: Final = 4
-"""That are allocated at first."""
 
 
 class DeviceCounts:
-    """The counts and penalties of penalised rows, each in a slot.
+    """A slot of counts for each penalised row.
 
-    A row takes a slot before it samples for the first time. All its tokens are then copied to the device and
-    counted. Afterwards the device counts the tokens that it samples, and the host copies forced tokens only.
-
-    Nothing is allocated before the first penalised row. If all slots are taken, their number doubles, up to the
-    rows of the table. A slot takes 4 bytes for each token of the vocabulary: 256 slots of 151,936 tokens take
-    148 MiB. While their number doubles, the old ones are there too. The dummy step that measures the memory of a
-    GPU takes all slots, so the KV cache leaves room for them.
+    When a row takes a slot, all its tokens are copied and counted. Then the device counts what it samples, and the
+    host copies forced tokens only. If all slots are taken, their number doubles, up to the rows of the table. 256
+    slots of 151,936 tokens take 148 MiB.
     """
 
     def __init__(self, table: RequestTable, placement: Placement, memory: StepMemory, vocab_size: int) -> None:
@@ -37,19 +33,15 @@ class DeviceCounts:
         self._device = placement.device
         self._vocab_size = vocab_size
         self._slot_of: dict[int, int] = {}
-        """By row of the table."""
+        # Freed slots keep old counts until a row takes them.
         self._free: list[int] = []
-        """Slots. They hold the counts of their last rows until they are taken."""
         self._num_counted: Ints = np.zeros(0, np.int64)
-        """By slot: how many of the row's tokens are in its counts."""
+        """By slot: how many of the row's tokens are counted."""
         self._counts = self._empty(0, vocab_size, torch.int32)  # [S, V]
         self._params = self._empty(0, 3, torch.float64)  # [S, 3]
 
     def penalties(self, places: list[int], rows: list[int]) -> CountedPenalties:
-        """Return the penalties of these rows of the table. `places`: of the same rows in the logits.
-
-        Tokens of the rows that were not sampled here and are not counted yet are counted first.
-        """
+        """Return the penalties of these rows, after counting forced tokens. `places` are their rows of the logits."""
         self._take_slots([row for row in rows if row not in self._slot_of])
         self._count_known(rows)
         slots = np.array([self._slot_of[row] for row in rows], np.int64)
@@ -62,12 +54,10 @@ class DeviceCounts:
         )
 
     def sampled(self, penalties: CountedPenalties, tokens: Tensor) -> None:
-        """Count the tokens [R] that were sampled with these penalties."""
         penalties.add_(tokens)
         self._num_counted[penalties.host_slots] += 1
 
     def remove(self, row: int) -> None:
-        """Free the slot of a row, if it has one."""
         slot = self._slot_of.pop(row, None)
         if slot is not None:
             self._free.append(slot)
@@ -97,7 +87,7 @@ class DeviceCounts:
         self._free += reversed(range(old, size))
 
     def _count_known(self, rows: list[int]) -> None:
-        """Count the tokens of the rows that are not counted yet. The host must have all of them."""
+        """Count the tokens that are not counted yet. The host must have all of them."""
         table = self._table
         prompts, outputs = [], []  # places in the counts, as one row of S * V
         for row in rows:

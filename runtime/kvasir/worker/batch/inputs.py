@@ -1,13 +1,8 @@
-"""Gathers a step's tensors from the rows of the request table, once per step.
+"""Gathers a step's tensors from the rows of the request table, with numpy.
 
-The tokens of a step stand in one flat batch, decodes first:
+The tokens of a step are one flat batch, decodes first, to which attention planners and CUDA graphs are adapted:
 
-    | one token of each decoding row, by length of context | whole prompts, by length | chunks of longer prompts |
-
-numpy does all work per token. The planner of each KV group plans the attention of its layers; a group without a
-layer in this pipeline stage needs none.
-
-A step of decodes alone can be padded to a size that a CUDA graph was captured for (decode_graphs.py).
+| decodes, by length of context | whole prompts, by length | chunks of longer prompts |
 """
 
 import bisect
@@ -32,21 +27,21 @@ from kvasir.worker.step import ScheduledRow
 
 Ints = npt.NDArray[np.int64]
 
+# Larger than every context, so that prefills are sorted after decodes.
 _PREFILL = 2**40
-"""Sorts prefills after decodes: larger than every length of context."""
+# Token, row and position.
 _BYTES_OF_TOKEN = 24
-"""Token, row and position."""
+# Parameters of sampling.
 _BYTES_OF_ROW = 256
-"""Parameters of sampling."""
+# Slots, items and merges of a token and KV group.
 _BYTES_OF_PLANS = 128
-"""Of a token and KV group: slots, items and merges."""
+# For sampling rules, whose number has no bound: see DeviceMemory.
 _SPARE_BYTES = 2**20
-"""For rules of sampling, whose number has no bound: see DeviceMemory."""
 
 
 @dataclass(frozen=True)
 class StepBatch:
-    """A batch of T tokens. R of them are the last known tokens of their requests: a token is sampled after each."""
+    """A batch of T tokens. A token is sampled after R of them, the last known tokens of their requests."""
 
     token_ids: Tensor  # [T], PENDING for tokens that only the device has
     pending_rows: Tensor | None  # [T] rows of the request table; None: no token is pending
@@ -59,15 +54,14 @@ class StepBatch:
     outputs: Ints  # [R] places in the step's output
     prompt_spans: tuple[PromptSpan, ...]
     padded_to: int | None = None
-    """The size of a step of B decodes that was padded: T is this size, and the last T - B tokens mean nothing."""
+    """T, if B decodes were padded. The last T - B tokens have no meaning."""
     addresses: tuple[int, ...] = ()
-    """Of all tensors that the model reads in a padded step: they must recur for each step of its size."""
+    """The addresses of all tensors that the model reads in a padded step. They must recur for each step of this
+    size."""
 
 
 @dataclass(frozen=True)
 class _Tokens:
-    """The parts of a StepBatch that the model reads."""
-
     token_ids: Tensor
     pending_rows: Tensor | None
     positions: Tensor
@@ -77,8 +71,7 @@ class _Tokens:
 
 
 class InputBuilder:
-    """`groups` are the KV groups, one for each block table; `windows` are the sliding windows by layer. Without
-    `samples` (a pipeline stage before the last) no token is sampled."""
+    """Builds the batch of a step."""
 
     def __init__(
         self,
@@ -93,8 +86,10 @@ class InputBuilder:
         samples: bool = True,
         sizes: Sequence[int] = (),
     ) -> None:
-        """`max_tokens`: of a step. `sizes`: ascending, to which steps of decodes alone are padded if all attention
-        backends support it."""
+        """`groups` has a KV group for each block table, `windows` a sliding window for each layer. `max_tokens` is
+        the limit of a step. Without `samples` (a pipeline stage before the last) no token is sampled. Steps of
+        decodes alone are padded to `sizes`, which are ascending, if all attention backends support it.
+        """
         self._table = table
         self.device_rows = DeviceRows(len(table.tokens), placement)
         self._memory = step_memory(placement.device, *_memory_size(table, groups, max_tokens))
@@ -142,7 +137,7 @@ class InputBuilder:
         )
 
     def build_idle(self, size: int) -> StepBatch:
-        """Return a step of no request, padded to this size."""
+        """Return a step without requests, padded to this size."""
         nothing = np.zeros(0, np.int64)
         step = StepRows(nothing, nothing, nothing, nothing, nothing, nothing)
         self._memory.begin()
@@ -151,12 +146,11 @@ class InputBuilder:
         return self._sent(tokens, sampled=None, rows=nothing, outputs=nothing, prompt_spans=(), is_awaited=True)
 
     def _size(self, count: int) -> int | None:
-        """Return the smallest size for so many rows."""
         place = bisect.bisect_left(self.sizes, count)
         return self.sizes[place] if place < len(self.sizes) else None
 
     def _tokens(self, token_ids: Ints, rows: Ints, positions: Ints, step: StepRows, size: int | None) -> _Tokens:
-        """Put the parts that the model reads. What depends on the size alone comes first: its addresses recur."""
+        # What depends on the size alone comes first, so that its addresses recur.
         put = self._memory.put
         if size is None:
             pending = not self._on_cpu or bool((token_ids == PENDING).any())
@@ -197,7 +191,7 @@ class InputBuilder:
 
 
 def _sort_keys(computed: Ints, new: Ints) -> Ints:
-    """Return a key [B] for each request: sorted by it, they stand in the batch."""
+    """Return a key [B] for each request, by which the batch is sorted."""
     return np.where(new == 1, computed, _PREFILL * (1 + (computed > 0)) + new)
 
 
@@ -214,7 +208,7 @@ def _padded(numbers: Ints, size: int) -> Ints:
 
 
 def _memory_size(table: RequestTable, groups: Sequence[KVGroup], max_tokens: int) -> tuple[int, int]:
-    """Return the bytes of a usual step, and the numbers of its block tables at most."""
+    """Return the bytes of a usual step, and the size of its block tables at most."""
     num_rows = len(table.tokens)
     of_plans = sum(_BYTES_OF_PLANS for group in groups if group.layers) * (max_tokens + num_rows)
     return (

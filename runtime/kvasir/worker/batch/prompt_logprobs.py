@@ -1,8 +1,7 @@
 """Log probabilities of prompts: computed with the chunks of a prefill, reported with the prompt's last token.
 
-After the forward pass of a step, the logits of prompts are computed for the rows that request it, for a bounded
-number of positions at a time. These requests do not read the prefix cache before their first output token:
-positions that are not computed have no log probabilities.
+Their requests do not read the prefix cache before the first output token, because they need the logits of every
+position.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -19,14 +18,13 @@ from kvasir.worker.batch.request_table import RequestTable
 
 Ints = npt.NDArray[np.int64]
 
+# Bounds the memory of logits: 128 MiB in float32 for a vocabulary of 128 Ki tokens.
 _POSITIONS = 256
-"""Positions whose logits are computed at a time: 128 MiB of float32 logits for a vocabulary of 128 thousand
-tokens."""
 
 
 @dataclass(frozen=True)
 class PromptSpan:
-    """Positions of one row's prompt that a step computes, without the prompt's last one."""
+    """The positions of one prompt that a step computes, without the prompt's last one."""
 
     row: int
     start: int  # place of the first in the step's flat batch
@@ -36,7 +34,8 @@ class PromptSpan:
 
 def prompt_spans(table: RequestTable, rows: Ints, computed: Ints, new: Ints, order: Ints) -> Iterator[PromptSpan]:
     """Yield the spans of the scheduled rows that report their prompt. All arrays have the order of the flat batch;
-    `order` has their places in the step's output."""
+    `order` has their indexes in the step's output.
+    """
     starts = np.cumsum(new) - new
     for index, row in enumerate(rows.tolist()):
         scores = table.prompt_scores.get(row)
@@ -56,8 +55,7 @@ def prompt_spans(table: RequestTable, rows: Ints, computed: Ints, new: Ints, ord
 def score_prompts(
     spans: Sequence[PromptSpan], hidden: Tensor, logits: Callable[[Tensor], Tensor], table: RequestTable
 ) -> dict[int, Logprobs]:
-    """Score the spans. Remove complete prompts from the table and return them by their place in the step's
-    output."""
+    """Score the spans. Remove complete prompts from the table and return them by their index in the step's output."""
     complete = {}
     for span in spans:
         scores = table.prompt_scores[span.row]

@@ -1,8 +1,4 @@
-"""One fixed row per running request: its tokens, its block table, its sampling parameters, as arrays.
-
-The model runner owns it. A request takes a row when the scheduler admits it and keeps it until it is finished or
-preempted; each step's inputs are gathered from the rows. Everything is numpy on the host.
-"""
+"""One fixed row per running request: its tokens, its block tables and its sampling parameters, as numpy arrays."""
 
 import logging
 from collections.abc import Mapping, Sequence
@@ -22,7 +18,7 @@ log = logging.getLogger(__name__)
 Ints = npt.NDArray[np.int64]
 
 PENDING: Final = -1
-"""Stands for a token that was sampled and is not known to the host yet."""
+"""Stands for a sampled token that the host does not have yet."""
 
 _NUMBERS = np.dtype(
     [
@@ -35,7 +31,7 @@ _NUMBERS = np.dtype(
 
 @dataclass(frozen=True)
 class PendingTokens:
-    """Tokens of one step that the host does not know yet."""
+    """Tokens of one step that the host does not have yet."""
 
     rows: Ints  # [R] rows of the table
     places: Ints  # [R] in the tokens of each row
@@ -43,9 +39,9 @@ class PendingTokens:
 
 
 class RequestTable:
-    """Rows of requests. Arrays run over all rows; free rows hold old values.
+    """The rows of requests. Arrays run over all rows; free rows hold old values.
 
-    Options that few requests use are in dictionaries by row instead, with entries for those rows only.
+    Options that few requests use are dictionaries by row, with entries for those rows only.
     """
 
     def __init__(
@@ -58,32 +54,32 @@ class RequestTable:
         eos_token_ids: Sequence[int] = (),
         samples: bool = True,
     ) -> None:
-        """`samples`: False on a pipeline stage before the last, which ignores sampling parameters."""
+        """`samples` is False on a pipeline stage before the last, which ignores sampling parameters."""
         self._row_of: dict[str, int] = {}
         self._free = list(reversed(range(rows)))
+        # Incremented when a row is freed.
         self._epochs: Ints = np.zeros(rows, np.int64)
-        """How often each row was freed."""
         # Untouched pages of np.zeros take no memory: a long context costs what its requests fill.
         # One column more than the context, for the token that is sampled last and never computed.
         self.tokens: npt.NDArray[np.int32] = np.zeros((rows, max_model_len + 1), np.int32)
         self.num_tokens: npt.NDArray[np.int64] = np.zeros(rows, np.int64)
-        """The prompt and the sampled tokens, the last of which may be pending."""
+        """The prompt and the sampled tokens. The last one may be pending."""
         self.num_prompt_tokens: npt.NDArray[np.int64] = np.zeros(rows, np.int64)
         blocks = -(-max_model_len // block_size)
         self.block_tables: npt.NDArray[np.int32] = np.zeros((kv_groups, rows, blocks), np.int32)
-        """By KV group. Beyond a row's blocks stands the null block, 0; in a group with a sliding window also before
-        them, for tokens that the windows have left behind."""
+        """[groups, rows, blocks]. Block 0, the null block, follows a row's blocks, and replaces blocks that a
+        sliding window has left behind."""
         self.num_blocks: npt.NDArray[np.int64] = np.zeros((kv_groups, rows), np.int64)
         self.greedy: npt.NDArray[np.bool_] = np.zeros(rows, np.bool_)
         self.params: npt.NDArray[np.void] = np.zeros(rows, _NUMBERS)
         """The sampling parameters that are numbers: `params["top_p"]` has one for each row."""
         self.rules: dict[int, LogitRules] = {}
         self.num_logprobs: dict[int, int] = {}
-        """Most likely tokens to report with each sampled one."""
+        """The number of most likely tokens to report with each sampled one."""
         self.prompt_scores: dict[int, PromptScores] = {}
-        """For rows that report log probabilities of their prompt, until these are reported."""
+        """Of rows that report their prompt's log probabilities, until these are reported."""
         self.failures: dict[int, str] = {}
-        """Why a row cannot be sampled as its request asks; for these rows only."""
+        """Why a row cannot be sampled."""
         self._eos_token_ids = tuple(eos_token_ids)
         self._samples = samples
 
@@ -94,7 +90,7 @@ class RequestTable:
         return self._row_of[request_id]
 
     def add(self, new: NewRow) -> None:
-        """Take a row; one whose parameters cannot be used becomes a failed row (see `fail`)."""
+        """Take a row. If the parameters cannot be used, the row fails (see `fail`)."""
         row = self._free.pop()
         assert new.request_id not in self._row_of, f"request {new.request_id} has a row already"
         self._row_of[new.request_id] = row
@@ -111,11 +107,9 @@ class RequestTable:
             self.fail(new.request_id, error)
 
     def fail(self, request_id: str, error: Exception) -> None:
-        """Mark the row as failed, because its request's sampling cannot be prepared; log the error.
-
-        The row stays until the scheduler frees it, and steps until then treat it as a plain greedy row. Its KV must
-        be right, because other requests may share its blocks.
-        """
+        """Mark a row as failed because its sampling cannot be prepared; log the error."""
+        # The row stays until the scheduler frees it, and is computed as a greedy one: other requests may share its
+        # KV.
         log.error("request %s ends with an error: its sampling cannot be prepared", request_id, exc_info=error)
         row = self._row_of[request_id]
         self._drop_options(row)
@@ -134,7 +128,7 @@ class RequestTable:
             self.prompt_scores[row] = PromptScores(params.prompt_logprobs)
 
     def tokens_of(self, row: int) -> npt.NDArray[np.int32]:
-        """[num_tokens] prompt and output of a row, with PENDING for pending tokens; a view."""
+        """Return the tokens of a row as a view, [num_tokens], with PENDING for pending ones."""
         return self.tokens[row, : self.num_tokens[row]]
 
     def remove(self, request_id: str) -> None:
@@ -151,7 +145,7 @@ class RequestTable:
             option.pop(row, None)
 
     def append_blocks(self, row: int, new_block_ids: Sequence[list[int]]) -> None:
-        """`new_block_ids`: by KV group."""
+        """Append blocks by KV group."""
         for group, block_ids in enumerate(new_block_ids):
             start = int(self.num_blocks[group, row])
             end = start + len(block_ids)
@@ -168,14 +162,14 @@ class RequestTable:
             self.num_tokens[row] = end
 
     def append_pending(self, rows: Ints) -> PendingTokens:
-        """Append one token to each of these rows, which the device has sampled. `settle` brings them."""
+        """Append a pending token to each row. `settle` replaces them."""
         places = self.num_tokens[rows]
         self.tokens[rows, places] = PENDING
         self.num_tokens[rows] = places + 1
         return PendingTokens(rows, places, self._epochs[rows])
 
     def settle(self, pending: PendingTokens, token_ids: Ints) -> None:
-        """Write the tokens [R] in their places. Those of rows that were freed meanwhile are passed over."""
+        """Write the tokens [R]. Skip rows that were freed meanwhile."""
         rows, places = pending.rows, pending.places
         held = self._epochs[rows] == pending.epochs
         if not held.all():

@@ -1,7 +1,4 @@
-"""Gathers the sampler's inputs for a step from the rows of the request table.
-
-Rows are grouped by their parameters. A step without special parameters costs three lookups in empty dictionaries.
-"""
+"""Gathers the sampler's inputs for a step from the request table; rows with equal kinds of parameters together."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -26,7 +23,7 @@ Flags = npt.NDArray[np.bool_]
 
 @dataclass(frozen=True)
 class LogprobRows:
-    """The rows of a step that report log probabilities."""
+    """The rows that report log probabilities."""
 
     rows: Tensor  # [P] their places in the logits
     places: list[int]  # the same on the host
@@ -35,7 +32,7 @@ class LogprobRows:
 
 @dataclass(frozen=True)
 class SamplingPlan:
-    """How the R rows of a step whose logits are computed are sampled."""
+    """How the R rows of a step with logits are sampled."""
 
     random_rows: tuple[RandomRows, ...]
     changes: LogitChanges | None
@@ -51,11 +48,13 @@ class SamplingInputs:
         self.device_counts = DeviceCounts(table, placement, memory, vocab_size)
 
     def build(self, rows: Ints, *, is_awaited: bool = True) -> SamplingPlan:
-        """rows: [R] rows of the table, in the order of the logits. `is_awaited`: no row has a pending token."""
+        """Return the plan for rows [R] of the table, in the order of the logits. `is_awaited`: no row has a pending
+        token.
+        """
         return SamplingPlan(tuple(self._random_rows(rows)), self._changes(rows, is_awaited), self._logprobs(rows))
 
     def need_tokens(self, rows: Iterable[int], *, is_awaited: bool) -> bool:
-        """Return whether `build` for these rows of the table depends on tokens that may be pending."""
+        """Return whether `build` depends on tokens that may be pending."""
         rules = self._table.rules
         if not rules:
             return False
@@ -64,16 +63,13 @@ class SamplingInputs:
         return any(rule.need_tokens or (on_host and rule.is_penalised) for rule in ruled)
 
     def sampled(self, plan: SamplingPlan, tokens: Tensor) -> None:
-        """Count the tokens [R] that were sampled by this plan, if rows need that."""
+        """Count the tokens [R] that were sampled by this plan."""
         if plan.changes is not None and isinstance(plan.changes.penalties, CountedPenalties):
             self.device_counts.sampled(plan.changes.penalties, tokens)
 
     def _counts_on_host(self, is_awaited: bool) -> bool:
-        """Return whether penalties are lists of the tokens of each row, which the host counts.
-
-        A CPU has the tokens before it computes the next step, so it gains nothing from counts on the device. They
-        would cost it several passes over the vocabulary, instead of one over the distinct tokens of each row.
-        """
+        # A CPU has the tokens before it computes the next step, so counts on the device gain nothing. They would
+        # cost several passes over the vocabulary, instead of one over the distinct tokens of each row.
         return is_awaited and self._on_cpu
 
     def _random_rows(self, rows: Ints) -> Iterator[RandomRows]:
@@ -91,7 +87,7 @@ class SamplingInputs:
             yield from self._random_kinds(rows, random, filters, floored=False)
 
     def _random_kinds(self, rows: Ints, random: Flags, filters: Flags, floored: bool) -> Iterator[RandomRows]:
-        """Yield the rows marked in `random` in two groups: the plain ones, and those with top-k or top-p."""
+        """Yield the rows marked in `random`: those without top-k and top-p, then the others."""
         table, params = self._table, self._table.params
         for filtered in (False, True):
             places = np.flatnonzero(random & (filters == filtered))
@@ -154,7 +150,6 @@ class SamplingInputs:
         return Bias(entries, self._tensor(np.concatenate([rule.bias for rule in rules])))
 
     def _counted(self, penalised: list[tuple[int, int]]) -> CountedPenalties | None:
-        """`penalised`: places and rows."""
         if not penalised:
             return None
         return self.device_counts.penalties([place for place, _ in penalised], [row for _, row in penalised])
@@ -173,7 +168,7 @@ class SamplingInputs:
         )
 
     def _entries(self, places: Sequence[int], tokens: Sequence[Ints]) -> Entries | None:
-        """The tokens [M] of each of these rows; None where there are none."""
+        """Return the tokens [M] of each of these rows, or None if there are none."""
         lengths = [len(each) for each in tokens]
         if not any(lengths):
             return None

@@ -10,26 +10,19 @@ Bytes = NDArray[np.uint8]
 
 
 class BlockBytes(Protocol):
-    """Reads and writes blocks while steps run. The caller sees to it that no step uses a block that is written, and
-    that none writes a block that is read. Any thread."""
+    """Reads and writes blocks from any thread while steps run. The caller keeps steps away from them."""
 
     block_bytes: int
     """Of one block, over all memories."""
     layout: str
     """How the bytes of a block are arranged. Engines of different layouts cannot exchange blocks."""
 
-    def read(self, block_ids: Sequence[int]) -> memoryview:
-        """Return a copy of these blocks, one after the other."""
-        ...
+    def read(self, block_ids: Sequence[int]) -> memoryview: ...
 
-    def write(self, block_ids: Sequence[int], content: memoryview) -> None:
-        """Replace the bytes of these blocks."""
-        ...
+    def write(self, block_ids: Sequence[int], content: memoryview) -> None: ...
 
 
 class HostBlockBytes:
-    """A BlockBytes over memories of this process."""
-
     def __init__(self, memories: Sequence[Bytes], layout: str) -> None:
         """`memories`: each [num_blocks + 1, bytes of a block in this memory]."""
         self._memories = tuple(memories)

@@ -1,4 +1,4 @@
-"""The memory of the KV cache, and the number of its blocks: from a given size on CPU, from profiling on a GPU."""
+"""The memory of the KV cache and the number of its blocks: a given size on CPU, profiled on a GPU."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import MappingProxyType
@@ -18,14 +18,13 @@ from kvasir.models.causal_lm import TransformerModel
 from kvasir.worker.kv_memory.block_bytes import HostBlockBytes
 from kvasir.worker.kv_memory.huge_pages import take, zeroed_memory
 
+# Of a cache on CPU. Zeroing new pages takes a considerable part of a prompt's time.
 _TAKEN_AHEAD = 512 * 2**20
-"""Bytes of a KV cache on CPU that are prefaulted before requests arrive: zeroing new pages takes a considerable
-part of a prompt's time. The pages of a larger cache are taken when they are first used."""
+# Generous, for a graph's nodes.
 _BYTES_OF_GRAPH = 16 * 2**20
-"""Of a CUDA graph's nodes, generously."""
 _NO_SCALES: Final = MappingProxyType[int, KVScales]({})
+# A request may have to wait for this.
 _PIECE = 2 * 2**20
-"""Bytes that are prefaulted at once. A request may have to wait for this."""
 
 
 def block_shape(heads: HeadShape, block_size: int, dtype: torch.dtype) -> BlockShape:
@@ -56,9 +55,9 @@ def allocate(
 ) -> list[KVCache]:
     """Return the cache of each layer, over memories that layers of different groups share.
 
-    `scales`: of an fp8 cache, by layer; others are 1. The memories are filled with zeros: attention multiplies the
-    values of padding by 0, and 0 times a NaN of uninitialised memory is NaN.
+    `scales` are those of an fp8 cache, by layer; the default is 1.
     """
+    # Zeros, because attention multiplies the values of padding by 0, and 0 times NaN is NaN.
     block = config.groups[0].spec.block
     size = (config.num_blocks + 1) * block.num_bytes
     dtype: torch.dtype = getattr(torch, block.dtype)
@@ -88,7 +87,7 @@ def block_bytes_of(caches: Sequence[KVCache]) -> HostBlockBytes:
 
 
 def take_ahead(caches: Sequence[KVCache]) -> Iterator[int]:
-    """Prefault the first blocks of a KV cache on CPU: one piece per iteration; yield its bytes."""
+    """Prefault the first blocks of a cache on CPU. Yield the bytes of each piece."""
     memories = {cache.blocks.data_ptr(): cache.blocks.nbytes for cache in caches}
     for start in range(0, _TAKEN_AHEAD // len(memories), _PIECE):
         for address, num_bytes in memories.items():
@@ -99,7 +98,8 @@ def take_ahead(caches: Sequence[KVCache]) -> Iterator[int]:
 
 
 def usable_blocks(settings: ResolvedEngine, available: int, block_bytes: int) -> int:
-    """Return the number of KV blocks for requests (without the null block) in `available` bytes, or the set number.
+    """Return the number of KV blocks without the null block: the set number, or as many as fit in `available`
+    bytes.
 
     Raises ConfigError if there is no room for any.
     """
@@ -114,10 +114,8 @@ def usable_blocks(settings: ResolvedEngine, available: int, block_bytes: int) ->
 
 
 def check_fits_memory(cache_bytes: int, ranks: int) -> None:
-    """Raise ConfigError if this container would be killed when the KV caches of its ranks fill. Weights are loaded.
-
-    Each rank gets an equal share of the limit, because the caches of the other ranks may not have grown yet.
-    """
+    """Raise ConfigError if the loaded weights and full KV caches exceed the container's memory limit."""
+    # Each rank gets an equal share, because the caches of other ranks may not have grown yet.
     used, limit = resident_memory(), memory_limit()
     if used + cache_bytes > limit // ranks:
         shared = f", shared by {ranks} ranks" if ranks > 1 else ""
@@ -131,10 +129,10 @@ def check_fits_memory(cache_bytes: int, ranks: int) -> None:
 def profile_gpu(utilization: float, largest_step: Callable[[], None], capture: Callable[[], int]) -> int:
     """Return the bytes of GPU memory that remain for the KV cache while the largest step runs.
 
-    `utilization` is a share of the whole device. Memory of others (the CUDA context, libraries, other processes) is
-    measured after the step and counts as used. Two engines that start on one GPU at the same time therefore get
-    less than they could; give them --kv-cache-memory-bytes. `capture` returns the bytes of the CUDA graphs.
+    `utilization` is a share of the whole device; `capture` returns the bytes of the CUDA graphs.
     """
+    # Memory of other processes counts as used: two engines that start on one GPU at once get less than they could.
+    # --kv-cache-memory-bytes avoids this.
     torch.cuda.synchronize()
     torch.cuda.empty_cache()
     torch.cuda.reset_peak_memory_stats()
@@ -148,10 +146,8 @@ def profile_gpu(utilization: float, largest_step: Callable[[], None], capture: C
 
 
 def captured_bytes(capture_largest: Callable[[], None], count: int) -> int:
-    """Return the bytes that `count` CUDA graphs take, from those that the largest one takes.
-
-    They share the memory of the largest one's tensors; each has nodes of its own.
-    """
+    """Return the bytes that `count` CUDA graphs take."""
+    # They share the memory of the largest one's tensors; each has nodes of its own.
     before = torch.cuda.memory_reserved()
     capture_largest()
     torch.cuda.synchronize()

@@ -1,8 +1,4 @@
-"""Huge pages for the memory that a step on CPU reads: with pages of 4 KiB, walks of the page table slow decoding
-down.
-
-Linux only, and only if the machine's administrator has not disabled huge pages.
-"""
+"""Huge pages for the memory that steps on CPU read: walks of a table of small pages slow down decoding. Linux only."""
 
 import ctypes
 import mmap
@@ -11,15 +7,15 @@ from collections.abc import Iterator
 from pathlib import Path
 
 _HUGE = 2 * 2**20
+# MADV_COLLAPSE of Linux 6.1, which Python's mmap lacks.
 _COLLAPSE = 25
-"""MADV_COLLAPSE of Linux 6.1, which Python's mmap does not have."""
+# MADV_POPULATE_WRITE of Linux 5.14, likewise.
 _POPULATE_WRITE = 23
-"""MADV_POPULATE_WRITE of Linux 5.14, likewise."""
 _ENABLED = Path("/sys/kernel/mm/transparent_hugepage/enabled")
 
 
 def zeroed_memory(size: int) -> mmap.mmap:
-    """Return memory that reads as zeros; its pages are allocated when they are first used."""
+    """Return memory that reads as zeros. Its pages are allocated when they are first used."""
     memory = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     if sys.platform == "linux" and _allowed():
         memory.madvise(mmap.MADV_HUGEPAGE)
@@ -33,10 +29,7 @@ def take(address: int, size: int) -> None:
 
 
 def collapse() -> None:
-    """Put all large memory of this process that is in use into huge pages: after loading a model, its weights.
-
-    An older kernel rejects this, and the pages stay as they are.
-    """
+    """Put all large memory in use into huge pages: after loading, the weights. An older kernel rejects this."""
     if sys.platform != "linux" or not _allowed():
         return
     for start, end in _large_regions(Path("/proc/self/smaps").read_text()):

@@ -1,13 +1,8 @@
-"""CUDA graphs: a step of decodes is given to the device as one launch, instead of hundreds.
+"""CUDA graphs of steps of decodes, which a host launches more slowly than a device computes them.
 
-A decode of few rows takes the host longer to launch than the device to compute. A graph is captured
-once for each size, with the sizes and addresses of all launches; a step of fewer rows is padded to the next size.
-From replay to replay only the content of the step memory changes (step_memory.py). The largest size is captured
-first, and all share one pool of memory: graphs are replayed one after the other, and no tensor of one is needed
-when the next one is replayed. Each copies its logits to a memory that all share.
-
-Captured are the gather of pending tokens, the forward pass and the logits. Sampling depends on the requests of a
-step, and stays outside.
+A graph is captured for each size, with the addresses of all tensors; a step of fewer rows is padded. It contains
+the gather of pending tokens, the forward pass and the logits. Only the content of the step memory changes between
+replays. Sampling differs from step to step and is not captured.
 """
 
 from collections.abc import Callable
@@ -24,18 +19,18 @@ Compute = Callable[[StepBatch], Tensor]
 
 class Recording(Protocol):
     def replay(self) -> None:
-        """Compute again, with the present content of the same addresses."""
+        """Compute with the present content of the captured addresses."""
         ...
 
 
 class Recorder(Protocol):
-    """Records the launches of a computation. Tests use one for a CPU."""
+    """Records the launches of a computation."""
 
     def record(self, compute: Callable[[], None]) -> Recording: ...
 
 
 class CudaRecorder:
-    """Raises RuntimeError if a computation cannot be captured: it waits for the device, for example."""
+    """Raises RuntimeError for a computation that cannot be captured, for example because it waits for the device."""
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
@@ -62,19 +57,18 @@ class _Captured:
 
 
 class DecodeGraphs:
-    """The graphs of one model runner. Its caches and step memory must outlive them.
+    """The graphs of one model runner, whose caches and step memory must outlive them."""
 
-    `compute` returns the logits [T, vocab_size] of a padded step. It is not kept, so that a runner and its graphs
-    are freed together.
-    """
-
+    # `compute` is passed to each call and not kept, so that a runner and its graphs are freed together.
     def __init__(self, recorder: Recorder) -> None:
         self._recorder = recorder
         self._captured: dict[int, _Captured] = {}
         self._logits: Tensor | None = None  # [largest size, vocab_size]
 
     def capture(self, batch: StepBatch, compute: Compute) -> None:
-        """Capture the graph of the batch's size. The largest one comes first."""
+        """Capture the graph of the batch's size."""
+        # The largest one comes first: all share its pool of memory, which is free again when the next one is
+        # replayed.
         size = batch.padded_to
         assert size is not None, "only padded steps can be captured"
         if self._logits is None:
@@ -87,7 +81,7 @@ class DecodeGraphs:
         self._captured[size] = _Captured(self._recorder.record(fill), batch.addresses)
 
     def logits(self, batch: StepBatch, compute: Compute) -> Tensor:
-        """Return the logits [R, vocab_size] of a padded step. They hold until the next one."""
+        """Return the logits [R, vocab_size] of a padded step. The next call overwrites them."""
         assert batch.padded_to is not None, "only padded steps have graphs"
         assert batch.sampled is None, "a padded step samples after each of its tokens"
         captured = self._captured.get(batch.padded_to)

@@ -1,4 +1,4 @@
-"""Brings the tokens of a step from the device to the host without a wait of the device for the host."""
+"""Copies the tokens of a step to the host without stopping the device."""
 
 from typing import Protocol
 
@@ -10,7 +10,7 @@ class HostCopy(Protocol):
     """Numbers on their way to the host."""
 
     def done(self) -> bool:
-        """Return whether `numbers` need not wait."""
+        """Return whether `numbers` would not wait."""
         ...
 
     def numbers(self) -> list[int]:
@@ -20,18 +20,15 @@ class HostCopy(Protocol):
 
 class HostCopies(Protocol):
     def start(self, numbers: Tensor) -> HostCopy:
-        """numbers: [N] int64. Copy them when the device has computed them."""
+        """Begin to copy numbers [N] int64, when the device has computed them."""
         ...
 
 
 def host_copies(device: torch.device) -> HostCopies:
-    """Return the copies for a device."""
     return _StreamCopies(device) if device.type == "cuda" else _HostCopies()
 
 
 class _OnHost:
-    """Numbers of a CPU, which has computed them already."""
-
     def __init__(self, numbers: Tensor) -> None:
         self._numbers = numbers
 
@@ -62,7 +59,7 @@ class _OnStream:
 
 
 class _StreamCopies:
-    """A stream of its own copies to pinned memory, so that the next step need not wait for the copy."""
+    """Copies to pinned memory on a stream of their own, so that the next step does not wait for them."""
 
     def __init__(self, device: torch.device) -> None:
         self._device = device

@@ -1,4 +1,4 @@
-"""A step that was given to the device, until its tokens are on the host."""
+"""A step that the device computes, until its tokens are on the host."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -11,8 +11,8 @@ from kvasir.worker.batch.request_table import PendingTokens, RequestTable
 from kvasir.worker.launch.host_copy import HostCopy
 from kvasir.worker.step import NAN_COMPUTED, LateInput, StepOutput
 
+# Marks NaN rows on the device, so that the host waits for the tokens only.
 NAN_TOKEN: Final = -1
-"""Marks rows with NaN until their tokens are on the host, so that the device is waited for only once."""
 
 
 @dataclass(frozen=True)
@@ -25,10 +25,7 @@ class SampledTokens:
 
 
 class LaunchedStep:
-    """A SubmittedStep of an executor. The model runner fills it.
-
-    Masked rows are sampled when their masks are there (`supply`), the other steps at once.
-    """
+    """An executor's SubmittedStep. Masked rows are sampled by `supply`, others at once."""
 
     def __init__(self, table: RequestTable, num_rows: int, is_awaited: bool) -> None:
         self.is_awaited = is_awaited
@@ -36,7 +33,7 @@ class LaunchedStep:
         self.tokens: SampledTokens | None = None
         """None: nothing was sampled, or all is settled."""
         self.awaited: Callable[[LateInput], None] | None = None
-        """Samples a step with masked rows, until it has been called."""
+        """Samples a step with masked rows; None after that."""
         self.failed: dict[int, str] = {}
         self.logprobs: dict[int, Logprobs] = {}
         self.prompt_logprobs: dict[int, Logprobs] = {}
@@ -44,7 +41,7 @@ class LaunchedStep:
         self._table = table
 
     def supply(self, late: LateInput) -> None:
-        """Sample with these masks. A step that samples nothing needs none."""
+        """Sample with these masks. A step that samples nothing ignores them."""
         awaited, self.awaited = self.awaited, None
         if awaited is not None:
             awaited(late)
@@ -54,11 +51,11 @@ class LaunchedStep:
         return self.awaited is None and self.tokens is None
 
     def done(self) -> bool:
-        """Return whether `result` need not wait."""
+        """Return whether `result` would not wait."""
         return self.awaited is None and (self.tokens is None or self.tokens.copy.done())
 
     def settle(self) -> None:
-        """Wait for the tokens, and write them to their rows."""
+        """Wait for the tokens and write them to their rows."""
         assert self.awaited is None, "the masks of the step were not supplied"
         tokens, self.tokens = self.tokens, None
         if tokens is None:
