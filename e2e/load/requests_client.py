@@ -133,7 +133,7 @@ def _answer(text: str, streamed: bool) -> str | None:
     try:
         if not streamed:
             return str(json.loads(text)["choices"][0]["message"]["content"])
-        *events, last = [line.removeprefix("data: ") for line in text.splitlines() if line.startswith("data: ")]
+        *events, last = [line[5:].lstrip() for line in text.splitlines() if line.startswith("data:")]
         choices = [choice for event in events for choice in json.loads(event)["choices"]]
         ended = last == "[DONE]" and choices[-1]["finish_reason"] == "length"
         return "".join(choice["delta"].get("content") or "" for choice in choices) if ended else None

@@ -1,3 +1,4 @@
+# ruff: noqa: F403, F405
 """Kvasir: serves large language models on Kubernetes. `LLM` runs a model in this process (see kvasir.offline)."""
 
 import sys
@@ -9,38 +10,30 @@ __all__ = [
     "AsyncEngineArgs",
     "AsyncLLM",
     "AsyncLLMEngine",
+    "BeamSearchOutput",
     "BeamSearchParams",
+    "BeamSearchSequence",
     "CompletionOutput",
+    "Counter",
     "EngineArgs",
+    "FlexibleArgumentParser",
+    "Gauge",
+    "Histogram",
     "LLMEngine",
     "Logprob",
+    "Metric",
     "RequestOutput",
     "RequestOutputKind",
     "SamplingParams",
     "StructuredOutputsParams",
     "TextPrompt",
     "TokensPrompt",
+    "Vector",
 ]
 
 TYPE_CHECKING = False  # importing typing would take more time than the rest of this module
 if TYPE_CHECKING:
-    from kvasir.offline import (
-        LLM,
-        AsyncEngineArgs,
-        AsyncLLM,
-        AsyncLLMEngine,
-        BeamSearchParams,
-        CompletionOutput,
-        EngineArgs,
-        LLMEngine,
-        Logprob,
-        RequestOutput,
-        RequestOutputKind,
-        SamplingParams,
-        StructuredOutputsParams,
-        TextPrompt,
-        TokensPrompt,
-    )
+    from kvasir.offline import *
 
 
 def __getattr__(name: str) -> object:

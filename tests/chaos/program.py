@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Mapping
 
 import httpx
+from httpx_sse import EventSource
 
 LIMIT_SECONDS = 120.0
 """Limit of a wait. A machine without other load needs a small part of it."""
@@ -139,19 +140,19 @@ class Stream:
                 if answer.is_error:
                     answer.read()
                     self.error = answer.text
-                for line in answer.iter_lines():
-                    self._take(line)
-                    if self._stopped:
-                        break
+                else:
+                    for event in EventSource(answer).iter_sse():
+                        self._take(event.data)
+                        if self._stopped:
+                            break
         except httpx.HTTPError as error:
             self.error = repr(error)
         with self._news:
             self._ended = True
             self._news.notify_all()
 
-    def _take(self, line: str) -> None:
-        data = line.removeprefix("data: ")
-        if not data.startswith("{"):
+    def _take(self, data: str) -> None:
+        if data == "[DONE]":
             return
         part = json.loads(data)
         with self._news:

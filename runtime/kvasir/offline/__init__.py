@@ -6,42 +6,28 @@ Reading order: llm.py (what users call), request_builder.py, llm_engine.py, offl
 async_llm.py, beam_search.py, sampling_params.py, request_output.py, engine_options.py, engine_args.py.
 """
 
-from kvasir.offline.async_llm import AsyncLLM
-from kvasir.offline.beam_search import BeamSearchOutput, BeamSearchParams, BeamSearchSequence
-from kvasir.offline.engine_args import AsyncEngineArgs, EngineArgs, FlexibleArgumentParser
-from kvasir.offline.llm import LLM
-from kvasir.offline.llm_engine import LLMEngine
-from kvasir.offline.metric_values import Counter, Gauge, Histogram, Metric, Vector
-from kvasir.offline.request_builder import TextPrompt, TokensPrompt
-from kvasir.offline.request_output import CompletionOutput, Logprob, RequestOutput
-from kvasir.offline.sampling_params import RequestOutputKind, SamplingParams
-from kvasir.offline.structured_outputs import StructuredOutputsParams
+from kvasir.offline.async_llm import AsyncLLM as AsyncLLM
+from kvasir.offline.beam_search import BeamSearchOutput as BeamSearchOutput
+from kvasir.offline.beam_search import BeamSearchParams as BeamSearchParams
+from kvasir.offline.beam_search import BeamSearchSequence as BeamSearchSequence
+from kvasir.offline.engine_args import AsyncEngineArgs as AsyncEngineArgs
+from kvasir.offline.engine_args import EngineArgs as EngineArgs
+from kvasir.offline.engine_args import FlexibleArgumentParser as FlexibleArgumentParser
+from kvasir.offline.llm import LLM as LLM
+from kvasir.offline.llm_engine import LLMEngine as LLMEngine
+from kvasir.offline.metric_values import Counter as Counter
+from kvasir.offline.metric_values import Gauge as Gauge
+from kvasir.offline.metric_values import Histogram as Histogram
+from kvasir.offline.metric_values import Metric as Metric
+from kvasir.offline.metric_values import Vector as Vector
+from kvasir.offline.request_builder import TextPrompt as TextPrompt
+from kvasir.offline.request_builder import TokensPrompt as TokensPrompt
+from kvasir.offline.request_output import CompletionOutput as CompletionOutput
+from kvasir.offline.request_output import Logprob as Logprob
+from kvasir.offline.request_output import RequestOutput as RequestOutput
+from kvasir.offline.sampling_params import RequestOutputKind as RequestOutputKind
+from kvasir.offline.sampling_params import SamplingParams as SamplingParams
+from kvasir.offline.structured_outputs import StructuredOutputsParams as StructuredOutputsParams
 
 AsyncLLMEngine = AsyncLLM
 """Its older name."""
-
-__all__ = [
-    "LLM",
-    "AsyncEngineArgs",
-    "AsyncLLM",
-    "AsyncLLMEngine",
-    "BeamSearchOutput",
-    "BeamSearchParams",
-    "BeamSearchSequence",
-    "CompletionOutput",
-    "Counter",
-    "EngineArgs",
-    "FlexibleArgumentParser",
-    "Gauge",
-    "Histogram",
-    "LLMEngine",
-    "Logprob",
-    "Metric",
-    "RequestOutput",
-    "RequestOutputKind",
-    "SamplingParams",
-    "StructuredOutputsParams",
-    "TextPrompt",
-    "TokensPrompt",
-    "Vector",
-]

@@ -5,42 +5,22 @@ from typing import Any
 
 import openai
 
-from clients.python.loops import DESCRIPTION, QUESTION, REASONS, SCHEMA, check, get_weather
+from clients.python.loops import QUESTION, TOOL, chat_loop, check, get_weather
 from clients.python.replaying import API_KEY, BASE_URL, MODEL, run
 
 client = openai.OpenAI(base_url=BASE_URL, api_key=API_KEY, max_retries=0)
-FUNCTION: Any = {"name": "get_weather", "description": DESCRIPTION, "parameters": SCHEMA}
-CHAT_TOOLS: Any = [{"type": "function", "function": FUNCTION}]
-TOOLS: Any = [{"type": "function", **FUNCTION}]
+TOOLS: Any = [{"type": "function", **TOOL["function"]}]
 
 
 def whole_choice(messages: Any) -> Any:
-    return client.chat.completions.create(model=MODEL, messages=messages, tools=CHAT_TOOLS).choices[0]
+    return client.chat.completions.create(model=MODEL, messages=messages, tools=[TOOL]).choices[0]
 
 
 def streamed_choice(messages: Any) -> Any:
-    with client.chat.completions.stream(model=MODEL, messages=messages, tools=CHAT_TOOLS) as stream:
+    with client.chat.completions.stream(model=MODEL, messages=messages, tools=[TOOL]) as stream:
         for _ in stream:
             pass
         return stream.get_final_completion().choices[0]
-
-
-def chat_loop(ask: Any) -> None:
-    messages: Any = [{"role": "user", "content": QUESTION}]
-    reasons = []
-    while True:
-        choice = ask(messages)
-        reasons.append(choice.finish_reason)
-        if not choice.message.tool_calls:
-            break
-        messages.append(
-            choice.message.model_dump(exclude_none=True, exclude={"tool_calls": {"__all__": {"parsed"}}})
-        )
-        for call in choice.message.tool_calls:
-            result = get_weather(**json.loads(call.function.arguments))
-            messages.append({"role": "tool", "tool_call_id": call.id, "content": result})
-    check(choice.message.content)
-    assert reasons == REASONS, reasons
 
 
 def chat() -> None:

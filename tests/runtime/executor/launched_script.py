@@ -34,7 +34,12 @@ RANK = int(os.environ.get("RANK", "0"))
 
 def make(workers: int, **options: Any) -> LLM:
     backend = "external_launcher" if "RANK" in os.environ else "uni"
-    defaults = {"dtype": "float32", "max_num_seqs": 4, "max_model_len": 256, "num_gpu_blocks_override": 60}
+    defaults: dict[str, Any] = {
+        "dtype": "float32",
+        "max_num_seqs": 4,
+        "max_model_len": 256,
+        "num_gpu_blocks_override": 60,
+    }
     return LLM(
         "demo://",
         tensor_parallel_size=workers,

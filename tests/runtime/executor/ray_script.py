@@ -27,7 +27,12 @@ MAX_SECONDS = 20.0
 
 
 def make(**options: Any) -> LLM:
-    defaults = {"dtype": "float32", "max_num_seqs": 4, "max_model_len": 256, "num_gpu_blocks_override": 60}
+    defaults: dict[str, Any] = {
+        "dtype": "float32",
+        "max_num_seqs": 4,
+        "max_model_len": 256,
+        "num_gpu_blocks_override": 60,
+    }
     return LLM("demo://", **defaults | options)
 
 

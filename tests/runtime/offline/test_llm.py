@@ -43,7 +43,7 @@ def test_a_batch_larger_than_a_step_keeps_its_order(llm: LLM) -> None:
 
 
 def test_the_tokenizer_is_the_second_argument() -> None:
-    with pytest.raises(HubError, match="--tokenizer: /no/such does not exist|tokenizer: /no/such does not exist"):
+    with pytest.raises(HubError, match="tokenizer: /no/such does not exist"):
         LLM("demo://", "/no/such", **OPTIONS)
 
 
@@ -173,7 +173,7 @@ def test_parameters_that_the_model_cannot_use_are_named(llm: LLM) -> None:
 
 
 def test_options_of_the_model_are_taken() -> None:
-    options = {
+    options: dict[str, Any] = {
         "hf_overrides": {"max_position_embeddings": 256},
         "override_generation_config": {"temperature": 2.0},
         "seed": 5,

@@ -47,7 +47,8 @@ Word = str | GivenOption
 def vllm_options() -> Mapping[str, dict[str, Any]]:
     """Return the facts about each option of `vllm serve`, by its name."""
     options: dict[str, dict[str, Any]] = {"--" + name: {"short": [], "takes": _OLDER[name]} for name in _OLDER}
-    return options | json.loads(_LIST.read_text())
+    options |= json.loads(_LIST.read_text())
+    return options
 
 
 @functools.cache
