@@ -1,8 +1,6 @@
-"""Chat templates: the Jinja program with which a model turns a conversation into its prompt.
+"""Render a conversation with the Jinja template of a model, as transformers' apply_chat_template does.
 
-It comes with the model and is not trusted: it runs in Jinja's sandbox, sees plain data only, changes nothing, and
-ends when it takes too long or makes too much of what a client sent (chat_template_sandbox.py).
-Renders what transformers' apply_chat_template renders; tests compare them.
+The template is not trusted: it runs in a sandbox with bounds (chat_template_sandbox.py) and sees plain data only.
 """
 
 import json
@@ -27,30 +25,28 @@ from kvasir.hub.message_forms import Message, find_forms
 from kvasir.hub.reading import read_bytes, read_json_if_any
 from kvasir.hub.tokenizer_files import read_tokenizer_config
 
+# CPU time of a rendering. A chat of 1,000 messages takes 0.02 s.
 RENDER_SECONDS: Final = 1.0
-"""CPU time of a rendering. A chat of 1,000 messages takes 0.02 s."""
 MAX_CHARACTERS: Final = 2**28
+# CPU time of all short conversations that are rendered at load: mostly 2 to 10 ms.
 TRIALS_SECONDS: Final = 0.3
-"""CPU time of all short conversations that are rendered when the template is loaded: mostly 2 to 10 ms."""
 TRIAL_CHARACTERS: Final = 2**20
 
+# Put behind a message to find its end; transformers uses the same.
 _END_MARK = "CONTINUE_FINAL_MESSAGE_TAG "
-"""Put behind a message to find its end; transformers uses the same."""
 
 
 class ChatTemplateError(ValueError):
-    """The template refuses these messages, or fails on them."""
+    """The template rejects these messages, or fails on them."""
 
 
 class ChatTemplateTooSlow(ChatTemplateError):
-    """The rendering was ended because it took too long or made too much."""
+    """The rendering exceeded a bound of time or size."""
 
 
 class ChatTemplate:
-    """A compiled template. Safe to use from several threads."""
-
     def __init__(self, text: str, special_tokens: Mapping[str, str], where: str = "the chat template") -> None:
-        """`special_tokens` are the template's variables bos_token, eos_token, ... Raises HubError."""
+        """Compile a template with its variables bos_token, eos_token, …. Raises HubError."""
         environment = _environment()
         try:
             self._template = environment.from_string(text)
@@ -68,11 +64,10 @@ class ChatTemplate:
             return None
 
         self.forms = find_forms(tried)
-        """How it takes messages."""
 
     @classmethod
     def load(cls, path: Path) -> "ChatTemplate | None":
-        """The template of the model in this directory; None when it has none. Raises HubError."""
+        """Return the template of the model in this directory, None if it has none. Raises HubError."""
         found = _find(path)
         if found is None:
             return None
@@ -89,12 +84,11 @@ class ChatTemplate:
         continue_final_message: bool = False,
         **kwargs: Any,
     ) -> str:
-        """The prompt's text, special tokens included: encode it without adding them again.
+        """Return the text of a prompt with its special tokens: encode it without adding them again.
 
-        A message's content is passed on as it is, text or a list of parts. `seconds` is the CPU time that it may
-        take, and `characters` a bound on the text, in which a macro's text counts twice. `continue_final_message`
-        ends the text with the last message's. `kwargs` are further variables of the
-        template. Raises ChatTemplateError, and ChatTemplateTooSlow if a bound ended it.
+        `seconds`: CPU time. `characters`: bound on the text; text of a macro counts twice.
+        `continue_final_message`: end with the text of the last message. `kwargs`: further variables. Raises
+        ChatTemplateError, and ChatTemplateTooSlow at a bound.
         """
         if "messages" in kwargs:
             raise ChatTemplateError("messages is the conversation itself and cannot be given as a further variable")
@@ -125,7 +119,6 @@ def _compiled(text: str, where: str, special_tokens: tuple[tuple[str, str], ...]
 
 
 def _marked(content: str | list[dict[str, str]] | None) -> str | list[dict[str, str]]:
-    """Return a content with the mark at the end of its text."""
     if content is None or isinstance(content, str):
         return (content or "") + _END_MARK
     if not content:
@@ -134,7 +127,7 @@ def _marked(content: str | list[dict[str, str]] | None) -> str | list[dict[str, 
 
 
 def _up_to_mark(text: str) -> str:
-    """As transformers does it: a template that strips messages strips what stands before the mark too."""
+    # As transformers: a template that strips messages strips the space before the mark too.
     end = text.rfind(_END_MARK.strip())
     if end < 0:
         raise ChatTemplateError("it leaves out the end of the last message, which therefore cannot be continued")
@@ -142,7 +135,6 @@ def _up_to_mark(text: str) -> str:
 
 
 def _find(path: Path) -> tuple[str, str] | None:
-    """The template's text and where it stands."""
     file = path / "chat_template.jinja"
     if file.exists():
         try:
@@ -159,7 +151,6 @@ def _find(path: Path) -> tuple[str, str] | None:
 
 
 def _default_of(templates: list[Any], file: Path) -> Any:
-    """The one of several named templates that is for plain conversations."""
     by_name = {entry.get("name"): entry.get("template") for entry in templates if isinstance(entry, dict)}
     if "default" not in by_name:
         names = ", ".join(sorted(str(name) for name in by_name)) or "none"
@@ -191,8 +182,7 @@ def _environment() -> BoundedSandbox:
 
 
 class _Generation(Extension):
-    """{% generation %} ... {% endgeneration %} marks the assistant's words for training; here it only groups."""
-
+    # {% generation %} … {% endgeneration %} marks the assistant's words for training. Here it only groups.
     tags = {"generation"}  # noqa: RUF012 - a set, as in the base class
 
     def parse(self, parser: Parser) -> nodes.Node:
@@ -201,8 +191,7 @@ class _Generation(Extension):
 
 
 class _Namespace(jinja2.utils.Namespace):
-    """Jinja's namespace() without names that mean something to Python."""
-
+    # Jinja's namespace() without names that mean something to Python.
     # Without a named parameter, as in Jinja itself: namespace(self=1) is a name like any other.
     def __init__(*args: Any, **kwargs: Any) -> None:
         for name in dict(*args[1:], **kwargs):
@@ -222,7 +211,7 @@ def _check_name(name: Any) -> None:
 
 
 def _new_dict(*args: Any, **kwargs: Any) -> dict[Any, Any]:
-    """dict() as a function: through the class itself a template could reach methods that change the messages."""
+    # A function, because through the class dict a template could reach methods that change the messages.
     return dict(*args, **kwargs)
 
 
@@ -241,12 +230,12 @@ def _tojson(
     separators: tuple[str, str] | None = None,
     sort_keys: bool = False,
 ) -> str:
-    """JSON for a prompt: unlike Jinja's own filter it leaves <, > and & as they are."""
+    # Unlike Jinja's own filter, this one leaves <, > and & as they are.
     return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)
 
 
 def count_values(value: Any, limit: int) -> int:
-    """Return the number of values in it, however deep; one more than `limit` if there are more."""
+    """Return the number of nested values, or `limit` + 1 if there are more."""
     count, waiting = 0, [value]
     while waiting and count <= limit:
         part = waiting.pop()

@@ -1,8 +1,8 @@
-"""Jinja's sandbox with bounds: a template that would take minutes or gigabytes ends with TemplateTooCostly.
+"""Bound the time and memory of a template: one that would take minutes or gigabytes ends with TemplateTooCostly.
 
-Every loop, call and filter of a template counts a step, and every text or list that it makes counts with its
-length. Steps check the CPU time of the thread. Single operations that make much of little are bounded before they
-run: multiplication, powers, widths of formats, replacement. Jinja bounds range() to 100,000 items itself.
+Each loop, call and filter counts a step, and each text or list that it makes counts with its length. Steps check
+the CPU time of the thread. Operations that make much of little (multiplication, powers, widths of formats,
+replacement) are checked before they run. Jinja itself bounds range() to 100,000 items.
 """
 
 import functools
@@ -20,30 +20,30 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 from jinja2.visitor import NodeTransformer
 
 MAX_SIZE: Final = 2**24
-"""Characters or items of one value that an operation makes."""
+"""Characters or items of one value."""
 MAX_SIZES: Final = 2**28
-"""The same of all values of a rendering together."""
+"""Characters or items of all values of a rendering."""
+# Numbers that are given to a method of a text or to a filter, such as the width of a field.
 MAX_WIDTH: Final = 10_000
-"""A number that is given to a method of a text or to a filter: the width of a field, for example."""
 MAX_BITS: Final = 4096
-"""Of an integer."""
+"""Bits of an integer."""
 
 _STEPS_PER_CHECK: Final = 16
+# In str.format: a width that is large, or comes from an argument.
 _WIDE_FIELD: Final = re.compile(r"\{[^{}]*(?:\d{5}|\{)")
-"""In str.format: a width that is large, or comes from an argument."""
+# The same for the operator %.
 _WIDE_PERCENT: Final = re.compile(r"%[^A-Za-z%]*(?:\d{5}|\*)")
-"""The same for the operator %."""
+# They are for web pages, and make long texts of short ones.
 _DROPPED_FILTERS: Final = ("urlize", "wordwrap", "xmlattr")
-"""For web pages; they make long texts of short ones."""
 _FILTERS_WITH_WIDTH: Final = ("do_batch", "do_center", "do_indent", "do_slice", "_tojson")
 
 
 class TemplateTooCostly(SecurityError):
-    """The rendering exceeds a bound."""
+    """A rendering exceeds a bound."""
 
 
 class Budget:
-    """What one rendering may still use."""
+    """The rest of the time and size of one rendering."""
 
     def __init__(self, seconds: float, characters: int) -> None:
         self._end = time.thread_time() + seconds
@@ -58,13 +58,12 @@ class Budget:
             raise TemplateTooCostly("it takes too long for these messages and variables")
 
     def make(self, size: int) -> None:
-        """Count a value of this size. Raises TemplateTooCostly."""
         self._sizes += size
         if size > MAX_SIZE or self._sizes > MAX_SIZES:
             raise TemplateTooCostly("it makes too long texts of these messages and variables")
 
     def write(self, size: int) -> None:
-        """Count characters of the output, or of a macro's. Raises TemplateTooCostly."""
+        """Count characters of the output or of a macro. Raises TemplateTooCostly."""
         self._written += size
         if self._written > self._characters:
             raise TemplateTooCostly("its text is much longer than the context: shorten messages and variables")
@@ -75,7 +74,7 @@ _budget: ContextVar[Budget] = ContextVar("budget")
 
 @contextmanager
 def budget_of(seconds: float, characters: int) -> Iterator[None]:
-    """A rendering in this context may use so much CPU time, and write so many characters."""
+    """Bound a rendering in this context."""
     token = _budget.set(Budget(seconds, characters))
     try:
         yield
@@ -84,7 +83,7 @@ def budget_of(seconds: float, characters: int) -> Iterator[None]:
 
 
 class BoundedSandbox(ImmutableSandboxedEnvironment):
-    """An environment whose templates are rendered within `budget_of`."""
+    """A Jinja environment whose templates are rendered within `budget_of`."""
 
     intercepted_binops = frozenset({"+", "*", "**", "%"})
 
@@ -123,8 +122,7 @@ class BoundedSandbox(ImmutableSandboxedEnvironment):
 
 
 class _Counting(NodeTransformer):
-    """Adds a step to each loop, and makes calls of what writes and joins texts."""
-
+    # Adds a step to each loop, and makes calls of what writes and joins texts.
     def __init__(self, environment: BoundedSandbox) -> None:
         self._environment = environment
 
@@ -155,12 +153,11 @@ class _Counting(NodeTransformer):
 
 
 def _step() -> bool:
-    """A turn of a loop; BoundedSandbox.call counts it."""
+    # The body of a loop begins with a call of it, which BoundedSandbox.call counts.
     return True
 
 
 def _written(value: Any) -> Any:
-    """Count what the template writes."""
     if isinstance(value, str):
         _budget.get().write(len(value))
     return value
@@ -177,8 +174,6 @@ def _made(value: Any) -> Any:
 
 
 def _counted(function: Callable[..., Any]) -> Callable[..., Any]:
-    """The same filter, which counts a step and its value."""
-
     @functools.wraps(function)
     def filter_(*args: Any, **kwargs: Any) -> Any:
         _budget.get().step()
@@ -189,7 +184,7 @@ def _counted(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _check_arguments(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-    """Refuse calls whose value would be much larger than their arguments."""
+    # Refuses calls whose value would be much larger than their arguments.
     name = getattr(function, "__name__", "")
     text = getattr(function, "__self__", None)
     if isinstance(text, str):
@@ -215,7 +210,6 @@ def _check_replacement(texts: list[str]) -> None:
 
 
 def _check_join(args: tuple[Any, ...]) -> None:
-    """The separator and the items are among the arguments."""
     separators = [len(each) for each in args if isinstance(each, str)]
     for items in args:
         if isinstance(items, list | tuple | str) and separators:

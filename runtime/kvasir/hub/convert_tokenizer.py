@@ -1,7 +1,7 @@
-"""Makes a tokenizer.json for a model that has none: GPT-2's vocab.json and merges.txt, a sentencepiece model, ...
+"""Make a tokenizer.json of other vocabularies, such as vocab.json with merges.txt or a sentencepiece model.
 
-Only transformers can do this, and importing it loads torch. So a child process, which runs this module as a
-program, does it once. The result is kept in the user's cache under a hash of the files it was made from.
+Only transformers can do this, and importing it loads torch: a child process runs this module once. The result
+stays in the user's cache under a hash of the files.
 """
 
 import hashlib
@@ -18,9 +18,9 @@ from kvasir.hub.tokenizer_files import VOCABULARY_FILES, canonical_json, tokeniz
 
 _TIMEOUT = 600.0
 _NO_TRANSFORMERS = 3
-"""Exit status of the child when it cannot import transformers."""
+"""Exit status of the child if it cannot import transformers."""
+# Libraries that transformers reads vocabularies with; the extra `engine` has them.
 _READERS = ("sentencepiece", "tiktoken")
-"""Libraries that transformers reads vocabularies with; the extra `engine` has them."""
 _BY_HAND = (
     "make one where transformers is installed, AutoTokenizer.from_pretrained(DIR).save_pretrained(DIR), and put "
     "the tokenizer.json next to config.json"
@@ -28,12 +28,12 @@ _BY_HAND = (
 
 
 def tokenizer_directory(path: Path) -> Path:
-    """The directory with the tokenizer.json of this model, made if there is none. Raises HubError."""
+    """Return the directory with the tokenizer.json of this model, which is made if there is none. Raises HubError."""
     return path if (path / "tokenizer.json").exists() else converted_tokenizer(path)
 
 
 def converted_tokenizer(path: Path) -> Path:
-    """The directory with the tokenizer.json that stands for this model's tokenizer. Raises HubError."""
+    """Return the directory with the tokenizer.json made of this model's files. Raises HubError."""
     if not any(file.is_file() for pattern in VOCABULARY_FILES for file in path.glob(pattern)):
         raise HubError(
             f"{path} holds no tokenizer: neither tokenizer.json nor a vocabulary; download the model again"
@@ -66,7 +66,7 @@ def _cache_directory() -> Path:
 
 
 def _key(path: Path) -> str:
-    """Of all that the result depends on: transformers picks a class by the model's type where nothing names one."""
+    # Without a tokenizer_class, transformers chooses a class by the type of the model.
     model_type = read_json_if_any(path / "config.json").get("model_type")
     return hashlib.sha256(canonical_json([model_type, tokenizer_hash(path)])).hexdigest()[:32]
 
@@ -96,7 +96,7 @@ def _run_child(path: Path, folder: Path) -> None:
 
 
 def _publish(made: Path, target: Path) -> None:
-    """Give the finished directory its name at once; a second process uses the result of the first."""
+    # A second process uses the result of the first.
     try:
         made.rename(target)
     except OSError:
@@ -105,7 +105,7 @@ def _publish(made: Path, target: Path) -> None:
 
 
 def main(path: str, folder: str) -> int:
-    """The child: reads the model's tokenizer with transformers and saves it in the folder."""
+    """Save the tokenizer of `path` in `folder`, as the child process."""
     try:
         from transformers import AutoTokenizer
     except ImportError as error:

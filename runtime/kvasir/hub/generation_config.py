@@ -1,7 +1,6 @@
-"""Sampling defaults and stop tokens of generation_config.json, config.json and the options that replace them.
+"""Read sampling defaults and stop tokens from generation_config.json, config.json and options.
 
-Files of other programs spell "off" in ways of their own. A value that cannot be used is left out, with a note for
-the log: requests then get the server's default.
+A value that cannot be used is left out with a note: requests then get the server's default.
 """
 
 from collections.abc import Callable, Mapping
@@ -12,19 +11,19 @@ from kvasir.request.params import BOUNDS
 
 MAX_NEW_TOKENS: Final = "max_new_tokens"
 SAMPLING_DEFAULTS: Final = ("temperature", "top_p", "top_k", "min_p", "repetition_penalty")
-"""Sampling parameters that generation_config.json may set for requests that leave them out."""
+"""Sampling parameters that a request may leave to the model."""
 
+# How other programs spell that a parameter is off, and the value that is off here.
 _OFF: Final = MappingProxyType[str, tuple[float, float]](
     {"top_k": (-1, 0), "top_p": (0, 1.0), "repetition_penalty": (0, 1.0), "min_p": (-1, 0.0)}
 )
-"""How other programs spell that a parameter is off, and the value that is off here."""
 
 Refuse = Callable[[str, Any, str], None]
 """Gets the name, the value and the accepted values of a field that cannot be used."""
 
 
 def sampling_defaults(values: Mapping[str, Any], refuse: Refuse) -> dict[str, float | int]:
-    """Return the usable ones of SAMPLING_DEFAULTS. `refuse` may raise for the others."""
+    """Return the usable defaults. `refuse` may raise for the others."""
     defaults: dict[str, float | int] = {}
     for name in SAMPLING_DEFAULTS:
         value = values.get(name)
@@ -40,7 +39,7 @@ def sampling_defaults(values: Mapping[str, Any], refuse: Refuse) -> dict[str, fl
 
 
 def max_new_tokens(values: Mapping[str, Any], refuse: Refuse) -> int | None:
-    """Return how many tokens a request generates if it does not say."""
+    """Return the tokens that a request generates by default."""
     value = values.get(MAX_NEW_TOKENS)
     if value is None or is_token_id(value, least=1):
         return value
@@ -49,7 +48,7 @@ def max_new_tokens(values: Mapping[str, Any], refuse: Refuse) -> int | None:
 
 
 def eos_token_ids(values: Mapping[str, Any], refuse: Refuse) -> tuple[int, ...]:
-    """Return the token ids under `eos_token_id`; -1 stands for none."""
+    # -1 stands for none.
     value = values.get("eos_token_id")
     ids = value if isinstance(value, list) else [] if value is None else [value]
     for token_id in ids:
@@ -59,7 +58,7 @@ def eos_token_ids(values: Mapping[str, Any], refuse: Refuse) -> tuple[int, ...]:
 
 
 def is_token_id(value: Any, least: int = 0) -> bool:
-    """Return whether this is a whole number, and not a flag."""
+    # A bool is an int in Python.
     return isinstance(value, int) and not isinstance(value, bool) and value >= least
 
 

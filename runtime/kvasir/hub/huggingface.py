@@ -1,7 +1,9 @@
-"""hf:// models: huggingface_hub's download, its progress and its errors in this project's words.
+"""Download hf:
 
-Imported by source.py when an hf:// model is fetched, because huggingface_hub takes a while to import. The library
-honours HF_TOKEN, HF_HUB_OFFLINE, HF_ENDPOINT and HF_HOME itself.
+models with huggingface_hub, with progress and one-line errors.
+
+The import takes a while: source.py imports this module at the first download. The library reads HF_TOKEN,
+HF_HUB_OFFLINE, HF_ENDPOINT and HF_HOME.
 """
 
 import io
@@ -22,8 +24,8 @@ from tqdm.auto import tqdm
 
 from kvasir.hub.hub_errors import DownloadFailed, HubError, ModelNotFound
 
+# Sub-folders hold other formats, and `consolidated` files the same weights in Mistral's own.
 _IGNORED = ["*/*", "consolidated*"]
-"""Sub-folders hold other formats, and `consolidated` files the same weights once more in Mistral's own."""
 
 
 def download(
@@ -33,7 +35,7 @@ def download(
     cache_dir: str | None,
     progress: Callable[[int, int], None] | None,
 ) -> Path:
-    """The snapshot of this repository with the files of these patterns, from the cache where it has them."""
+    """Return the snapshot of a repository with the files of these patterns. Raises HubError."""
     meter = _Meter(progress)
     try:
         return Path(
@@ -55,21 +57,21 @@ def download(
 
 
 class _Meter:
-    """Adds up the bytes of a download, over the library's bars and threads."""
+    """Adds up the bytes of a download over the library's bars and threads."""
 
     def __init__(self, progress: Callable[[int, int], None] | None) -> None:
         self._progress = progress
         self._lock = threading.Lock()
         self._bars: list[tqdm] = []
         self._reported = (0, 0)
+        # The error of `progress` ends the download, in each of the library's threads.
         self.raised: BaseException | None = None
-        """What `progress` raised: it ends the download, in each of the library's threads."""
 
     def bar_class(self) -> type[tqdm]:
-        """A progress bar that draws nothing and reports here.
+        """Return the class of a progress bar that draws nothing and reports here.
 
-        The library makes one bar that counts files and, by its version, one or two that count bytes: received and
-        written. What an earlier try left counts as written from the start.
+        The library makes a bar that counts files and, by its version, one or two that count bytes (received and
+        written). Bytes of an earlier try count as written from the start.
         """
         meter = self
 

@@ -1,4 +1,4 @@
-"""A model by its settings: fetches its files, and reads them with the options that change them."""
+"""Read a model as its settings describe it."""
 
 import dataclasses
 import json
@@ -32,7 +32,7 @@ def read_model(config: ModelConfig, path: Path | None = None) -> ModelInfo:
 def fetch_weights(
     model: ModelInfo, config: ModelConfig, load_format: str, progress: Callable[[int, int], None]
 ) -> ModelInfo:
-    """Fetch the weights of a model that was read before. Return it with their identity, "" if they are broken.
+    """Fetch the weights of a model, and return it with their identity, "" if they are broken.
 
     Raises HubError, also if the source has changed since. `progress`: see `fetch`.
     """
@@ -67,7 +67,6 @@ def _unused(config: ModelConfig) -> tuple[str, ...]:
 
 
 def _fetched(option: str, source: str, content: str, *, download_dir: str | None) -> Path:
-    """Raises HubError, which names the option."""
     try:
         return fetch(normalise(source), weights=False, download_dir=download_dir, content=content)
     except HubError as error:

@@ -1,7 +1,7 @@
-"""Finds out in which form a chat template takes messages: contents, and the calls of an assistant.
+"""Find out in which form a chat template takes contents and calls.
 
-Templates that get another form mostly render nonsense and raise nothing. So short conversations are rendered in
-each form, and the first one counts whose texts are all in the prompt as they are.
+Most templates render nonsense from another form and raise nothing. So short conversations are rendered in each
+form: the first one counts whose texts are all in the prompt unchanged.
 """
 
 import json
@@ -17,8 +17,8 @@ Render = Callable[[Sequence[Message], Any], str | None]
 
 _ONE, _TWO, _NAME, _KEY, _VALUE = "kvasirone", "kvasirtwo", "kvasirname", "kvasirkey", "kvasirvalue"
 _PARTS: Final = [{"type": "text", "text": _ONE}, {"type": "text", "text": _TWO}]
+# The templates of Mistral want 9 characters.
 _CALL_ID: Final = "kvasir001"
-"""The templates of Mistral want 9 characters."""
 _CALL: Final = {"type": "function", "id": _CALL_ID, "function": {"name": _NAME, "arguments": {_KEY: _VALUE}}}
 _CALLED: Final = (_NAME, _KEY, _VALUE)
 _TOOLS: Final = [
@@ -31,23 +31,21 @@ _TOOLS: Final = [
         },
     }
 ]
+# Stands for the content whose form is looked for.
 _ASKED: Final = object()
-"""Stands for the content whose form is looked for."""
 _USER: Final = {"role": "user", "content": "Hello"}
 _ASKED_USER: Final = {"role": "user", "content": _ASKED}
 _ASSISTANT: Final = {"role": "assistant", "content": _ASKED}
 _ANSWER: Final = {"role": "tool", "name": _NAME, "tool_call_id": _CALL_ID, "content": "3"}
+# Messages after a call.
 _TURNS: Final[Sequence[Sequence[Message]]] = ([], [_ANSWER, {"role": "assistant", "content": "It is 3."}, _USER])
-"""What follows a call."""
+# A dict of Python, JSON within JSON, and parts that were not read.
 _NOT_AS_IT_IS: Final = re.compile(rf"""'{_KEY}': '{_VALUE}'|\\"{_KEY}|'text': '{_ONE}|"text": ?"{_ONE}""")
-"""A dict of Python, JSON within JSON, and parts that were not read."""
 _ABSENT: Final[Sequence[Mapping[str, Any]]] = ({"content": None}, {"content": ""}, {})
 
 
 @dataclass(frozen=True, slots=True)
 class ContentForm:
-    """Of one role."""
-
     takes_text: bool = True
     takes_parts: bool = False
 
@@ -60,11 +58,11 @@ class MessageForms:
     """The forms that one template takes."""
 
     contents: Mapping[str, ContentForm] = field(default_factory=dict)
-    """By role. A role that is not here has texts."""
+    """By role; other roles have texts."""
+    # The field of an assistant's message that has calls and no text.
     absent_content: Mapping[str, Any] = field(default_factory=lambda: {"content": ""})
-    """The field of an assistant's message that has calls and no text."""
     arguments_are_text: bool = False
-    """The arguments of a call are JSON, and not an object."""
+    """The arguments of a call are a text with JSON, and not an object."""
     splits_calls: bool = False
     """A message with a text shows no calls: they need one of their own."""
 
@@ -92,7 +90,6 @@ class MessageForms:
         yield {**_without_content(message), **self.absent_content}
 
     def content(self, role: str | None, content: Any) -> Any:
-        """Return a content in the form that the template takes from this role."""
         form = self.contents.get(role or "", ContentForm())
         if isinstance(content, str) and not form.takes_text:
             return [{"type": "text", "text": content}]
@@ -115,14 +112,13 @@ def find_forms(render: Render) -> MessageForms:
 
 
 class _Forms:
-    """The forms as far as they are known."""
-
     def __init__(self, render: Render) -> None:
         self._render = render
         self.forms = MessageForms()
 
     def add(self, role: str, *conversations: Sequence[Message]) -> None:
-        """Find the form of a role's content: of the first conversation in which one works, else that of users."""
+        """Find the form of a role's content in the first conversation in which one works; otherwise use that of
+        users."""
         forms = (
             ContentForm(
                 takes_text=self._is_shown(messages, [_ONE], _ONE),
@@ -136,7 +132,7 @@ class _Forms:
         self.forms = replace(self.forms, contents={**known, role: form})
 
     def add_calls(self) -> None:
-        """Find the form of messages with calls: one that works in the last turn and in an earlier one, if any."""
+        # A form that works in the last turn and in an earlier one is better than one for the last turn only.
         for turns, content, as_text in product((_TURNS, _TURNS[:1]), _ABSENT, (False, True)):
             forms = replace(self.forms, absent_content=content, arguments_are_text=as_text)
             if self._shows_calls(forms, turns):
@@ -165,7 +161,7 @@ class _Forms:
         return prompt.count("None") <= own.count("None")
 
     def _prompt(self, messages: Sequence[Message]) -> str | None:
-        """Some templates show calls only next to tools, and others fail with tools."""
+        # Some templates show calls only next to tools, and others fail with tools.
         prompt = self._render(messages, _TOOLS)
         return self._render(messages, None) if prompt is None else prompt
 

@@ -1,4 +1,4 @@
-"""A model's configuration, read without torch; the same for frontends and engines."""
+"""Read the configuration of a model without torch, equally in frontends and engines."""
 
 import hashlib
 import re
@@ -27,35 +27,33 @@ _WIDTHS = ("hidden_size", "n_embd")
 @dataclass(frozen=True)
 class ModelInfo:
     path: Path
-    """The directory that holds it."""
     architecture: str
-    """The model's class, LlamaForCausalLM for example."""
+    """The model's class, such as LlamaForCausalLM."""
     config: dict[str, Any]
     """config.json with --hf-overrides applied."""
     dtype: str
-    """float32, bfloat16 or float16: what the weights were saved in."""
+    """float32, bfloat16 or float16, of the checkpoint."""
     max_model_len: int
-    """Tokens that the model has positions for, its rotary embedding's scaling included."""
+    """Positions, extended by the scaling of the rotary embedding."""
     vocab_size: int
     width: int | None
-    """Of the hidden states; None where config.json calls it by no name known here."""
+    """Size of the hidden states; None if config.json has no known name for it."""
     eos_token_ids: tuple[int, ...]
-    """Each of them ends a text: those of generation_config.json, config.json and the tokenizer."""
+    """Each of them ends a text."""
     generation_defaults: dict[str, float | int]
-    """Those of temperature, top_p, top_k, min_p and repetition_penalty that generation_config.json sets; top_k 0
-    keeps all tokens."""
+    """Values of generation_config.json; top_k 0 keeps all tokens."""
     fingerprint: str
     """32 hex digits, different for different models."""
     tokenizer_hash: str
     """32 hex digits, different for different tokenizers."""
     tokenizer: Path | None = None
-    """The directory with the tokenizer and the chat template; None: `path`."""
+    """Directory of the tokenizer and the chat template; None: `path`."""
     overrides: dict[str, Any] = field(default_factory=dict)
-    """The fields of `config` that --hf-overrides gave."""
+    """Fields of `config` from --hf-overrides."""
     weights: str = ""
-    """Their identity (weights_identity.py); "" before they are on this machine, and in frontends."""
+    """Identity of the weights; "" before they are here, and in frontends."""
     max_new_tokens: int | None = None
-    """Tokens that a request generates if it does not say; None: the rest of the context."""
+    """Tokens of a request by default; None: the rest of the context."""
     notes: tuple[str, ...] = ()
     """A sentence for each setting of a file that is not used."""
     weight_scheme: WeightScheme = UNQUANTISED
@@ -67,7 +65,7 @@ class ModelInfo:
 
 @dataclass(frozen=True)
 class ModelFiles:
-    """What the options of a model set next to its own directory, or instead of it."""
+    """Files and values that options set besides the model's own directory."""
 
     tokenizer: Path | None = None
     generation: Path | None = None
@@ -78,6 +76,7 @@ class ModelFiles:
 
 
 _OWN_FILES: Final = ModelFiles()
+# For a config.json without `architectures`, by model_type.
 ARCHITECTURES: Final = {
     "gemma": "GemmaForCausalLM",
     "gemma2": "Gemma2ForCausalLM",
@@ -91,12 +90,11 @@ ARCHITECTURES: Final = {
     "qwen3": "Qwen3ForCausalLM",
     "qwen3_moe": "Qwen3MoeForCausalLM",
 }
-"""By model_type, for a config.json without `architectures`. Of Kvasir's own models only."""
 GENERATION_FILE: Final = "generation_config.json"
 
 
 def load_model_info(path: Path, files: ModelFiles = _OWN_FILES) -> ModelInfo:
-    """Reads config.json and generation_config.json. Raises HubError, which names the file and the field."""
+    """Return the info of the model in a directory. Raises HubError, which names the file and the field."""
     config = _Config(path / "config.json", overrides=files.overrides, option="--hf-overrides")
     generation = _Config(
         (files.generation or path) / GENERATION_FILE,
@@ -126,9 +124,9 @@ def load_model_info(path: Path, files: ModelFiles = _OWN_FILES) -> ModelInfo:
 
 
 class _Config:
-    """One of the JSON files, with messages that name it and the field.
+    """A JSON file, with messages that name it and the field.
 
-    Models that take more than text keep what describes their language model in `text_config`.
+    Models of more than text describe their language model in `text_config`.
     """
 
     def __init__(
@@ -139,7 +137,6 @@ class _Config:
         overrides: Mapping[str, Any] = _NONE,
         option: str = "",
     ) -> None:
-        """`option`: what `overrides` come from."""
         if not optional and not skipped and not file.exists():
             if file.name == GENERATION_FILE:
                 message = f"--generation-config: {file.parent} has no {file.name}: give auto, vllm, or a directory "
@@ -163,11 +160,10 @@ class _Config:
         text = self.values.get("text_config")
         self._parts = (text, self.values) if isinstance(text, dict) else (self.values,)
         self.part: Mapping[str, Any] = self._parts[0]
-        """What describes the language model."""
         self.notes: list[str] = []
 
     def get(self, *names: str) -> Any:
-        """The first of these fields that is there and not null, else None."""
+        """Return the first of these fields that is there and not null, else None."""
         for part in self._parts:
             for name in names:
                 if part.get(name) is not None:
@@ -238,14 +234,14 @@ def _dtype(config: _Config) -> str:
 
 
 def _eos_token_ids(generation: _Config, config: _Config, tokenizer: Path) -> tuple[int, ...]:
-    """Fine-tunes often name the end of a chat in one of the three places only."""
+    # Fine-tunes often name the end of a chat in one of the three places only.
     of_config = eos_token_ids({"eos_token_id": config.get("eos_token_id")}, config.refuse)
     named = eos_token_ids(generation.values, generation.refuse) + of_config
     return tuple(dict.fromkeys((*named, *_eos_of_tokenizer(tokenizer))))
 
 
 def _eos_of_tokenizer(path: Path) -> tuple[int, ...]:
-    """Empty without a usable tokenizer: what loads it reports that."""
+    # Empty without a usable tokenizer: loading it reports that.
     try:
         path = tokenizer_directory(path)
         eos = read_tokenizer_config(path).special_tokens.get("eos_token")
@@ -256,7 +252,7 @@ def _eos_of_tokenizer(path: Path) -> tuple[int, ...]:
 
 
 def _fingerprint(path: Path, config: dict[str, Any]) -> str:
-    """Of what both sides have: frontends never see the weights, so their index and commit stand for them."""
+    # Frontends never see the weights: their index and commit stand for them.
     commit = path.name if path.parent.name == "snapshots" and re.fullmatch(r"[0-9a-f]{40}", path.name) else ""
     index = read_json_if_any(path / "model.safetensors.index.json")
     return hashlib.sha256(canonical_json([config, index, commit])).hexdigest()[:32]

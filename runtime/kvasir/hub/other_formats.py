@@ -1,4 +1,4 @@
-"""What to do with a path that holds something else than a model in safetensors: one sentence a format."""
+"""Explain what to do with a path that holds something else than a model in safetensors."""
 
 import json
 from collections.abc import Callable, Iterator
@@ -8,13 +8,12 @@ from typing import Final
 
 from kvasir.hub.reading import read_json_if_any
 
+# A training continues from them; they hold no weights that can be served.
 _LEFTOVERS: Final = (
     *("training_args*.bin", "optimizer*", "scheduler*", "scaler*", "rng_state*", "random_states*", "*.distcp"),
     *("trainer_state.json", "*_optim_states.pt", "*_model_states.pt"),
 )
-"""Files by which a training goes on; they hold no weights that can be served."""
 _NOT_WEIGHTS: Final = ("consolidated*", "adapter_*", *_LEFTOVERS)
-"""safetensors files that are not the model's own weights."""
 
 
 def is_own_weights(name: str) -> bool:
@@ -23,7 +22,7 @@ def is_own_weights(name: str) -> bool:
 
 
 def explain(path: Path) -> str | None:
-    """Return what to do with a file or directory in a format that cannot be served, None if it has none of them."""
+    """Return what to do with a file or directory in another format; None if it has none of those known here."""
     if path.is_dir():
         sentence = _of_directory(path)
         return None if sentence is None else f"{path} {sentence}"
@@ -57,7 +56,6 @@ def _of_names(path: Path, names: list[str]) -> str | None:
 
 
 def _of_parts(path: Path, names: list[str]) -> str | None:
-    """A directory around the model, or one that a training left."""
     inner = next(_models_within(path), None)
     if inner is not None:
         return f"holds no model itself: give {inner}, which has a config.json"
@@ -71,14 +69,14 @@ def _of_parts(path: Path, names: list[str]) -> str | None:
 
 
 def _of_repository(path: Path) -> str | None:
-    """A repository of GGUF files in the hub's cache: files that are not read were not downloaded."""
+    # A repository of GGUF files in the hub's cache: files that are not read were not downloaded.
     if "gguf" not in path.as_posix().lower().partition("/snapshots/")[0].rpartition("/")[2]:
         return None
     return "comes from a repository of GGUF files, which are not read: give the repository that it was made from"
 
 
 def _models_within(path: Path) -> Iterator[Path]:
-    """Directories of models below this one: the latest checkpoint of a training, a snapshot of the hub's cache."""
+    # The latest checkpoint of a training, a snapshot of the hub's cache, or any other directory below.
     for pattern in ("snapshots/*", "checkpoint-*", "*"):
         found = [file.parent for file in path.glob(f"{pattern}/config.json")]
         yield from sorted(found, key=lambda folder: (folder / "config.json").stat().st_mtime, reverse=True)

@@ -1,7 +1,7 @@
-"""Reads special tokens that a message spells out as text, and those of the chat template as tokens.
+"""Encode a prompt so that special tokens in the text of a message stay text, and those of the template are tokens.
 
-The texts of the messages are marked before the template gets them. Then the template's special tokens get private
-names, which are in no text, and a tokenizer that has only these names reads the prompt.
+The texts of the messages are marked before the template gets them. Then the special tokens of the template get
+private names, which are in no text, and a tokenizer that has only these names reads the prompt.
 """
 
 import re
@@ -15,12 +15,12 @@ from kvasir.grammar_bounds.special_names import private_name
 from kvasir.hub.tokenizer import Tokenizer
 
 _QUOTE: Final = "\ufdd1"
+# Unicode reserves these code points for use inside of programs: a text loses them.
 _MARKS: Final = str.maketrans("", "", "\ufdd0\ufdd1")
-"""Code points that Unicode reserves for use inside of programs: a text loses them."""
 
 
 class QuotedTokens:
-    """A second tokenizer, with the same ids. Safe to use from several threads."""
+    """A second tokenizer with the same ids. Safe to use from several threads."""
 
     def __init__(self, tokenizer: Tokenizer) -> None:
         described = msgspec.json.decode(tokenizer.backend.to_str())
@@ -42,7 +42,7 @@ class QuotedTokens:
         return value
 
     def encode(self, text: str, add_special_tokens: bool, keep: int | None) -> list[int]:
-        """`Tokenizer.encode` for a prompt with texts from `quoted`."""
+        """Encode a prompt with texts from `quoted`. See `Tokenizer.encode`."""
         text = self._special.sub(lambda found: private_name(found[0]), text).replace(_QUOTE, "")
         return self._tokenizer.encode(text, add_special_tokens, keep)
 
@@ -64,6 +64,6 @@ def with_private_names(described: dict[str, Any], names: Set[str]) -> str:
 
 
 def _merged(model: dict[str, Any]) -> set[str]:
-    """Return the tokens that the model makes from text, and their parts: it names them in its merges."""
+    # The model may name tokens and their parts in its merges.
     prefix = len(model.get("continuing_subword_prefix") or "")
     return {name for left, right in model.get("merges", ()) for name in (left, right, left + right[prefix:])}

@@ -1,4 +1,4 @@
-"""Reads a model's files; one that is unreadable or broken is a HubError that names it."""
+"""Read files of a model. HubError names a file that is unreadable or broken."""
 
 import json
 from pathlib import Path
@@ -7,11 +7,9 @@ from typing import Any, Final
 from kvasir.hub.hub_errors import HubError
 
 LFS_POINTER: Final = b"version https://git-lfs"
-"""How such a file begins."""
 
 
 def read_bytes(file: Path) -> bytes:
-    """Raises HubError when the file cannot be read."""
     try:
         content = file.read_bytes()
     except OSError as error:
@@ -21,7 +19,7 @@ def read_bytes(file: Path) -> bytes:
 
 
 def refuse_pointer(file: Path, content: bytes) -> None:
-    """Raises HubError where a clone without Git LFS left a note of the file in its place."""
+    # A clone without Git LFS left a note of the file in its place.
     if content.startswith(LFS_POINTER):
         raise HubError(
             f"{file} is a Git LFS pointer, not the file itself: run `git lfs pull` in the model's directory"
@@ -29,7 +27,7 @@ def refuse_pointer(file: Path, content: bytes) -> None:
 
 
 def read_json(file: Path) -> dict[str, Any]:
-    """The object in this file. Raises HubError when it cannot be read or holds something else."""
+    """Return the object of JSON in a file. Raises HubError."""
     content = read_bytes(file)
     try:
         value = json.loads(content)
@@ -41,5 +39,5 @@ def read_json(file: Path) -> dict[str, Any]:
 
 
 def read_json_if_any(file: Path) -> dict[str, Any]:
-    """Like read_json, and {} when there is no such file."""
+    """Return the object of JSON in a file, {} if there is none. Raises HubError."""
     return read_json(file) if file.exists() else {}

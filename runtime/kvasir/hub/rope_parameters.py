@@ -1,8 +1,8 @@
 """One normal form for the rotary embedding's settings of config.json and --hf-overrides.
 
-Files have `rope_parameters` (transformers 5), or `rope_theta`, `rope_scaling` and `partial_rotary_factor` (before),
-or both. The normal form is that of `rope_parameters`: one object, or one for each kind of layer. In a file,
-`rope_scaling` wins over `rope_parameters`, and both over the fields next to them, as in transformers.
+Files have `rope_parameters` (transformers 5), or `rope_theta`, `rope_scaling` and `partial_rotary_factor`
+(before), or both. The normal form is that of `rope_parameters`: an object, or one for each kind of layer. As in
+transformers, `rope_scaling` of a file wins over `rope_parameters`, and both over the fields next to them.
 """
 
 import math
@@ -15,10 +15,10 @@ ROPE_KEYS: Final = frozenset(
     ("rope_parameters", "rope_scaling", "rope_theta", "partial_rotary_factor", "rope_local_base_freq")
 )
 FULL, SLIDING = "full_attention", "sliding_attention"
+# They stay when another kind of scaling is chosen.
 _OF_ANY_KIND: Final = frozenset(("rope_theta", "partial_rotary_factor"))
-"""Fields of a section that stay when another kind of scaling is chosen."""
+# Their layers rotate in two ways, however their files say it.
 _BY_LAYER: Final = frozenset(("Gemma3ForCausalLM",))
-"""Architectures whose layers rotate in two ways, however their files say it."""
 
 
 def has_sections(values: Mapping[str, Any]) -> bool:
@@ -45,7 +45,7 @@ def rope_parameters(values: Mapping[str, Any], by_layer: bool | None = None) -> 
 
 
 def override_rope(values: Mapping[str, Any], overrides: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a config with the rotation's fields of `overrides` applied, in the normal form."""
+    """Return a config with the rotation's fields of `overrides`, in the normal form."""
     if ROPE_KEYS.isdisjoint(overrides):
         return dict(values)
     by_layer = has_sections(values)
@@ -64,8 +64,7 @@ def override_rope(values: Mapping[str, Any], overrides: Mapping[str, Any]) -> di
 
 
 def extended_context(positions: int, values: Mapping[str, Any]) -> int:
-    """Return how many positions a model has with its scaling, as vLLM counts them: YaRN and linear scaling extend
-    the context."""
+    """Return the positions of a model with its scaling. As in vLLM, YaRN and linear scaling extend the context."""
     if has_sections(values):  # max_position_embeddings of Gemma 3 counts what the scaling adds
         return positions
     section = rope_parameters(values)
@@ -81,7 +80,7 @@ def extended_context(positions: int, values: Mapping[str, Any]) -> int:
 def _overridden(
     before: Mapping[str, Any], asked: Mapping[str, Any], overrides: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """One section; null removes a field. Fields of one kind of scaling mean nothing to another."""
+    # null removes a field. Fields of one kind of scaling mean nothing to another.
     removed = [name for name in ("rope_scaling", "rope_parameters") if name in overrides and not overrides[name]]
     kind = before.get("rope_type", "default")
     if removed or asked.get("rope_type", kind) != kind:
@@ -93,7 +92,7 @@ def _overridden(
 
 
 def _flat_for_full(overrides: Mapping[str, Any], by_layer: bool) -> Mapping[str, Any]:
-    """Overrides without a kind of layer are for the layers that attend to everything."""
+    # Overrides without a kind of layer are for the layers with full attention.
     new = _object(overrides, "rope_parameters")
     flat = {name: value for name, value in new.items() if name not in (FULL, SLIDING)}
     if not by_layer or not flat:
@@ -102,13 +101,12 @@ def _flat_for_full(overrides: Mapping[str, Any], by_layer: bool) -> Mapping[str,
 
 
 def _with_defaults(section: dict[str, Any], values: Mapping[str, Any], *names: str) -> dict[str, Any]:
-    """The fields that stand next to the section, if it lacks them."""
     absent = {name: values[name] for name in names if section.get(name) is None and values.get(name) is not None}
     return section | absent
 
 
 def _section(values: dict[str, Any]) -> dict[str, Any]:
-    """`rope_type` under its present name; until transformers 4.43 it was `type`."""
+    # Until transformers 4.43, rope_type was `type`.
     if "type" not in values:
         return dict(values)
     result = {name: value for name, value in values.items() if name != "type"}

@@ -1,7 +1,14 @@
-"""Where a model comes from: hf://, file:// or demo://, and how it gets onto this machine.
+"""Find a model by hf:
 
-Frontends fetch the configuration and the tokenizer, engines the weights too. Neither this module nor
-anything it imports at its top loads huggingface_hub: only an hf:// model does.
+, file:
+
+or demo:
+
+, and put it on this machine.
+
+huggingface_hub, which takes long to import, is only loaded for an hf:
+
+model.
 """
 
 import os
@@ -15,7 +22,6 @@ from kvasir.hub.tokenizer_files import TOKENIZER_FILES
 
 CONFIG_FILES = ("config.json", "generation_config.json", "model.safetensors.index.json", "chat_template.jinja")
 DEMO = "demo://"
-"""The source of the small model in this package."""
 _DEMO = Path(__file__).with_name("demo")
 _ACCEPTED = "hf://org/name[@revision], org/name, name, file:///path, a path, or demo://"
 _SEGMENT = r"[A-Za-z0-9_](?:[A-Za-z0-9._-]*[A-Za-z0-9_])?"
@@ -24,7 +30,13 @@ _REVISION = re.compile(r"[A-Za-z0-9._/+-]+")  # the CRD has the same grammar, wh
 
 
 def normalise(text: str) -> str:
-    """The model as one of hf://org/name[@revision], file:///path and demo://.
+    """Return the model as hf:
+
+    org/name[@revision], file:
+
+    /path or demo:
+
+    .
 
     A path that exists wins over a repository of the same name. Raises HubError for anything else.
     """
@@ -64,13 +76,11 @@ def fetch(
     progress: Callable[[int, int], None] | None = None,
     content: str = "the model's config.json and weights",
 ) -> Path:
-    """The local directory of a normalised source, after a download where it takes one.
+    """Return the local directory of a normalised source, which is downloaded if necessary.
 
-    `weights` False leaves out what only engines read. `content`: the files that the directory must have, for
-    messages. `progress` is called with the bytes done and in all, from
-    any thread; an exception that it raises ends the download and is raised here.
-
-    Raises ModelNotFound, DownloadFailed, HubError.
+    `weights`: fetch the files that only engines read too. `content`: the files that the directory must have, for
+    messages. `progress` gets the bytes done and in all, in any thread; its exception ends the download and is
+    raised here. Raises ModelNotFound, DownloadFailed, HubError.
     """
     scheme, _, rest = source.partition("://")
     if scheme == "demo":
@@ -87,7 +97,6 @@ def fetch(
 
 
 def _repository(text: str) -> tuple[str, str | None]:
-    """Repository and revision of org/name[@revision]."""
     name, at, revision = text.partition("@")
     if not _REPOSITORY.fullmatch(name) or ".." in name or "--" in name:
         raise HubError(
@@ -99,7 +108,7 @@ def _repository(text: str) -> tuple[str, str | None]:
 
 
 def _hint(text: str) -> str:
-    """Return what to give instead of a name of Ollama or llama.cpp, or a page of the hub; "" for other texts."""
+    """Return advice on a name of Ollama or llama.cpp, or on a page of the hub; "" for other texts."""
     name = re.sub(r"^(https?://)?(www\.)?(huggingface\.co|hf\.co)/", "", text)
     if "://" in name:
         return ""

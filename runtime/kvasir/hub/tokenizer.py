@@ -1,8 +1,7 @@
-"""Text to tokens and back: tokenizer.json through the `tokenizers` library, without transformers.
+"""Convert text to tokens with the `tokenizers` library, to the ids that transformers' AutoTokenizer gives.
 
-Gives the ids that transformers' AutoTokenizer gives; tests compare them. (For some models transformers has a class
-that rebuilds parts of tokenizer.json from code; here the file is always taken as it is.) A model that has no
-tokenizer.json is converted once, see convert_tokenizer.py.
+transformers rebuilds parts of some tokenizers from code. Here tokenizer.json is always used as it is; a model
+without one is converted once (convert_tokenizer.py).
 """
 
 from collections.abc import Sequence
@@ -17,7 +16,7 @@ from kvasir.hub.tokenizer_files import TokenizerConfig, read_tokenizer_config
 
 
 class Tokenizer:
-    """A model's tokenizer. Safe to use from several threads."""
+    """A tokenizer. Safe to use from several threads."""
 
     def __init__(self, backend: tokenizers.Tokenizer, bos_token: str | None, eos_token: str | None) -> None:
         self.backend = backend
@@ -28,13 +27,13 @@ class Tokenizer:
         )
         """Tokens that control the model and do not stand for text."""
         self.longest_token = max(map(len, backend.get_vocab()), default=1)
-        """Characters that a single token stands for at most."""
+        """Characters of a token at most."""
 
     def encode(self, text: str, add_special_tokens: bool, keep: int | None = None) -> list[int]:
-        """`add_special_tokens` adds what the model expects around a text, a begin-of-sequence token for example.
+        """Return the ids of a text. Special tokens in the text are always recognised.
 
-        Special tokens that are spelled out in the text are recognised in either case. Of more tokens than `keep`
-        the last ones of the text are left, between the special tokens that were added.
+        `add_special_tokens`: add those that the model expects around a text, such as a begin-of-sequence token.
+        `keep`: leave only the last tokens of the text, between the added ones.
         """
         encoding = self.backend.encode(text, add_special_tokens=add_special_tokens)
         ids = encoding.ids
@@ -53,7 +52,7 @@ class Tokenizer:
 
 
 def load_tokenizer(path: Path) -> Tokenizer:
-    """The tokenizer of the model in this directory. Raises HubError."""
+    """Return the tokenizer of the model in this directory. Raises HubError."""
     path = tokenizer_directory(path)
     file = path / "tokenizer.json"
     config = read_tokenizer_config(path)
@@ -73,7 +72,7 @@ def load_tokenizer(path: Path) -> Tokenizer:
 
 
 def _add_tokens(backend: tokenizers.Tokenizer, config: TokenizerConfig) -> None:
-    """Tokens that tokenizer_config.json has and tokenizer.json has not, or has with other flags."""
+    # tokenizer_config.json may have tokens that tokenizer.json lacks, or has with other flags.
     known = list(backend.get_added_tokens_decoder().values())
     named = {token.content for token in config.named.values()}
     new = [token for token in map(_added_token, config.added) if token not in known]

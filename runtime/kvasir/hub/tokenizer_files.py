@@ -1,7 +1,6 @@
-"""The files next to tokenizer.json: which of them affect tokens, and the special tokens that they name.
+"""Read the files next to tokenizer.json without the tokenizers library.
 
-Read without the tokenizers library, so that the chat template and the tokenizer's hash need none. The rules, down
-to which file wins, are those of transformers 5.
+The rules, including which file wins, are those of transformers 5.
 """
 
 import hashlib
@@ -36,7 +35,7 @@ class AddedToken:
 
     content: str
     flags: Mapping[str, bool]
-    """Those of tokenizers.AddedToken that the file gives."""
+    """Flags of tokenizers.AddedToken that the file sets."""
 
 
 class _ListedToken(msgspec.Struct):
@@ -55,12 +54,11 @@ class _TokenizerJson(msgspec.Struct):
 
 @dataclass(frozen=True)
 class TokenizerConfig:
-    """tokenizer_config.json, and the older files that older tokenizers keep some of it in."""
+    """tokenizer_config.json, and the older files for parts of it."""
 
     values: Mapping[str, Any]
-    """tokenizer_config.json as it is."""
     named: Mapping[str, AddedToken]
-    """Special tokens by their name: bos_token, eos_token, ..., and names of the model's own."""
+    """Special tokens by name: bos_token, eos_token, …, and names of the model's own."""
     extra: tuple[AddedToken, ...]
     """Special tokens without a name."""
     added: tuple[AddedToken, ...]
@@ -68,7 +66,7 @@ class TokenizerConfig:
 
     @property
     def special_tokens(self) -> dict[str, str]:
-        """Text of the special tokens by name, as chat templates know them."""
+        """Return the text of the special tokens by name, for chat templates."""
         return {name: token.content for name, token in self.named.items()}
 
 
@@ -95,10 +93,7 @@ def read_tokenizer_config(path: Path) -> TokenizerConfig:
 
 
 def token_id_of(path: Path, content: str) -> int | None:
-    """Return the id of a token in this directory's tokenizer.json, None if it has no such token. Raises HubError.
-
-    Milliseconds, where the tokenizers library takes a second for a large vocabulary.
-    """
+    """Return the id of a token in tokenizer.json, None if it has no such token. Raises HubError."""
     file = path / "tokenizer.json"
     try:
         read = msgspec.json.decode(read_bytes(file), type=_TokenizerJson)
@@ -121,10 +116,7 @@ def tokenizer_info(path: Path, chat_template: str | None) -> dict[str, Any]:
 
 
 def tokenizer_hash(path: Path) -> str:
-    """32 hex digits that are equal where the same text gives the same tokens.
-
-    The chat template may stand in tokenizer_config.json and has no part in it.
-    """
+    """Return 32 hex digits that are equal if the same text gives the same tokens."""
     digest = hashlib.sha256()
     for file in sorted({file for pattern in TOKENIZER_FILES for file in path.glob(pattern)}):
         if file.name == "tokenizer_config.json":
@@ -137,12 +129,11 @@ def tokenizer_hash(path: Path) -> str:
 
 
 def canonical_json(value: Any) -> bytes:
-    """The same bytes for the same value, however its file was written."""
+    """Return the same bytes for equal values."""
     return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=True).encode()
 
 
 def _special_tokens(values: dict[str, Any], file: Path) -> tuple[dict[str, AddedToken], list[AddedToken]]:
-    """Special tokens with and without a name."""
     extra = values.get("extra_special_tokens") or values.get("additional_special_tokens") or []
     named = {key: value for key, value in values.items() if _names_a_token(key, value)}
     if isinstance(extra, dict):
@@ -157,7 +148,7 @@ def _special_tokens(values: dict[str, Any], file: Path) -> tuple[dict[str, Added
 
 
 def _names_a_token(key: str, value: Any) -> bool:
-    """One of the usual names or one of the model's own, image_token say; add_bos_token is a bool and none."""
+    # The usual names and a model's own, such as image_token; add_bos_token is a bool.
     if key in _NAMED:
         return bool(value)
     return key.endswith("_token") and isinstance(value, str | dict)
@@ -170,7 +161,7 @@ def _by_id(decoder: Any, file: Path) -> list[AddedToken]:
 
 
 def _added_tokens_file(file: Path, special: set[str]) -> list[AddedToken]:
-    """Tokens of the older added_tokens.json, which maps them to ids."""
+    # The older added_tokens.json maps tokens to ids.
     ids = read_json_if_any(file)
     if not all(isinstance(index, int) for index in ids.values()):
         raise HubError(f"{file} is not an object of ids by token: download it again")

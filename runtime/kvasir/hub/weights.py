@@ -1,4 +1,4 @@
-"""Which files hold a model's weights, and whether they are whole; checked without torch, before anything is loaded.
+"""Find the weights of a model and check that the files are whole, without torch.
 
 A safetensors file is 8 bytes of little-endian length, that many bytes of JSON (tensor name → dtype, shape, offsets
 into the rest) and the tensors, one after the other without a gap.
@@ -19,8 +19,8 @@ from kvasir.hub.reading import LFS_POINTER, read_json, refuse_pointer
 
 _INDEX = "model.safetensors.index.json"
 _SHARD = re.compile(r"(.+)-(\d{5})-of-(\d{5})\.safetensors")
+# The format's own limit.
 _MAX_HEADER = 100_000_000
-"""The format's own limit."""
 _LENGTH = struct.Struct("<Q")
 _BITS = {
     "BOOL": 8, "U8": 8, "I8": 8, "U16": 16, "I16": 16, "U32": 32, "I32": 32, "U64": 64, "I64": 64,
@@ -30,7 +30,7 @@ _BITS = {
 
 
 def weight_files(path: Path) -> list[Path]:
-    """The safetensors files of this model, each of them checked to be whole. Raises HubError."""
+    """Return the safetensors files of a model, each checked to be whole. Raises HubError."""
     files = _choose(path)
     for file in files:
         check_safetensors(file)
@@ -38,12 +38,12 @@ def weight_files(path: Path) -> list[Path]:
 
 
 def tensor_bytes(files: Sequence[Path]) -> int:
-    """Bytes of all tensors in these safetensors files. Raises HubError for a broken one."""
+    """Return the bytes of all tensors in these files. Raises HubError for a broken one."""
     return sum(check_safetensors(file) for file in files)
 
 
 def check_safetensors(file: Path) -> int:
-    """Check that header and size of a safetensors file agree; returns the bytes of its tensors. Raises HubError."""
+    """Return the bytes of a file's tensors. Raises HubError if its header and size disagree."""
     try:
         size = file.stat().st_size
         with file.open("rb") as stream:
@@ -62,7 +62,7 @@ def check_safetensors(file: Path) -> int:
 
 
 def bytes_of(dtype: str, shape: Sequence[int]) -> int:
-    """Bytes of a tensor in a file, by the format's name of its type."""
+    """Return the bytes of a tensor, by the format's name of its type."""
     return math.prod(shape) * _BITS[dtype] // 8
 
 
@@ -96,7 +96,7 @@ def _shards_of_index(index: Path) -> list[str]:
 
 
 def _with_missing_shards(names: list[str]) -> list[str]:
-    """Files without an index; their names (x-00001-of-00003) contain the number of files."""
+    # Without an index, the names (x-00001-of-00003) have the number of files.
     wanted = set(names)
     for match in filter(None, map(_SHARD.fullmatch, names)):
         stem, total = match[1], int(match[3])
@@ -146,7 +146,7 @@ def _tensor(file: Path, name: str, entry: Any) -> _Tensor:
 
 
 def _check_layout(file: Path, tensors: list[_Tensor], size: int) -> int:
-    """The tensors must fill the `size` bytes behind the header exactly."""
+    # The tensors must fill the `size` bytes behind the header exactly.
     position = 0
     for tensor in sorted(tensors, key=lambda tensor: (tensor.begin, tensor.end)):
         if tensor.begin != position:

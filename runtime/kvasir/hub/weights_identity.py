@@ -1,7 +1,6 @@
-"""An identity of a model's weights, from a sample that is read in about a second whatever their size.
+"""Identify the weights of a model by a sample that is read in about a second.
 
-config.json is the same for a model and for its fine-tunes, so engines compare their weights too: an answer that one
-of them has begun continues on engines with the same weights only.
+Fine-tunes have the same config.json, and an answer may only continue on engines with the same weights.
 """
 
 import hashlib
@@ -12,14 +11,13 @@ from typing import Final
 from kvasir.hub.hub_errors import HubError
 from kvasir.hub.weights import weight_files
 
+# Evenly spaced. They miss a change of 1 % of the weights about once in 30,000 times.
 SAMPLES: Final = 1024
-"""Of a model, evenly spaced. They miss a change of 1 % of the weights about once in 30,000 times."""
 SAMPLE_BYTES: Final = 4096
 
 
 def weights_identity(path: Path) -> str:
-    """Return 32 hex digits for the safetensors files in a directory: from their headers, and SAMPLES parts of the
-    tensors. Raises HubError."""
+    """Return 32 hex digits for the safetensors files in a directory, from headers and samples. Raises HubError."""
     files = weight_files(path)
     every = max(SAMPLE_BYTES, sum(file.stat().st_size for file in files) // SAMPLES)
     digest = hashlib.sha256()
