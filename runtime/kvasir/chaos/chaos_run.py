@@ -19,7 +19,7 @@ from kvasir.chaos.settings import Havoc, Load
 from kvasir.config.options import CommandFailed
 
 Note = Callable[[str], None]
-_MOST_RECOMPUTED: Final = 64
+_MAX_RECOMPUTED: Final = 64
 _LOOK_SECONDS: Final = 0.2
 _MOVES_SECONDS: Final = 5.0
 
@@ -120,7 +120,7 @@ async def _reference(client: _Client, asked: Sequence[Question], report: Report,
 async def _recomputation(client: _Client, known: Sequence[Known]) -> list[float]:
     """Return the seconds in which prompts with their answers are computed again, up to the next token."""
     asked = [
-        continued(one.question, one.answer.text, number) for number, one in enumerate(known[:_MOST_RECOMPUTED])
+        continued(one.question, one.answer.text, number) for number, one in enumerate(known[:_MAX_RECOMPUTED])
     ]
     return [answer.ended - answer.sent for answer in await client.ask_all(asked) if not answer.error]
 

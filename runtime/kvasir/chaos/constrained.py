@@ -20,19 +20,19 @@ _POD: Final[dict[str, Any]] = {
     "required": ["state", "restarts"],
     "additionalProperties": False,
 }
-_FEWEST_PODS: Final = 2
-_MOST_PODS: Final = 4
+_MIN_PODS: Final = 2
+_MAX_PODS: Final = 4
 _SCHEMA: Final[dict[str, Any]] = {
     "type": "object",
-    "properties": {"pods": {"type": "array", "items": _POD, "minItems": _FEWEST_PODS, "maxItems": _MOST_PODS}},
+    "properties": {"pods": {"type": "array", "items": _POD, "minItems": _MIN_PODS, "maxItems": _MAX_PODS}},
     "required": ["pods"],
     "additionalProperties": False,
 }
 _WORDS: Final = r"(ready|busy)( [a-z]{2,8}){3,6}"
-_MOST_LETTERS: Final = 12
+_MAX_LETTERS: Final = 12
 _CITY: Final[dict[str, Any]] = {
     "type": "object",
-    "properties": {"city": {"type": "string", "maxLength": _MOST_LETTERS}, "detailed": {"type": "boolean"}},
+    "properties": {"city": {"type": "string", "maxLength": _MAX_LETTERS}, "detailed": {"type": "boolean"}},
     "required": ["city", "detailed"],
     "additionalProperties": False,
 }
@@ -78,7 +78,7 @@ def invalid(kind: str, content: Mapping[str, Any]) -> str:
 
 def _check_json(choice: Mapping[str, Any]) -> None:
     value = json.loads(_message(choice)["content"])
-    _expect(value.keys() == {"pods"} and _FEWEST_PODS <= len(value["pods"]) <= _MOST_PODS, "not 2 to 4 pods")
+    _expect(value.keys() == {"pods"} and _MIN_PODS <= len(value["pods"]) <= _MAX_PODS, "not 2 to 4 pods")
     for pod in value["pods"]:
         _expect(pod.keys() == {"state", "restarts"} and pod["state"] in _STATES, "a pod without its state")
         _expect(type(pod["restarts"]) is int and 0 <= pod["restarts"] <= 99, "restarts out of range")
@@ -95,7 +95,7 @@ def _check_call(choice: Mapping[str, Any]) -> None:
     _expect(function["name"] == _FUNCTION, f"a call of {function['name']!r}")
     arguments = json.loads(function["arguments"])
     _expect(arguments.keys() == {"city", "detailed"}, f"arguments {sorted(arguments)}")
-    _expect(type(arguments["city"]) is str and len(arguments["city"]) <= _MOST_LETTERS, "city is not a short text")
+    _expect(type(arguments["city"]) is str and len(arguments["city"]) <= _MAX_LETTERS, "city is not a short text")
     _expect(type(arguments["detailed"]) is bool, "detailed is not a boolean")
 
 

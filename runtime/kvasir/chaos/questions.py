@@ -33,7 +33,7 @@ KINDS: Final[dict[str, dict[str, Any]]] = {
     **CONSTRAINED,
 }
 _WORDS: Final = ("a", "pod", "of", "the", "engine", "serves", "many", "requests", "and", "its", "cache", "holds")
-_MOST_WORDS: Final = 160
+_MAX_WORDS: Final = 160
 
 
 @dataclass(frozen=True)
@@ -101,5 +101,5 @@ def _question(kind: str, text: str, streamed: bool, model: str, tokens: int, rng
 
 def _text(number: int, rng: random.Random) -> str:
     """Return a prompt: most are short, and none begins like another one."""
-    words = rng.choices(_WORDS, k=max(3, int(_MOST_WORDS * rng.random() ** 3)))
+    words = rng.choices(_WORDS, k=max(3, int(_MAX_WORDS * rng.random() ** 3)))
     return f"{number}: {' '.join(words)}"

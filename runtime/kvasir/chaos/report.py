@@ -12,7 +12,7 @@ from kvasir.chaos.disturbances import Kind
 from kvasir.chaos.questions import Question
 
 INTERRUPTED: Final = "interrupted: the figures cover what had ended"
-_MOST_DESCRIBED: Final = 20
+_MAX_DESCRIBED: Final = 20
 
 
 @dataclass(frozen=True)
@@ -74,9 +74,9 @@ class Report:
             "invalid": len(flawed),
             "unsteady": self.unsteady,
             "moved": self.moved,
-            "problems": [self._describe(one, one.answer.error) for one in lost][:_MOST_DESCRIBED]
-            + wrong[:_MOST_DESCRIBED]
-            + flawed[:_MOST_DESCRIBED],
+            "problems": [self._describe(one, one.answer.error) for one in lost][:_MAX_DESCRIBED]
+            + wrong[:_MAX_DESCRIBED]
+            + flawed[:_MAX_DESCRIBED],
             "undisturbed_gap_seconds": spread(self.undisturbed_gaps),
             "recomputation_seconds": spread(self.recomputation),
             "disturbances": {str(kind): self._of(kind) for kind in Kind if self._events(kind)},

@@ -13,7 +13,7 @@ from kvasir_contract.endpoints import METRICS_PATH
 _USABLE: Final = re.compile(r'^kvasir:engine_usable\{.*\bengine="([^"]*)".*\} 1(?:\.0)?$', re.MULTILINE)
 _MOVES: Final = re.compile(r"^kvasir:migrations_total(?:\{.*\})? (\S+)$", re.MULTILINE)
 _LOOK_SECONDS: Final = 0.2
-_MOST_SECONDS_UNTIL_NOTICED: Final = 5.0
+_MAX_SECONDS_UNTIL_NOTICED: Final = 5.0
 
 
 class ServiceView:
@@ -44,7 +44,7 @@ class ServiceView:
                 over = over or now
                 if noticed and complete:
                     return now - since
-                if not noticed and now - over > _MOST_SECONDS_UNTIL_NOTICED:
+                if not noticed and now - over > _MAX_SECONDS_UNTIL_NOTICED:
                     return 0.0
             noticed = noticed or not complete
             await asyncio.sleep(_LOOK_SECONDS)

@@ -1,16 +1,16 @@
-"""Suggestions for unknown options and environment variables."""
+"""Suggest names for unknown options and environment variables."""
 
 import difflib
 import itertools
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Final
 
+# Similarity of names that count as the same, however they are split into words.
 _SAME: Final = 0.9
-"""Similarity from which two names count as the same, however they are split into words."""
+# Similarity of each word, if both names have equally many: "size" alone matches too much.
 _SAME_WORD: Final = 0.6
-"""Similarity that every word needs if both names have equally many words: "size" alone matches too much."""
+# Characters of a prefix that hints at the whole name, dashes included.
 _BEGINNING: Final = 5
-"""Characters, including dashes, from which a prefix of a name is accepted as a hint at the whole name."""
 
 
 def for_option(given: str, known: Collection[str], elsewhere: Mapping[str, str]) -> str:
@@ -44,7 +44,7 @@ def closest(name: str, known: Iterable[str]) -> str:
 
 
 def _negative(option: str) -> bool:
-    """Return whether an option switches off: such options are not suggested for the others."""
+    # Options that switch off are not suggested for those that switch on.
     return option.startswith(("--no-", "--disable-"))
 
 

@@ -9,8 +9,6 @@ from kvasir.config.parsers import parse_json_object
 
 @dataclass(frozen=True)
 class ChatConfig:
-    """How a frontend turns conversations into prompts, and outputs into messages."""
-
     chat_template: str | None = option(
         None,
         "chat template to use instead of the model's: a file, or the template itself",
@@ -65,6 +63,6 @@ class ChatConfig:
 
     @property
     def parser_plugins(self) -> tuple[Path, ...]:
-        """The files of plug-ins, each once: a file can have formats of both kinds."""
+        # A file can have formats of both kinds.
         given = (self.tool_parser_plugin, self.reasoning_parser_plugin)
         return tuple(dict.fromkeys(Path(file) for file in given if file is not None))

@@ -1,4 +1,4 @@
-"""--compilation-config: the sizes of CUDA graphs. Names are vLLM's."""
+"""Sizes of CUDA graphs, from --compilation-config. Names are vLLM's."""
 
 import json
 from collections.abc import Sequence
@@ -9,8 +9,8 @@ import msgspec
 from kvasir.config.advice import closest
 from kvasir.config.options import ConfigError
 
-MOST_ROWS: Final = 512
-"""The largest graph, by default. Larger steps usually take the device longer than the host."""
+# Larger steps usually take the device longer than the host.
+MAX_GRAPH_ROWS: Final = 512
 
 _Size = Annotated[int, msgspec.Meta(ge=1, le=8192)]
 _Mode = Literal["NONE", "FULL_DECODE_ONLY", "FULL", "PIECEWISE", "FULL_AND_PIECEWISE"]
@@ -18,25 +18,25 @@ _Mode = Literal["NONE", "FULL_DECODE_ONLY", "FULL", "PIECEWISE", "FULL_AND_PIECE
 
 class CompilationConfig(msgspec.Struct, frozen=True):
     cudagraph_mode: _Mode | None = None
-    """NONE: no graphs. In all other modes steps of decodes have graphs, and other steps have none."""
+    """NONE: no graphs. In all other modes only steps of decodes have graphs."""
+    # Older releases of vLLM have this field.
     use_cudagraph: bool = True
-    """False: no graphs; older releases of vLLM have this field."""
     cudagraph_capture_sizes: list[_Size] | None = None
     """Rows of a step. A step with fewer rows is padded to the next size."""
     max_cudagraph_capture_size: _Size | None = None
 
     def sizes(self, max_num_seqs: int) -> tuple[int, ...]:
-        """Return the sizes of the graphs, ascending, for steps of up to so many rows."""
+        """Return the sizes of the graphs for steps of up to so many rows, ascending."""
         if self.cudagraph_mode == "NONE" or not self.use_cudagraph:
             return ()
         if self.cudagraph_capture_sizes is None:
-            return default_sizes(min(max_num_seqs, self.max_cudagraph_capture_size or MOST_ROWS))
+            return default_sizes(min(max_num_seqs, self.max_cudagraph_capture_size or MAX_GRAPH_ROWS))
         most = min(max_num_seqs, self.max_cudagraph_capture_size or max_num_seqs)
         return tuple(sorted({min(size, most) for size in self.cudagraph_capture_sizes}))
 
 
 def default_sizes(most: int) -> tuple[int, ...]:
-    """Return sizes up to `most`, ascending: finer where padding costs a larger share."""
+    # Finer for small sizes, where padding costs a larger share.
     steps: Sequence[int] = (1, 2, 4, *range(8, 128, 8), *range(128, 256, 16), *range(256, most, 32))
     return (*(size for size in steps if size < most), most)
 
@@ -54,5 +54,4 @@ def read_compilation_config(text: str) -> CompilationConfig:
 
 
 def ignored_fields(text: str) -> list[str]:
-    """Return the names of the fields that have no effect."""
     return [name for name in json.loads(text) if name not in CompilationConfig.__struct_fields__]

@@ -1,4 +1,4 @@
-"""Settings of frontends: those of the HTTP server, and all settings of `kvasir frontend`."""
+"""Settings of frontends."""
 
 import dataclasses
 import re
@@ -17,8 +17,6 @@ from kvasir_contract.units import parse_bytes, parse_duration
 
 @dataclass(frozen=True)
 class ServerConfig:
-    """A frontend's HTTP server."""
-
     host: str = option(
         "127.0.0.1", f"address to listen on; {ANY_HOST} for all addresses, IPv4 and IPv6", metavar="HOST"
     )
@@ -177,17 +175,15 @@ class ServerConfig:
 
     @property
     def upload_bytes(self) -> int:
-        """Return `max_upload_bytes`, or its default."""
         return 4 * self.max_request_bytes if self.max_upload_bytes is None else self.max_upload_bytes
 
     @property
     def client_requests(self) -> int:
-        """Return how many requests one client may have in flight."""
+        """Return the maximum requests of one client in flight."""
         return max(1, int(self.max_client_share * self.max_live_requests))
 
     @property
     def parsed_bytes(self) -> int:
-        """Return `max_parsed_bytes`, or its default."""
         return 6 * self.max_request_bytes if self.max_parsed_bytes is None else self.max_parsed_bytes
 
     def __post_init__(self) -> None:
@@ -225,7 +221,7 @@ class ServerConfig:
             )
 
     def _check_keys(self) -> None:
-        """Reject empty keys: an unset shell variable must not disable authentication."""
+        # An unset shell variable must not disable authentication.
         kinds = (
             ("--api-key", self.api_key, self.api_key_dir),
             ("--admin-api-key", self.admin_api_key, self.admin_api_key_dir),
@@ -255,8 +251,6 @@ class ServerConfig:
 
 @dataclass(frozen=True)
 class FrontendConfig:
-    """All settings of `kvasir frontend`."""
-
     model: ModelConfig
     server: ServerConfig = dataclasses.field(default_factory=ServerConfig)
     tls: TlsConfig = dataclasses.field(default_factory=TlsConfig)

@@ -1,7 +1,7 @@
-"""What this process may use of the machine: cores, memory, instruction sets; from cgroup v1 or v2 and /proc.
+"""Cores, memory and instruction sets that this process may use, by cgroup v1 or v2 and /proc. No torch.
 
-Containers see all of the node's cores and memory, so the cgroup's limits decide: threads beyond the CPU quota are
-throttled and memory beyond the limit ends the process. Torch-free; called by the worker.
+A container sees all of the node, so the limits of the cgroup decide: threads beyond the CPU quota are throttled,
+and memory beyond the limit ends the process.
 """
 
 import os
@@ -10,8 +10,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+# cgroup v1 writes "no limit" as a number near 2**63.
 _UNLIMITED = 2**60
-"""cgroup v1 writes "no limit" as a number near 2**63."""
 
 
 _NANOSECOND = 1e-9
@@ -22,20 +22,17 @@ class CpuUse:
     """Sums in seconds; the difference of two readings gives a rate."""
 
     waited: Mapping[int, float]
-    """For each thread of this process: the thread was ready to run and had no core."""
+    """For each thread of this process: time in which it was ready to run and had no core."""
     others: float
-    """Other processes used the cores that this process may use."""
+    """Time in which other processes used the cores of this process."""
 
     def waited_since(self, before: "CpuUse") -> float:
-        """Return the seconds for which the threads of this reading waited after `before`.
-
-        Each thread counts for itself: the sum over all threads falls when one of them ends.
-        """
+        # The sum over all threads falls when one of them ends, so each counts for itself.
         return sum(max(0.0, waited - before.waited.get(thread, 0.0)) for thread, waited in self.waited.items())
 
 
 def cpu_use(root: Path = Path("/")) -> CpuUse | None:
-    """Return what the processes of this machine take from each other; None if /proc does not show it."""
+    """Return how processes compete for the cores; None if /proc does not show it."""
     try:
         return CpuUse(waited=_waited(root), others=_busy(root) - time.process_time())
     except (OSError, ValueError, IndexError):
@@ -43,18 +40,18 @@ def cpu_use(root: Path = Path("/")) -> CpuUse | None:
 
 
 def openmp_threads(environ: Mapping[str, str] = os.environ) -> int | None:
-    """Return the number of threads that OMP_NUM_THREADS sets; None if it sets none."""
+    """Return the number of threads of OMP_NUM_THREADS; None if it is not set."""
     first = environ.get("OMP_NUM_THREADS", "").partition(",")[0].strip()  # a list has a number for each level
     return int(first) if first.isdecimal() and int(first) > 0 else None
 
 
 def openmp_variables(environ: Mapping[str, str] = os.environ) -> dict[str, str]:
-    """Return the OpenMP variables of the environment, which decide for how long a thread spins before it sleeps."""
+    # They decide for how long a thread spins before it sleeps.
     return {name: value for name, value in sorted(environ.items()) if name.startswith(("OMP_", "GOMP_", "KMP_"))}
 
 
 def cgroup_cores(root: Path = Path("/")) -> int:
-    """CPU cores that this process may use: affinity and CPU quota, rounded down, at least 1."""
+    """Return the cores of affinity and CPU quota, rounded down, at least 1."""
     cores = float(len(os.sched_getaffinity(0)))
     for folder in _folders("cpu", root):
         quota = _quota(folder)
@@ -64,7 +61,7 @@ def cgroup_cores(root: Path = Path("/")) -> int:
 
 
 def memory_limit(root: Path = Path("/")) -> int:
-    """Bytes of memory that this process may use: the machine's, or its cgroup's limit where that is less."""
+    """Return the bytes of memory that this process may use: of the machine, or of its cgroup if that has less."""
     limit = _meminfo("MemTotal", root)
     for folder in _folders("memory", root):
         for name in ("memory.max", "memory.limit_in_bytes"):
@@ -75,9 +72,9 @@ def memory_limit(root: Path = Path("/")) -> int:
 
 
 def available_memory(root: Path = Path("/")) -> int:
-    """Return the bytes of memory that can still be taken without swapping or reaching a cgroup's limit.
+    """Return the bytes of memory that can be taken without swapping or reaching a cgroup's limit.
 
-    File pages that the kernel can drop count as available, as in the working set that a kubelet measures.
+    As in the kubelet's working set, file pages that the kernel can drop are available.
     """
     available = _meminfo("MemAvailable", root)
     for folder in _folders("memory", root):
@@ -86,19 +83,18 @@ def available_memory(root: Path = Path("/")) -> int:
 
 
 def resident_memory(root: Path = Path("/")) -> int:
-    """Bytes of memory that this process holds now."""
     pages = int((root / "proc/self/statm").read_text().split()[1])
     return pages * os.sysconf("SC_PAGE_SIZE")
 
 
 def process_age() -> float:
-    """Seconds since this process was spawned, the interpreter's own start and all imports among them."""
+    """Return the seconds since this process was spawned, with the interpreter's start and all imports."""
     fields = Path("/proc/self/stat").read_text().rpartition(")")[2].split()
     return time.clock_gettime(time.CLOCK_BOOTTIME) - int(fields[19]) / os.sysconf("SC_CLK_TCK")
 
 
 def cpu_flags(root: Path = Path("/")) -> frozenset[str]:
-    """Instruction sets of the first core, as /proc/cpuinfo names them; empty if it has none."""
+    """Return the instruction sets of the first core, named as in /proc/cpuinfo; empty if it has none."""
     try:
         for line in (root / "proc/cpuinfo").read_text().splitlines():
             name, _, value = line.partition(":")
@@ -121,11 +117,8 @@ def cpu_name(root: Path = Path("/")) -> str:
 
 
 def _folders(controller: str, root: Path) -> list[Path]:
-    """The cgroup folders that hold limits for this process: its own and all above, for v1 and v2.
-
-    Inside a container the path of /proc/self/cgroup may be the host's and absent here; the mount's root, which is
-    always looked at, then is the container's own group.
-    """
+    # The cgroup of this process and all above. In a container, the path of /proc/self/cgroup may be that of the
+    # host: then the root of the mount is the container's group.
     mount = root / "sys/fs/cgroup"
     folders = []
     try:
@@ -146,7 +139,7 @@ def _folders(controller: str, root: Path) -> list[Path]:
 
 
 def _quota(folder: Path) -> float | None:
-    """Cores that this folder's CPU quota grants; None where it sets none."""
+    """Return the cores of a folder's CPU quota; None if it has none."""
     try:
         quota, period = (folder / "cpu.max").read_text().split()
         return None if quota == "max" else int(quota) / int(period)
@@ -159,7 +152,7 @@ def _quota(folder: Path) -> float | None:
 
 
 def _waited(root: Path) -> dict[int, float]:
-    """The second field of schedstat, for each thread of this process."""
+    # Nanoseconds on the run queue are the second field of schedstat.
     waited = {}
     for task in (root / "proc/self/task").iterdir():
         try:
@@ -172,7 +165,6 @@ def _waited(root: Path) -> dict[int, float]:
 
 
 def _busy(root: Path) -> float:
-    """Seconds for which any process used the cores that this process may use."""
     allowed = {f"cpu{core}" for core in os.sched_getaffinity(0)}
     ticks = 0
     for line in (root / "proc/stat").read_text().splitlines():
@@ -191,7 +183,7 @@ def _number(file: Path) -> int | None:
 
 
 def _available_in(folder: Path, otherwise: int) -> int:
-    """Bytes below the limit of a cgroup; `otherwise` if it has none."""
+    """Return the bytes below the limit of a cgroup; `otherwise` if it has none."""
     for limit_name, use_name, file_pages in (
         ("memory.max", "memory.current", "inactive_file"),
         ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"),

@@ -1,7 +1,7 @@
-"""The nodes of an engine whose workers are spread over several pods, and this process's place among them.
+"""Nodes of an engine whose workers are spread over several pods.
 
-Node 0 is the leader: the engine's process, with its scheduler and its link to the frontends. The other nodes are
-members: they run their workers for the leader.
+Node 0 is the leader: the engine's process, with its scheduler and its link to the frontends. The members run their
+workers for the leader.
 """
 
 import dataclasses
@@ -42,11 +42,10 @@ class NodesConfig:
 
     @property
     def is_leader(self) -> bool:
-        """Whether this process is the engine. An engine of one node is its own leader."""
+        # An engine of one node is its own leader.
         return self.node_rank == 0
 
     def at(self, pod_index: int) -> "NodesConfig":
-        """Return the settings of the pod with this index."""
         node_rank = pod_index % self.nnodes
         address = self.master_addr and self.master_addr.replace(LEADER, str(pod_index - node_rank))
         return dataclasses.replace(self, node_rank=node_rank, master_addr=address)

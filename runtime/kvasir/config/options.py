@@ -1,9 +1,8 @@
-"""Command-line options from frozen dataclasses: one place for names, help, environment and precedence.
+"""Command-line options from frozen dataclasses: names, help, environment and precedence in one place.
 
-A config class lists its fields with `option(...)`; `add_options` turns them into argparse arguments and
-`from_args` builds the frozen object. A value comes from the argument, else from the environment
-(`--max-num-seqs` ↔ KVASIR_MAX_NUM_SEQS), else from the default; None stands for auto and is filled in by
-kvasir.config.resolve.
+A config class lists its fields with `option(...)`; `add_options` makes argparse arguments of them, and `from_args`
+the frozen object. A value comes from the argument, else from the environment (`--max-num-seqs` ↔
+KVASIR_MAX_NUM_SEQS), else from the default. None stands for auto (resolve.py).
 """
 
 import argparse
@@ -30,10 +29,10 @@ Config = TypeVar("Config")
 
 
 class ConfigError(ValueError):
-    """A setting that cannot be used. The message names it and the accepted values."""
+    """A setting cannot be used. The message names it and the accepted values."""
 
+    # Of a process that exits with this error.
     reason: ClassVar[Reason] = Reason.INVALID_SPEC
-    """The reason that a process reports if it exits with this error."""
 
 
 class UsageError(SystemExit):
@@ -45,17 +44,16 @@ class UsageError(SystemExit):
 
 
 class CommandFailed(Exception):
-    """A command failed, and not because of a setting, for example because a server is unreachable."""
+    """A command failed for another reason than a setting, such as an unreachable server."""
 
 
 class OptionParser(argparse.ArgumentParser):
     """An ArgumentParser without abbreviations, with one-line errors and suggestions, and exit code 2."""
 
     takes_vllm: bool = False
-    """Read the words as `vllm serve` does too, and leave a sentence in `notes` for each option without effect."""
+    """Read the words of `vllm serve` too, and leave a sentence in `notes` for each option without effect."""
     _words: Sequence[str] = ()
     _given: Sequence[str] = ()
-    """The words before they were rewritten."""
 
     def __init__(self, **kwargs: Any) -> None:
         super().__init__(allow_abbrev=False, **kwargs)
@@ -77,12 +75,11 @@ class OptionParser(argparse.ArgumentParser):
         return parsed, rest
 
     def _print_message(self, message: str, file: Any = None) -> None:
-        """Write help. Raises OSError, which argparse drops: a full disk would look like success."""
+        # argparse drops the error: a full disk would look like success.
         if message:
             (file or sys.stderr).write(message)
 
     def _help_about(self, word: str) -> NoReturn:
-        """Print the help of a group of options, or of the options whose names have this word, and exit."""
         try:
             self._print_message(help_search.text_about(self, word), sys.stdout)
         except LookupError as error:
@@ -98,7 +95,7 @@ class OptionParser(argparse.ArgumentParser):
         raise UsageError(text)
 
     def _chosen(self) -> "OptionParser":
-        """Return the sub-command's parser: argparse reports its unknown options through the parent."""
+        # argparse reports unknown options of a sub-command through the parent.
         for action in self._actions:
             if isinstance(action, argparse._SubParsersAction):
                 return next((action.choices[word] for word in self._words if word in action.choices), self)
@@ -129,12 +126,11 @@ def option(
     short: str | None = None,
     aliases: Sequence[str] = (),
 ) -> Any:
-    """A dataclass field that is also a command-line option.
+    """Return a dataclass field that is also a command-line option.
 
-    `many` takes one or more values (comma-separated in the environment) into a tuple. A field whose default is a
-    bool becomes a pair of flags, --x and --no-x; with another default, one that is parsed by parse_bool. With
-    `never_blank` an environment variable that is set and empty is rejected; otherwise it counts as unset. `short`
-    is a second, shorter flag; `aliases` are flags of other programs with the same meaning.
+    `many`: one or more values, with commas in the environment, as a tuple. A bool default makes a pair of flags,
+    --x and --no-x. `never_blank`: reject an environment variable that is set and empty, which counts as unset
+    otherwise. `short`: a second flag. `aliases`: flags of other programs with the same meaning.
     """
     return dataclasses.field(
         default=default,
@@ -160,14 +156,13 @@ def variable_of(name: str) -> str:
 
 
 def names_of(config: type[Any]) -> list[str]:
-    """Return the names of the fields that are options."""
     return [field.name for field in _options(config)]
 
 
 def add_options(
     parser: argparse.ArgumentParser, config: type[Any], title: str, without: Collection[str] = ()
 ) -> None:
-    """Add every option of the config class but `without` to the parser, as a group under this title."""
+    """Add the options of the config class as a group under this title."""
     group = parser.add_argument_group(title)
     for field in _options(config):
         if field.name in without:
@@ -195,7 +190,7 @@ def add_options(
 def from_args(
     config: type[Config], args: argparse.Namespace, environ: Mapping[str, str] = os.environ, **fixed: Any
 ) -> Config:
-    """Build the config object from parsed arguments, the environment and the defaults.
+    """Build the config object from arguments, the environment and defaults.
 
     `fixed` sets fields that are not options. Raises ConfigError for a bad variable or a contradiction.
     """
@@ -212,7 +207,6 @@ def from_args(
 
 
 def is_given(name: str, args: argparse.Namespace, environ: Mapping[str, str] = os.environ) -> bool:
-    """Whether an argument or a variable of the environment sets this option."""
     return getattr(args, name, None) is not None or bool(environ.get(variable_of(name)))
 
 
@@ -229,7 +223,7 @@ def from_values(config: type[Config], values: Mapping[str, object], **fixed: Any
 
 
 def _checked(field: dataclasses.Field[Any], value: object) -> Any:
-    """Return the value as its parser gives it, which reads numbers as text too."""
+    # The parser of the option reads numbers as text too.
     meta = field.metadata
     if _is_switch(field):
         if not isinstance(value, bool):
@@ -247,7 +241,7 @@ def _checked(field: dataclasses.Field[Any], value: object) -> Any:
 
 
 def to_args(config: Any) -> list[str]:
-    """Return the arguments that build this config object, without those that equal the defaults."""
+    """Return the arguments that build this config object, without defaults."""
     args: list[str] = []
     for field in _options(type(config)):
         value = getattr(config, field.name)
@@ -289,7 +283,7 @@ def _metavar_of(field: dataclasses.Field[Any]) -> str | None:
 
 
 def _from_environment(field: dataclasses.Field[Any], environ: Mapping[str, str]) -> Any:
-    """Return the value of the option's variable, else of vLLM's variable for it, else None."""
+    # vLLM's variable counts if Kvasir's own is not set.
     name = variable_of(field.name)
     if (text := environ.get(name)) is not None:
         return _from_variable(field, name, text, text.split(","))
@@ -299,7 +293,6 @@ def _from_environment(field: dataclasses.Field[Any], environ: Mapping[str, str])
 
 
 def _from_variable(field: dataclasses.Field[Any], name: str, text: str, parts: Sequence[str]) -> Any:
-    """Return the value of a variable; `parts`: those of an option of several values."""
     meta = field.metadata
     if meta["never_blank"] and not text.strip(" \t\r\n,"):
         raise ConfigError(f"{name} is set but empty: give it a value, or unset it")

@@ -1,4 +1,4 @@
-"""Parsers of option values: numbers within bounds and booleans. A value that does not fit raises ValueError."""
+"""Parsers of option values. A value that does not fit raises ValueError."""
 
 import argparse
 import json
@@ -13,7 +13,7 @@ _THOUSANDS: Final = "kmgt"
 
 @dataclass(frozen=True)
 class parse_int:  # lower case: used like the functions below
-    """A parser of integers within bounds, both included."""
+    """Parse an integer within bounds, both included."""
 
     minimum: int
     maximum: int | None = None
@@ -33,7 +33,7 @@ class parse_int:  # lower case: used like the functions below
 
 @dataclass(frozen=True)
 class parse_number:
-    """A parser of finite numbers within bounds, both included."""
+    """Parse a finite number within bounds, both included."""
 
     minimum: float
     maximum: float = math.inf
@@ -53,7 +53,7 @@ class parse_number:
 
 @dataclass(frozen=True)
 class parse_tokens:
-    """A parser of a number of tokens, such as 32768, 32k (32,000), 1.5m or 32K (32,768), from a minimum on."""
+    """Parse a number of tokens, such as 32768, 32k (32,000), 1.5m or 32K (32,768)."""
 
     minimum: int = 1
 
@@ -79,22 +79,22 @@ class parse_tokens:
 
 
 def parse_length(text: str) -> int | None:
-    """A number of tokens; None for auto and for -1."""
+    """Return a number of tokens; None for auto and for -1."""
     return None if text.strip().lower() in ("auto", "-1") else parse_tokens()(text)
 
 
 def parse_dtype(text: str) -> str:
-    """A precision; half is float16, float is float32, and torch's own names are known."""
+    # half is float16, float is float32, and torch's own names are known.
     return {"half": "float16", "float": "float32"}.get(text, text.removeprefix("torch."))
 
 
 def parse_switch(text: str) -> str:
-    """auto, on or off; vLLM writes 1 and 0."""
+    # vLLM writes 1 and 0 for on and off.
     return {"1": "on", "true": "on", "0": "off", "false": "off"}.get(text.lower(), text)
 
 
 def parse_fraction(text: str) -> float:
-    """A number above 0 and at most 1."""
+    """Return a number above 0 and at most 1."""
     try:
         value = float(text)
     except ValueError:
@@ -125,8 +125,7 @@ def parse_json_object(text: str) -> str:
 
 
 def argument_type(parse: Callable[[str], Any]) -> Callable[[str], Any]:
-    """Return a parser that raises ArgumentTypeError: argparse hides the message of a ValueError."""
-
+    # argparse hides the message of a ValueError.
     def convert(text: str) -> Any:
         try:
             return parse(text)

@@ -1,4 +1,4 @@
-"""Settings that engines and frontends have: the link, the port for probes and metrics, logs, drains."""
+"""Settings of engines and frontends: the link, the port for probes and metrics, logs, drains."""
 
 from dataclasses import dataclass
 
@@ -10,8 +10,6 @@ from kvasir_contract.units import parse_duration
 
 @dataclass(frozen=True)
 class LinkConfig:
-    """The link between frontends and engines."""
-
     link: tuple[str, ...] = option(
         (),
         "link addresses, ipc:///path or tcp://host:port; a frontend binds one, an engine connects to all",
@@ -38,8 +36,6 @@ class LinkConfig:
 
 @dataclass(frozen=True)
 class OpsConfig:
-    """The HTTP port for probes and metrics that every process can have."""
-
     ops_host: str = option(
         "127.0.0.1", f"address for probes and metrics; {ANY_HOST} for all addresses", metavar="HOST"
     )
@@ -53,8 +49,6 @@ class OpsConfig:
 
 @dataclass(frozen=True)
 class ProcessConfig:
-    """Settings that every process has."""
-
     drain_timeout: float = option(
         60.0, "time on SIGTERM for running requests to finish", parse=parse_duration, metavar="TIME"
     )

@@ -1,4 +1,4 @@
-"""--profiler-config: what POST /start_profile records, and where it is written. Names are vLLM's."""
+"""Settings of profiles, from --profiler-config. Names are vLLM's."""
 
 from typing import Annotated, Final
 
@@ -6,8 +6,8 @@ import msgspec
 
 from kvasir.config.options import ConfigError
 
-MOST_STEPS: Final = 100
-"""A profile grows with each step, in the memory of the worker: by 0.4 MB for the demo model with three layers."""
+# A profile grows with each step, in the memory of the worker: by 0.4 MB for a model with three layers.
+MAX_PROFILED_STEPS: Final = 100
 
 
 class ProfilerConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -19,12 +19,12 @@ class ProfilerConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     torch_profiler_with_memory: bool = False
     torch_profiler_with_flops: bool = False
     torch_profiler_use_gzip: bool = True
-    max_iterations: Annotated[int, msgspec.Meta(ge=1, le=1000)] = MOST_STEPS
+    max_iterations: Annotated[int, msgspec.Meta(ge=1, le=1000)] = MAX_PROFILED_STEPS
     """Steps after which a profile ends by itself."""
 
 
 def read_profiler_config(text: str) -> ProfilerConfig | None:
-    """Return None for an empty object. Raises ConfigError."""
+    """Return the settings, None for an empty object. Raises ConfigError."""
     if text == "{}":
         return None
     try:

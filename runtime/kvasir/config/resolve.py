@@ -1,8 +1,4 @@
-"""Turns every `auto` of an engine's settings into a value, once, before anything is allocated.
-
-Called by the engine's process when the model's config and the device are known; the result is logged once and
-never changed.
-"""
+"""Turn each `auto` of an engine's settings into a value, once, before anything is allocated."""
 
 import dataclasses
 from dataclasses import dataclass
@@ -13,16 +9,16 @@ from kvasir.config.profiler import ProfilerConfig, read_profiler_config
 from kvasir.config.settings import EXTERNAL_LAUNCHER, CacheConfig, DeviceConfig, EngineConfig, ExecutorConfig
 
 CPU_KV_CACHE_BYTES = 2**30
+# The oldest NVIDIA GPUs with instructions that convert to and from float8_e4m3fn.
 FP8_CAPABILITY = (8, 9)
-"""Compute capability of the oldest NVIDIA GPUs with instructions that convert to and from float8_e4m3fn."""
+# Operations of a model with hidden states up to this size take microseconds: threads that share them wait for
+# longer, and take the core that frontend and clients need.
 ONE_THREAD_WIDTH = 256
-"""Of the hidden states. The operations of a model up to here take microseconds: threads that share them wait for
-each other for longer, and take the core that frontend and clients need."""
 
 
 @dataclass(frozen=True)
 class DeviceFacts:
-    """What the worker found on this machine."""
+    """The machine that a worker runs on."""
 
     kind: str
     """cpu or cuda."""
@@ -34,36 +30,34 @@ class DeviceFacts:
     fast_bfloat16: bool
     """The device multiplies bfloat16 matrices faster than float32 ones."""
     openmp_threads: int | None = None
-    """The user's own OMP_NUM_THREADS."""
+    """OMP_NUM_THREADS of the user."""
     compute_capability: tuple[int, int] | None = None
-    """Of an NVIDIA GPU; None: another device."""
+    """None: not an NVIDIA GPU."""
     gpus: int = 0
-    """That the process can use."""
 
 
 @dataclass(frozen=True)
 class ModelFacts:
-    """What resolve needs of the model's config.json."""
+    """The part of config.json that settings depend on."""
 
     dtype: str
-    """float32, bfloat16 or float16: the checkpoint's own."""
+    """float32, bfloat16 or float16, of the checkpoint."""
     max_model_len: int
-    """Positions that the model was made for."""
     width: int | None
-    """Of its hidden states; None: not known."""
+    """Size of the hidden states; None: not known."""
 
 
 @dataclass(frozen=True)
 class ResolvedEngine:
-    """An engine's settings without any `auto`."""
+    """Settings of an engine without any `auto`."""
 
     device: str
-    """cpu or cuda; of a worker in a process of its own cuda:0 for example."""
+    """cpu or cuda; cuda:0 for a worker in a process of its own."""
     dtype: str
     load_format: str
     """safetensors or dummy."""
     batch_invariant: bool
-    """The bits of a request's logits do not depend on the other requests of a step."""
+    """The logits of a request have the same bits whatever else is in the step."""
     threads: int
     yield_threads: bool
     """Compute with fewer threads while other processes need the cores."""
@@ -92,16 +86,15 @@ class ResolvedEngine:
     graph_sizes: tuple[int, ...] = ()
     """Rows of the steps that CUDA graphs are captured for, ascending."""
     profiler: ProfilerConfig | None = None
-    """None: no profiles."""
     gpu_name: str = ""
-    """"": the device is a CPU."""
+    """"" on a CPU."""
 
     def __str__(self) -> str:
         return " ".join(f"{field.name}={getattr(self, field.name)}" for field in dataclasses.fields(self))
 
 
 def resolve_engine(config: EngineConfig, model: ModelFacts, device: DeviceFacts) -> ResolvedEngine:
-    """Raises ConfigError where settings contradict each other, the model or the machine."""
+    """Return the settings for a model on a machine. Raises ConfigError for a contradiction."""
     on_cpu = device.kind == "cpu"
     check_context(config.model.max_model_len, model.max_model_len)
     if config.executor.num_workers > 1 and not on_cpu:
@@ -173,7 +166,7 @@ def without_effect(config: EngineConfig, device: DeviceFacts) -> list[str]:
 
 
 def check_context(asked: int | None, positions: int) -> None:
-    """Raises ConfigError for a --max-model-len that the model has no positions for."""
+    """Raise ConfigError for a --max-model-len that the model has no positions for."""
     if asked is not None and asked > positions:
         raise ConfigError(
             f"--max-model-len {asked} is more than the model's own {positions} positions: lower it, or extend them "
@@ -183,7 +176,6 @@ def check_context(asked: int | None, positions: int) -> None:
 
 
 def _check_gpus(config: EngineConfig, gpus: int) -> None:
-    """Raises ConfigError if the model cannot be split over the GPUs of this machine, of which there are `gpus`."""
     executor = config.executor
     unsupported = {
         f"--pipeline-parallel-size {executor.pipeline_parallel_size}": executor.pipeline_parallel_size > 1,
@@ -215,12 +207,12 @@ def _dtype(asked: str, of_model: str, device: DeviceFacts) -> str:
 
 
 def _half_on_cpu(device: DeviceFacts) -> str:
-    """Return the precision on a CPU for 16 bits; float16 has no fast products there."""
+    # float16 has no fast products on a CPU.
     return "bfloat16" if device.fast_bfloat16 else "float32"
 
 
 def _batch_invariant(asked: str, dtype: str, device: DeviceFacts) -> bool:
-    """By default only if it costs little: oneDNN is several times faster where it has instructions for bfloat16."""
+    # On by default only if it is cheap: oneDNN is several times faster with instructions for bfloat16.
     if device.kind != "cpu":
         if asked == "on":
             raise ConfigError("--batch-invariant on is supported on CPUs only: leave it out, or give --device cpu")
@@ -231,7 +223,7 @@ def _batch_invariant(asked: str, dtype: str, device: DeviceFacts) -> bool:
 
 
 def _fp8_kv_cache(asked: str, device: DeviceFacts) -> bool:
-    """Kernels that convert from and to e4m3 compile for NVIDIA GPUs only."""
+    # Kernels that convert from and to e4m3 compile for NVIDIA GPUs only.
     if asked == "auto":
         return False
     capability = device.compute_capability
@@ -257,7 +249,7 @@ def _graph_sizes(config: EngineConfig, max_num_seqs: int, on_cpu: bool) -> tuple
 
 
 def _async_scheduling(config: EngineConfig, on_cpu: bool) -> bool:
-    """By default where the scheduler and the device do not need the same cores."""
+    # On a CPU, the scheduler and the device need the same cores.
     asked = config.scheduler.async_scheduling
     return not on_cpu and config.executor.pipeline_parallel_size == 1 if asked is None else asked
 
@@ -274,7 +266,7 @@ def _kv_cache_memory(config: EngineConfig, device: DeviceFacts) -> int | None:
 
 
 def check_cpu_memory(size: int, workers: int, limit: int) -> None:
-    """Raise ConfigError for KV caches of this size each that do not fit into `limit` bytes."""
+    """Raise ConfigError if KV caches of this size each do not fit into `limit` bytes."""
     if size * workers >= limit:
         cache = "the KV cache needs" if workers == 1 else f"the KV caches of {workers} workers need"
         raise ConfigError(

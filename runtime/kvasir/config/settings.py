@@ -1,6 +1,6 @@
-"""Settings of engines, one frozen dataclass per concern; options.py reads them.
+"""Settings of engines, a frozen dataclass per concern.
 
-None stands for `auto` and is resolved later. Names are those of `vllm serve` if the meaning is the same.
+None stands for `auto`. Names are those of `vllm serve` if the meaning is the same.
 """
 
 import dataclasses
@@ -27,10 +27,10 @@ from kvasir_contract.environment import POD_IP
 from kvasir_contract.units import parse_bytes, parse_duration
 
 DTYPES = ("auto", "float32", "bfloat16", "float16")
+# As in vLLM, fp8 is e4m3 too.
 KV_CACHE_DTYPES = ("auto", "fp8", "fp8_e4m3")
-"""As in vLLM, where fp8 is e4m3 too."""
+# Waits in the kernel take at most 24 days.
 MAX_WORKER_TIMEOUT_SECONDS = 7 * 24 * 3600
-"""Waits in the kernel take at most 24 days."""
 EXTERNAL_LAUNCHER = "external_launcher"
 RAY = "ray"
 HAND_OVER_AUTO = "auto"
@@ -39,10 +39,15 @@ HAND_OVER_OFF = "off"
 
 @dataclass(frozen=True)
 class ModelConfig:
-    """The model to serve; the same for frontends and engines."""
-
     source: str
-    """hf://org/name[@revision], file:///path, demo://; as the user wrote it, not normalised."""
+    """As the user wrote it: hf:
+
+    org/name[@revision], file:
+
+    /path, demo:
+
+    , a path or a name.
+    """
     served_model_name: tuple[str, ...] = option(
         (), "names of the model in requests [default: the MODEL argument]", many=True, metavar="NAME"
     )
@@ -89,8 +94,6 @@ class ModelConfig:
 
 @dataclass(frozen=True)
 class DeviceConfig:
-    """Device, precision, weights and threads of an engine."""
-
     device: str = option("auto", "device that computes the model", choices=("auto", "cpu", "cuda"))
     dtype: str = option("auto", "precision of weights and KV cache", choices=DTYPES, parse=parse_dtype)
     load_format: str = option(
@@ -138,8 +141,6 @@ class DeviceConfig:
 
 @dataclass(frozen=True)
 class CacheConfig:
-    """The paged KV cache."""
-
     block_size: int = option(16, "tokens per KV block", parse=parse_int(1, 1024))
     kv_cache_memory_bytes: int | None = option(
         None,
@@ -176,8 +177,6 @@ class CacheConfig:
 
 @dataclass(frozen=True)
 class SchedulerConfig:
-    """Limits of a step, and the order of requests."""
-
     max_num_seqs: int | None = option(
         None, "maximum requests in a step [default: 256; 64 on CPU]", parse=parse_int(1, 65536)
     )
@@ -215,7 +214,7 @@ class SchedulerConfig:
 
 @dataclass(frozen=True)
 class ParallelConfig:
-    """This engine's place among the service's ranks."""
+    """The place of an engine among the service's ranks."""
 
     data_parallel_rank: int = option(0, "this engine's rank", parse=parse_int(0))
     data_parallel_size_local: int = option(
@@ -248,8 +247,6 @@ class ParallelConfig:
 
 @dataclass(frozen=True)
 class ExecutorConfig:
-    """The workers of an engine and their processes."""
-
     tensor_parallel_size: int = option(
         1,
         "worker processes of an engine that each hold a part of every layer of the model, on a GPU of their own if "
@@ -327,7 +324,7 @@ class ExecutorConfig:
             )
 
     def check_experts(self, engines: int) -> None:
-        """Raises ConfigError if the experts are split over a single worker. `engines`: how many share them."""
+        """Raise ConfigError if the experts are split over a single worker. `engines`: how many share them."""
         if self.enable_expert_parallel and self.tensor_parallel_size == 1 and engines == 1:
             in_stages = "" if self.pipeline_parallel_size == 1 else " in each stage"
             raise ConfigError(
@@ -336,7 +333,7 @@ class ExecutorConfig:
             )
 
     def check_serves(self) -> None:
-        """Raises ConfigError for workers that no service can have."""
+        """Raise ConfigError for workers that no service can have."""
         if self.distributed_executor_backend == EXTERNAL_LAUNCHER:
             raise ConfigError(
                 f"--distributed-executor-backend {EXTERNAL_LAUNCHER} is for kvasir bench throughput, kvasir bench "
@@ -347,8 +344,6 @@ class ExecutorConfig:
 
 @dataclass(frozen=True)
 class TraceConfig:
-    """What an engine records about its steps."""
-
     slow_step: float = option(
         30.0,
         "log phase and batch of a step that takes longer than this; 0 logs none",
@@ -365,8 +360,6 @@ class TraceConfig:
 
 @dataclass(frozen=True)
 class EngineConfig:
-    """All settings of `kvasir engine`."""
-
     model: ModelConfig
     device: DeviceConfig = dataclasses.field(default_factory=DeviceConfig)
     cache: CacheConfig = dataclasses.field(default_factory=CacheConfig)

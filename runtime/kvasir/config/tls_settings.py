@@ -1,4 +1,4 @@
-"""Settings of TLS: the certificates of a frontend's HTTP server, and those that it asks of clients."""
+"""Settings of TLS: certificates of a frontend's HTTP server and of its clients."""
 
 from dataclasses import dataclass
 
@@ -8,8 +8,6 @@ from kvasir.config.parsers import parse_int
 
 @dataclass(frozen=True)
 class TlsConfig:
-    """TLS of a frontend's HTTP server."""
-
     ssl_certfile: str | None = option(
         None,
         "certificate of the server, with those of its issuers, as PEM; serves https [default: http]",

@@ -1,4 +1,4 @@
-"""Checks of environment variables: warns of those without effect, rejects those that a pod must not have."""
+"""Check environment variables: warn of those without effect, reject those that a pod must not have."""
 
 import os
 import re
@@ -15,6 +15,7 @@ from kvasir_contract.failure import TERMINATION_MESSAGE_VARIABLE
 
 _CONFIGS: Final = {kind for config in (EngineConfig, FrontendConfig) for kind in get_type_hints(config).values()}
 _OPTIONS: Final = frozenset(name for config in _CONFIGS for name in names_of(config))
+# Of all commands: a pod or shell often has one environment for several.
 KNOWN: Final = frozenset(
     (
         *map(variable_of, _OPTIONS),
@@ -22,17 +23,16 @@ KNOWN: Final = frozenset(
         *("KVASIR_DATA_PARALLEL_SIZE", "KVASIR_URL"),
     )
 )
-"""Variables of all commands: a pod or shell often has one environment for several commands."""
 
+# Kubernetes sets these for a Service whose name begins with kvasir, and NAME_PORT to a URL.
 _OF_A_SERVICE = re.compile(
     r"KVASIR(_\w+)?_(SERVICE_HOST|SERVICE_PORT(_\w+)?|PORT_\d+_(TCP|UDP|SCTP)(_(PROTO|PORT|ADDR))?)"
 )
-"""Variables that Kubernetes sets for a Service whose name begins with kvasir. It also sets NAME_PORT, to a URL."""
 _SERVICE_URL = re.compile(r"(tcp|udp|sctp)://.*")
 
 
 def refuse_unmanaged_variables(environ: Mapping[str, str] = os.environ) -> None:
-    """Raise ConfigError for a variable that would set an option and is not from the operator's pod template."""
+    """Raise ConfigError for a variable that sets an option and is not from the operator's pod template."""
     managed = environ.get(MANAGED_VARIABLES)
     if managed is None:
         return

@@ -28,7 +28,7 @@ _BY_HAND = (
 
 
 def tokenizer_directory(path: Path) -> Path:
-    """Return the directory with the tokenizer.json of this model, which is made if there is none. Raises HubError."""
+    """Return the directory with the tokenizer.json of a model, which is made if it has none. Raises HubError."""
     return path if (path / "tokenizer.json").exists() else converted_tokenizer(path)
 
 

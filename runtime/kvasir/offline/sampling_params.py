@@ -13,7 +13,7 @@ from msgspec import Meta
 from kvasir.offline.structured_outputs import StructuredOutputsParams
 from kvasir.request.params import MAX_TOKENS, TOP_LOGPROBS, SamplingFields
 
-MOST_CHOICES: Final = 128
+MAX_CHOICES: Final = 128
 _MAX_PRECISION: Final = "give at most 20; more, and -1 for the whole vocabulary, are not supported yet"
 
 
@@ -29,7 +29,7 @@ class RequestOutputKind(Enum):
 
 
 class _Fields(SamplingFields, kw_only=True):
-    n: Annotated[int, Meta(ge=1, le=MOST_CHOICES)] = 1
+    n: Annotated[int, Meta(ge=1, le=MAX_CHOICES)] = 1
     """Outputs for each prompt; the one at index i draws from seed + i."""
     max_tokens: Annotated[int, MAX_TOKENS.meta] | None = 16
     """None: as many as the context has room for. An output always ends where the context does."""

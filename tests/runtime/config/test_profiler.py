@@ -1,7 +1,7 @@
 import pytest
 
 from kvasir.config.options import ConfigError
-from kvasir.config.profiler import MOST_STEPS, ProfilerConfig, read_profiler_config
+from kvasir.config.profiler import MAX_PROFILED_STEPS, ProfilerConfig, read_profiler_config
 from kvasir.config.settings import DeviceConfig
 
 
@@ -9,7 +9,7 @@ def test_the_fields_are_those_of_vllm() -> None:
     assert read_profiler_config("{}") is None
     text = '{"profiler": "torch", "torch_profiler_dir": "/tmp/traces", "torch_profiler_with_stack": true}'
     assert read_profiler_config(text) == ProfilerConfig("torch", "/tmp/traces", torch_profiler_with_stack=True)
-    assert ProfilerConfig("torch", "/tmp").max_iterations == MOST_STEPS
+    assert ProfilerConfig("torch", "/tmp").max_iterations == MAX_PROFILED_STEPS
 
 
 @pytest.mark.parametrize(

@@ -1,8 +1,8 @@
-"""Rewrites a command line of `vllm serve` into one of a command of Kvasir.
+"""Rewrite a command line of `vllm serve` into one of Kvasir.
 
-Each option is kept, renamed, left out with a note, or rejected with a reason (verdicts.py). The model may be given
-by --model, its revision by --revision, and all options in a file, by --config. Options that neither has are kept,
-so that the parser reports them.
+Each option is kept, renamed, left out with a note, or rejected with a reason (verdicts.py). The model may come
+from --model, its revision from --revision, and options from a file, --config. Options that neither has are kept
+for the parser to report.
 """
 
 import argparse
@@ -23,8 +23,6 @@ _OF_THE_MODEL: Final = ("--model", "--revision", "--tokenizer-revision")
 
 @dataclass
 class Rewritten:
-    """A command line for a parser of Kvasir."""
-
     words: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     """A sentence for each option without effect."""
@@ -52,7 +50,7 @@ def rewrite(words: Sequence[str], own: Mapping[str, argparse.Action]) -> Rewritt
 
 
 def _with_config_file(given: list[Word], own: Mapping[str, argparse.Action]) -> list[Word]:
-    """Return the options of the file, if one is named, before those of the command line, which so win."""
+    # The options of the file stand first, so that those of the command line win.
     if "--config" in own:
         return given
     files = [word for word in given if isinstance(word, GivenOption) and word.name == "--config"]
@@ -82,7 +80,7 @@ def _model_of(given: Iterable[Word]) -> str:
 
 
 def _merged(given: list[Word], own: Mapping[str, argparse.Action]) -> list[Word]:
-    """Return the options with all values of one that vLLM takes once for each value."""
+    # vLLM takes some options once for each value.
     result: list[Word] = []
     first: dict[str, int] = {}
     for word in given:
@@ -99,7 +97,6 @@ def _merged(given: list[Word], own: Mapping[str, argparse.Action]) -> list[Word]
 
 
 def _with_model_first(given: list[Word]) -> list[Word]:
-    """Return the words with the model of --model, at the revision of --revision, as the first of them."""
     options = {word.name: word for word in given if isinstance(word, GivenOption)}
     rest = [word for word in given if not (isinstance(word, GivenOption) and word.name in _OF_THE_MODEL)]
     model = _model_of(given)
@@ -125,14 +122,14 @@ def _tokenizer_at(word: Word, options: Mapping[str, GivenOption]) -> Word:
 
 
 def at_revision(source: str, revision: str) -> str:
-    """Return the source with the revision, if it is a repository of the hub that has none yet."""
+    """Return the source with the revision, if it is a repository of the hub without one."""
     if source.startswith(("/", "./", "../", "~")) or "@" in source or os.path.exists(source):
         return source
     return f"{source}@{revision}" if source.startswith("hf://") or "://" not in source else source
 
 
 def _own(option: GivenOption, action: argparse.Action) -> GivenOption:
-    """Return an option that both have, with vLLM's ways of writing its values as Kvasir reads them."""
+    # vLLM has further ways of writing some values.
     names = VALUES.get(option.name, {})
     values = tuple(names.get(value, value) for value in option.values)
     if option.name == "--log-level":

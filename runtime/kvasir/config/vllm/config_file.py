@@ -1,4 +1,4 @@
-"""Reads a file for --config: YAML, whose keys are names of options."""
+"""Read a file for --config: YAML, whose keys are names of options."""
 
 import json
 import re
@@ -54,7 +54,6 @@ def place_in_file(words: Sequence[str], message: str) -> str:
 
 
 def _lines_of(path: str) -> list[tuple[str, int]]:
-    """Return the options of a file with the numbers of their lines; [] if the file cannot be read."""
     import yaml
 
     try:

@@ -1,7 +1,4 @@
-"""Splits a command line into options with their values, as vLLM reads it, and other words.
-
-Names may have underscores, `--x.y.z VALUE` sets a field of the JSON option --x, and -O takes a level.
-"""
+"""Split a command line into options with their values, as vLLM reads it, and other words."""
 
 import argparse
 import functools
@@ -13,13 +10,13 @@ from pathlib import Path
 from typing import Any, Final
 
 _LIST: Final = Path(__file__).with_name("options.json")
+# Options of releases before 0.11.0 that programs still give → the values of each.
 _OLDER: Final = {
     **dict.fromkeys(("max-seq-len-to-capture", "num-scheduler-steps", "preemption-mode"), "value"),
     **dict.fromkeys(("guided-decoding-backend", "tokenizer-pool-size"), "value"),
     **dict.fromkeys(("use-v2-block-manager", "disable-async-output-proc", "worker-use-ray"), "nothing"),
     "multi-step-stream-outputs": "switch",
 }
-"""Options of releases before 0.11.0 that programs still give → what each takes."""
 _LEVEL: Final = re.compile(r"-O(\.[\w.]+)?(?:=?(.*))")
 _SWITCHES: Final = ("nothing", "switch")
 _OPTIMIZATION: Final = "--optimization-level"
@@ -28,8 +25,6 @@ _COMPILATION: Final = "--compilation-config"
 
 @dataclass(frozen=True)
 class GivenOption:
-    """An option of a command line."""
-
     name: str
     """The long name, with dashes."""
     values: tuple[str, ...] = ()
@@ -59,7 +54,7 @@ def _long_names() -> Mapping[str, str]:
 def split_words(words: Sequence[str], own: Mapping[str, argparse.Action]) -> list[Word]:
     """Return the options, with their values, and the other words in their order. `own`: a parser's options.
 
-    An option that neither vLLM nor the parser has is returned as a word, without values. Raises ValueError.
+    An option that neither vLLM nor the parser has is a word. Raises ValueError.
     """
     result: list[Word] = []
     nested: dict[str, dict[str, Any]] = {}
@@ -90,7 +85,7 @@ def split_words(words: Sequence[str], own: Mapping[str, argparse.Action]) -> lis
 
 
 def _of_level(level: re.Match[str], rest: list[str]) -> tuple[str, list[str]]:
-    """Return -O3, -O 3, -O.field VALUE and -O '{…}' under the long name of the option."""
+    # -O3, -O 3, -O.field VALUE and -O '{…}' have a long name.
     path, value = level[1], level[2]
     if path:
         return f"{_COMPILATION}{path}" + (f"={value}" if value else ""), rest
@@ -110,7 +105,7 @@ def _name_of(head: str, own: Mapping[str, argparse.Action]) -> tuple[str, list[s
 
 
 def _takes(name: str, own: Mapping[str, argparse.Action]) -> str:
-    """Return which values an option takes, as options.json writes it; "" for an unknown option."""
+    """Return the kind of values as options.json writes it; "" for an unknown option."""
     if name in own:
         kinds = {None: "value", 0: "nothing", "?": "optional", "+": "values", "*": "values"}
         return kinds.get(own[name].nargs, "value")
@@ -121,7 +116,7 @@ def _takes(name: str, own: Mapping[str, argparse.Action]) -> str:
 
 
 def _taken(takes: str, rest: list[str], own: Mapping[str, argparse.Action]) -> list[str]:
-    """Remove and return the values that an option takes from the words after it."""
+    """Remove and return the values of an option from the words after it."""
     if takes in _SWITCHES:
         return []
     if takes in ("value", "repeated"):
@@ -133,12 +128,12 @@ def _taken(takes: str, rest: list[str], own: Mapping[str, argparse.Action]) -> l
 
 
 def _is_option(word: str, own: Mapping[str, argparse.Action]) -> bool:
-    """Return whether a word is the name of an option, and not a value such as -5."""
+    # A word such as -5 is a value.
     return word.startswith("--") and bool(_takes(_name_of(word.partition("=")[0], own)[0], own))
 
 
 def _set(fields: dict[str, Any], path: list[str], text: str) -> None:
-    """Set a nested field: `level` to 3, or, with a + at the end of its name, further entries of a list."""
+    # With a + at the end of its name, a field gets further entries of a list.
     *outer, last = path
     for name in outer:
         inner = fields.get(name)

@@ -1,4 +1,4 @@
-"""Environment variables of vLLM: a few are read as options of Kvasir, and every other one is named in a warning."""
+"""Environment variables of vLLM: a few set options of Kvasir, and a warning names the others."""
 
 import re
 from collections.abc import Collection, Mapping
@@ -38,19 +38,19 @@ _INSTEAD: Final = MappingProxyType(
         "VLLM_PLUGINS": "plugins of vLLM are not loaded",
     }
 )
-"""Variables without effect → what to use, or why."""
+"""Variables without effect → the alternative, or the reason."""
 
+# Statistics of use, which Kvasir does not send.
 _NEUTRAL: Final = frozenset({"VLLM_NO_USAGE_STATS", "VLLM_DO_NOT_TRACK", "VLLM_USAGE_SOURCE"})
-"""Variables about statistics of use, which Kvasir does not send."""
 
+# Kubernetes sets these for a Service whose name begins with vllm, and NAME_PORT to a URL.
 _OF_A_SERVICE: Final = re.compile(
     r"VLLM(_\w+)?_(SERVICE_HOST|SERVICE_PORT(_\w+)?|PORT_\d+_(TCP|UDP|SCTP)(_(PROTO|PORT|ADDR))?)"
 )
-"""Variables that Kubernetes sets for a Service whose name begins with vllm. It also sets NAME_PORT, to a URL."""
 
 
 def value_for(option: str, environ: Mapping[str, str]) -> tuple[str, str] | None:
-    """Return the variable and its value, as Kvasir writes it, for an option; None if there is none."""
+    """Return the variable for an option and its value in Kvasir's form; None if it is not set."""
     name = TAKEN.get(option)
     if name is None or (text := environ.get(name)) is None:
         return None
@@ -60,7 +60,6 @@ def value_for(option: str, environ: Mapping[str, str]) -> tuple[str, str] | None
 
 
 def given(environ: Mapping[str, str]) -> list[str]:
-    """Return the names of the variables of vLLM that are set."""
     names = [name for name in sorted(environ) if name.startswith(PREFIX) and name not in _NEUTRAL]
     return [name for name in names if not _is_of_a_service(name, environ[name])]
 

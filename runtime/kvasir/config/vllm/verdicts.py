@@ -1,7 +1,6 @@
-"""What becomes of each option of `vllm serve` that Kvasir does not have under the same name.
+"""Verdicts on the options of `vllm serve` that Kvasir does not have under the same name.
 
-The names are those of options.json, which tools/vllm_options.py makes from vLLM's releases. An option that is in
-neither table has the same name here. docs/vllm-options.md is generated from this module and compared by a test.
+The names are those of options.json. docs/vllm-options.md is generated from this module.
 """
 
 from collections.abc import Mapping
@@ -24,7 +23,6 @@ MAPPED: Final = MappingProxyType(
         "--shutdown-timeout": "--drain-timeout",
     }
 )
-"""Options of the same meaning → their names here."""
 
 READ: Final = MappingProxyType(
     {
@@ -35,7 +33,6 @@ READ: Final = MappingProxyType(
         "--tokenizer-revision": "part of `--tokenizer`, NAME@REVISION",
     }
 )
-"""Options that the command line itself answers → how."""
 
 IGNORED: Final = _each({
     "additional-config all2all-backend allow-deprecated-quantization attention-backend attention-config "
@@ -98,7 +95,6 @@ IGNORED: Final = _each({
     "guided-decoding-backend structured-outputs-config": "see docs/structured-output.md",
     "reasoning-config": "see --reasoning-parser",
 })  # fmt: skip
-"""Options that are accepted and change nothing → why."""
 
 _NOT_YET: Final = "not supported yet"
 
@@ -168,7 +164,6 @@ REFUSED: Final = _each({
         "is for engines on several machines: start `kvasir frontend` on one and `kvasir engine` on each, "
         "see docs/data-parallel.md",
 })  # fmt: skip
-"""Options that are rejected → the reason, and the way to go."""
 
 NEUTRAL: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
     {
@@ -194,12 +189,12 @@ NEUTRAL: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
         "--tokenizer-mode": ("auto", "hf"),
     }
 )
-"""Values of rejected options that ask for what Kvasir does anyway, and are accepted."""
+"""Values of rejected options that ask for the behaviour of Kvasir."""
 
+# These values mean in vLLM that the option is not set.
 UNSET: Final[Mapping[str, str]] = MappingProxyType(
     {"--long-prefill-token-threshold": "0", "--worker-cls": "auto", "--worker-extension-cls": ""}
 )
-"""Options of the same name here → the value by which vLLM means that it is not set."""
 
 VALUES: Final[Mapping[str, Mapping[str, str]]] = MappingProxyType(
     {
@@ -207,4 +202,4 @@ VALUES: Final[Mapping[str, Mapping[str, str]]] = MappingProxyType(
         "--prefix-caching-hash-algo": {"sha256_cbor": "sha256"},
     }
 )
-"""Values of vLLM → the ones of the option of the same name here."""
+"""Value of vLLM → value here."""
