@@ -14,7 +14,6 @@ from kvasir.frontend.parsers.parsed import Tool
 MAX_TOOLS: Final = 128
 MAX_NAME_CHARACTERS: Final = 128
 MAX_SCHEMA_DEPTH: Final = 64
-"""Levels of arrays and objects."""
 # Values in the parameters of all functions: a template writes them as JSON in one step, in about 1 µs each.
 MAX_SCHEMA_VALUES: Final = 50_000
 
@@ -42,7 +41,7 @@ class ToolUse:
     """The tools that the answer may call."""
     choice: ToolChoice = ToolChoice.NONE
     is_named: bool = False
-    """The request names the function that the answer calls."""
+    """The request names one function."""
     parallel: bool = True
     is_older_form: bool = False
     """The request has `functions` instead of `tools`."""

@@ -1,2 +1,1 @@
-"""API keys, client shares and the middleware of each request. connections/ has the sockets, bodies/ the limits of
-bodies."""
+"""API keys, shares and middleware; connections/ and bodies/ with their limits."""

@@ -18,7 +18,7 @@ from kvasir.config.options import ConfigError
 log = logging.getLogger(__name__)
 
 CHECK_INTERVAL = 1.0
-"""Seconds between two reads of the directory."""
+"""Seconds."""
 MAX_KEY_BYTES: Final = 64 * 1024
 
 _Stamp = tuple[tuple[str, int, int, int], ...]

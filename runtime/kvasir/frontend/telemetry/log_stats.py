@@ -21,13 +21,12 @@ GROUP: Final = "kvasir.stat_loggers"
 
 @dataclass(frozen=True)
 class ServiceStats:
-    """What a frontend and its engines did in an interval, and the state at its end."""
+    """What happened in an interval, and the state at its end."""
 
     seconds: float
     prompt_tokens: int
     """Prompt tokens that this frontend gave to engines."""
     generation_tokens: int
-    """Tokens that this frontend received."""
     prefix_cache_queries: int
     """Prompt tokens of requests that ended, if their engine has a prefix cache."""
     prefix_cache_hits: int
@@ -41,7 +40,7 @@ class ServiceStats:
 
 
 class StatLogger(Protocol):
-    """`log` runs on the event loop, so it must be quick. A logger that raises is not called again."""
+    """`log` must be quick. A logger that raises is not called again."""
 
     def log(self, stats: ServiceStats) -> None:
         """Take the stats of an interval with traffic, or of the first one without."""
@@ -88,7 +87,7 @@ class PeriodicStats:
         self._had_traffic = False
 
     def tick(self) -> None:
-        """End the interval if its time is over. Cheap, as it is called every second."""
+        """End the interval if its time is over; cheap otherwise."""
         seconds = self._clock() - self._began
         if seconds < INTERVAL_SECONDS or not self._loggers:
             return

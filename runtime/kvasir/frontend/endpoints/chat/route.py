@@ -10,9 +10,9 @@ from msgspec.json import encode
 from kvasir.client.input.prompted import Prompted
 from kvasir.client.request_errors import InvalidRequest
 from kvasir.frontend.endpoints.answers import STREAM, errors
-from kvasir.frontend.endpoints.chat.answer import OBJECT, AnswerWriter, ChatAnswer
-from kvasir.frontend.endpoints.chat.parsed_answer import ParsedWriter
+from kvasir.frontend.endpoints.chat.answer import OBJECT, ChatAnswer
 from kvasir.frontend.endpoints.chat.request import ChatRequest
+from kvasir.frontend.endpoints.chat.writer import ChatWriter
 from kvasir.frontend.endpoints.output_plan import OutputPlan, plan_output
 from kvasir.frontend.errors import bad_field
 from kvasir.frontend.generation import logprobs
@@ -38,25 +38,18 @@ async def create_chat_completion(
     generation = _generation(service, body, prompted)
     record.follow(model, generation)
     created = int(time.time())
-    writer = AnswerWriter(service, body)
-    parsed = _parsed_writer(service, body, writer, plan)
+    writer = ChatWriter(service, body, plan)
     if isinstance(generation, Generation) and body.stream:
         chunks = Chunks(generation.id, f"{OBJECT}.chunk", created, model, body.include_usage, service.fingerprint)
-        stream = (
-            _stream(generation, chunks, writer)
-            if parsed is None
-            else _stream_parsed(generation, chunks, writer, parsed)
-        )
-        return EventStream(stream, service.live, waits_for=generation.waits_for)
+        return EventStream(_stream(generation, chunks, writer), service.live, waits_for=generation.waits_for)
     async with service.live.watch(request.scope):
-        if isinstance(generation, Generation) and parsed is not None:
-            choices = await generation.choices(body.n, parsed.read)
+        if isinstance(generation, Generation):
+            choices = await generation.choices(body.n, writer.read)
         else:
             choices = await generation.choices(body.n)
-        chosen = writer if parsed is None else parsed
         answer = await logprobs.written(
             writer.entries(choices),
-            lambda: encode(chosen.answer(generation.id, created, model, choices, generation.usage)),
+            lambda: encode(writer.answer(generation.id, created, model, choices, generation.usage)),
         )
     return Response(answer, media_type="application/json")
 
@@ -66,19 +59,6 @@ def _generation(service: Service, body: ChatRequest, prompted: Prompted) -> Gene
     if body.use_beam_search:
         return BeamGeneration(service.llm, ids, [prompted], body.n, body.length_penalty)
     return Generation(service.llm, ids, [prompted], body.n)
-
-
-def _parsed_writer(
-    service: Service, body: ChatRequest, writer: AnswerWriter, plan: OutputPlan
-) -> ParsedWriter | None:
-    if plan.new_parser is None:
-        return None
-    return ParsedWriter(
-        writer,
-        plan,
-        shows_reasoning=body.include_reasoning,
-        tool_format=service.parsers.tool_format,
-    )
 
 
 async def _prepare(service: Service, body: ChatRequest) -> tuple[Prompted, OutputPlan]:
@@ -130,31 +110,15 @@ def _check_budget(service: Service, body: ChatRequest) -> None:
         )
 
 
-async def _stream(generation: Generation, chunks: Chunks, writer: AnswerWriter) -> AsyncGenerator[bytes, None]:
-    begun: set[int] = set()
+async def _stream(generation: Generation, chunks: Chunks, writer: ChatWriter) -> AsyncGenerator[bytes, None]:
+    opened: set[int] = set()
     async with aclosing(generation.events()) as events:
         async for index, delta in events:
-            usage = generation.usage if writer.continuous_usage else None
-            event = chunks.choice(writer.delta(index, delta), usage)
-            if index not in begun:
-                begun.add(index)
-                event = writer.opening(index, generation, chunks, usage) + event
-            yield event + chunks.end(generation.usage) if generation.complete else event
-
-
-async def _stream_parsed(
-    generation: Generation, chunks: Chunks, writer: AnswerWriter, parsed: ParsedWriter
-) -> AsyncGenerator[bytes, None]:
-    begun: set[int] = set()
-    async with aclosing(generation.events()) as events:
-        async for index, delta in events:
-            choices = parsed.deltas(index, delta)
-            usage = parsed.usage(generation.usage) if writer.continuous_usage else None
-            event = b"".join(chunks.choice(choice, usage) for choice in choices)
-            if index not in begun:
-                begun.add(index)
-                event = writer.opening(index, generation, chunks, usage) + event
+            event = writer.texts(index, delta, generation, chunks)
+            if index not in opened:
+                opened.add(index)
+                event = writer.opening(index, generation, chunks) + event
             if generation.complete:
-                event += chunks.end(parsed.usage(generation.usage))
+                event += chunks.end(writer.usage(generation.usage))
             if event:
                 yield event

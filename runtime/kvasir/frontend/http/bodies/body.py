@@ -1,9 +1,4 @@
-"""Reads a request's JSON body within all limits.
-
-Whatever a client sends, no step holds up the event loop for more than about 100 ms. The size is limited first, then
-the cost of parsing (json_cost.py), the memory of all parsed bodies, the counts of the fields, and the slots of one
-client (shares.py).
-"""
+"""Reads a request's JSON body within all limits: no step holds up the event loop for more than about 100 ms."""
 
 import asyncio
 import re
@@ -91,7 +86,6 @@ def _when_the_request_ends(action: Callable[[], None]) -> None:
 
 
 def _hold_memory(body: bytes | bytearray, service: Service) -> None:
-    """Count the parsed body until its request ends. Raises TooManyRequests."""
     # --max-live-requests bounds the short ones.
     if len(body) <= UNCOUNTED:
         return
@@ -102,7 +96,6 @@ def _hold_memory(body: bytes | bytearray, service: Service) -> None:
 
 
 async def _read(request: Request, limit: int, service: Service) -> bytes | bytearray:
-    """Its pieces count as uploads until the body is complete."""
     piece, more = await _receive(request)
     if len(piece) > limit:
         raise _too_large(limit)

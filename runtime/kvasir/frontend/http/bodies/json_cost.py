@@ -1,8 +1,4 @@
-"""Bounds the cost of parsing a JSON text by counting its values before it is parsed.
-
-The parser (orjson) holds the interpreter lock, so in a thread too it stops the event loop. These limits keep the
-worst body at about 100 ms.
-"""
+"""Bounds the cost of parsing a JSON text by counting its values before it is parsed."""
 
 import asyncio
 import re
@@ -25,9 +21,9 @@ MAX_VALUES: Final = 1_000_000
 MAX_STRINGS: Final = 2_000_000
 
 _PIECE: Final = 2**16
-"""Bytes that are scanned at one time, in half a millisecond."""
+"""Bytes that are scanned at one time."""
 _COUNTED: Final = 2**20
-"""Bytes that are counted at one time, in a millisecond or two."""
+"""Bytes that are counted at one time."""
 _IN_STRING: Final = re.compile(rb'(?:[^"\\]++|\\.)*+', re.DOTALL)
 _QUOTE: Final = ord('"')
 
@@ -61,7 +57,7 @@ class _Counts:
 
 
 class CostCheck:
-    """Counts or parses one large body at a time: several in one turn would hold up the event loop."""
+    """Counts or parses one large body at a time."""
 
     def __init__(self) -> None:
         self._turn = asyncio.Lock()
@@ -71,6 +67,8 @@ class CostCheck:
     @asynccontextmanager
     async def turn(self, body: Text, context: int) -> AsyncIterator[None]:
         """Wait for the turn to parse the body. `context`: tokens. Raises ApiError 400."""
+        # The parser (orjson) holds the interpreter lock, so in a thread too it stops the event loop: for 100 ms
+        # within these limits.
         if len(body) <= SMALL:
             yield
             return
@@ -121,7 +119,6 @@ def _problem_outside_strings(body: Text, max_values: int) -> str | None:
 
 
 def _end_of_string(body: Text, position: int) -> int:
-    """Return the position after the closing quote."""
     end = len(body)
     while position < end:
         match = _IN_STRING.match(body, position, min(position + _PIECE, end))

@@ -54,23 +54,20 @@ class Connection(HttpToolsProtocol):
         self._upload_timer: asyncio.TimerHandle | None = None
         self._stall_timer: asyncio.TimerHandle | None = None
         self._unread = 0
-        """Bytes in the write buffer at the last check."""
+        """Bytes, at the last check."""
         self._parsing = False
         self._to_start: tuple[RequestResponseCycle, ASGI3Application] | None = None
-        """It has a complete head."""
         self._waits = False
-        """It is in the upload queue."""
+        """In the upload queue."""
         self._refused = False
         """Further bytes are dropped."""
         self._unanswered: list[RequestResponseCycle] = []
         """The oldest first; `cycle` is the newest."""
         self._receiving = False
-        """A request has begun and is not complete."""
         self._answered = self.loop.time()
-        """Time of the last answer, or of the opening."""
         self._in_head = False
         self._unusable_bytes = 0
-        """Received since the request, or the last piece of its body, began."""
+        """Since the request, or the last piece of its body, began."""
         self._warned = False
         """The current body was late once."""
 

@@ -20,11 +20,10 @@ class MaybeIdle(Protocol):
 
     @property
     def idle_since(self) -> float | None:
-        """Return the loop's time of the last answer; None while a request is in progress."""
+        """Time of the loop; None while a request is in progress."""
 
 
 async def close_idle(connections: Collection[MaybeIdle]) -> None:
-    """Close the connections that are idle and stay so until their turn."""
     # The header `Connection: close` of the answers ends the other connections.
     idle = [
         (since, number, each) for number, each in enumerate(connections) if (since := each.idle_since) is not None

@@ -11,7 +11,7 @@ _BUFFER: Final = memoryview(bytearray(MAX_PIECE))
 
 
 class Receiver(asyncio.BufferedProtocol):
-    """Passes data to a protocol as memoryviews, which are valid during the call."""
+    """Passes data on as memoryviews, which are valid during the call."""
 
     __slots__ = ("_to",)
 

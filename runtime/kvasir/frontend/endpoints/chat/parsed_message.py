@@ -1,26 +1,18 @@
-"""The answers of chats with a parser: reasoning, content and tool calls, whole and as deltas."""
+"""The message of a chat from the parsed output: reasoning, content and tool calls, whole and as deltas."""
 
 from collections.abc import Sequence
 
-from msgspec import UNSET
-
 from kvasir.client.async_llm import Delta
 from kvasir.frontend.endpoints.chat.answer import (
-    AnswerWriter,
     CalledFunction,
-    ChatAnswer,
-    ChatChunkChoice,
     ChatDelta,
     ChatMessage,
     ChatToolCall,
     FunctionDelta,
     ToolCallDelta,
 )
-from kvasir.frontend.endpoints.output_plan import OutputPlan
 from kvasir.frontend.endpoints.past_calls import new_call_id
 from kvasir.frontend.endpoints.tool_use import ToolUse
-from kvasir.frontend.generation.answer_parts import CompletionTokensDetails, Usage
-from kvasir.frontend.generation.generation import Choice
 from kvasir.frontend.generation.parsed_text import ParsedText
 from kvasir.frontend.parsers.parsed import (
     CallArguments,
@@ -32,75 +24,8 @@ from kvasir.frontend.parsers.parsed import (
 from kvasir.link.protocol import FinishReason
 
 
-class ParsedWriter:
-    """Writes choices as AnswerWriter does, with a parser for each."""
-
-    def __init__(
-        self,
-        writer: AnswerWriter,
-        plan: OutputPlan,
-        *,
-        shows_reasoning: bool,
-        tool_format: str | None,
-    ) -> None:
-        self._writer = writer
-        self._plan = plan
-        self._shows_reasoning = shows_reasoning
-        self._tool_format = tool_format
-        self._readings: dict[int, _Reading] = {}
-
-    @property
-    def reasoning_tokens(self) -> int:
-        return sum(reading.text.reasoning_tokens for reading in self._readings.values())
-
-    def usage(self, usage: Usage) -> Usage:
-        """Add the reasoning tokens so far, and return the usage."""
-        usage.completion_tokens_details = CompletionTokensDetails(self.reasoning_tokens)
-        return usage
-
-    def read(self, index: int, delta: Delta) -> list[ChatDelta]:
-        """Return the deltas of the choice's message."""
-        return self._reading(index).read(delta)
-
-    def deltas(self, index: int, delta: Delta) -> list[ChatChunkChoice]:
-        """Return the choices of the next chunks: all about the tokens in the first, the finish reason in the last.
-
-        Empty while the text may be the beginning of a mark, unless tokens are reported.
-        """
-        pieces = self.read(index, delta)
-        whole = self._writer.delta(index, delta)
-        if delta.finish_reason is not None:
-            pieces.append(ChatDelta())
-            whole.finish_reason = self._reading(index).finish_reason(delta.finish_reason)
-        elif not pieces:
-            whole.delta = ChatDelta()
-            reports = whole.logprobs is not None or whole.token_ids is not UNSET
-            return [whole] if reports else []
-        return _spread(whole, pieces)
-
-    def answer(self, id: str, created: int, model: str, choices: Sequence[Choice], usage: Usage) -> ChatAnswer:
-        answer = self._writer.answer(id, created, model, choices, usage)
-        for index, choice in enumerate(choices):
-            reading = self._reading(index)
-            if not reading.ended:  # beam search has no deltas
-                reading.read(Delta(choice.text, choice.token_ids, choice.finish_reason))
-            written = answer.choices[index]
-            written.message = reading.message(self._writer.echo)
-            assert choice.finish_reason is not None
-            written.finish_reason = reading.finish_reason(choice.finish_reason)
-        answer.usage = self.usage(usage)
-        return answer
-
-    def _reading(self, index: int) -> "_Reading":
-        if (reading := self._readings.get(index)) is None:
-            plan = self._plan
-            reading = _Reading(plan.parsed_text(), plan.use, self._shows_reasoning, self._tool_format)
-            self._readings[index] = reading
-        return reading
-
-
-class _Reading:
-    """The output of one choice so far."""
+class ParsedMessage:
+    """The message of one choice, as far as its output has come."""
 
     def __init__(self, text: ParsedText, use: ToolUse, shows_reasoning: bool, tool_format: str | None) -> None:
         self.text = text
@@ -117,7 +42,7 @@ class _Reading:
         """Return the deltas of the message, with neighbours of one kind joined."""
         events = self.text.events(delta)
         self.ended = delta.finish_reason is not None
-        return [piece for event in _joined(events) if (piece := self._take(event)) is not None]
+        return [piece for event in _join(events) if (piece := self._take(event)) is not None]
 
     def finish_reason(self, reason: FinishReason) -> str:
         # In OpenAI's API, a named function that was called is a normal end.
@@ -125,7 +50,8 @@ class _Reading:
             return reason
         return "function_call" if self._use.is_older_form else "tool_calls"
 
-    def message(self, echo: str) -> ChatMessage:
+    def whole(self, echo: str) -> ChatMessage:
+        """Return the message with the echo before its content."""
         message = ChatMessage("assistant", echo + "".join(self._content) or None)
         if self._reasoning:
             message.reasoning_content = message.reasoning = "".join(self._reasoning)
@@ -166,7 +92,7 @@ class _Reading:
         return ChatDelta(tool_calls=[call])
 
 
-def _joined(events: Sequence[ParsedEvent]) -> list[ParsedEvent]:
+def _join(events: Sequence[ParsedEvent]) -> list[ParsedEvent]:
     """Join neighbouring texts of one kind, and drop empty ones."""
     result: list[ParsedEvent] = []
     for event in events:
@@ -185,16 +111,3 @@ def _joined(events: Sequence[ParsedEvent]) -> list[ParsedEvent]:
             case _:
                 result.append(event)
     return result
-
-
-def _spread(whole: ChatChunkChoice, pieces: Sequence[ChatDelta]) -> list[ChatChunkChoice]:
-    """Return a choice for each delta. `whole`: everything else."""
-    if len(pieces) == 1:
-        whole.delta = pieces[0]
-        return [whole]
-    index, last = whole.index, pieces[-1]
-    return [
-        ChatChunkChoice(index, pieces[0], whole.logprobs, token_ids=whole.token_ids),
-        *(ChatChunkChoice(index, piece) for piece in pieces[1:-1]),
-        ChatChunkChoice(index, last, None, whole.finish_reason, whole.stop_reason),
-    ]
