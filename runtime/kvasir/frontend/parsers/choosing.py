@@ -1,4 +1,4 @@
-"""Chooses a model's tool format and reasoning format: by name, or from marker texts in the chat template."""
+"""Chooses a model's formats by name, or by marker texts in its chat template."""
 
 import logging
 from collections.abc import Mapping
@@ -15,10 +15,9 @@ Described = TypeVar("Described", bound=ToolFormat | ReasoningFormat | HarmonyFor
 def choose_format(
     kind: str, flag: str, formats: Mapping[str, Described], name: str | None, template: str | None
 ) -> Described | None:
-    """Return the format of this name; without one (or with "auto") the only one that fits the template, or None.
+    """Return the format of this name; with None or "auto" the only one that fits the template, or None.
 
-    The name "none" chooses none. `kind` and `flag` are for messages: "tool", "--tool-call-parser". Raises
-    ConfigError for an unknown name.
+    The name "none" chooses none. `kind` ("tool") and `flag` are for messages. Raises ConfigError for another name.
     """
     if name == "none":
         log.info("%s format: none (%s)", kind, flag)

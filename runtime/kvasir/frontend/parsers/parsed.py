@@ -1,4 +1,4 @@
-"""What the output of a model consists of: the events of an OutputParser, and the tools of a request."""
+"""The events of an OutputParser, and the tools of a request."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -7,42 +7,33 @@ from typing import Any, Protocol, TypeAlias
 
 @dataclass(frozen=True, slots=True)
 class Tool:
-    """A function that a request offers to the model."""
-
     name: str
     description: str = ""
-    parameters: dict[str, Any] = field(default_factory=dict)
-    """A JSON Schema of its arguments. Empty: it has none."""
-    strict: bool = False
-    """Whether the arguments must match `parameters` in every case."""
+    parameters: dict[str, Any] = field(default_factory=dict)  # JSON Schema of the arguments. Empty: it has none.
+    strict: bool = False  # the arguments of each call match `parameters`
 
 
 @dataclass(frozen=True, slots=True)
 class ReasoningText:
-    """Text of the reasoning, without its marks."""
-
     text: str
 
 
 @dataclass(frozen=True, slots=True)
 class ContentText:
-    """Text for the user."""
-
     text: str
 
 
 @dataclass(frozen=True, slots=True)
 class CallBegun:
-    """A tool call whose name is complete. Its arguments follow in CallArguments."""
+    """The beginning of a tool call."""
 
-    index: int
-    """Counts the calls of an output from 0."""
+    index: int  # counts the calls of an output from 0
     name: str
 
 
 @dataclass(frozen=True, slots=True)
 class CallArguments:
-    """The next part of the arguments of a call. All parts together are a JSON object, unless the output is cut."""
+    """A part of the arguments of a call. Together they are a JSON object, unless the output is cut."""
 
     index: int
     text: str
@@ -52,27 +43,26 @@ ParsedEvent: TypeAlias = ReasoningText | ContentText | CallBegun | CallArguments
 
 
 class OutputParser(Protocol):
-    """Parses the output of one choice. The events do not depend on how the text is split into pieces, except that
-    neighbouring texts of one kind may come in more or fewer parts."""
+    """Parses the output of one choice. Apart from how texts of one kind are divided, the events are the same for
+    every split of the output into pieces."""
 
-    reasoning_tokens: int
-    """Tokens of the reasoning so far, its marks included."""
+    reasoning_tokens: int  # so far, including the marks
 
     def push(self, text: str, token_ids: Sequence[int]) -> list[ParsedEvent]:
-        """Return the events that the next text completes. It includes the text of special tokens.
+        """Return the events that the next text completes.
 
-        `token_ids`: the tokens since the last call, for `reasoning_tokens`.
+        `text` includes special tokens. `token_ids`: the tokens since the last call, for `reasoning_tokens`.
         """
         ...
 
     @property
     def is_torn(self) -> bool:
-        """Whether the last call broke after its beginning was in the events. Its arguments are JSON even so."""
+        """Whether the last call broke after it had begun in the events. Its arguments were completed to JSON."""
         ...
 
     def finish(self, *, is_cut: bool = False) -> list[ParsedEvent]:
-        """Return the remaining events at the end of the output. Text that only looked like a call is content.
+        """Return the remaining events at the end of the output.
 
-        `is_cut`: the output was cut at the limit of its length. A call that it cuts keeps the arguments so far.
+        `is_cut`: at the limit of its length. A call that is cut there keeps its arguments so far.
         """
         ...

@@ -1,4 +1,4 @@
-"""The parsers of a service: its tool format and its reasoning format, from options and the chat template."""
+"""The parsers of a service, for its tool format and its reasoning format."""
 
 from collections.abc import Sequence
 from functools import partial
@@ -26,7 +26,7 @@ from kvasir.request.constraint import Grammar, OutputConstraint
 
 
 class Parsers:
-    """Makes the parser of each output, and the constraint of a choice of tools. Several threads may use it."""
+    """Makes the parser and the constraint of each output. Thread-safe."""
 
     def __init__(
         self,
@@ -63,7 +63,7 @@ class Parsers:
         reasoning_name: str | None,
         plugins: Sequence[Path] = (),
     ) -> "Parsers":
-        """Choose the formats by name; without one, or with "auto", from the chat template. Raises ConfigError.
+        """Choose formats by name, or with None or "auto" from the chat template. Raises ConfigError.
 
         `plugins`: files with more formats.
         """
@@ -73,15 +73,14 @@ class Parsers:
         return cls(tools, reasoning, tokenizer)
 
     def special_ids(self, *, tools: bool) -> frozenset[int]:
-        """Return the special tokens that must be in the text of a parser. `tools`: the request has some."""
+        """Return the special tokens that a parser needs in its text. `tools`: the request has some."""
         return self._reasoning_ids | self._tool_ids if tools else self._reasoning_ids
 
     def parser(self, *, tools: Sequence[Tool], prompt_tail: str, reasoning: bool = True) -> OutputParser | None:
-        """Return the parser of an output, or None if its text is the content.
+        """Return the parser of an output; None if all its text is content.
 
-        `tools`: those of the request, empty if it must not call any. `prompt_tail`: the end of the rendered prompt,
-        which may have begun or ended the reasoning. `reasoning`: False leaves reasoning marks in the content
-        (not with harmony, where all text stands in channels).
+        `prompt_tail`: the end of the rendered prompt, which may have begun or ended the reasoning. `reasoning`:
+        False leaves reasoning marks in the content (harmony ignores it: all its text stands in channels).
         """
         by_name = {tool.name: tool for tool in tools}
         if isinstance(self._tools, HarmonyFormat):
@@ -125,9 +124,9 @@ class Parsers:
         answer: Grammar | None,
         thinking_budget: int | None,
     ) -> OutputConstraint | None:
-        """Return what the engine has to enforce for a request, or None.
+        """Return what the engine has to enforce, or None. `answer`: the grammar of the response_format.
 
-        `answer`: the grammar of its response_format. Raises UnsupportedChoice with a message for the client.
+        Raises UnsupportedChoice.
         """
         wanted = Choice(tools, choice, parallel, answer)
         return self._constraints.constraint(wanted, self._phase(prompt_tail), thinking_budget)
@@ -142,7 +141,7 @@ class Parsers:
         return Phase.REASONING if is_open(self._reasoning, prompt_tail) else Phase.EITHER
 
     def _ids(self, marks: Sequence[str]) -> frozenset[int]:
-        """Return the ids of the marks that are one token."""
+        """Return the ids of marks that are one token."""
         ids = (self._tokenizer.backend.token_to_id(mark) for mark in marks)
         return frozenset(token_id for token_id in ids if token_id is not None)
 
@@ -154,6 +153,5 @@ def is_open(described: ReasoningFormat, prompt_tail: str) -> bool:
 
 
 def _ended(described: ReasoningFormat, prompt_tail: str) -> bool:
-    """Return whether the prompt has ended the reasoning already."""
     tail = prompt_tail.rstrip()
     return any(tail.endswith(end.rstrip()) for end in described.ends)

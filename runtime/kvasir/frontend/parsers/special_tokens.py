@@ -1,4 +1,4 @@
-"""The special tokens that a parser has to see: those of its format's marks."""
+"""The special tokens in the marks of formats."""
 
 import dataclasses
 from collections.abc import Iterator
@@ -14,7 +14,7 @@ _NOT_OF_THE_OUTPUT = frozenset({"name", "markers", "not_markers", "sample"})
 def special_ids_of(
     tokenizer: Tokenizer, *formats: ToolFormat | ReasoningFormat | HarmonyFormat | None
 ) -> frozenset[int]:
-    """Return the special tokens of the marks of these formats. Others have no meaning for a parser."""
+    """Return the ids of the special tokens that a parser of these formats needs in its text."""
     marks = {mark for each in formats if each is not None for mark in _marks(each)}
     backend = tokenizer.backend
     texts = {token_id: token.content for token_id, token in backend.get_added_tokens_decoder().items()}
@@ -24,7 +24,7 @@ def special_ids_of(
 
 
 def _marks(description: object) -> Iterator[str]:
-    """Return the texts of a description that stand in outputs."""
+    """Return the texts that a description has for outputs."""
     if isinstance(description, HarmonyFormat):
         yield from (START, CHANNEL, MESSAGE, END, CALL, RETURN, _CONSTRAIN)
     elif isinstance(description, str):

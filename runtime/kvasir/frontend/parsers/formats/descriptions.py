@@ -1,4 +1,4 @@
-"""The parts of a description of a format. The state machine and the grammars of a tool choice read it."""
+"""The parts that describe a format."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -6,45 +6,32 @@ from enum import Enum, auto
 
 
 class Body(Enum):
-    """How one call is written. JSON objects are also read as an array, and an array's object alone."""
+    """How one call is written."""
 
+    # {"name": "f", "arguments": {"a": 1}}. An array of objects is read too, whatever `Layout.array` says.
     JSON_OBJECT = auto()
-    """An object with the name and the arguments: {"name": "f", "arguments": {"a": 1}}."""
-    NAMED_JSON = auto()
-    """The name, a mark, and the arguments as JSON."""
-    XML = auto()
-    """<function=f><parameter=a>value</parameter></function>, the values as text."""
-    PYTHON = auto()
-    """A call in Python: f(a=1)."""
+    NAMED_JSON = auto()  # name, mark, arguments as JSON
+    XML = auto()  # <function=f><parameter=a>value</parameter></function>
+    PYTHON = auto()  # f(a=1)
 
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """How the calls of a section stand in its text. Whitespace may stand between all parts."""
+    """How calls stand in a section. Whitespace may stand between all parts."""
 
     body: Body
-    array: bool = False
-    """The calls stand in [ and ], with commas between them."""
-    several: bool = False
-    """More calls may follow in the same section (an array has several in any case)."""
-    separator: str = ""
-    """Text that may stand between two calls of a section."""
+    array: bool = False  # calls stand in [ and ], with commas between them
+    several: bool = False  # A grammar writes more than one call in a section (in an array it always may)
+    separator: str = ""  # text between two calls of a section
     call_opening: str = ""
-    """Mark before each call."""
-    name_end: str = ""
-    """NAMED_JSON: the mark between the name and the arguments."""
-    id_mark: str = ""
-    """NAMED_JSON: a mark before name_end, with the id of the call between them. It may be missing."""
+    name_end: str = ""  # NAMED_JSON: mark between name and arguments
+    id_mark: str = ""  # NAMED_JSON: mark between the name and an optional call id, which ends at name_end
     name_end_is_optional: bool = False
-    """NAMED_JSON: the arguments may also follow the name at once."""
     call_closing: str = ""
-    """Mark behind each call."""
+    # JSON_OBJECT: the key in a grammar. "arguments" and "parameters" are always read.
     arguments_key: str = "arguments"
-    """JSON_OBJECT: the key that the model uses. "arguments" and "parameters" are read in any case."""
-    first: str = ""
-    """The characters with which this layout begins, and the other ones of the format do not. "": any."""
-    token: str = ""
-    """A grammar uses this layout only if the tokenizer has this added token, special or not. "": always."""
+    first: str = ""  # characters with which only this layout of the format begins; "": any
+    token: str = ""  # A grammar uses this layout only if the tokenizer has this added token; "": always
 
     @property
     def takes_several(self) -> bool:
@@ -55,51 +42,37 @@ class Layout:
 class ToolFormat:
     """How a model writes tool calls."""
 
-    name: str
-    """As in vLLM's --tool-call-parser."""
+    name: str  # as in vLLM's --tool-call-parser
+    # The parser takes the one whose `first` comes next; a grammar the first one whose token exists.
     layouts: tuple[Layout, ...]
-    """The parser takes the one whose `first` comes next; a grammar the first one whose token exists."""
-    openings: tuple[str, ...] = ()
-    """Marks that begin a section of calls. A grammar uses the first one."""
-    bare: bool = False
-    """The content may begin with a section that has no opening mark."""
-    space: str = ""
-    """Whitespace that the model writes behind the opening and before the closing mark."""
-    between: str = "\n"
-    """Whitespace that the model writes between two sections."""
-    closing: str = ""
-    """Mark that ends a section. A missing one is accepted."""
+    openings: tuple[str, ...] = ()  # marks that begin a section of calls
+    bare: bool = False  # the content may begin with a section without an opening mark
+    space: str = ""  # whitespace that a grammar writes behind the opening and before the closing mark
+    between: str = "\n"  # whitespace that a grammar writes between two sections
+    closing: str = ""  # mark that ends a section. It may be missing.
+    # Marks that are read in place of `closing`, and that a grammar does not write.
     other_closings: tuple[str, ...] = ()
-    """Marks that models write in its place. A grammar does not."""
+    # The format is detected if the chat template has all of these texts and none of `not_markers`.
     markers: tuple[str, ...] = ()
-    """Detection: the chat template has all of these texts ..."""
     not_markers: tuple[str, ...] = ()
-    """... and none of these."""
-    sample: str = ""
-    """An output with one call. Formats of plug-ins are tried with it at start."""
+    sample: str = ""  # an output with one call, for a trial when a plug-in is loaded
 
 
 @dataclass(frozen=True, slots=True)
 class ReasoningFormat:
-    """How a model marks its reasoning, with which its output begins."""
+    """How a model marks the reasoning at the beginning of its output."""
 
-    name: str
-    """As in vLLM's --reasoning-parser."""
-    starts: tuple[str, ...]
-    """The marks that begin it. The template may have written one at the end of the prompt."""
-    ends: tuple[str, ...]
-    """The marks that end it. The first one is written when a thinking budget is used up."""
-    assumed: bool = False
-    """The output begins with reasoning even without a mark, except if the prompt has ended it."""
-    markers: tuple[str, ...] = ()
-    """Detection: the chat template has all of these texts ..."""
+    name: str  # as in vLLM's --reasoning-parser
+    starts: tuple[str, ...]  # marks that begin it. The prompt may end with one.
+    ends: tuple[str, ...]  # marks that end it. The engine writes the first one when a thinking budget is used up.
+    assumed: bool = False  # the output begins with reasoning even without a mark, unless the prompt has ended it
+    markers: tuple[str, ...] = ()  # as in ToolFormat
     not_markers: tuple[str, ...] = ()
-    """... and none of these."""
 
 
 @dataclass(frozen=True, slots=True)
 class HarmonyFormat:
-    """gpt-oss writes reasoning, content and calls as messages with a channel: both formats in one."""
+    """Reasoning, content and calls as gpt-oss's messages: both formats in one."""
 
     name: str
     markers: tuple[str, ...] = ("<|channel|>", "analysis")

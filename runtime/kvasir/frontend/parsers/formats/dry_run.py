@@ -1,4 +1,4 @@
-"""Tries a format with a sample, so that a mistake in its description is found at start."""
+"""Tries a plug-in's format with a sample, so that mistakes in it are found at start."""
 
 import json
 

@@ -1,7 +1,7 @@
-"""Formats of plug-ins: entry points, and files named by --tool-parser-plugin. Each is tried when it is loaded.
+"""Loads the formats of plug-ins, and tries each one.
 
-A file is a Python module with a list TOOL_FORMATS of ToolFormat, or REASONING_FORMATS of ReasoningFormat, or both.
-An entry point of the group kvasir.tool_parsers or kvasir.reasoning_parsers names one such object.
+A file of --tool-parser-plugin is a Python module with a list TOOL_FORMATS or REASONING_FORMATS. An entry point of
+the group kvasir.tool_parsers or kvasir.reasoning_parsers names one format.
 """
 
 import runpy
@@ -71,7 +71,6 @@ def _loaded(entry: EntryPoint) -> Any:
 
 
 def _formats_of(file: Path, where: str) -> list[Any]:
-    """Return the formats in a file. Raises ConfigError."""
     if not file.is_file():
         raise ConfigError(f"{where}: there is no such file")
     try:

@@ -11,6 +11,7 @@ THINK: Final = ReasoningFormat("think", starts=("<think>",), ends=("</think>",))
 QWEN3: Final = replace(THINK, name="qwen3", markers=("<think>", "</think>"), not_markers=("<｜Assistant｜>",))
 DEEPSEEK_R1: Final = replace(THINK, name="deepseek_r1", assumed=True)
 
+# A format without markers is chosen by its name only.
 REASONING_FORMATS: Final[tuple[ReasoningFormat | HarmonyFormat, ...]] = (
     THINK,
     QWEN3,
@@ -35,4 +36,3 @@ REASONING_FORMATS: Final[tuple[ReasoningFormat | HarmonyFormat, ...]] = (
     ),
     HARMONY_REASONING,
 )
-"""A format without markers is chosen by its name only."""

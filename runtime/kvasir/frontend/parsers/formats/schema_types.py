@@ -7,7 +7,7 @@ _TYPE_OF: Final = {str: "string", bool: "boolean", int: "integer", float: "numbe
 
 
 def schema_types(schema: Any, root: dict[str, Any], depth: int = 0) -> set[str]:
-    """Return the types, or an empty set if the schema does not say. `root`: the document that it is part of."""
+    """Return the types; an empty set if the schema allows any. `root`: the whole document."""
     if not isinstance(schema, dict) or depth > MAX_DEPTH:
         return set()
     if (declared := schema.get("type")) is not None:
@@ -27,7 +27,7 @@ def schema_types(schema: Any, root: dict[str, Any], depth: int = 0) -> set[str]:
 
 
 def referenced(reference: str, root: dict[str, Any]) -> Any:
-    """Return the schema that a reference within the document names, or None."""
+    """Return the schema that a reference names; None if it is not in the document."""
     if not reference.startswith("#"):
         return None
     found: Any = root

@@ -105,6 +105,7 @@ GRANITE: Final = ToolFormat(
     sample='<|tool_call|>[{"name": "f", "arguments": {"a": 1}}]',
 )
 
+# A format without markers is another name of one that has them: detection finds that one.
 TOOL_FORMATS: Final[tuple[ToolFormat | HarmonyFormat, ...]] = (
     HERMES,
     QWEN3_CODER,
@@ -121,4 +122,3 @@ TOOL_FORMATS: Final[tuple[ToolFormat | HarmonyFormat, ...]] = (
     GRANITE,
     HARMONY_TOOLS,
 )
-"""A format without markers is another name of one that has them: detection finds that one."""

@@ -13,7 +13,7 @@ from kvasir.frontend.parsers.tool_choice import UnsupportedChoice
 def call_rule(lark: LarkText, layout: Layout, tool: Tool, *, enforced: bool) -> str:
     """Add the rule of a call and return its name. Raises UnsupportedChoice.
 
-    `enforced`: the arguments match the tool's schema; otherwise they are any object.
+    `enforced`: the arguments match the tool's schema; else they are any object.
     """
     schema = arguments_schema(tool) if enforced else {"type": "object"}
     if layout.body is Body.XML:

@@ -1,4 +1,4 @@
-"""The grammar of an output: the tool calls that a request demands or allows, and the answer's own grammar."""
+"""The grammar of an output behind its reasoning: tool calls, and the answer's own grammar."""
 
 import json
 import re
@@ -22,13 +22,12 @@ _NAME: Final = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """The part of a request that its output has to follow."""
+    """What a request demands of its output."""
 
     tools: Sequence[Tool]
     choice: ToolChoice
     parallel: bool
-    answer: Grammar | None
-    """Of the content, when it is not a call."""
+    answer: Grammar | None  # of the content, when it is not a call
 
     @property
     def has_calls(self) -> bool:
@@ -36,7 +35,6 @@ class Choice:
 
     @property
     def needs_rules(self) -> bool:
-        """Whether the output needs a grammar with rules for calls."""
         if not self.has_calls:
             return False
         guarded = self.answer is not None or any(tool.strict for tool in self.tools)
@@ -44,7 +42,7 @@ class Choice:
 
     @property
     def is_text_with_calls(self) -> bool:
-        """Whether the output may be any text, except for its calls."""
+        """Whether only the calls in the output follow rules."""
         return self.needs_rules and self.choice is ToolChoice.AUTO and self.answer is None
 
 
@@ -54,9 +52,9 @@ def content_rules(
     choice: Choice,
     thought: tuple[str, str] | None = None,
 ) -> str:
-    """Return an expression for the output behind its reasoning. Raises UnsupportedChoice.
+    """Return an expression for the output. Raises UnsupportedChoice.
 
-    `thought`: the marks of reasoning with which the output may begin; only for `is_text_with_calls`.
+    `thought`: marks of reasoning at the beginning of the output; only for `is_text_with_calls`.
     """
     _check(choice.tools)
     only_strict = choice.choice is ToolChoice.AUTO
@@ -81,12 +79,12 @@ def content_rules(
 
 
 def answer_rules(lark: LarkText, answer: Grammar) -> str:
-    """Return an expression for an answer in harmony's messages. Raises UnsupportedChoice."""
+    """Return an expression for an answer as a message of harmony. Raises UnsupportedChoice."""
     return harmony_answer(lark, _answer(lark, answer))
 
 
 def embedded_answer(lark: LarkText, answer: Grammar) -> str | None:
-    """Return an expression for the texts of a grammar, or None if Lark cannot contain it."""
+    """Return an expression for what a grammar matches; None if Lark cannot contain it."""
     match answer.kind:
         case GrammarKind.JSON_SCHEMA:
             schema = json.loads(answer.text)

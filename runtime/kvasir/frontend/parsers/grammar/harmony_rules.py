@@ -1,4 +1,4 @@
-"""Rules for an output in harmony's messages: reasoning, then calls or an answer."""
+"""Rules for harmony's messages."""
 
 from collections.abc import Sequence
 
@@ -9,7 +9,7 @@ from kvasir.frontend.parsers.streaming.harmony import CALL, CHANNEL, END, MESSAG
 
 
 def harmony_call(lark: LarkText, tools: Sequence[Tool], *, only_strict: bool) -> str:
-    """Return an expression for a message that calls a tool. The model waits for the result behind each call."""
+    """Return an expression for a message that calls a tool: one, as the model then waits for its result."""
     calls = []
     for tool in tools:
         schema = arguments_schema(tool) if tool.strict or not only_strict else {"type": "object"}
@@ -19,22 +19,20 @@ def harmony_call(lark: LarkText, tools: Sequence[Tool], *, only_strict: bool) ->
 
 
 def harmony_answer(lark: LarkText, answer: str) -> str:
-    """Return an expression for a final message with an answer."""
     return joined(lark.literal(f"{CHANNEL}final{MESSAGE}"), answer)
 
 
 def harmony_text(lark: LarkText) -> str:
-    """Return an expression for a final message, or a message of commentary before a call."""
     return joined(lark.literal(f"{CHANNEL}final{MESSAGE}"), "/(?s:.*)/")
 
 
 def behind_reasoning(lark: LarkText, messages: str) -> str:
-    """Return an expression for the messages after one of reasoning, whose end mark has been written."""
+    """Return an expression for messages behind the end mark of the reasoning."""
     return joined(lark.literal(f"{START}assistant"), messages)
 
 
 def with_reasoning(lark: LarkText, messages: str) -> str:
-    """Return an expression for the messages, or one of reasoning before them."""
+    """Return an expression for messages with or without reasoning before them."""
     end = lark.rule("reasoned", _lazy_end(lark), "" if lark.is_special(END) else "[lazy]")
     reasoning = lark.rule(
         "reasoning", joined(lark.literal(f"{CHANNEL}analysis{MESSAGE}"), end, lark.literal(f"{START}assistant"))

@@ -1,4 +1,4 @@
-"""The constraint of an output: its grammar, where that begins, and the budget of the reasoning before it."""
+"""The constraint of an output: its grammar, where that begins, and the thinking budget."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -14,31 +14,24 @@ from kvasir.frontend.parsers.tool_choice import ToolChoice, UnsupportedChoice
 from kvasir.hub.tokenizer import Tokenizer
 from kvasir.request.constraint import Grammar, GrammarKind, OutputConstraint
 
-_LINE_BREAKS: Final = "/\\n{0,2}/"
-"""Models write these between the reasoning and a call."""
+_LINE_BREAKS: Final = "/\\n{0,2}/"  # models write these between the reasoning and a call
 
 
 class Phase(Enum):
     """How an output begins."""
 
     CONTENT = auto()
-    REASONING = auto()
-    """The prompt has opened the reasoning, or the format assumes one."""
-    EITHER = auto()
-    """The model opens the reasoning, or not."""
+    REASONING = auto()  # the prompt has opened the reasoning, or the format assumes one
+    EITHER = auto()  # the model opens the reasoning, or not
 
 
 @dataclass(frozen=True, slots=True)
 class Formats:
-    """The formats of a model."""
-
     tools: ToolFormat | HarmonyFormat | None
     reasoning: ReasoningFormat | HarmonyFormat | None
 
 
 class ConstraintMaker:
-    """Makes the constraints for one model."""
-
     def __init__(self, formats: Formats, tokenizer: Tokenizer) -> None:
         self._formats = formats
         self._tokenizer = tokenizer
@@ -49,7 +42,7 @@ class ConstraintMaker:
         self._text_tokens = frozenset(token.content for token in added.values() if not token.special)
 
     def constraint(self, choice: Choice, phase: Phase, thinking_budget: int | None) -> OutputConstraint | None:
-        """Return what the engine has to enforce, or None. Raises UnsupportedChoice."""
+        """Return the constraint, or None. Raises UnsupportedChoice."""
         try:
             return self._constraint(choice, phase, thinking_budget)
         except RecursionError:
@@ -78,7 +71,7 @@ class ConstraintMaker:
         return OutputConstraint(grammar, self._reasoning_end(), thinking_budget, start)
 
     def _embedded(self, choice: Choice, phase: Phase) -> Grammar | None:
-        """Return a grammar with the reasoning in it, for a model that may reason or not."""
+        """Return a grammar that includes the reasoning, if the model may reason or not; else None."""
         lark = LarkText(self._special, self._text_tokens)
         reasoning = self._formats.reasoning
         if phase is not Phase.EITHER or reasoning is None:
@@ -100,7 +93,7 @@ class ConstraintMaker:
         return _lark(lark, f"{reasoned}? {lark.rule('content', content)}")
 
     def _behind(self, choice: Choice, phase: Phase) -> Grammar | None:
-        """Return the grammar of the output, or of its part behind the reasoning."""
+        """Return the grammar of the output behind its reasoning."""
         is_harmony = isinstance(self._formats.tools, HarmonyFormat)
         if not is_harmony and not self._needs_rules(choice):
             return choice.answer
@@ -113,7 +106,7 @@ class ConstraintMaker:
         return _lark(lark, content if phase is Phase.CONTENT else f"{_LINE_BREAKS} {lark.rule('content', content)}")
 
     def _content(self, lark: LarkText, choice: Choice) -> str | None:
-        """Return an expression for the output without its reasoning, or None if it may be any text."""
+        """Return an expression for the output without its reasoning; None if it may be any text."""
         if self._formats.tools is not None and choice.needs_rules:
             return content_rules(lark, self._formats.tools, choice)
         if choice.answer is None:
@@ -126,8 +119,8 @@ class ConstraintMaker:
         return self._formats.tools is not None and choice.needs_rules
 
     def _reasoning_start(self) -> int | None:
-        """Return the token that begins the reasoning, or None if the mark is not the only one, or not a token: then
-        the tokens of its text may be others, and the reasoning is taken to begin with the output."""
+        """Return the token that begins the reasoning; None if the reasoning is taken to begin with the output."""
+        # One of several marks, or a mark of several tokens, could be written in another way.
         reasoning = self._formats.reasoning
         if reasoning is None or isinstance(reasoning, HarmonyFormat) or len(reasoning.starts) > 1:
             return None

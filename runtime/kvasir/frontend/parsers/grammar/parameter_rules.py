@@ -1,4 +1,4 @@
-"""Rules for calls whose parameters stand one by one: in XML, with texts as they are, and in Python."""
+"""Rules for calls in XML and Python, parameter by parameter."""
 
 import json
 import re
@@ -57,7 +57,7 @@ def python_call(lark: LarkText, tool: Tool, schema: Mapping[str, Any]) -> str:
 
 
 def _members(tool: Tool, schema: Mapping[str, Any], key: re.Pattern[str]) -> tuple[list[str], set[str]]:
-    """Return the names of the parameters, and which of them are required."""
+    """Return the names of the parameters, and of the required ones."""
     properties, required = schema.get("properties", {}), schema.get("required", [])
     if not isinstance(properties, dict) or not isinstance(required, list):
         raise _invalid(tool)
@@ -75,7 +75,7 @@ def _members(tool: Tool, schema: Mapping[str, Any], key: re.Pattern[str]) -> tup
 
 
 def part_of(schema: Mapping[str, Any], name: str) -> dict[str, Any]:
-    """Return the schema of one parameter as a document of its own."""
+    """Return the schema of one parameter as a whole document."""
     described = schema["properties"][name]
     if not isinstance(described, dict):
         return {} if described else {"not": {}}
@@ -86,7 +86,7 @@ def part_of(schema: Mapping[str, Any], name: str) -> dict[str, Any]:
 
 
 def _moved(schema: Any) -> Any:
-    """Return a schema whose references work at #/$defs/tool of a document."""
+    """Return a schema whose references work below #/$defs/tool."""
     if isinstance(schema, list):
         return [_moved(each) for each in schema]
     if not isinstance(schema, dict):
@@ -123,7 +123,7 @@ def _raw_text(lark: LarkText, choice: "str | tuple[int, int | None]") -> str:
 def _texts(
     tool: Tool, name: str, described: Any, root: Mapping[str, Any], nullable: bool, depth: int = 0
 ) -> Iterable["str | tuple[int, int | None]"]:
-    """Yield the texts that a parameter may be: exact ones, or any of least to most characters."""
+    """Yield exact texts, or the least and most characters of any text."""
     if not isinstance(described, dict) or not described:
         yield 0, None
         return

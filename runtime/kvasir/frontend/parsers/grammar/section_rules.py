@@ -1,4 +1,4 @@
-"""Rules for sections of calls as a tool format writes them, alone or within text."""
+"""Rules for sections of calls, alone or within text."""
 
 from collections.abc import Sequence
 from typing import Final
@@ -13,8 +13,6 @@ _SPACE: Final = "[ \\n\\t\\r]"
 
 
 class SectionRules:
-    """The sections of one format with calls of some tools."""
-
     def __init__(
         self,
         lark: LarkText,
@@ -26,7 +24,7 @@ class SectionRules:
         thought: tuple[str, str] | None = None,
     ) -> None:
         """`parallel`: more than one call. `only_strict`: tools that are not strict may have any arguments.
-        `thought`: the marks of reasoning with which a text may begin. There, opening marks are only text.
+        `thought`: marks of reasoning at the beginning of a text, in which opening marks mean nothing.
         Raises UnsupportedChoice.
         """
         self._lark = lark
@@ -39,7 +37,7 @@ class SectionRules:
         self._section = lark.rule("section", self._section_body(either(calls)))
 
     def calls_only(self) -> str:
-        """Return an expression for an output that is a call, or with `parallel` one or more."""
+        """Return an expression for one call, or with `parallel` for one or more."""
         lark, described = self._lark, self._format
         marks = [mark for mark in described.openings if lark.is_token(mark)] or list(described.openings[-1:])
         choices = []
@@ -53,7 +51,7 @@ class SectionRules:
         return either([choice if len(choices) == 1 else lark.rule("calls", choice) for choice in choices])
 
     def text_and_calls(self) -> str:
-        """Return an expression for any text in which each opening mark begins a well-formed section."""
+        """Return an expression for text in which each opening mark begins a well-formed section."""
         lark, described = self._lark, self._format
         self._text_terminals()
         text = "TEXT" if described.closing else "TEXT_BEHIND"
@@ -66,12 +64,13 @@ class SectionRules:
         return either([lark.rule("content", choice) for choice in choices])
 
     def _text_terminals(self) -> None:
-        """Add TEXT, TEXT_BEHIND that does not begin with a call, TEXT_FIRST, and TEXT_ONLY without calls."""
+        """Add TEXT, TEXT_BEHIND (not begun by a call), TEXT_FIRST, and TEXT_ONLY (of an output without calls)."""
         lark = self._lark
         text = "/(?s:.*)/"
         if self._layout.body is Body.XML:
             text += f" & ~/(?s:.*){pattern(FUNCTION_OPENING)}(?s:.*)/"
         lark.terminal("TEXT", text)
+        # At the beginning, or behind a section that nothing closes, the parser reads a call without its mark.
         if self._format.bare or not self._format.closing:
             lark.terminal("TEXT_BEHIND", f"TEXT & ~/[ \\n\\t\\r,;}}\\]]*{self._unmarked_call()}(?s:.*)/")
         first = "TEXT_BEHIND" if self._format.bare else "TEXT"
@@ -85,7 +84,7 @@ class SectionRules:
         lark.terminal("TEXT_ONLY", f"TEXT_FIRST | /{_SPACE}*{start}(?s:.*)/")
 
     def _unmarked_call(self) -> str:
-        """Return a regular expression for the beginnings of calls that are read without an opening mark."""
+        """Return a regular expression for the beginning of a call without its opening mark."""
         if self._layout.body is Body.JSON_OBJECT:
             return f"(\\[{_SPACE}*)?\\{{"
         if self._layout.body is Body.NAMED_JSON:
@@ -94,7 +93,7 @@ class SectionRules:
         return "\\["
 
     def _lazily_marked(self, mark: str, text: str) -> str:
-        """Return a rule for text up to the first mark, and the section that it begins."""
+        """Return a rule for text up to the first mark, and the section behind it."""
         lark = self._lark
         if lark.is_special(mark):
             return lark.rule("marked", joined(text, self._marked(mark)))
@@ -123,6 +122,5 @@ class SectionRules:
 
 
 def _written_layout(lark: LarkText, described: ToolFormat) -> Layout:
-    """Return the layout that a model with this tokenizer writes."""
     fitting = [each for each in described.layouts if not each.token or lark.is_token(each.token)]
     return (fitting or described.layouts)[0]

@@ -1,4 +1,4 @@
-"""Reads one call that is written in JSON: an object with name and arguments, or the name and then the arguments."""
+"""Reads one call in JSON: an object with name and arguments, or a name and then the arguments."""
 
 import json
 import re
@@ -14,16 +14,12 @@ MAX_NAME_CHARACTERS: Final = 256
 _NAME: Final = re.compile(r"""[^\s<>{}()\[\]"'=,;｜]+""")
 _BARE_KEY: Final = re.compile(r"[^\W\d]+")
 _ARGUMENTS_KEYS: Final = ("arguments", "parameters")
-_OTHER_KEYS: Final = ("id", "type")
-"""A call without arguments may have these."""
+_OTHER_KEYS: Final = ("id", "type")  # a call without arguments may have these
 _FENCES: Final = ("```", "```json", "```xml", "```python", "```tool_call", "```tool_code")
 
 
 class ObjectCall:
-    """{"name": "f", "arguments": {...}}, also as {"type": "function", "function": {...}}: keys in any order.
-
-    Other keys are ignored. The arguments are passed on while they arrive when the name stands before them.
-    """
+    """{"name": "f", "arguments": {...}}, keys in any order; {"type": "function", "function": {...}} around it."""
 
     def __init__(self, out: "CallOutput", stops: Sequence[str], *, needs_arguments: bool) -> None:
         """`stops`: marks that end the call. `needs_arguments`: an object without them is not a call."""
@@ -32,8 +28,7 @@ class ObjectCall:
         self._stops = stops
         self._needs_arguments = needs_arguments
         self._name: str | None = None
-        self._arguments: str | None = None
-        """Arguments that stood before the name."""
+        self._arguments: str | None = None  # arguments that stood before the name
         self._has_arguments = False
         self._has_others = False
         self._is_inner = False
@@ -88,8 +83,6 @@ class ObjectCall:
 
 
 class NamedCall:
-    """The name, a mark, and the arguments as JSON."""
-
     def __init__(self, out: "CallOutput", layout: Layout, stops: Sequence[str]) -> None:
         self._out = out
         self._layout = layout
@@ -119,15 +112,14 @@ class NamedCall:
 
 
 class CallOutput:
-    """Passes one call after another on to the emitter."""
+    """Sends calls to the emitter, in order."""
 
     def __init__(self, reader: Reader, emitter: Emitter, names: Collection[str] | None) -> None:
-        """`names`: of the functions that are offered; None: any."""
+        """`names`: the offered functions; None: any."""
         self.reader = reader
         self._emitter = emitter
         self._names = names
-        self.is_fenced = False
-        """The calls of this section stand in a code block."""
+        self.is_fenced = False  # the calls of this section stand in a code block
 
     def open_fence(self) -> Steps[None]:
         """Read the beginning of a code block, if there is one."""
@@ -149,11 +141,10 @@ class CallOutput:
         self.end()
 
     def end(self) -> None:
-        """The arguments are complete."""
         self._emitter.arguments_are_whole()
 
     def read_arguments(self, name: str, stops: Sequence[str]) -> Steps[None]:
-        """Read the arguments of a call as JSON. `stops`: marks that end them even if brackets are missing."""
+        """Read arguments in JSON up to their end or one of the marks `stops`."""
         if (yield from self.reader.peek()) == "{":
             self.begin(name)
             yield from json_value(self.reader, self.arguments, stops)
@@ -171,22 +162,20 @@ def skip_comments(reader: Reader) -> Steps[None]:
 
 
 def call_name(reader: Reader) -> Steps[str]:
-    """Read the name of a function that stands without quotes."""
     return (yield from reader.match(_NAME, MAX_NAME_CHARACTERS))
 
 
 def is_name(text: str) -> bool:
-    """Return whether a text can be the name of a function."""
     return 0 < len(text) <= MAX_NAME_CHARACTERS and _encodes(text)
 
 
 def _encodes(text: str) -> bool:
-    """Return whether a text has no half of a surrogate pair: JSON escapes can write one."""
+    # JSON escapes can write half of a surrogate pair.
     return not any("\ud800" <= character <= "\udfff" for character in text)
 
 
 def argument_text(reader: Reader, stops: Sequence[str] = ()) -> Steps[str]:
-    """Read a JSON value and return it as a JSON object: null is {}, and a string may hold the text of an object."""
+    """Read arguments and return them as a JSON object: null is {}, and a string may hold an object's text."""
     parts: list[str] = []
     yield from json_value(reader, parts.append, stops)
     text = "".join(parts)
@@ -200,7 +189,7 @@ def argument_text(reader: Reader, stops: Sequence[str] = ()) -> Steps[str]:
 
 
 def _mended(text: str) -> str:
-    """Return the whole of a text as valid JSON."""
+    """Return a text as valid JSON. Raises Malformed."""
     end, mended, state = JsonMender().scan(text, 0, is_end=True)
     if state is not Scan.DONE or end < len(text) or not _encodes(mended):
         raise Malformed
@@ -208,14 +197,12 @@ def _mended(text: str) -> str:
 
 
 def _key(reader: Reader) -> Steps[str]:
-    """Read a key of an object, with or without quotes."""
     if (yield from reader.peek()) in "\"'":
         return (yield from json_string(reader))
     return (yield from reader.match(_BARE_KEY, MAX_NAME_CHARACTERS))
 
 
 def json_string(reader: Reader) -> Steps[str]:
-    """Read a JSON string and return its value."""
     if (yield from reader.peek()) not in "\"'":
         raise Malformed
     parts: list[str] = []
@@ -224,7 +211,7 @@ def json_string(reader: Reader) -> Steps[str]:
 
 
 def json_value(reader: Reader, sink: Callable[[str], None], stops: Sequence[str] = ()) -> Steps[None]:
-    """Read a JSON value, and pass it on as valid JSON while it arrives. Raises Malformed if that is impossible."""
+    """Read a JSON value and send it to `sink` as valid JSON while it arrives. Raises Malformed."""
     mender = JsonMender(stops)
     while True:
         end, text, state = mender.scan(reader.buffer, reader.position, reader.ended)

@@ -1,4 +1,4 @@
-"""Collects the events of an output, neighbouring texts of a kind as one."""
+"""Collects the events of an output."""
 
 from dataclasses import dataclass, field
 from typing import Final
@@ -6,8 +6,8 @@ from typing import Final
 from kvasir.frontend.parsers.parsed import CallArguments, CallBegun, ContentText, ParsedEvent, ReasoningText
 from kvasir.frontend.parsers.streaming.json_mender import JsonMender
 
+# A call with fewer characters of arguments is held back until it is complete: it may still become content.
 MAX_HELD_CHARACTERS: Final = 512
-"""Arguments of a call that is not complete: it is content if it breaks before that, and streams behind that."""
 
 
 @dataclass
@@ -21,11 +21,7 @@ class _Call:
 
 
 class Emitter:
-    """Numbers the calls, holds back a call that may still break, and drops whitespace that stands next to calls.
-
-    Whitespace at the end of the content is held back: it is dropped if a call follows, or at the end of the output
-    if it stands behind a call.
-    """
+    """Numbers calls, holds back a call that may still break, and drops whitespace next to calls."""
 
     def __init__(self) -> None:
         self._events: list[ParsedEvent] = []
@@ -35,8 +31,7 @@ class Emitter:
         self._is_behind_call = False
         self._call: _Call | None = None
         self._strays: list[str] = []
-        self.is_torn = False
-        """The last call was sent, and then broke."""
+        self.is_torn = False  # the last call broke after it was sent
 
     @property
     def is_call_open(self) -> bool:
@@ -44,11 +39,11 @@ class Emitter:
 
     @property
     def is_call_sent(self) -> bool:
-        """The open call has begun in the events: its text cannot become content any more."""
+        """Whether the open call is in the events: its text cannot become content any more."""
         return self._call is not None and self._call.is_sent
 
     def hold_space(self) -> None:
-        """From now on a call may follow the content."""
+        """Hold back whitespace behind content from now on: a call may follow."""
         self._holds_space = True
 
     def reasoning(self, text: str) -> None:
@@ -70,7 +65,7 @@ class Emitter:
             self._space.append(text[len(stripped) :])
 
     def stray(self, text: str) -> None:
-        """Content that stands before the next call, if there is one in this section."""
+        """Add content that stands before the next call of this section, if there is one."""
         self._strays.append(text)
 
     def begin_section(self) -> None:
@@ -80,7 +75,6 @@ class Emitter:
         self._call = _Call(name, is_offered)
 
     def arguments(self, text: str) -> None:
-        """Add text to the arguments of the open call."""
         call = self._call
         assert call is not None
         if not text:
@@ -97,7 +91,7 @@ class Emitter:
         self._call.is_whole = True
 
     def end_call(self) -> bool:
-        """The open call is complete. Return whether it is in the events: its function is offered."""
+        """Complete the open call. Return whether it is in the events: its function is offered."""
         call, self._call = self._call, None
         assert call is not None
         if call.is_offered and not call.is_sent:
@@ -105,8 +99,7 @@ class Emitter:
         return call.is_offered
 
     def drop_call(self) -> bool:
-        """The open call, if there is one, is not well-formed. Return whether it is in the events all the same: then
-        its arguments are completed."""
+        """Drop a malformed call. Return whether it is in the events: then its arguments are completed."""
         call, self._call = self._call, None
         if call is None or not call.is_sent:
             return False
@@ -117,9 +110,9 @@ class Emitter:
         return True
 
     def cut_call(self, is_cut: bool) -> bool:
-        """The output has ended within the open call. Return whether the call is in the events.
+        """End the output within the open call. Return whether the call is in the events.
 
-        `is_cut`: at the limit of its length. Then the arguments stay as they are.
+        `is_cut`: at the limit of the length. The arguments then stay incomplete.
         """
         call = self._call
         assert call is not None
@@ -128,13 +121,12 @@ class Emitter:
         return self.drop_call()
 
     def end(self) -> None:
-        """The output has ended."""
         if self._space and not self._is_behind_call:
             self._events.append(ContentText("".join(self._space)))
         self._space.clear()
 
     def taken(self) -> list[ParsedEvent]:
-        """Return the events since the last call, and forget them."""
+        """Return and forget the events so far."""
         events, self._events = merged(self._events), []
         return events
 
@@ -152,7 +144,7 @@ class Emitter:
 
 
 def merged(events: list[ParsedEvent]) -> list[ParsedEvent]:
-    """Return the events with each run of one kind as a single one."""
+    """Return the events with neighbours of one kind joined."""
     result: list[ParsedEvent] = []
     run: list[str] = []
     for event in events:

@@ -1,7 +1,7 @@
 """Reads gpt-oss's messages: <|channel|>NAME[ to=RECIPIENT] ...<|message|>TEXT<|end|>, one after another.
 
-analysis is reasoning; commentary and final are content; a message to functions.NAME, or to NAME, is a call of that
-function if it is offered.
+The channel analysis is reasoning, commentary and final are content. A message to functions.NAME, or to an offered
+NAME, is a call.
 """
 
 import re
@@ -30,7 +30,7 @@ _RECIPIENT: Final = re.compile(r"\bto=(functions\.)?([^\s<]+)")
 
 
 class HarmonyMessages:
-    """The messages of one output. Text that is not part of a message is content."""
+    """Reads the messages of one output. Text outside of messages is content."""
 
     def __init__(
         self,
@@ -40,8 +40,7 @@ class HarmonyMessages:
         prompt_tail: str,
         names: Collection[str],
     ) -> None:
-        """`prompt_tail`: the prompt may have begun the header of the first message. `names`: of the offered
-        functions."""
+        """`prompt_tail`: may begin the header of the first message. `names`: the offered functions."""
         self._reader = reader
         self._emitter = emitter
         self._out = CallOutput(reader, emitter, names)
@@ -69,14 +68,14 @@ class HarmonyMessages:
             pass
 
     def _is_recipient(self) -> Steps[bool]:
-        """Return whether the output goes on with a recipient behind the role, which the prompt has."""
+        """Return whether the output begins with a recipient, behind the role in the prompt."""
         try:
             return (yield from self._reader.follows(" to=")) is not None
         except Cut:
             return False
 
     def _message(self, beginning: str, *, is_prompt: bool = False) -> Steps[None]:
-        """Read a header and its message. `beginning`: of the header, consumed already or in the prompt."""
+        """Read a header and its message. `beginning`: the part of the header that was read before."""
         reader = self._reader
         self._count.begin()
         header = [beginning]
@@ -114,7 +113,7 @@ class HarmonyMessages:
         yield from self._text(self._emitter.content)
 
     def _text(self, sink: Callable[[str], None]) -> Steps[None]:
-        """Read text up to a mark, which is not consumed, or to the end of the output."""
+        """Read text up to the next mark."""
         reader = self._reader
         while True:
             mark = _END_MARKS.search(reader)
@@ -149,7 +148,7 @@ class HarmonyMessages:
             emitter.content(text if is_in_events else f"{header}{MESSAGE}{text}")
 
     def _surplus(self, *, keeps_record: bool) -> Steps[None]:
-        """Read whitespace and brackets that stand behind the arguments."""
+        """Read whitespace and brackets behind the arguments."""
         yield from self._reader.skip_space()
         while (yield from self._reader.accept("}")):
             if not keeps_record:
@@ -157,7 +156,8 @@ class HarmonyMessages:
             yield from self._reader.skip_space()
 
     def _is_at_end(self) -> Steps[bool]:
-        """Return whether the message ends here. Its end mark is consumed, or missing: engines stop at it."""
+        """Return whether the message ends here, and consume its end mark."""
+        # The mark is missing if it is a stop token.
         if self._reader.is_empty and self._reader.ended:
             return True
         return (yield from self._reader.accept(END, CALL, RETURN)) is not None

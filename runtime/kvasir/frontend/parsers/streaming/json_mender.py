@@ -1,8 +1,8 @@
 """Reads one JSON value as models write it, piece by piece, and returns valid JSON for it.
 
-Valid JSON is returned unchanged. Of the rest, this is repaired: control characters and quotes in strings, wrong
-escapes, halves of surrogate pairs, single quotes, keys without quotes, Python's literals, numbers that overflow,
-comments, commas too many or too few, and brackets that are missing before a mark. Anything else fails.
+Valid JSON stays as it is. Repaired are control characters and quotes in strings, wrong escapes, halves of surrogate
+pairs, single quotes, bare keys, Python's literals, overflowing numbers, comments, surplus and missing commas, and
+brackets that are missing before a mark. Anything else fails.
 """
 
 import json
@@ -13,13 +13,11 @@ from typing import Final
 
 from kvasir.frontend.parsers.streaming.json_words import MAX_WORD_CHARACTERS, json_word
 
-MAX_DEPTH: Final = 128
-"""jiter, which many clients use, reads 200 levels."""
-MAX_SPACE_CHARACTERS: Final = 64
-"""Whitespace behind a quote in which the character that follows is looked for."""
+MAX_DEPTH: Final = 128  # jiter, which many clients use, reads 200 levels
+MAX_SPACE_CHARACTERS: Final = 64  # searched behind a quote for the next character
 
+# Of a comment behind a quote. Behind a longer one, or one with quotes, the quote counts as a part of the string.
 MAX_COMMENT_CHARACTERS: Final = 200
-"""A comment directly behind a string: a longer one leaves open whether the string has ended."""
 
 COMMENT_ENDS: Final = {"//": "\n", "#": "\n", "/*": "*/"}
 _SPACE: Final = re.compile(r"[ \t\r\n]*")
@@ -37,21 +35,15 @@ _REPLACEMENT: Final = "\\ufffd"
 
 
 class Scan(Enum):
-    """How far a scan has come."""
-
-    OPEN = auto()
-    """The value goes on in the next piece."""
+    OPEN = auto()  # the value goes on in the next piece
     DONE = auto()
-    FAILED = auto()
-    """The next text cannot be repaired."""
+    FAILED = auto()  # the next text cannot be repaired
 
 
 class _State(Enum):
     VALUE = auto()
-    ITEM = auto()
-    """A value of an array, or its end."""
-    KEY = auto()
-    """A key, or the end of the object."""
+    ITEM = auto()  # a value of an array, or its end
+    KEY = auto()  # a key, or the end of the object
     COLON = auto()
     AFTER_VALUE = auto()
     STRING = auto()
@@ -59,7 +51,7 @@ class _State(Enum):
 
 
 class JsonMender:
-    """Reads one value, which begins with the first character that it is given."""
+    """Reads one value, which begins with the first character of the text."""
 
     def __init__(self, stops: Sequence[str] = ()) -> None:
         """`stops`: marks that end the value even if brackets are missing."""
@@ -69,13 +61,12 @@ class JsonMender:
         self._quote = '"'
         self._is_key = False
         self._comment_end = ""
-        self._gap = ""
-        """A comma and the whitespace behind it: written when another value follows."""
+        self._gap = ""  # a comma and whitespace, written only if another value follows
         self._out: list[str] = []
 
     def scan(self, text: str, position: int, is_end: bool = False) -> tuple[int, str, Scan]:
-        """Read from an index on. Return the index of the first character that is left, JSON for the text before it,
-        and how far the value is. `is_end`: no text follows."""
+        """Read from an index on. Return the index of the first unread character, JSON for the text before it, and
+        the state of the value. `is_end`: no text follows."""
         self._out = []
         state = Scan.OPEN
         while position < len(text):
@@ -96,7 +87,7 @@ class JsonMender:
         return position, "".join(self._out), state
 
     def completion(self) -> str:
-        """Return the text that makes valid JSON of all texts returned before."""
+        """Return text that completes what was returned so far to valid JSON."""
         ending = '"' if self._state is _State.STRING else ""
         if self._state is _State.COLON or (self._state is _State.STRING and self._is_key):
             ending += ": null"
@@ -212,7 +203,7 @@ class JsonMender:
         return position
 
     def _stop_at(self, text: str, position: int, is_end: bool) -> bool | None:
-        """Return whether a stop comes next; None if that is not known yet."""
+        """Return whether a stop comes next; None if that is not clear yet."""
         if text.startswith(self._stops, position):
             return True
         rest = text[position : position + MAX_SPACE_CHARACTERS]
@@ -245,8 +236,7 @@ class JsonMender:
         return position + 1
 
     def _ends_string(self, text: str, position: int, is_end: bool) -> bool | None:
-        """Return whether a quote before this index ends the string: by the character that follows. None: not known
-        yet."""
+        """Return whether the quote before this index ends the string, by what follows; None if not clear yet."""
         space = _SPACE.match(text, position)
         assert space is not None  # matches any text
         follower = space.end()
@@ -292,7 +282,7 @@ class JsonMender:
         return self._unit(text, position, is_end)
 
     def _unit(self, text: str, position: int, is_end: bool) -> int | None:
-        """Read an escape of a UTF-16 unit, and of the one that makes a pair with it."""
+        """Read a \\uXXXX escape, and its other half if it is one of a surrogate pair."""
         unit, end = text[position : position + 6], position + 6
         if unit[2] not in "dD" or unit[3] in "01234567":
             self._out.append(unit)

@@ -18,7 +18,7 @@ _WORDS: Final = {
 
 
 def json_word(word: str) -> str | None:
-    """Return a literal or a number of JSON or Python as JSON; None if it is neither.
+    """Return a literal or number of JSON or Python as JSON; None for another word.
 
     >>> [json_word(word) for word in ("None", "1.", "1e999", "01")]
     ['null', '1.0', '1.7976931348623157e308', None]

@@ -1,4 +1,4 @@
-"""The parser of one output: its reasoning, then content with tool calls."""
+"""Parses one output: reasoning, then content with tool calls."""
 
 from collections.abc import Callable, Sequence
 
@@ -10,7 +10,7 @@ from kvasir.frontend.parsers.streaming.reasoning_count import ReasoningCount
 
 
 class StreamingParser:
-    """An OutputParser. `machine` makes the state machine of a format, which reads the whole output."""
+    """An OutputParser that runs a state machine over the whole output."""
 
     def __init__(
         self, machine: Callable[[Reader, Emitter, ReasoningCount], Steps[None]], count: ReasoningCount
@@ -49,9 +49,9 @@ class StreamingParser:
 def read_reasoning(
     reader: Reader, emitter: Emitter, count: ReasoningCount, described: ReasoningFormat, is_open: bool
 ) -> Steps[None]:
-    """Read the reasoning at the beginning of an output, if there is any.
+    """Read the reasoning at the beginning of an output.
 
-    `is_open`: the output begins inside the reasoning. A start mark may stand there all the same.
+    `is_open`: the output begins inside the reasoning, possibly with a start mark.
     """
     count.begin()
     reader.record()
@@ -82,7 +82,7 @@ def read_reasoning(
 
 
 def read_content(reader: Reader, emitter: Emitter) -> Steps[None]:
-    """Read text that has no calls, to the end of the output."""
+    """Read content without calls."""
     while True:
         emitter.content(reader.take_to(len(reader.buffer)))
         if reader.ended:

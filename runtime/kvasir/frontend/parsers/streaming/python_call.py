@@ -1,4 +1,4 @@
-"""Reads one call that is written in Python, f(a=1, b="x"), and makes JSON of its arguments."""
+"""Reads one call in Python, f(a=1, b="x"), and writes its arguments as JSON."""
 
 import json
 import re
@@ -22,7 +22,7 @@ _PLAIN: Final = {quote: re.compile(rf"[^{quote}\\]+") for quote in "'\""}
 
 
 class PythonCall:
-    """f(a=1): arguments by name, values that are literals. Each argument is passed on when it is complete."""
+    """f(a=1): named arguments with literal values."""
 
     def __init__(self, out: CallOutput) -> None:
         self._out = out
@@ -54,7 +54,7 @@ class PythonCall:
 
 
 def python_literal(reader: Reader) -> Steps[str]:
-    """Read a literal up to the `,` or `)` behind it, and return it as JSON."""
+    """Read a literal up to the `,` or `)` behind it. Return it as JSON."""
     parts: list[str] = []
     brackets: list[str] = []
     while True:

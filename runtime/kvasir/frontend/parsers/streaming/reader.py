@@ -1,7 +1,7 @@
-"""The text of an output while it arrives. Its methods are generators that yield when they need more text.
+"""The text of an output while it arrives. Generators yield when they need more text.
 
-Every character is consumed once, in order, and a decision never depends on where a piece ends. So the events of an
-output do not depend on how it was split, and the time is linear in its length.
+Each character is consumed once, and no decision depends on where a piece ends: every split of an output gives the
+same events, in linear time.
 """
 
 import re
@@ -10,29 +10,26 @@ from typing import Final, TypeAlias, TypeVar
 
 Result = TypeVar("Result")
 Steps: TypeAlias = Generator[None, None, Result]
-"""A part of the state machine. It yields when it has read all the text that there is."""
 
 _SPACE: Final = re.compile(r"[ \t\r\n]*")
 
 
 class Malformed(Exception):
-    """The next text does not fit the format."""
+    """Raised when the next text does not fit the format."""
 
 
 class Cut(Exception):
-    """The output has ended in the middle of something."""
+    """Raised when the output ends in the middle of something."""
 
 
 class Reader:
-    """Text that has arrived and is not consumed, and a record of consumed text."""
+    """The text that is not consumed yet, and a record of consumed text."""
 
     def __init__(self) -> None:
         self.buffer = ""
-        self.position = 0
-        """The first character of the buffer that is not consumed."""
+        self.position = 0  # the first character of the buffer that is not consumed
         self.ended = False
-        self.is_cut = False
-        """The output has ended at the limit of its length."""
+        self.is_cut = False  # the output has ended at the limit of its length
         self._record: list[str] | None = None
 
     def feed(self, text: str) -> None:
@@ -44,7 +41,7 @@ class Reader:
         return self.position == len(self.buffer)
 
     def take_to(self, end: int) -> str:
-        """Consume and return the text up to this index of the buffer."""
+        """Consume and return the text up to an index of the buffer."""
         text = self.buffer[self.position : end]
         self.position = end
         if self._record is not None:
@@ -52,15 +49,15 @@ class Reader:
         return text
 
     def record(self) -> None:
-        """Keep the text that is consumed from now on, in case it has to be content after all."""
+        """Keep the text consumed from now on: it may have to become content."""
         self._record = []
 
     def recorded_so_far(self) -> str:
-        """Return the text consumed since `record`, and go on recording."""
+        """Return the text consumed since `record`."""
         return "".join(self._record or ())
 
     def recorded(self) -> str:
-        """Return the text consumed since `record`, and stop."""
+        """Return the text consumed since `record`, and stop recording."""
         text = "".join(self._record or ())
         self._record = None
         return text
@@ -95,7 +92,7 @@ class Reader:
         self.take_to(start + len(literal))
 
     def follows(self, *literals: str) -> Steps[str | None]:
-        """Return the longest of some texts that comes next, or None. Raises Cut if the output ends within one."""
+        """Return the longest literal that comes next, or None. Raises Cut if the output ends within one."""
         if not any(literals):
             return None
         while True:
@@ -114,9 +111,9 @@ class Reader:
                 return None
 
     def accept(self, *literals: str) -> Steps[str | None]:
-        """Consume one of some texts if it comes next, the longest that does. Return it, or None.
+        """Consume and return the longest literal that comes next, or return None.
 
-        At the end of the output a beginning of one is consumed, and Cut is raised.
+        Raises Cut if the output ends within one, and consumes that beginning.
         """
         try:
             found = yield from self.follows(*literals)
@@ -128,17 +125,14 @@ class Reader:
         return found
 
     def expect(self, *literals: str) -> Steps[str]:
-        """Consume and return one of some texts. Raises Malformed if another text comes."""
+        """Consume and return the literal that comes next. Raises Malformed if none does, and Cut."""
         found = yield from self.accept(*literals)
         if found is None:
             raise Malformed
         return found
 
     def match(self, pattern: re.Pattern[str], longest: int) -> Steps[str]:
-        """Consume and return a text of this pattern, of at least 1 and at most `longest` characters.
-
-        The pattern matches single characters repeatedly. Raises Malformed and Cut.
-        """
+        """Consume and return 1 to `longest` characters that match a repeated class. Raises Malformed and Cut."""
         while True:
             match = pattern.match(self.buffer, self.position)
             end = match.end() if match else self.position
@@ -152,7 +146,7 @@ class Reader:
 
 
 class Marks:
-    """Finds the first of some marks in a text, and the beginning of one at its end."""
+    """Finds marks in the unread text, and beginnings of marks at its end."""
 
     def __init__(self, marks: Sequence[str]) -> None:
         self._whole = re.compile("|".join(map(re.escape, sorted(marks, key=len, reverse=True))))
@@ -160,11 +154,10 @@ class Marks:
         self._longest = max(map(len, marks))
 
     def search(self, reader: Reader) -> re.Match[str] | None:
-        """Return the first mark of the unread text."""
         return self._whole.search(reader.buffer, reader.position)
 
     def safe_end(self, reader: Reader) -> int:
-        """Return the index of the buffer up to which no mark begins. Call it when `search` finds none."""
+        """Return the index up to which no mark begins, when `search` finds none."""
         if reader.ended:
             return len(reader.buffer)
         start = max(reader.position, len(reader.buffer) - self._longest + 1)
@@ -173,7 +166,7 @@ class Marks:
 
 
 def _beginnings(mark: str) -> str:
-    """Return a regular expression for all proper beginnings of a mark."""
+    """Return a pattern for the proper beginnings of a mark: "abc" gives "a(?:b)?"."""
     pattern = ""
     for character in reversed(mark[:-1]):
         pattern = re.escape(character) + (f"(?:{pattern})?" if pattern else "")

@@ -1,16 +1,16 @@
-"""Counts the tokens of the reasoning."""
+"""Counts reasoning tokens."""
 
 from bisect import bisect_left
 from collections.abc import Callable, Sequence
 from typing import Final
 
+# An end mark may begin this many tokens before the piece that completes it: text is held back while it may be the
+# beginning of a stop string.
 MARK_TOKENS: Final = 64
-"""The end mark stands in the tokens of the piece that shows it, and in this many before them: its text may
-have been held back, because it could have been the beginning of a stop string."""
 
 
 class ReasoningCount:
-    """Counts tokens up to the end mark; all that come with reasoning, if the tokens of the mark are not found."""
+    """Counts tokens up to the end mark, or, if its tokens are not found, up to the piece that shows it."""
 
     def __init__(
         self,
@@ -19,40 +19,35 @@ class ReasoningCount:
         repeats: bool = False,
         find_end: Callable[[Sequence[int]], int | None] | None = None,
     ) -> None:
-        """`end_ids`: the end marks that are one token each. `repeats`: there may be more reasoning later.
-
-        `find_end`: for end marks of several tokens; returns how many tokens there are up to the end of one, or None
-        if there is none.
-        """
+        """`end_ids`: end marks of one token. `repeats`: more reasoning may follow. `find_end`: for end marks of
+        several tokens; returns the number of tokens up to the end of one, or None."""
         self.tokens = 0
-        self.is_reasoning = False
-        """The parser is inside the reasoning, or may be. The state machine sets it."""
+        self.is_reasoning = False  # or may turn out to be
         self._end_ids = end_ids
         self._repeats = repeats
         self._find_end = find_end
+        # The last MARK_TOKENS tokens, for `find_end`.
         self._latest: list[int] = []
-        """Tokens before the piece that may belong to the end mark, when that is several tokens."""
         self._is_over = False
         self._before = 0
         self._is_undone = False
 
     def begin(self) -> None:
-        """The next text may be reasoning; `undo` withdraws that."""
+        """Count the next text as reasoning, unless `undo` follows."""
         self.is_reasoning = True
         self._before = self.tokens
 
     def end(self) -> None:
-        """The reasoning has ended."""
         self.is_reasoning = False
 
     def undo(self) -> None:
-        """The text since `begin` is not reasoning."""
+        """Take back what was counted since `begin`."""
         self.is_reasoning = False
         self.tokens = self._before
         self._is_undone = True
 
     def add(self, token_ids: Sequence[int], was_reasoning: bool) -> None:
-        """Count the tokens of the last piece. `was_reasoning`: as it was before the piece."""
+        """Count the tokens of the last piece. `was_reasoning`: `is_reasoning` before it."""
         if self._is_undone or self._is_over or not (was_reasoning or self.is_reasoning):
             self._is_over = self._is_over or (self._is_undone and not self._repeats)
             self._is_undone = False
@@ -76,7 +71,7 @@ class ReasoningCount:
 def end_of_mark(
     decode: Callable[[Sequence[int]], str], marks: Sequence[str], token_ids: Sequence[int]
 ) -> int | None:
-    """Return how many of the tokens have a text with one of the marks, or None if it is not in all of them."""
+    """Return the number of tokens up to the end of the first mark in their text; None without one."""
 
     def has_mark(count: int) -> bool:
         text = decode(token_ids[:count])

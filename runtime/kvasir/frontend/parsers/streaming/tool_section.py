@@ -1,4 +1,4 @@
-"""Reads the content of an output: text, and sections of calls between marks, as the format describes."""
+"""Reads content: text, and sections of calls as a format describes them."""
 
 from collections.abc import Mapping
 from contextlib import suppress
@@ -14,8 +14,7 @@ from kvasir.frontend.parsers.streaming.xml_call import FUNCTION_OPENING, XmlCall
 
 
 class ToolSections:
-    """Content with tool calls. A call that is not well-formed is content, and so is one of a function that is not
-    offered; calls that were complete before remain."""
+    """Reads content with tool calls. Malformed calls, and calls of functions not offered, are content."""
 
     def __init__(
         self, reader: Reader, emitter: Emitter, described: ToolFormat, tools: Mapping[str, Tool] | None
@@ -33,8 +32,7 @@ class ToolSections:
         self._ends = [mark for mark in (described.closing, *described.other_closings) if mark]
         self._closings = [*self._ends, *filter(None, _call_closings(described))]
         self._all_marks = Marks([*openings, *self._closings]) if openings else None
-        self._is_unclosed = False
-        """The closing mark of the last call, or of its section, may still come."""
+        self._is_unclosed = False  # the closing mark of the last call may still come
         self._is_behind_call = False
         self._is_closed = False
         self._is_line_blank = True
@@ -80,7 +78,7 @@ class ToolSections:
         yield from self._attempt("")
 
     def _attempt(self, opening: str) -> Steps[None]:
-        """Read a section. Text that is not part of a call or its marks becomes content."""
+        """Read a section. Text that belongs to no call becomes content."""
         reader, emitter = self._reader, self._emitter
         self._is_behind_call = self._is_closed = self._is_unclosed = False
         self._is_line_blank = True
@@ -135,7 +133,6 @@ class ToolSections:
         yield from self._end(*surplus, *self._ends, keeps_record=not self._is_behind_call)
 
     def _not_offered(self, text: str) -> None:
-        """Make content of a call."""
         if self._is_behind_call:
             self._content(text)
             self._reader.record()
@@ -143,7 +140,7 @@ class ToolSections:
             self._emitter.stray(text)
 
     def _end(self, *marks: str, keeps_record: bool) -> Steps[None]:
-        """Read the marks and surplus brackets that are there. They are not content, unless the call is."""
+        """Read marks and surplus brackets. They are content only if the call is."""
         reader = self._reader
         marks = (*(mark.lstrip() for mark in marks), "```" if self._out.is_fenced else "")
         yield from reader.skip_space()
@@ -154,7 +151,7 @@ class ToolSections:
             yield from reader.skip_space()
 
     def _rest_of_torn_call(self) -> Steps[None]:
-        """Drop the rest of a call that was sent in part, with its marks. Without a closing mark it is content."""
+        """Drop the rest of a call that was sent in part, up to its closing mark. Without one it is content."""
         reader = self._reader
         reader.record()
         marks = Marks([*self._closings, *self._format.openings]) if self._closings else None
@@ -195,7 +192,7 @@ class ToolSections:
             yield from PythonCall(self._out).read()
 
     def _another(self, layout: Layout) -> Steps[bool]:
-        """Read what stands between two calls. Return whether another one follows."""
+        """Read up to the next call of the section. Return whether there is one."""
         reader = self._reader
         is_json = layout.body is Body.JSON_OBJECT
         if layout.array:
@@ -228,7 +225,7 @@ class ToolSections:
         return True
 
     def _begins_mark(self, text: str) -> bool:
-        """Return whether an output that ends in this text behind a call was cut within a mark."""
+        """Return whether this text, behind the last call, is the beginning of a mark."""
         marks = [*self._ends, ",", "]"]
         for layout in self._format.layouts:
             marks += [layout.call_opening, layout.call_closing, layout.separator]
@@ -241,11 +238,11 @@ def _call_closings(described: ToolFormat) -> list[str]:
 
 
 def _parts(closing: str) -> tuple[str, ...]:
-    """Return the end of a code block and the mark behind it, which models also write apart."""
+    """Split a closing such as "```</call>": models write text between its two marks."""
     _, block, mark = closing.partition("```")
     return (block, mark) if mark else ()
 
 
 def _firsts(layout: Layout) -> str:
-    """Return the characters with which calls without an opening mark may begin."""
+    """Return the characters with which calls begin in a section without an opening mark."""
     return "[{" if layout.body is Body.JSON_OBJECT else "[" if layout.array else "{"

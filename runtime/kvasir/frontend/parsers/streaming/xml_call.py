@@ -1,4 +1,4 @@
-"""Reads one call in XML, as Qwen3-Coder writes it, and makes JSON of its parameters by the tool's schema."""
+"""Reads one call in Qwen3-Coder's XML, and writes its parameters as JSON by the tool's schema."""
 
 import json
 import math
@@ -18,8 +18,8 @@ VALUE_END: Final = "</parameter>"
 FUNCTION_CLOSING: Final = "</function>"
 SECTION_OPENING: Final = "<tool_call>"
 SECTION_CLOSING: Final = "</tool_call>"
+# Whitespace behind an end mark. With more of it, the mark is part of the value.
 MAX_SPACE_CHARACTERS: Final = 64
-"""Whitespace behind the end of a value. With more of it, the mark is part of the value."""
 
 _KEY: Final = re.compile(r"[^<>\n]+")
 _FOLLOWERS: Final = (PARAMETER_OPENING, FUNCTION_CLOSING, SECTION_CLOSING)
@@ -29,7 +29,7 @@ _VALUE_MARKS: Final = Marks([space + end for end in _VALUE_ENDS for space in ("\
 
 
 class XmlCall:
-    """<function=f><parameter=a>value</parameter></function>. Texts are passed on while they arrive."""
+    """<function=f><parameter=a>value</parameter></function>"""
 
     def __init__(self, out: CallOutput, tools: Mapping[str, Tool]) -> None:
         self._reader = out.reader
@@ -71,7 +71,7 @@ class XmlCall:
 
 
 class _Values:
-    """The values of the parameters of one call."""
+    """Reads the parameters of one call."""
 
     def __init__(self, out: CallOutput, schema: dict[str, Any]) -> None:
         self._reader = out.reader
@@ -100,7 +100,7 @@ class _Values:
         self._out.arguments(json.dumps(text, ensure_ascii=False)[1:-1])
 
     def _text(self, sink: Callable[[str], None]) -> Steps[None]:
-        """Read a value to its end, without the line break before the mark there. Other marks are left."""
+        """Read a value without the line break before its end mark. Other marks are not consumed."""
         reader = self._reader
         while True:
             found = _VALUE_MARKS.search(reader)
@@ -119,7 +119,7 @@ class _Values:
             return
 
     def _is_end(self, mark: str) -> bool | None:
-        """Return whether the mark that comes next ends the value: by what follows on it. None: not known yet."""
+        """Return whether the next mark ends the value, by what follows it; None if not clear yet."""
         reader = self._reader
         start = reader.position + len(mark)
         if mark.endswith(PARAMETER_OPENING):
@@ -140,7 +140,7 @@ class _Values:
         return mark.endswith(FUNCTION_CLOSING) and _starts(follower, (SECTION_CLOSING,), reader.ended)
 
     def _is_other_parameter(self, start: int) -> bool | None:
-        """Return whether the name of a parameter without a value stands here: the value's end mark is missing."""
+        """Return whether a new parameter begins here, because an end mark is missing; None if not clear yet."""
         reader = self._reader
         name = _KEY.match(reader.buffer, start, start + MAX_NAME_CHARACTERS)
         end = name.end() if name else start
@@ -152,7 +152,7 @@ class _Values:
 
 
 def _starts(text: str, marks: tuple[str, ...], is_end: bool) -> bool | None:
-    """Return whether a text begins with one of the marks; None if more of it decides that."""
+    """Return whether a text begins with one of the marks; None if not clear yet."""
     if text.startswith(marks):
         return True
     if not any(mark.startswith(text) for mark in marks):
@@ -161,7 +161,7 @@ def _starts(text: str, marks: tuple[str, ...], is_end: bool) -> bool | None:
 
 
 def typed_value(text: str, types: set[str]) -> str:
-    """Return a value as JSON. A text that does not fit the types is a string, as in vLLM."""
+    """Return a value as JSON. A value that fits none of the types is a string, as in vLLM."""
     word = text.strip()
     if word.lower() in ("null", "none") and ("null" in types or "string" not in types):
         return "null"
@@ -177,7 +177,7 @@ def typed_value(text: str, types: set[str]) -> str:
 
 
 def _python_value(text: str) -> str | None:
-    """Return a Python literal as JSON, or None if it is not one."""
+    """Return a Python literal as JSON; None for other text."""
     reader = Reader()
     reader.feed(f"{text})")
     reader.ended = True
