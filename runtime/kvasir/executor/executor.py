@@ -1,5 +1,3 @@
-"""The interface through which the engine runs its workers: in one process, in several, or on several machines."""
-
 from collections.abc import Callable
 from typing import Protocol
 
@@ -10,11 +8,9 @@ from kvasir.worker.worker_calls import WorkerCall, WorkerResult
 
 
 class SubmittedStep(Protocol):
-    """A step that was submitted: a Future, or less where nothing has to wait for it."""
+    """A step that was submitted: a Future, or less if nothing has to wait for it."""
 
-    def done(self) -> bool:
-        """Return whether `result` need not wait."""
-        ...
+    def done(self) -> bool: ...
 
     def result(self) -> StepOutput:
         """Wait for the step and return its output, or raise its error."""
@@ -22,11 +18,11 @@ class SubmittedStep(Protocol):
 
 
 class Executor(Protocol):
-    """Called by the engine in this order: start, kv_layout, allocate_kv_cache, warm_up, submit once per step,
-    shutdown; and work_ahead in between, while there is no step."""
+    """Runs the workers. Order of the calls: start, kv_layout, allocate_kv_cache, warm_up, submit once per step,
+    shutdown.
+    """
 
-    max_in_flight: int
-    """The number of steps that may be submitted before the result of the first one is taken."""
+    max_in_flight: int  # number of steps that may be submitted before the result of the first one is taken
 
     def start(self, progress: Callable[[int, int], None], failed: Callable[[Exception], None]) -> None:
         """Start the workers and read the weights; `progress` gets the bytes done and in all.
@@ -37,14 +33,15 @@ class Executor(Protocol):
         ...
 
     def kv_layout(self) -> KVCacheConfig:
-        """Return the KV groups of the loaded model, and how many blocks every worker has memory for.
+        """Return the KV groups of the loaded model, and how many blocks every worker has memory for. Raises
+        ConfigError.
 
-        The steps carry new blocks for each group, in this order. Raises ConfigError.
+        Steps carry new blocks for each group, in this order.
         """
         ...
 
     def allocate_kv_cache(self, num_blocks: int, max_model_len: int) -> None:
-        """Allocate KV blocks for requests; their ids are 1 to num_blocks. Raises ConfigError.
+        """Allocate KV blocks with the ids 1 to num_blocks. Raises ConfigError.
 
         `max_model_len`: tokens of the longest request that the engine accepts with this cache.
         """
@@ -53,16 +50,17 @@ class Executor(Protocol):
     def warm_up(self) -> None: ...
 
     def submit(self, step: StepInput) -> SubmittedStep:
-        """Run one step after all that were submitted before.
+        """Run one step after all that were submitted before; it may be computed before this returns.
 
-        With one step in flight an executor may compute it before it returns. Take the results in the order of the
-        steps, in the thread that submits them.
+        Take the results in the order of the steps, in the thread that submits them.
         """
         ...
 
     def supply(self, late: LateInput) -> None:
-        """Send the masks of a submitted step with masked rows: before its result is taken, and in the order of the
-        steps. The workers wait for them between the forward pass and the sampling."""
+        """Send the masks of a submitted step, in the order of the steps and before its result is taken.
+
+        Workers wait for masks between forward pass and sampling.
+        """
         ...
 
     def call(self, call: WorkerCall) -> list[WorkerResult]:
@@ -70,11 +68,13 @@ class Executor(Protocol):
         ...
 
     def work_ahead(self) -> bool:
-        """Do some milliseconds of work that later steps need; False: nothing is left."""
+        """Do some milliseconds of work that later steps need, while there is no step. Return False if nothing is
+        left.
+        """
         ...
 
     def check_idle(self) -> None:
-        """Raises AssertionError if a worker still holds a request while the engine has none."""
+        """Raise AssertionError if a worker still holds a request while the engine has none."""
         ...
 
     def block_bytes(self) -> BlockBytes | None:
@@ -82,7 +82,7 @@ class Executor(Protocol):
         ...
 
     def where(self) -> str:
-        """Return what each worker process is doing, for the watchdog; "" if there are none. Any thread."""
+        """Return what each worker process is doing, "" if there are none. Any thread."""
         ...
 
     def shutdown(self) -> None:

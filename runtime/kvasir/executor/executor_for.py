@@ -1,5 +1,3 @@
-"""Chooses the executor of an engine."""
-
 from kvasir.config.resolve import ResolvedEngine
 from kvasir.config.settings import EXTERNAL_LAUNCHER, RAY, ExecutorConfig
 from kvasir.executor.executor import Executor
@@ -8,7 +6,7 @@ from kvasir.hub.model_info import ModelInfo
 
 
 def has_worker_processes(config: ExecutorConfig) -> bool:
-    """Return whether the workers run in processes of their own, so that the engine's process needs no torch."""
+    # An engine with worker processes needs no torch in its own.
     backend = config.distributed_executor_backend
     return backend in ("mp", RAY) or (config.num_workers > 1 and backend != EXTERNAL_LAUNCHER)
 
@@ -16,9 +14,7 @@ def has_worker_processes(config: ExecutorConfig) -> bool:
 def executor_for(settings: ResolvedEngine, model: ModelInfo, remote: RemoteWorkers | None = None) -> Executor:
     """Return an executor whose workers have not been started. Raises ConfigError.
 
-    `remote`: the workers of the engine's other nodes.
-
-    Only executors with a worker in this process import torch.
+    `remote`: the workers of the engine's other nodes. Only executors with a worker in this process import torch.
     """
     if settings.executor.distributed_executor_backend == EXTERNAL_LAUNCHER:
         from kvasir.executor.torchrun.external_launcher import ExternalLauncherExecutor

@@ -1,11 +1,8 @@
 """One worker in the engine's own process: no copies and no waiting between scheduler and model.
 
-Without overlapped steps the engine's thread computes, and a step that was submitted is complete. torch releases the
-GIL while it computes, so the engine's I/O thread runs meanwhile. A step with masked rows is computed when its masks
-are there: to fill them at the same time would need a second thread, whose threads for torch take the cores of the
-first. With overlapped steps a thread of its own computes, and the engine's thread fills masks meanwhile.
-
-A GPU needs no thread of its own: the engine's thread gives it the step and goes on while it computes.
+Without overlapped steps the engine's thread computes, and a submitted step is complete; a masked step is computed
+when its masks are there. With overlapped steps another thread computes, and the engine's thread fills masks
+meanwhile. With a GPU the engine's thread goes on while the device computes.
 """
 
 from collections.abc import Callable
@@ -30,7 +27,7 @@ from kvasir.worker.worker_calls import WorkerCall, WorkerResult
 
 @dataclass(slots=True)
 class _ComputedStep:
-    """A step that was computed while it was submitted. A Future would cost every step its locks."""
+    # A Future would cost every step its locks.
 
     output: StepOutput
 
@@ -43,7 +40,7 @@ class _ComputedStep:
 
 @dataclass(slots=True)
 class _DeferredStep:
-    """A step with masked rows that the thread of the engine computes when its result is taken."""
+    """A step with masked rows, computed when its result is taken."""
 
     host: WorkerHost
     step: StepInput
@@ -63,7 +60,7 @@ class _DeferredStep:
 
 @dataclass(slots=True)
 class _MaskedStep:
-    """A step of another thread that waits for its masks between the forward pass and the sampling."""
+    """A step of another thread that waits for its masks between forward pass and sampling."""
 
     late: "Future[LateInput]" = field(default_factory=Future)
     output: "Future[StepOutput]" = field(default_factory=Future)
@@ -80,8 +77,6 @@ class _MaskedStep:
 
 
 class InProcessExecutor:
-    """An Executor."""
-
     def __init__(
         self,
         settings: ResolvedEngine,
@@ -90,21 +85,19 @@ class InProcessExecutor:
         *,
         launches: bool | None = None,
     ) -> None:
-        """`launches`: whether the device computes while the thread that has submitted a step goes on; by default a
-        GPU does."""
+        # `launches`: the device computes while the thread that has submitted a step goes on, as a GPU does
         self.max_in_flight = 2 if settings.async_scheduling else 1
         host = WorkerHost(settings, model, parallel)
         self._host: WorkerHost | None = host
         self._launches = host.launches and (settings.device != "cpu" if launches is None else launches)
-        self._unsupplied: dict[int, _DeferredStep | _MaskedStep | LaunchedStep] = {}
-        """Steps that wait for their masks, by number."""
+        self._unsupplied: dict[int, _DeferredStep | _MaskedStep | LaunchedStep] = {}  # by number of the step
         # Starts with the first step that is submitted. torch counts threads for each thread that calls it.
         self._thread = ThreadPoolExecutor(
             1, thread_name_prefix="worker", initializer=partial(torch.set_num_threads, settings.threads)
         )
 
     def start(self, progress: Callable[[int, int], None], failed: Callable[[Exception], None]) -> None:
-        """`failed` is not called: a worker in this process ends with the process."""
+        # `failed` is not called: a worker in this process ends with the process.
         self._worker.load(progress)
 
     def kv_layout(self) -> KVCacheConfig:
@@ -147,7 +140,7 @@ class InProcessExecutor:
         return self._worker.work_ahead()
 
     def empty_pass(self) -> None:
-        """Take part in a forward pass of the engines that this one shares experts with, without tokens."""
+        """Take part, without tokens, in a forward pass of the engines that share experts with this one."""
         self._worker.empty_pass()
 
     def check_idle(self) -> None:

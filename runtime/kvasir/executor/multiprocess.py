@@ -1,8 +1,7 @@
 """Every worker in a process of its own, connected by shared memory.
 
-All workers get the same frames and reply to each. They live and die together: if one ends, raises or hangs, the
-others are killed at once, because they may wait for it in a collective operation. The engine then reports the first
-failure with rank and phase. There is no recovery of a part of the workers: the engine ends and is started again.
+All workers get the same frames and reply to each. If one ends, raises or hangs, the others are killed at once,
+because they may wait for it in a collective operation. The engine reports the first failure and ends.
 """
 
 import logging
@@ -46,15 +45,14 @@ from kvasir_contract.reasons import Reason
 
 log = logging.getLogger(__name__)
 
-_REPORT_SECONDS: Final = 1.0
-"""How long the report of an end may take."""
+_REPORT_SECONDS: Final = 1.0  # of the end of a worker
+# An error in a worker waits so long for a report of its cause on another node. Below _REPORT_SECONDS.
 _CAUSE_SECONDS: Final = 0.5
-"""How long an error in a worker waits for a report of its cause on another node. Below _REPORT_SECONDS."""
 _STEP, _COMMAND, _CALL, _LATE_INPUT = (bytes((kind,)) for kind in FrameKind)
 
 
 class MultiprocessExecutor:
-    """An Executor. One thread uses it, the one that created it; `shutdown` and `where` may come from others."""
+    """Used by the thread that created it; any thread may call `shutdown` and `where`."""
 
     def __init__(
         self,
@@ -66,7 +64,7 @@ class MultiprocessExecutor:
     ) -> None:
         """By default each worker is a rank of a split model. With `num_workers`, all compute the whole model.
 
-        `remote`: the workers of the engine's other nodes, over which the ranks are spread evenly.
+        The ranks are spread evenly over the nodes of `remote`.
         """
         self._num_workers = num_workers or settings.executor.num_workers
         self.max_in_flight = steps_in_flight(settings)
@@ -78,17 +76,15 @@ class MultiprocessExecutor:
         self._reporting_rank = reporting_rank(settings.executor)
         self._timeout = settings.executor.worker_timeout
         self._pending: deque[_Reply] = deque()
-        self._unsupplied: dict[int, _Reply] = {}
-        """Steps whose workers wait for their masks, by number."""
+        self._unsupplied: dict[int, _Reply] = {}  # by number of the step
+        # of the start-up; None: a worker has ended
         self._news: queue.SimpleQueue[tuple[int, FromWorker] | None] = queue.SimpleQueue()
-        """Of the start-up; None: a worker has ended."""
         self._lock = threading.Lock()
         self._error: Exception | None = None
-        self._reason = "the engine ends"
-        """Why the other nodes are dismissed."""
+        self._reason = "the engine ends"  # why the other nodes are dismissed
         self._has_failed = threading.Event()
+        # set when `start` is over; before, `start` itself raises the error
         self._failed: Callable[[Exception], None] | None = None
-        """Set when `start` is over; before, `start` itself raises the error."""
         self._closed = False
         self._encode = msgspec.msgpack.Encoder().encode
         self._outputs = msgspec.msgpack.Decoder(StepOutput)
@@ -141,12 +137,10 @@ class MultiprocessExecutor:
         """Return None: a hand-over would have to copy a part of each block in each worker."""
 
     def where(self) -> str:
-        """Return phase and place of each worker."""
         return self._describe(range(self._num_workers))
 
     @property
     def pids(self) -> list[int]:
-        """The worker processes of this node by rank."""
         return self._local.pids
 
     def shutdown(self) -> None:
@@ -166,7 +160,7 @@ class MultiprocessExecutor:
         return self._remote.begin(self._settings, len(self._local.ranks), self)
 
     def _wait_until_loaded(self, progress: Callable[[int, int], None]) -> None:
-        """Pass on the sums of what the workers have loaded until all are done."""
+        """Pass on the sums of the loaded bytes until all workers are ready."""
         loading: dict[int, Loading] = {}
         missing = set(range(self._num_workers))
         while missing:
@@ -187,7 +181,7 @@ class MultiprocessExecutor:
     # -------------------------------------------------------------------------------- frames and their replies
 
     def _command(self, call: WorkerCall, seconds: float | None) -> list[Any]:
-        """Run a call that must succeed on every worker. None: no timeout (memory may be large, kernels compile)."""
+        # No timeout: memory may be large, and kernels compile.
         return [msgspec.msgpack.decode(reply) for reply in self._exchange(_COMMAND, call, seconds)]
 
     def _exchange(self, kind: bytes, call: WorkerCall, seconds: float | None) -> list[bytes]:
@@ -197,7 +191,6 @@ class MultiprocessExecutor:
         return self._read(seconds, f"the call {call.method}")
 
     def _take_oldest(self) -> None:
-        """Receive the replies to the oldest step."""
         assert not self._pending[0].awaits_masks, "the masks of the step were not supplied"
         replies = self._read(self._timeout, "a step")
         reported = memoryview(replies[self._reporting_rank])
@@ -220,7 +213,6 @@ class MultiprocessExecutor:
             self._remote.write(frame)
 
     def _read(self, seconds: float | None, frame: str) -> list[bytes]:
-        """Receive the replies to the oldest frame, which messages describe as `frame`."""
         silence = f"no reply to {frame}"
         channel = self._running()
         remote = self._remote
@@ -252,19 +244,15 @@ class MultiprocessExecutor:
             raise self._error
 
     def _failure(self) -> Exception:
-        """Return the failure that has interrupted the ring: its report may take a moment longer."""
+        # The report of the failure may take a moment longer than the interrupt.
         self._has_failed.wait(_REPORT_SECONDS)
         return self._error or FailureError(Failure(Reason.CRASH_LOOPING, "a worker closed its connection"))
 
     def worker_news(self, rank: int, message: FromWorker) -> None:
-        """Take what a worker sends while it starts, from whichever node."""
         self._news.put((rank, message))
 
     def worker_failed(self, failure: Failure, text: str, raised: bool) -> None:
-        """Fail because a worker or a node has failed. `raised`: a worker has raised an error.
-
-        The death of a node makes workers of other nodes raise, and its report may come later than theirs.
-        """
+        # The death of a node makes workers of other nodes raise, and its report may come later than theirs.
         if raised and self._remote is not None and not self._has_failed.is_set():
             timer = threading.Timer(_CAUSE_SECONDS, self._fail, [failure, text])
             timer.daemon = True
@@ -305,7 +293,7 @@ class MultiprocessExecutor:
             failed(error)
 
     def _describe(self, ranks: Iterable[int]) -> str:
-        """Return state, phase and place in the code of these workers, as text."""
+        """Return state, phase and place in the code of these workers."""
         local = [rank for rank in ranks if rank in self._local.ranks]
         others = [rank for rank in ranks if rank not in self._local.ranks]
         texts = [self._local.describe(local)] if local else []
@@ -315,7 +303,7 @@ class MultiprocessExecutor:
 
 
 class _Reply(Future[StepOutput]):
-    """A step's output, which the thread that waits for it receives: another thread would cost a switch per step."""
+    # The thread that waits for the output receives it: another thread would cost a switch per step.
 
     def __init__(self, receive: Callable[[], None]) -> None:
         super().__init__()
@@ -323,7 +311,7 @@ class _Reply(Future[StepOutput]):
         self._receive = receive
 
     def result(self, timeout: float | None = None) -> StepOutput:
-        """Wait for this step and those before it. The executor's own timeout counts."""
+        # The executor's own timeout counts.
         while not self.done():
             self._receive()
         return super().result()

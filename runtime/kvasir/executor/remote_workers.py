@@ -37,29 +37,27 @@ class RemoteEvents(Protocol):
 class RemoteWorkers(Protocol):
     """The workers of all nodes but this one. Their ranks follow those of this node."""
 
-    num_nodes: int
-    """With this one."""
+    num_nodes: int  # with this one
 
-    waits: Callable[[], None]
-    """Called once a second, in the thread of `begin`, while nodes are missing."""
+    waits: Callable[[], None]  # called once a second, in the thread of `begin`, while nodes are missing
 
     def begin(
         self, settings: ResolvedEngine, ranks_per_node: int, events: RemoteEvents
     ) -> AbstractContextManager[TcpRendezvous]:
         """Wait for all nodes, have them start their workers, and yield where the ranks meet.
 
-        `settings` are the engine's. Rank 0 must have inherited the listening socket when the context ends.
+        Rank 0 must have inherited the listening socket when the context ends.
         """
         ...
 
     def write(self, frame: bytes) -> None:
-        """Send a frame to all workers; does not wait."""
+        """Send a frame to all workers without waiting."""
         ...
 
     def read(self, seconds: float | None) -> list[bytes]:
         """Wait for the next reply of every worker and return the bodies by rank. None: no timeout.
 
-        Raises RemoteSilentError: nothing is lost, `read` may be called again. Raises RemoteInterruptedError.
+        Raises RemoteSilentError, after which `read` may be called again, and RemoteInterruptedError.
         """
         ...
 

@@ -1,8 +1,7 @@
 """How many threads compute a step: fewer while other processes need the cores.
 
-The threads of a step wait for each other after every operation, so one thread without a core holds up all of them,
-for a scheduler's time slice each time. A single thread waits for no other. The count falls when other processes
-keep threads of this process waiting, and rises when they leave room for one more.
+Threads of a step wait for each other after every operation, so one thread without a core holds up all of them, for
+a time slice each time. The count falls when threads wait for cores, and rises when others leave room for one more.
 """
 
 import logging
@@ -15,17 +14,13 @@ from kvasir.process.words import count
 
 log = logging.getLogger(__name__)
 
-INTERVAL_SECONDS = 0.25
-"""A decision needs readings over this time; /proc/stat counts in hundredths of a second."""
-MAX_GAP_SECONDS = 0.05
-"""A longer time without a step is a pause; waiting during a pause does not count."""
-MAX_WAITING = 0.2
-"""Threads that wait for a core, on average, before one of them is given up."""
-MIN_ROOM = 0.75
-"""Share of a core that must be free for one more thread."""
+INTERVAL_SECONDS = 0.25  # of a decision: /proc/stat counts in hundredths of a second
+MAX_GAP_SECONDS = 0.05  # a longer time without a step is a pause, in which waiting does not count
+MAX_WAITING = 0.2  # threads that wait for a core, on average, before one of them is given up
+MIN_ROOM = 0.75  # share of a core that must be free for one more thread
 MIN_HOLD_SECONDS = 1.0
+# Bounds of the time before a lower count may rise again. It doubles after each rise that came too early.
 MAX_HOLD_SECONDS = 32.0
-"""Bounds of the time before a lower count may rise again; it doubles after each rise that came too early."""
 
 
 def fewer_threads(threads: int, waiting: float) -> int:
@@ -61,9 +56,8 @@ class Sums:
 class ThreadCount:
     """Decides from readings of `read` around the steps of one engine; without readings nothing changes.
 
-    The count falls after INTERVAL_SECONDS of steps, which may lie in several bursts with pauses between them.
-    At least half of each burst counts: a reading at the end of each step would cost too much, so the time between
-    two readings of a burst doubles up to INTERVAL_SECONDS.
+    A reading at the end of each step would cost too much, so the time between two readings of a burst of steps
+    doubles, up to INTERVAL_SECONDS: at least half of each burst counts.
     """
 
     def __init__(
@@ -81,12 +75,10 @@ class ThreadCount:
         self._use = read()
         self._read_at = self._step_ended = self._burst_began = clock()
         self._steps = Sums()
-        self._all = Sums()
-        """The sums over steps and pauses; `_steps` has the sums over steps only."""
+        self._all = Sums()  # over steps and pauses; `_steps` over steps only
         self._hold = MIN_HOLD_SECONDS
         self._fell_at = -MAX_HOLD_SECONDS
-        self._rose_at: float | None = None
-        """The time of the last rise, if the count has not fallen since."""
+        self._rose_at: float | None = None  # of the last rise, if the count has not fallen since
 
     def begin_step(self) -> None:
         now = self._clock()

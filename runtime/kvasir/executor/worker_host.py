@@ -1,4 +1,4 @@
-"""Runs one worker: its steps with the right number of threads, and its calls. The same for every executor."""
+"""Runs one worker: its steps with the right number of threads, and its calls."""
 
 import logging
 import os
@@ -22,8 +22,6 @@ log = logging.getLogger(__name__)
 
 
 class WorkerHost:
-    """One worker, its extension, and the count of threads that compute its steps."""
-
     def __init__(self, settings: ResolvedEngine, model: ModelInfo, parallel: ParallelState = SINGLE) -> None:
         """Raises ConfigError."""
         executor = settings.executor
@@ -49,11 +47,11 @@ class WorkerHost:
 
     @property
     def launches(self) -> bool:
-        """Whether steps can be launched. A worker class of another package may have an `execute` of its own."""
+        # A worker class of another package may have an `execute` of its own.
         return type(self.worker).execute is Worker.execute
 
     def execute(self, step: StepInput, late: AwaitLateInput | None = None) -> StepOutput:
-        """`late`: for a step with masked rows."""
+        # `late`: for a step with masked rows
         count = self._count
         if count is None:
             output = self._execute(step, late)
@@ -73,11 +71,11 @@ class WorkerHost:
         return launched
 
     def _execute(self, step: StepInput, late: AwaitLateInput | None) -> StepOutput:
-        """A worker class of another package may know no masked rows."""
+        # A worker class of another package may know no masked rows.
         return self.worker.execute(step) if late is None else self.worker.execute(step, late)
 
     def run(self, call: WorkerCall) -> Any:
-        """Run a call that the engine cannot do without. Raises what its method raises."""
+        """Run a call that the engine cannot do without. Raises the errors of its method."""
         return self._calls.run(call)
 
     def answer(self, call: WorkerCall) -> WorkerResult:

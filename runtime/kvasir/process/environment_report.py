@@ -36,19 +36,18 @@ PACKAGES: Final = (
     ),
     *("prometheus-client", "kopf", "kubernetes"),
 )
+# prefixes of the environment's variables that matter to a run
 SETTINGS: Final = (
     *("KVASIR_", "VLLM_", "HF_", "TRANSFORMERS_", "TORCH", "PYTORCH_", "CUDA_", "NVIDIA_", "NCCL_", "TRITON_"),
     *("OMP_", "GOMP_", "KMP_", "MKL_", "OPENBLAS_", "ONEDNN_", "DNNL_", "ATEN_", "MALLOC_", "LD_PRELOAD"),
 )
-"""How the names of the environment's variables begin that matter to a run."""
 _SECRET = re.compile(r"KEY|TOKEN|SECRET|PASSWORD|PASSWD|CREDENTIAL|AUTH", re.IGNORECASE)
 _USER_IN_URL = re.compile(r"://[^/@\s]+@")
 _USEFUL_FLAGS: Final = (
     *("avx2", "fma", "avx512f", "avx512_vnni", "avx512_bf16", "avx512_fp16", "avx_vnni"),
     *("amx_tile", "amx_int8", "amx_bf16", "amx_fp16", "asimd", "bf16", "i8mm", "sve"),
 )
-_PATIENCE: Final = 60
-"""Seconds for a program to answer; the first import of a large torch takes a while."""
+_PATIENCE: Final = 60  # for a program to answer; the first import of a large torch takes a while
 
 _ASK_TORCH = """
 import json, torch
@@ -69,7 +68,7 @@ Section = dict[str, Any]
 
 
 def describe_environment(environ: Mapping[str, str] = os.environ) -> dict[str, Section]:
-    """Sections of names and values, in the order to be read."""
+    """Return sections of names and values, in the order to be read."""
     return {
         "kvasir": {
             "version": version.__version__,
@@ -86,7 +85,7 @@ def describe_environment(environ: Mapping[str, str] = os.environ) -> dict[str, S
 
 
 def settings_of(environ: Mapping[str, str]) -> Section:
-    """The variables that matter; of a secret, only that it is set."""
+    """Return the variables that matter; of a secret, only that it is set."""
     found = {name: environ[name] for name in sorted(environ) if name.startswith(SETTINGS)}
     return {
         name: "(set, not shown)" if value and _SECRET.search(name) else _USER_IN_URL.sub("://…@", value)
@@ -163,7 +162,7 @@ def _kubernetes(environ: Mapping[str, str]) -> Section:
 
 
 def _installed() -> Section:
-    """Whether Kvasir's resource is known to the cluster."""
+    """Return whether the cluster has Kvasir's resource."""
     code, _, error = _ask("kubectl", "get", "crd", CRD_NAME, "--request-timeout=5s")
     return {"crd": f"{CRD_NAME} is installed" if code == 0 else _last_line(error)}
 

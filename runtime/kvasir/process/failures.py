@@ -9,8 +9,8 @@ from kvasir_contract.exits import ExitCode
 from kvasir_contract.failure import Failure, report_failure
 from kvasir_contract.reasons import Reason
 
+# starting the process again does not help against these
 _LASTING: Final = frozenset({Reason.INVALID_SPEC, Reason.MODEL_NOT_FOUND})
-"""Starting the process again does not help against these."""
 _LESS_MEMORY: Final = (
     "give the process more memory, or lower --kv-cache-memory-bytes (on a GPU --gpu-memory-utilization), "
     "--max-model-len or --max-num-seqs"
@@ -18,7 +18,7 @@ _LESS_MEMORY: Final = (
 
 
 class FailureError(Exception):
-    """Another process of this one failed or died. Its log has the details, and its failure is this one's too."""
+    """Another process of this engine failed or died; its log has the details."""
 
     def __init__(self, failure: Failure) -> None:
         super().__init__(failure.message)

@@ -24,9 +24,8 @@ def listening_socket(host: str, port: int, backlog: int) -> socket.socket:
 
 
 def unix_socket(path: str, backlog: int) -> socket.socket:
-    """Listen at a path. A socket file that is left from a process that ended is replaced.
-
-    Raises OSError, EADDRINUSE if a process listens there or the path is another kind of file.
+    """Listen at a path, instead of a process that has ended. Raises OSError: EADDRINUSE if a process listens there
+    or the path is another kind of file.
     """
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
@@ -41,15 +40,14 @@ def unix_socket(path: str, backlog: int) -> socket.socket:
 
 
 def advice_for(error: OSError) -> str:
-    """Return the problem of a `unix_socket` that cannot be listened at, and what to do."""
+    """Return the problem of a `unix_socket`, and what to do."""
     if error.errno == errno.EADDRINUSE:
         return "a process listens there, or it is not a socket: stop that process, or choose another path"
     return f"{error.strerror or error}: choose another path"  # a path that is too long has no errno
 
 
 def remove_socket_file(listener: socket.socket) -> None:
-    """Remove the file of a Unix socket; of a TCP socket there is none. Call it before the socket is closed: later
-    the file may be that of a successor."""
+    # To be called before the socket is closed: later the file may be that of a successor.
     if listener.family == socket.AF_UNIX:
         with contextlib.suppress(FileNotFoundError):
             os.unlink(listener.getsockname())
@@ -69,12 +67,12 @@ def url(host: str, port: int, scheme: str = "http") -> str:
 
 
 def has_ipv6() -> bool:
-    """Whether a socket can listen on IPv6 and IPv4 at once."""
+    # a socket can listen on IPv6 and IPv4 at once
     return socket.has_dualstack_ipv6()
 
 
 def _is_stale(path: str) -> bool:
-    """Whether the path is a socket at which no process listens."""
+    """Return whether the path is a socket at which no process listens."""
     try:
         if not stat.S_ISSOCK(os.lstat(path).st_mode):
             return False

@@ -4,14 +4,10 @@
     /health/ready  200 while the process accepts requests, else 503 with the cause
     /status        a StatusReport
     /metrics       Prometheus text
+    /demand        frontends only: waits until a request is live, then responds as /status
+    /gate/close    frontends only, POST: holds all requests until /gate/open; responds as /status
 
-Frontends have three more, for the operator (see DemandControl):
-
-    /demand        waits until a request is live, then responds as /status
-    /gate/close    POST: holds all requests, as /gate/open ends it; responds as /status
-
-It has threads of its own, so that neither a long step nor a busy event loop delays a probe: one waits in accept(),
-and each request gets a short-lived thread.
+Each request gets a short-lived thread, so neither a long step nor a busy event loop delays a probe.
 """
 
 import logging
@@ -46,11 +42,9 @@ from kvasir_contract.status_report import StatusReport
 log = logging.getLogger(__name__)
 
 BACKLOG: Final = 16
-RETRY_SECONDS: Final = 0.05
-"""Pause after a connection that could not be accepted."""
+RETRY_SECONDS: Final = 0.05  # after a connection that could not be accepted
 
-MAX_WAITERS: Final = 8
-"""Of GET /demand. Each one keeps a thread."""
+MAX_WAITERS: Final = 8  # of GET /demand; each one keeps a thread
 
 _JSON = "application/json"
 _TEXT = "text/plain; charset=utf-8"
@@ -58,7 +52,7 @@ _Answer = tuple[HTTPStatus, str, bytes]
 
 
 class ProcessStatus(Protocol):
-    """What the pages show; called by the server's threads."""
+    """The content of the pages; called by the server's threads."""
 
     def trouble(self) -> str | None:
         """Return why the process should be restarted."""
@@ -70,13 +64,13 @@ class ProcessStatus(Protocol):
 
 
 class DemandControl(Protocol):
-    """What the operator needs to remove the engines of an idle service; called by the server's threads."""
+    """Lets the operator remove the engines of an idle service; called by the server's threads."""
 
     def wait_for_demand(self, seconds: float) -> None:
         """Return when a request is live, at the latest after this time."""
 
     def set_gate(self, *, closed: bool) -> bool:
-        """Close or open the gate between frontend and engines. Returns False if the process cannot do it now."""
+        """Close or open the gate between frontend and engines. Return False if the process cannot do it now."""
 
 
 class OpsServer:
@@ -121,7 +115,7 @@ class OpsServer:
 
 
 class _Pages:
-    """Path → answer, by method."""
+    # path → answer, by method
 
     def __init__(self, status: ProcessStatus, metrics: Callable[[], bytes], demand: DemandControl | None) -> None:
         def report(_: str = "") -> _Answer:

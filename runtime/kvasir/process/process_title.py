@@ -1,13 +1,10 @@
-"""The name of a process in ps and top, for example "kvasir: engine rank 0".
-
-The process's environment in /proc stays as it is: operators and tests read it.
-"""
+"""The name of a process in ps and top, for example "kvasir: engine rank 0"."""
 
 import os
 from typing import Final
 
+# Do not write the title over the environment, which follows the arguments: operators and tests read it in /proc.
 _KEEP_ENVIRONMENT: Final = "SPT_NOENV"
-"""A variable of setproctitle: do not write the title over the environment, which follows the arguments."""
 
 
 def set_process_title(name: str) -> None:

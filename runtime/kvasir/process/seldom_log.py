@@ -1,14 +1,9 @@
-"""A log that does not repeat its lines all the time."""
-
 import logging
 import time
 
 
 class SeldomLog:
-    """Keeps a log readable: writes repeated lines at most once in `every` seconds.
-
-    A line repeats another one if it has the same text or the same `about`.
-    """
+    """Writes repeated lines at most once in `every` seconds: lines of the same text or the same `about`."""
 
     def __init__(self, log: logging.Logger, every: float = 60.0, kinds: int = 256) -> None:
         self._log = log

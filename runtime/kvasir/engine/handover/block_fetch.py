@@ -1,7 +1,7 @@
-"""Fetches KV blocks from another engine. Belongs to the thread of the exchange.
+"""Fetches KV blocks from another engine, in the thread of the exchange.
 
-Blocks arrive in the order of the prompt. Each one is compared with its checksum and written to its place. What has
-arrived when a fetch fails is kept, because a shorter prefix is useful too.
+Blocks arrive in the order of the prompt; each is compared with its checksum. When a fetch fails, the blocks that
+have arrived are kept: a shorter prefix is useful too.
 """
 
 import contextlib
@@ -14,7 +14,7 @@ import msgspec
 import zmq
 
 from kvasir.engine.handover.messages import (
-    MOST_ASKED_BLOCKS,
+    MAX_FETCH_BLOCKS,
     Blocks,
     FetchBlocks,
     FetchDone,
@@ -33,16 +33,12 @@ _FETCH_DONE_LINGER_SECONDS: Final = 0.2
 
 @dataclass(frozen=True)
 class FetchLimits:
-    """After these times the rest of the blocks is computed."""
+    """The times after which the rest of the blocks is computed."""
 
-    first_seconds: float = 5.0
-    """Until the first blocks: the other engine pins them between two steps."""
-    stall_seconds: float = 2.0
-    """Between two messages."""
-    bytes_per_second: float = 20 * 2**20
-    """A slower transfer is given up."""
-    connect_seconds: float = 2.0
-    """Until there is a connection. A network policy drops packets without an answer."""
+    first_seconds: float = 5.0  # until the first blocks: the other engine pins them between two steps
+    stall_seconds: float = 2.0  # between two messages
+    bytes_per_second: float = 20 * 2**20  # a slower transfer is given up
+    connect_seconds: float = 2.0  # until there is a connection; a network policy drops packets without an answer
 
 
 DEFAULT_LIMITS: Final = FetchLimits()
@@ -50,18 +46,15 @@ DEFAULT_LIMITS: Final = FetchLimits()
 
 @dataclass(frozen=True)
 class FetchOrder:
-    """The blocks to fetch."""
-
     number: int
     endpoint: str
     kv_class: str
     hashes: Sequence[bytes]
-    block_ids: Sequence[int]
-    """Where to write them: blocks that nothing else uses."""
+    block_ids: Sequence[int]  # where to write them: blocks that nothing else uses
 
 
 class BlockFetch:
-    """One fetch, from its beginning until it has called `ended`, once, with the number of blocks and a problem."""
+    """One fetch, until it has called `ended`, once, with the number of blocks and a problem."""
 
     def __init__(
         self,
@@ -72,7 +65,7 @@ class BlockFetch:
         limits: FetchLimits,
         ended: Callable[["BlockFetch", int, str], None],
     ) -> None:
-        """`keys`: those of all engines; None for an endpoint on this machine without encryption."""
+        # `keys`: those of all engines; None for an endpoint on this machine without encryption
         self.order = order
         self._reactor = reactor
         self._keys = keys
@@ -80,10 +73,8 @@ class BlockFetch:
         self._limits = limits
         self._ended = ended
         self._is_over = False
-        self._place = 0
-        """Blocks written."""
-        self._asked = 0
-        """Blocks asked for so far."""
+        self._place = 0  # blocks written
+        self._asked = 0  # blocks asked for
         now = time.monotonic()
         num_bytes = len(order.hashes) * memory.block_bytes
         self._end = now + limits.first_seconds + num_bytes / limits.bytes_per_second
@@ -92,11 +83,10 @@ class BlockFetch:
 
     @property
     def due(self) -> float:
-        """When `expire` has something to do, on the monotonic clock."""
+        """Return when `expire` has something to do, on the monotonic clock."""
         return min(self._due, self._end)
 
     def start(self) -> None:
-        """Connect, and ask for the first blocks."""
         try:
             self._socket = ClientSocket(
                 self._reactor,
@@ -112,7 +102,6 @@ class BlockFetch:
             self._finish(f"{self.order.endpoint} cannot be connected to: {error}")
 
     def expire(self) -> None:
-        """End the fetch if it takes too long."""
         if time.monotonic() >= self.due:
             self._finish("the other engine is too slow")
 
@@ -122,11 +111,10 @@ class BlockFetch:
         self._finish(failure or ("the connection broke" if self._place else lost))
 
     def close(self, reason: str) -> None:
-        """End the fetch early."""
         self._finish(reason)
 
     def _ask(self) -> None:
-        hashes = self.order.hashes[self._asked : self._asked + MOST_ASKED_BLOCKS]
+        hashes = self.order.hashes[self._asked : self._asked + MAX_FETCH_BLOCKS]
         self._asked += len(hashes)
         self._send(FetchBlocks(self.order.kv_class, b"".join(hashes)))
 

@@ -1,7 +1,7 @@
-"""Sends KV blocks to other engines. Belongs to the thread of the exchange.
+"""Sends KV blocks to other engines, in the thread of the exchange.
 
 A *session* serves one FetchBlocks: the step loop pins the blocks that it finds in the prefix cache, the server
-copies and sends them part by part, and the pins are released. A peer that stops reading loses its session.
+sends them part by part, and the pins are released. A peer that stops reading loses its session.
 """
 
 import itertools
@@ -17,7 +17,7 @@ import zmq
 from kvasir.engine.handover.events import HandOverEvent, PinReleased, PinWanted
 from kvasir.engine.handover.messages import (
     CHUNK_BYTES,
-    MOST_ASKED_BLOCKS,
+    MAX_FETCH_BLOCKS,
     WINDOW,
     Blocks,
     BlocksRefused,
@@ -32,8 +32,7 @@ from kvasir.request.hashing import HASH_BYTES, split_chain
 from kvasir.worker.kv_memory.block_bytes import BlockBytes
 
 SESSION_SECONDS: Final = 5.0
-"""Time after which a peer that does not read loses its session."""
-MOST_SESSIONS: Final = 16
+MAX_SESSIONS: Final = 16
 
 log = logging.getLogger(__name__)
 
@@ -43,18 +42,13 @@ class _Session:
     number: int
     peer: bytes
     hashes: list[bytes]
-    block_ids: Sequence[int] | None = None
-    """None until the step loop has pinned the blocks."""
-    place: int = 0
-    """Blocks sent."""
-    credit: int = WINDOW
-    """Messages that may be sent now."""
+    block_ids: Sequence[int] | None = None  # None until the step loop has pinned the blocks
+    place: int = 0  # blocks sent
+    credit: int = WINDOW  # messages that may be sent now
     last_seen: float = field(default_factory=time.monotonic)
 
 
 class BlockServer:
-    """Serves the blocks of one engine on a ROUTER socket."""
-
     def __init__(
         self,
         socket: "zmq.Socket[bytes]",
@@ -74,7 +68,6 @@ class BlockServer:
         self._seldom = SeldomLog(log)
 
     def receive(self) -> None:
-        """Handle the messages that wait."""
         while True:
             try:
                 frames = self._socket.recv_multipart(zmq.NOBLOCK)
@@ -83,7 +76,7 @@ class BlockServer:
             self._on_frames(frames)
 
     def pinned(self, number: int, block_ids: Sequence[int]) -> None:
-        """Send these blocks to the peer of the session, which may have ended. The step loop has pinned them."""
+        """Send these pinned blocks to the peer of the session, which may have ended."""
         for session in self._sessions.values():
             if session.number == number:
                 session.block_ids = block_ids
@@ -140,10 +133,10 @@ class BlockServer:
     def _refusal(self, message: FetchBlocks) -> str:
         if message.kv_class != self._kv_class:
             return "the engines are of different KV classes (model, version, precision or layout)"
-        if len(message.hashes) % HASH_BYTES or len(message.hashes) > MOST_ASKED_BLOCKS * HASH_BYTES:
-            return f"{len(message.hashes)} bytes are not the hashes of up to {MOST_ASKED_BLOCKS} blocks"
-        if len(self._sessions) >= MOST_SESSIONS:
-            return f"the engine sends blocks to {MOST_SESSIONS} others already"
+        if len(message.hashes) % HASH_BYTES or len(message.hashes) > MAX_FETCH_BLOCKS * HASH_BYTES:
+            return f"{len(message.hashes)} bytes are not the hashes of up to {MAX_FETCH_BLOCKS} blocks"
+        if len(self._sessions) >= MAX_SESSIONS:
+            return f"the engine sends blocks to {MAX_SESSIONS} others already"
         return ""
 
     def _send_parts(self, session: _Session) -> None:

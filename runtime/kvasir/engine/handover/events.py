@@ -24,8 +24,7 @@ class FetchEnded:
 
     fetch: int
     num_blocks: int
-    problem: str
-    """Why the others have not; "" if the other engine did not have them, or if there are none."""
+    problem: str  # why the others have not; "" if the other engine did not have them, or if there are none
 
 
 HandOverEvent = PinWanted | PinReleased | FetchEnded

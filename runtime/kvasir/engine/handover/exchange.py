@@ -1,9 +1,7 @@
-"""The exchange: a thread with the sockets over which this engine sends KV blocks to others and fetches theirs.
+"""A thread with the sockets over which this engine sends KV blocks to others and fetches theirs.
 
 It copies blocks between sockets and the KV cache while the step loop runs. The step loop decides which blocks: it
 gets a HandOverEvent for each decision, and answers with `pinned` and `fetch`.
-
-Between machines the sockets are encrypted with the key pair that all engines of the service share.
 """
 
 import contextlib
@@ -32,18 +30,15 @@ from kvasir.worker.kv_memory.block_bytes import BlockBytes
 
 CLOSE_SECONDS: Final = 2.0
 IDLE_SECONDS: Final = 3600.0
-"""The thread wakes at least this often."""
 
 log = logging.getLogger(__name__)
 
-_MOST_ASKED_BYTES: Final = 2**16
-"""The largest message that other engines send here. FetchBlocks has 8 KiB."""
-_HANDSHAKE_MS: Final = 3000
-"""A connection without a handshake keeps its descriptor for so long."""
+_MAX_REQUEST_BYTES: Final = 2**16  # of the largest message of another engine; FetchBlocks has 8 KiB
+_HANDSHAKE_MS: Final = 3000  # a connection without a handshake keeps its descriptor for so long
 
 
 class Exchange:
-    """Methods may be called from any thread. None waits except `close`."""
+    """Any thread may call the methods; only `close` waits."""
 
     def __init__(
         self,
@@ -55,7 +50,7 @@ class Exchange:
         limits: FetchLimits = DEFAULT_LIMITS,
         session_seconds: float = SESSION_SECONDS,
     ) -> None:
-        """`kv_class`: see kv_class.py. `deliver` gets each event, in this thread."""
+        # `kv_class`: see kv_class.py. `deliver` gets each event, in this thread.
         self._memory = memory
         self._kv_class = kv_class
         self._keys = keys
@@ -65,8 +60,7 @@ class Exchange:
         self._reactor = Reactor()
         self._key_check: KeyCheck | None = None
         self._socket: zmq.Socket[bytes] | None = None
-        self._path: Path | None = None
-        """Of a Unix socket. ZMQ does not remove it."""
+        self._path: Path | None = None  # of a Unix socket; ZMQ does not remove it
         self._server: BlockServer | None = None
         self._fetches: set[BlockFetch] = set()
         self._stopped = False
@@ -74,9 +68,8 @@ class Exchange:
         self._thread = threading.Thread(target=self._run, name="kv-exchange", daemon=True)
 
     def listen(self, text: str) -> str:
-        """Serve blocks at this address; return it, with the port that was picked for port 0. Before `start`.
-
-        Raises ConfigError.
+        """Serve blocks at this address; return it, with the real port instead of 0. Before `start`. Raises
+        ConfigError.
         """
         address = parse_address(text, flag_of("kv_hand_over"))
         require_keys(address, self._keys is not None)
@@ -84,7 +77,7 @@ class Exchange:
             raise ConfigError(f"{address.flag}: give an address at which other engines reach this one")
         socket = self._reactor.context.socket(zmq.ROUTER)
         limit(socket)
-        socket.maxmsgsize = _MOST_ASKED_BYTES  # ZMQ keeps a message of an unknown client until its handshake fails
+        socket.maxmsgsize = _MAX_REQUEST_BYTES  # ZMQ keeps a message of an unknown client until its handshake fails
         socket.handshake_ivl = _HANDSHAKE_MS
         if self._keys is not None and not address.is_ipc:
             check = self._key_check = KeyCheck(socket, self._keys, self._on_foreign_key)
@@ -105,7 +98,6 @@ class Exchange:
         self._thread.start()
 
     def close(self) -> None:
-        """End all sessions and fetches, and the thread. A second call does nothing."""
         if self._thread.is_alive():
             self._reactor.post(self._stop)
             self._thread.join(CLOSE_SECONDS)
@@ -118,7 +110,7 @@ class Exchange:
             self._reactor.post(partial(self._server.pinned, session, block_ids))
 
     def fetch(self, number: int, source: str, hashes: Sequence[bytes], block_ids: Sequence[int]) -> None:
-        """Fetch the blocks with these hashes from the engine at the address `source`. FetchEnded follows."""
+        """Fetch the blocks with these hashes from the engine at `source`. FetchEnded follows."""
         self._reactor.post(partial(self._fetch, number, source, hashes, block_ids))
 
     def _fetch(self, number: int, source: str, hashes: Sequence[bytes], block_ids: Sequence[int]) -> None:

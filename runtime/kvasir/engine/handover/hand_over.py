@@ -1,12 +1,8 @@
 """The step loop's side of hand-overs: which blocks are read for other engines, and which requests wait for theirs.
 
-A request may name another engine that has its blocks (AddRequest.kv_source). When the gate is first asked about it,
-it gets empty blocks for the prefix that this engine lacks, and is skipped while the exchange fills them. Then they
-are in the prefix cache like computed blocks, the request is considered again, and its admission finds them. Blocks
-that did not come are computed. Other requests that need these blocks wait for them too, whatever they name.
-
-Blocks are read and written outside of steps, so each begins when the steps that were in flight are computed: such a
-step may still fill a cached block, or use a block that has just become free.
+A request may name an engine that has its blocks (AddRequest.kv_source). The gate gives it empty blocks for the
+prefix that this engine lacks, and skips it while the exchange fills them. Then they are in the prefix cache like
+computed ones. Other requests that need these blocks wait for them too.
 """
 
 import itertools
@@ -18,23 +14,19 @@ from dataclasses import dataclass
 from typing import Final, Protocol
 
 from kvasir.engine.handover.events import FetchEnded, HandOverEvent, PinReleased, PinWanted
-from kvasir.engine.handover.messages import MOST_ASKED_BLOCKS
+from kvasir.engine.handover.messages import MAX_FETCH_BLOCKS
 from kvasir.engine.scheduling.admission_gates import AdmissionGate, Verdict
 from kvasir.engine.scheduling.engine_request import EngineRequest
 from kvasir.engine.scheduling.scheduler import Scheduler
 from kvasir.process.seldom_log import SeldomLog
 
-LEAST_TOKENS: Final = 64
-"""A shorter prefix is computed: that takes no longer than to ask for it."""
-MOST_FETCHES: Final = 8
-"""Fetches at a time. Further requests wait for one of them to end."""
+MIN_TOKENS: Final = 64  # a shorter prefix is computed: that takes no longer than to ask for it
+MAX_FETCHES: Final = 8  # at a time; further requests wait for one of them to end
+# A source that sent nothing is not asked again for so many times as long as the fetch took: one that cannot be
+# reached costs requests a sixth of their time at most, and one that was full is soon asked again.
 AVOID_TIMES: Final = 5
-"""A source that sent nothing is not asked again for so many times as long as the fetch took. So one that cannot be
-reached costs requests a sixth of their time at most, and one that was full is soon asked again."""
-LEAST_AVOID_SECONDS: Final = 1.0
-"""But at least for so long: the requests that waited for the fetch do not wait again."""
-PINNED_SHARE: Final = 2
-"""One block of so many may be pinned for other engines."""
+MIN_AVOID_SECONDS: Final = 1.0  # so that requests that waited for the fetch do not wait again
+PINNED_SHARE: Final = 2  # one block of so many may be pinned for other engines
 
 log = logging.getLogger(__name__)
 
@@ -50,16 +42,11 @@ class BlockExchange(Protocol):
 @dataclass(frozen=True)
 class _Fetch:
     request: EngineRequest
-    hashes: list[bytes]
-    """Of the blocks that are fetched."""
-    coming: frozenset[bytes]
-    """The same."""
-    cached: list[int]
-    """Blocks of the prefix before them."""
-    empty: list[int]
-    """The blocks to fill."""
-    began: float
-    """time.monotonic()"""
+    hashes: list[bytes]  # of the blocks that are fetched
+    coming: frozenset[bytes]  # the same as a set
+    cached: list[int]  # blocks of the prefix before them
+    empty: list[int]  # the blocks to fill
+    began: float  # time.monotonic()
 
 
 class HandOver(AdmissionGate):
@@ -69,21 +56,18 @@ class HandOver(AdmissionGate):
     """
 
     def __init__(self) -> None:
-        self.num_fetched_blocks = 0
-        """Blocks that came from other engines."""
+        self.num_fetched_blocks = 0  # from other engines
         self.num_failed_fetches = 0
-        self.serves = False
-        """Whether other engines can fetch blocks of this one."""
+        self.serves = False  # other engines can fetch blocks of this one
         self._exchange: BlockExchange | None = None
         self._fetches: dict[int, _Fetch] = {}
+        # requests that wait for the end of a fetch: one of MAX_FETCHES, or the one that has their blocks
         self._waiting: list[EngineRequest] = []
-        """Requests that wait for the end of a fetch: of one of MOST_FETCHES, or of one that has their blocks."""
-        self._avoided: dict[str, float] = {}
-        """Sources that sent nothing, and until when they are not asked."""
+        self._avoided: dict[str, float] = {}  # sources that sent nothing, and until when they are not asked
         self._pins: dict[int, list[int]] = {}
         self._num_pinned = 0
+        # calls for when so many steps are computed
         self._postponed: deque[tuple[int, Callable[[], None]]] = deque()
-        """Calls for when so many steps are computed."""
         self._numbers = itertools.count(1)
         self._seldom = SeldomLog(log)
 
@@ -102,7 +86,7 @@ class HandOver(AdmissionGate):
 
     @property
     def is_idle(self) -> bool:
-        """Whether no other engine reads blocks of this one."""
+        """Return whether no other engine reads blocks of this one."""
         return not self._pins
 
     # ------------------------------------------------------------------------------------------------ the gate
@@ -115,7 +99,7 @@ class HandOver(AdmissionGate):
             return Verdict.ADMIT
         size = self._blocks.block_size
         first, end = self._blocks.num_cached_tokens(request) // size, (request.num_tokens - 1) // size
-        if self._num_coming(request.block_hashes[first:end]) * size >= LEAST_TOKENS:
+        if self._num_coming(request.block_hashes[first:end]) * size >= MIN_TOKENS:
             self._waiting.append(request)
             return Verdict.SKIP
         return self._begin(request, self._exchange, first, end) if request.kv_source else Verdict.ADMIT
@@ -129,14 +113,14 @@ class HandOver(AdmissionGate):
         return any(block_hash in fetch.coming for fetch in self._fetches.values())
 
     def _begin(self, request: EngineRequest, exchange: BlockExchange, first: int, end: int) -> Verdict:
-        """Fetch these blocks of the request, unless the other gates keep it waiting or there are only a few."""
+        """Fetch these blocks, unless the other gates keep the request waiting or there are only a few."""
         if self._room.admits(request) is not Verdict.ADMIT:
             return Verdict.ADMIT  # the gate for blocks lets it wait
         size = self._blocks.block_size
-        if (end - first) * size < LEAST_TOKENS or self._avoids(request.kv_source):
+        if (end - first) * size < MIN_TOKENS or self._avoids(request.kv_source):
             request.kv_source = ""
             return Verdict.ADMIT
-        if len(self._fetches) >= MOST_FETCHES:
+        if len(self._fetches) >= MAX_FETCHES:
             self._waiting.append(request)
             return Verdict.SKIP
         cached = self._held.find(request.block_hashes, first)
@@ -151,10 +135,10 @@ class HandOver(AdmissionGate):
         return Verdict.SKIP
 
     def _avoid(self, source: str, seconds: float) -> None:
-        """`seconds`: how long a fetch has waited for it in vain."""
+        # `seconds`: how long a fetch has waited for it in vain
         now = time.monotonic()
         self._avoided = {each: end for each, end in self._avoided.items() if end > now}
-        self._avoided[source] = now + max(LEAST_AVOID_SECONDS, AVOID_TIMES * seconds)
+        self._avoided[source] = now + max(MIN_AVOID_SECONDS, AVOID_TIMES * seconds)
 
     def _avoids(self, source: str) -> bool:
         return self._avoided.get(source, 0.0) > time.monotonic()
@@ -176,7 +160,7 @@ class HandOver(AdmissionGate):
             self._postponed.popleft()[1]()
 
     def _when_computed(self, call: Callable[[], None]) -> None:
-        """Call when the steps that are in flight now are computed."""
+        # A step in flight may still fill a cached block, or use a block that has just become free.
         if self._scheduler.in_flight:
             self._postponed.append((self._scheduler.num_scheduled, call))
         else:
@@ -184,14 +168,14 @@ class HandOver(AdmissionGate):
 
     def _pin(self, session: int, hashes: list[bytes]) -> None:
         room = max(0, self._most_pinned - self._num_pinned)
-        block_ids = self._held.find(hashes, min(room, MOST_ASKED_BLOCKS))
+        block_ids = self._held.find(hashes, min(room, MAX_FETCH_BLOCKS))
         self._held.hold(block_ids)
         self._pins[session] = block_ids
         self._num_pinned += len(block_ids)
         self._when_computed(lambda: self._send(session, hashes))
 
     def _send(self, session: int, hashes: list[bytes]) -> None:
-        """Have the pinned blocks sent, if a step whose results were not numbers has not dropped them."""
+        # A step whose results were not numbers may have dropped the blocks.
         block_ids = self._pins.get(session)
         if block_ids is not None and self._exchange is not None:
             found = self._held.find(hashes, len(block_ids))

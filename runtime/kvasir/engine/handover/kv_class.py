@@ -1,5 +1,3 @@
-"""The KV class of an engine: engines of one class may exchange the bytes of KV blocks."""
-
 from hashlib import blake2b
 
 import msgspec
@@ -8,10 +6,10 @@ from kvasir.layers.kv import KVCacheConfig
 
 
 def kv_class(fingerprint: str, numerics: str, cache: KVCacheConfig, layout: str, hash_algorithm: str) -> str:
-    """Return the class: everything besides tokens that the content and the hash of a block depend on.
+    """Return the KV class: engines of one class may exchange the bytes of KV blocks.
 
-    `fingerprint`: of the model. `numerics`: see kvasir.engine.numerics; it covers the version of Kvasir. `layout`:
-    see BlockBytes.
+    The class covers everything besides tokens that the content and the hash of a block depend on; `numerics` covers
+    the version of Kvasir.
     """
     facts = (fingerprint, numerics, cache.groups, layout, hash_algorithm)
     return blake2b(msgspec.msgpack.encode(facts), digest_size=16).hexdigest()

@@ -1,10 +1,8 @@
 """The messages between two engines that hand KV blocks over: msgspec structs in msgpack.
 
-The engine that needs blocks connects a DEALER to the other one's ROUTER and sends FetchBlocks. The answers are one
-BlocksRefused, or Blocks until one is `last`. The bytes of the blocks are the second frame of Blocks. At most WINDOW
-messages are on their way: the receiver asks for each further one with MoreBlocks.
-
-Both engines run the same version of Kvasir, because it is part of the KV class, so there is no version here.
+The engine that needs blocks sends FetchBlocks to the other one's ROUTER. The answers are one BlocksRefused, or
+Blocks until one is `last`; their second frame has the bytes. At most WINDOW messages are on their way: MoreBlocks
+asks for another one. The KV class covers the version of Kvasir, so there is no version here.
 """
 
 import zlib
@@ -12,20 +10,16 @@ from typing import Final
 
 import msgspec
 
-CHUNK_BYTES: Final = 8 * 2**20
-"""Bytes of blocks in one message, or one larger block."""
+CHUNK_BYTES: Final = 8 * 2**20  # of blocks in one message, or one larger block
 WINDOW: Final = 2
-MOST_ASKED_BLOCKS: Final = 512
-"""Blocks of one FetchBlocks. The step loop looks up so many in less than a millisecond."""
+MAX_FETCH_BLOCKS: Final = 512  # of one FetchBlocks; the step loop looks up so many in less than a millisecond
 
 
 class FetchBlocks(msgspec.Struct, frozen=True, array_like=True, tag=True):
     """Send the blocks with these hashes, as far as they are in the prefix cache without a gap."""
 
-    kv_class: str
-    """See exchange.kv_class. An engine of another class refuses."""
-    hashes: bytes
-    """Of neighbouring blocks of a prompt, in their order; see kvasir.request.hashing."""
+    kv_class: str  # an engine of another class refuses
+    hashes: bytes  # of neighbouring blocks of a prompt, in their order; see kvasir.request.hashing
 
 
 class MoreBlocks(msgspec.Struct, frozen=True, array_like=True, tag=True):
@@ -37,17 +31,11 @@ class FetchDone(msgspec.Struct, frozen=True, array_like=True, tag=True):
 
 
 class Blocks(msgspec.Struct, frozen=True, array_like=True, tag=True):
-    """The next blocks."""
-
-    checksums: list[int]
-    """See `checksum`."""
-    last: bool
-    """No more follow: these were the last ones asked for, or the next one is not in the cache."""
+    checksums: list[int]  # see `checksum`
+    last: bool  # these were the last ones asked for, or the next one is not in the cache
 
 
 class BlocksRefused(msgspec.Struct, frozen=True, array_like=True, tag=True):
-    """No blocks are sent."""
-
     reason: str
 
 

@@ -64,7 +64,7 @@ def start_exchange(
 
 
 def _listen_if_possible(exchange: Exchange, text: str) -> str:
-    """Return the address at which the exchange serves blocks; "" if there is none, or if it cannot be used."""
+    """Return the address at which the exchange serves blocks; "" if it serves none."""
     try:
         return exchange.listen(text) if text else ""
     except ConfigError as error:  # the user did not ask for this address, and the engine can do without

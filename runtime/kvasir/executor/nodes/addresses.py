@@ -13,15 +13,14 @@ from kvasir.config.options import ConfigError
 
 _LOOPBACK: Final = "lo"
 _SIOCGIFCONF: Final = 0x8912
-_ADDRESS_BYTES: Final = 40
-"""Of the kernel's struct ifreq."""
+_ADDRESS_BYTES: Final = 40  # of the kernel's struct ifreq
 _MAX_ADDRESSES: Final = 4096
 _ANY_PORT: Final = 9
 _IPV6_ADDRESSES: Final = Path("/proc/net/if_inet6")
 
 
 def plain(address: str) -> str:
-    """Return an IPv4 address that a socket for both kinds has written as IPv6 (::ffff:10.0.0.7) as IPv4."""
+    """Return ::ffff:10.0.0.7, as a socket for both kinds writes an IPv4 address, as 10.0.0.7."""
     ip = ipaddress.ip_address(address)
     mapped = ip.ipv4_mapped if ip.version == 6 else None
     return str(ip if mapped is None else mapped)
@@ -38,8 +37,8 @@ def own_address(peer: str) -> str:
 def reached_at(named: str, peer: str) -> str:
     """Return the address of this machine at which a peer reaches it. Raises OSError without a route to the peer.
 
-    `named`: the address that the peer has connected to. `peer`: the peer's address as this machine sees it, which
-    is a loopback address behind the proxy of a service mesh. If another machine has `named`, the route decides.
+    `named`: the address that the peer has connected to; the route decides if another machine has it. `peer`: its
+    address as seen here, which is a loopback address behind the proxy of a service mesh.
     """
     try:
         named = plain(named)
@@ -50,7 +49,7 @@ def reached_at(named: str, peer: str) -> str:
 
 
 def common_address(own: Mapping[str, str]) -> str:
-    """Return the one address of this machine at which all peers reach it. `own`: it for each peer, by name.
+    """Return the one address of this machine at which all peers reach it, from one for each peer by name.
 
     Raises ConfigError if there are several: the exchanges of a rank use one interface.
     """
@@ -78,7 +77,7 @@ def interface_of(address: str) -> str:
 
 
 def _with_ipv4(address: str) -> str | None:
-    """Return the interface with this address, which may be one of several (named eth0:1, for example)."""
+    # The address may be one of several of an interface (named eth0:1, for example).
     entries = bytearray(_MAX_ADDRESSES * _ADDRESS_BYTES)
     start = ctypes.addressof(ctypes.c_char.from_buffer(entries))
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:

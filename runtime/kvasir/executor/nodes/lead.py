@@ -1,5 +1,3 @@
-"""Makes the leader of an engine, and has Ray start the members if that is chosen. Imports Ray only then."""
-
 from collections.abc import Callable
 
 from kvasir.config.settings import RAY, EngineConfig
@@ -9,11 +7,10 @@ from kvasir.hub.model_info import ModelInfo
 
 
 def lead(config: EngineConfig, model: ModelInfo, wait: Callable[[], None], drain: Callable[[], None]) -> Leader:
-    """Return a leader that listens for members.
+    """Return a leader that listens for members, which Ray starts if that is chosen.
 
-    It calls `wait` each second while one is missing, and `drain` when one is to end.
-
-    Raises ConfigError, and FailureError if Ray has no room for the members.
+    It calls `wait` each second while one is missing, and `drain` when one is to end. Raises ConfigError, and
+    FailureError if Ray has no room for the members.
     """
     leader = Leader(config.nodes, config.link, NodeTerms.of(config, model))
     leader.waits, leader.drain = wait, drain

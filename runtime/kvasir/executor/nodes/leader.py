@@ -1,8 +1,8 @@
 """The leader's connections to the other nodes of its engine.
 
-Members connect from the start of the engine's process on, and the leader waits until all are prepared. From the
-Setup on all nodes live and die together: if a member is lost, fails or is started again, the engine ends, and all
-members end with it. A thread owns the sockets; a lost member is noticed while the engine is idle too.
+Members connect while the engine starts; when all are prepared, each gets its Setup. Then all nodes live and die
+together: if a member is lost, fails or starts again, the engine and all members end. A thread owns the sockets, so
+a lost member is noticed while the engine is idle too.
 """
 
 import logging
@@ -50,21 +50,19 @@ from kvasir_contract.reasons import Reason
 
 log = logging.getLogger(__name__)
 
-_WAIT_SECONDS: Final = 1.0
-"""Between two calls of `waits` while members are missing."""
+_WAIT_SECONDS: Final = 1.0  # between two calls of `waits` while members are missing
 _SETUP_SECONDS: Final = 60.0
 
 
 class Leader:
-    """RemoteWorkers. Made in the engine's process if it has several nodes; any thread may call its methods."""
+    """The RemoteWorkers of an engine with several nodes. Any thread may call the methods."""
 
     def __init__(self, config: NodesConfig, link: LinkConfig, terms: NodeTerms) -> None:
         """Listen for members. Raises ConfigError for an address, keys or a port that cannot be used."""
         self.incarnation = secrets.token_hex(8)
         self.num_nodes = config.nnodes
         self.waits: Callable[[], None] = lambda: None
-        self.drain: Callable[[], None] = lambda: None
-        """Called in the leader's thread when a member is to end."""
+        self.drain: Callable[[], None] = lambda: None  # called in the leader's thread when a member is to end
         self._config = config
         self._terms = terms
         self._timeout = link.heartbeat_timeout
@@ -73,10 +71,9 @@ class Leader:
         )
         self._members: dict[int, MemberRecord] = {}
         self._by_identity: dict[bytes, MemberRecord] = {}
-        self._broken: dict[bytes, str] = {}
-        """By identity: why nothing could be sent to a member."""
+        self._broken: dict[bytes, str] = {}  # by identity: why nothing could be sent to a member
+        # members that have not joined yet or are not prepared; replaced as a whole
         self.missing = tuple(range(1, config.nnodes))
-        """The members that have not joined yet or are not prepared; replaced as a whole."""
         self._changed = threading.Event()
         self._events: RemoteEvents | None = None
         self._replies = MemberReplies(self.missing)
@@ -84,17 +81,15 @@ class Leader:
             lambda node, question: self._socket.post(partial(self._send_to, node, question))
         )
         self._seldom = SeldomLog(log)
-        self._failure: Failure | None = None
-        """Of the thread."""
+        self._failure: Failure | None = None  # of the thread
         self.is_ending = False
-        """The members were asked to end."""
         self._closed = False
         self._thread = threading.Thread(target=self._run, name="nodes", daemon=True)
         self._thread.start()
 
     @property
     def waits_for(self) -> str:
-        """Which members the engine waits for, as text; "" if all are prepared."""
+        """Return which members the engine waits for, as text; "" if all are prepared."""
         missing = self.missing
         if not missing or self._events is not None:
             return ""
@@ -105,7 +100,6 @@ class Leader:
 
     @contextmanager
     def begin(self, settings: ResolvedEngine, ranks_per_node: int, events: RemoteEvents) -> Iterator[TcpRendezvous]:
-        """Wait for all members, have them start their workers, and yield where the ranks meet."""
         self._replies.ranks_per_node = ranks_per_node
         if self.waits_for:
             log.info("%s", self.waits_for)
@@ -134,7 +128,7 @@ class Leader:
             yield listener
 
     def _send_setups(self, settings: ResolvedEngine, port: int, events: RemoteEvents) -> None:
-        """Raises _NotAll if a member has left meanwhile."""
+        # Raises _NotAll if a member has left meanwhile.
         sent: Future[bool] = Future()
 
         def send() -> None:
@@ -154,22 +148,15 @@ class Leader:
     # ------------------------------------------------------------------------------------------ frames and replies
 
     def write(self, frame: bytes) -> None:
-        """Send a frame to all members."""
         self._socket.post(partial(self._send_all, Frame(frame)))
 
     def read(self, seconds: float | None) -> list[bytes]:
-        """Wait for the next reply of every member; return the bodies by rank, without the leader's own ranks.
-
-        Raises RemoteSilentError: nothing is lost, `read` may be called again. Raises RemoteInterruptedError.
-        """
         return self._replies.read(seconds)
 
     def silent_ranks(self) -> list[int]:
-        """Return the workers of the members whose next reply has not arrived. Called by the thread that reads."""
         return self._replies.silent_ranks()
 
     def describe(self, ranks: Iterable[int]) -> str:
-        """Return what these workers of members are doing, as far as the members answer in time."""
         by_node: dict[int, list[int]] = {}
         for rank in ranks:
             by_node.setdefault(rank // self._replies.ranks_per_node, []).append(rank)
@@ -178,7 +165,6 @@ class Leader:
     # --------------------------------------------------------------------------------------------------------- end
 
     def dismiss(self, reason: str) -> None:
-        """End the members, and every wait for their replies."""
         self.is_ending = True
         self._socket.post(partial(self._send_all, NodeGoodbye(reason)))
         self._replies.interrupt()
@@ -216,7 +202,7 @@ class Leader:
             self._lose_broken()
 
     def _tick(self, now: float, late: float) -> None:
-        """Send heartbeats, and drop members that were silent. `late`: seconds that this process was blocked."""
+        """Send heartbeats, and drop silent members. `late`: seconds that this process was blocked."""
         for member in list(self._members.values()):
             member.last_seen += late
             if now - member.last_seen > self._timeout:
@@ -224,7 +210,7 @@ class Leader:
         self._send_all(NodeHeartbeat())
 
     def _on_lost(self) -> None:
-        """Look for the members whose connection is gone: ZMQ does not report which one broke."""
+        # ZMQ does not report whose connection broke: sending to that member fails.
         self._send_all(NodeHeartbeat())
 
     def _on_refuse(self, text: str) -> None:
@@ -301,7 +287,7 @@ class Leader:
             events.worker_failed(Failure(Reason.CRASH_LOOPING, text), text, raised=False)
 
     def _forget(self, member: MemberRecord, how: str) -> None:
-        """Wait for the member again: nothing has been started yet."""
+        # Nothing has been started yet: wait for the member again.
         log.warning("%s has left: %s", member.name, how)
         del self._members[member.node_rank], self._by_identity[member.identity]
         self._count()
@@ -325,7 +311,7 @@ class Leader:
             self._broken[member.identity] = problem
 
     def _lose_broken(self) -> None:
-        """Lose the members to which nothing could be sent. Their messages come first: one may have the cause."""
+        # The messages of a member come first: one may have the cause of its end.
         if not self._broken:
             return
         self._socket.receive_all()
@@ -336,4 +322,4 @@ class Leader:
 
 
 class _NotAll(Exception):
-    """A member is missing."""
+    pass

@@ -1,7 +1,7 @@
 """A member's connection to the leader of its engine.
 
-A thread owns the socket. Until the Setup it connects again whenever there is no leader: the name may have no
-address yet, and the leader may not listen yet or start again. After the Setup the member ends with its connection.
+A thread owns the socket. Until the Setup it connects again whenever there is no leader. After the Setup the member
+ends with its connection.
 """
 
 import logging
@@ -42,9 +42,8 @@ from kvasir.wire.reactor import Reactor
 
 log = logging.getLogger(__name__)
 
-RETRY_FIRST: Final = 0.1
-RETRY_MOST: Final = 2.0
-"""Seconds between attempts to connect. They double from RETRY_FIRST to RETRY_MOST."""
+MIN_RETRY_SECONDS: Final = 0.1
+MAX_RETRY_SECONDS: Final = 2.0  # seconds between attempts; they double
 _CLOSE_SECONDS: Final = 2.0
 
 
@@ -54,8 +53,7 @@ class Begin:
 
     setup: Setup
     leader_ip: str
-    incarnation: str
-    """Of the leader."""
+    incarnation: str  # of the leader
 
 
 @dataclass(frozen=True)
@@ -76,7 +74,7 @@ LeaderEvent = Begin | Rejected | LeaderLost | Describe
 
 
 class LeaderConnection:
-    """Any thread may call its methods."""
+    """Any thread may call the methods."""
 
     def __init__(
         self,
@@ -100,19 +98,17 @@ class LeaderConnection:
         self._deliver = deliver
         self._frame = frame
         self._lookup = lookup
+        # why this node has not joined the leader; "" if it has; replaced as a whole
         self.problem: str = "the leader has not answered yet"
-        """Why this node has not joined the leader; "" if it has. Replaced as a whole."""
-        self.is_refused = False
-        """The leader rejects this node or its key: starting it again does not help."""
+        self.is_refused = False  # the leader rejects this node or its key: starting it again does not help
         self._prepared = False
         self._reactor = Reactor()
         self._socket: ClientSocket | None = None
         self._leader_ip = ""
-        self._incarnation = ""
-        """Of the leader that this node has joined."""
+        self._incarnation = ""  # of the leader that this node has joined
         self._has_begun = False
         self._retry_at = 0.0
-        self._retry = RETRY_FIRST
+        self._retry = MIN_RETRY_SECONDS
         self._attempts = 0
         self._last_seen = 0.0
         self._seldom = SeldomLog(log)
@@ -132,7 +128,6 @@ class LeaderConnection:
         self._reactor.post(partial(self._send, message))
 
     def close(self) -> None:
-        """Close the connection; messages that were sent have a moment to leave. May be called more than once."""
         if not self._closed:
             self._reactor.post(self._end)
             if self._thread.is_alive():
@@ -166,7 +161,6 @@ class LeaderConnection:
         self._closed = True
 
     def _tick(self, now: float, late: float) -> None:
-        """Send NodeHello or a heartbeat, and check for silence. `late`: seconds that this process was blocked."""
         if self._socket is None:
             return
         self._last_seen += late
@@ -242,11 +236,11 @@ class LeaderConnection:
             return
         if had_joined:
             log.warning("%s has left: %s; this node joins it again", at, reason)
-            self._retry = RETRY_FIRST
+            self._retry = MIN_RETRY_SECONDS
         else:
             self._seldom.info(f"no connection to {self.problem}; another attempt follows")
         self._retry_at = time.monotonic() + self._retry
-        self._retry = min(2 * self._retry, RETRY_MOST)
+        self._retry = min(2 * self._retry, MAX_RETRY_SECONDS)
 
     def _on_end(self, failure: str | None) -> None:
         if failure is not None:
@@ -291,7 +285,7 @@ class LeaderConnection:
         if incarnation != self._incarnation:
             log.info("joined incarnation %s of node 0 at %s", incarnation, self._address.host)
         self._incarnation = incarnation
-        self._retry = RETRY_FIRST
+        self._retry = MIN_RETRY_SECONDS
         self.problem = ""
         self.is_refused = False
 

@@ -32,11 +32,10 @@ from kvasir_contract.endpoints import ANY_HOST
 log = logging.getLogger(__name__)
 
 MAX_NODE_MESSAGE_BYTES: Final = MAX_FRAME_BYTES + 2**20
-LINGER_SECONDS: Final = 0.5
-"""How long the last messages have to leave."""
+LINGER_SECONDS: Final = 0.5  # for the last messages to leave
 _BATCH: Final = 128
+# After the end of a connection: ZMQ may report it before it drops the route.
 _PROBE_SECONDS: Final = (0.0, 0.02, 0.2)
-"""After the end of a connection: ZMQ may report it before it drops the route."""
 
 
 class Peer(NamedTuple):
@@ -85,7 +84,6 @@ class LeaderSocket:
             raise
 
     def post(self, command: Callable[[], None]) -> None:
-        """Have the leader's thread call this soon. Any thread."""
         self._reactor.post(command)
 
     def wait(self, until: float) -> None:
@@ -109,12 +107,10 @@ class LeaderSocket:
         return None
 
     def receive_all(self) -> None:
-        """Handle all messages that have arrived."""
         while self._receive():
             pass
 
     def close(self) -> None:
-        """Close the sockets. Messages that were sent have a moment to leave."""
         self._router.disable_monitor()
         for each in (self._router, self._monitor):
             self._reactor.unwatch(each)
@@ -126,7 +122,7 @@ class LeaderSocket:
         self._reactor.close()
 
     def _receive(self) -> bool:
-        """Handle a batch of messages. Return False if no more are waiting."""
+        """Return False if no more messages are waiting."""
         for _ in range(_BATCH):
             try:
                 identity, *frames = self._router.recv_multipart(zmq.NOBLOCK, copy=False)

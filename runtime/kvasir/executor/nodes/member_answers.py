@@ -1,4 +1,4 @@
-"""The members' answers, for the threads of the engine that wait for them: replies to frames, and descriptions."""
+"""The members' answers for the threads of the engine that wait for them: replies to frames, and descriptions."""
 
 import itertools
 import threading
@@ -13,8 +13,7 @@ from kvasir.executor.nodes.node_messages import Describe
 from kvasir.executor.processes.started_worker import STACK_SECONDS
 from kvasir.executor.remote_workers import RemoteInterruptedError, RemoteSilentError
 
-_DESCRIBE_SECONDS: Final = 2.0
-"""How long members have to answer what their workers are doing, besides the time for the stacks of these."""
+_DESCRIBE_SECONDS: Final = 2.0  # for members to answer, besides the time for the stacks of their workers
 
 
 class MemberReplies:
@@ -26,18 +25,13 @@ class MemberReplies:
         self._arrived: dict[int, deque[list[bytes]]] = {node: deque() for node in nodes}
 
     def put(self, node: int, bodies: list[bytes]) -> None:
-        """Add the reply of a node. Any thread."""
         self._replies.put((node, bodies))
 
     def interrupt(self) -> None:
-        """End every wait for replies. Any thread."""
         self._replies.put(None)
 
     def read(self, seconds: float | None) -> list[bytes]:
-        """Wait for the next reply of every member; return the bodies by rank, without the leader's own ranks.
-
-        Raises RemoteSilentError: nothing is lost, `read` may be called again. Raises RemoteInterruptedError.
-        """
+        """Implements RemoteWorkers.read."""
         deadline = None if seconds is None else time.monotonic() + seconds
         arrived = self._arrived
         while not all(arrived.values()):
@@ -53,7 +47,7 @@ class MemberReplies:
         return [body for node in sorted(arrived) for body in arrived[node].popleft()]
 
     def silent_ranks(self) -> list[int]:
-        """Return the workers of the members whose next reply has not arrived. Called by the thread that reads."""
+        """Implements RemoteWorkers.silent_ranks."""
         with suppress(Empty):
             while (reply := self._replies.get_nowait()) is not None:
                 self._arrived[reply[0]].append(reply[1])
@@ -67,18 +61,16 @@ class Descriptions:
     """Asks members what their workers are doing. Any thread may call it."""
 
     def __init__(self, send: Callable[[int, Describe], None]) -> None:
-        """`send` sends a question to a node."""
+        # `send` sends a question to a node
         self._send = send
         self._numbers = itertools.count(1)
         self._asking = threading.Lock()
         self._answers: SimpleQueue[tuple[int, str]] = SimpleQueue()
 
     def put(self, question: int, text: str) -> None:
-        """Take the answer to a question."""
         self._answers.put((question, text))
 
     def ask(self, by_node: dict[int, list[int]]) -> str:
-        """Return what these ranks of each node are doing, as far as the nodes answer in time."""
         with self._asking:
             questions = {node: next(self._numbers) for node in by_node}
             for node, number in questions.items():
@@ -92,7 +84,7 @@ class Descriptions:
         )
 
     def _wait(self, questions: set[int], seconds: float) -> dict[int, str]:
-        """Return the answers that come in time. Those to earlier questions are dropped."""
+        # Answers to earlier questions are dropped.
         deadline = time.monotonic() + seconds
         answers: dict[int, str] = {}
         while len(answers) < len(questions):

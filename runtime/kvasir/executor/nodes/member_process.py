@@ -45,14 +45,12 @@ from kvasir_contract.reasons import Reason
 log = logging.getLogger(__name__)
 
 _STOP_SECONDS: Final = 1.0
-_DRAIN_MARGIN_SECONDS: Final = KILL_MARGIN_SECONDS / 2
-"""How much longer than its drain the engine may take to end."""
-_WRITE_SECONDS: Final = 5.0
-"""For a frame to find room: the leader sends fewer frames ahead than the ring holds."""
+_DRAIN_MARGIN_SECONDS: Final = KILL_MARGIN_SECONDS / 2  # The engine may take so much longer than its drain to end.
+_WRITE_SECONDS: Final = 5.0  # for a frame to find room: the leader sends fewer frames ahead than the ring holds
 
 
 def run_member(config: EngineConfig) -> int:
-    """Work for the leader until both end; report the failure if there was one; return the exit code.
+    """Work for the leader until both end, report a failure, and return the exit code.
 
     Must be called in the main thread: it takes over SIGTERM and SIGINT, and starts processes.
     """
@@ -85,19 +83,19 @@ class MemberProcess:
         self._status = MemberStatus(
             f"{name}-{secrets.token_hex(4)}", config.parallel.data_parallel_rank, config.link.heartbeat_timeout
         )
+        # None wakes the main thread
         self._events: SimpleQueue[LeaderEvent | _WorkerFailed | _Leave | None] = SimpleQueue()
-        """None wakes the main thread."""
         self._ops: OpsServer | None = None
         self._leader: LeaderConnection | None = None
         self._workers: LocalWorkers | None = None
         self._loading: dict[int, Loading] = {}
         self._loaded: set[int] = set()
         self._ending = False
+        # The time at which this node ends, whether the engine has ended or not. None: it was not asked to end.
         self._leave_until: float | None = None
-        """The time at which this node ends, whether the engine has ended or not. None: it was not asked to."""
 
     def run(self) -> Failure | None:
-        """Work, and end everything; return what the member failed of."""
+        """Work, and end everything; return the failure of the member."""
         signal.signal(signal.SIGTERM, self._on_signal)
         signal.signal(signal.SIGINT, self._on_signal)
         wake_after_signals(lambda: self._events.put(None))
@@ -156,7 +154,7 @@ class MemberProcess:
                     raise error
 
     def _next_event(self) -> "LeaderEvent | _WorkerFailed | _Leave | None":
-        """Wait for an event. Raises _Stopped if the engine takes too long to finish its requests."""
+        """Raises _Stopped if the engine takes too long to finish its requests."""
         until = self._leave_until
         try:
             return self._events.get(timeout=None if until is None else max(0.0, until - time.monotonic()))
@@ -165,7 +163,7 @@ class MemberProcess:
             raise _Stopped from None
 
     def _leave(self, leader: LeaderConnection) -> None:
-        """Let the engine finish its requests. Its end ends this node."""
+        # The end of the engine ends this node.
         timeout = self._config.process.drain_timeout
         log.info("the engine has %.0f s to finish its requests", timeout)
         self._leave_until = time.monotonic() + timeout + _DRAIN_MARGIN_SECONDS
@@ -173,7 +171,7 @@ class MemberProcess:
         leader.send(Leaving())
 
     def _start(self, leader: LeaderConnection, model: ModelInfo, begin: Begin) -> None:
-        """Start the workers. In the main thread: the kernel kills them when the thread that did ends."""
+        # In the main thread: the kernel kills workers when the thread that started them ends.
         self._status.enter(Phase.LOADING)
         setup = begin.setup
         ranks = range(setup.first_rank, setup.first_rank + setup.num_ranks)
@@ -198,7 +196,7 @@ class MemberProcess:
             self._leader.send(WorkerNews(rank, message))
 
     def _on_failure(self, failure: Failure, text: str, raised: bool) -> None:
-        """Report the first failure of a worker, and end."""
+        # Only the first failure counts.
         if self._ending:
             return
         self._ending = True
@@ -210,7 +208,7 @@ class MemberProcess:
         self._events.put(_WorkerFailed(failure))
 
     def _on_frame(self, body: bytes) -> None:
-        """Write a frame into the shared memory; in the thread of the connection."""
+        # In the thread of the connection.
         workers = self._workers
         assert workers is not None, "a frame came before the Setup"
         self._status.took(body[0])
@@ -236,9 +234,9 @@ class MemberProcess:
     # --------------------------------------------------------------------------------------------------------- end
 
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
-        """End with the engine, which finishes its requests first; without an engine that works, end at once.
+        """End with the engine, after its requests. SIGINT, or no engine that works: end at once.
 
-        SIGINT ends at once too. The same signal again ends the process without cleaning up.
+        The same signal again ends the process without cleaning up.
         """
         signal.signal(number, signal.SIG_DFL)
         if self._ending:

@@ -1,5 +1,3 @@
-"""A member as the leader sees it."""
-
 import time
 from dataclasses import dataclass, field
 
@@ -8,16 +6,12 @@ from dataclasses import dataclass, field
 class MemberRecord:
     """One connection of a member; only the leader's thread changes it."""
 
-    identity: bytes
-    """Of the connection: a member that connects again has another one."""
+    identity: bytes  # of the connection: a member that connects again has another one
     node_rank: int
-    address: str
-    """The member's IP address."""
-    leader_address: str
-    """The IP address that the member has connected to."""
+    address: str  # the member's IP address
+    leader_address: str  # the IP address that the member has connected to
     prepared: bool = False
-    has_failed: bool = False
-    """It has reported the failure of a worker, so its end was to be expected."""
+    has_failed: bool = False  # it has reported the failure of a worker, so its end is expected
     last_seen: float = field(default_factory=time.monotonic)
 
     @property

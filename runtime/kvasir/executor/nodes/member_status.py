@@ -1,6 +1,6 @@
-"""The state of a member, for its probes: its main thread and its callbacks write it, the ops port reads it.
+"""The state of a member, for its probes.
 
-Plain attributes are shared, and each is replaced as a whole, so no lock is needed.
+Its main thread and callbacks write attributes, each as a whole, and the ops port reads them; so no lock is needed.
 """
 
 import time
@@ -27,22 +27,20 @@ class MemberStatus:
         heartbeat_timeout: float,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`rank` is the data-parallel rank of the engine."""
+        # `rank`: the data-parallel rank of the engine
         self.incarnation = incarnation
         self.rank = rank
         self.phase = Phase.STARTING
         self.num_frames = 0
-        self.startup_seconds: dict[str, float] = {}
-        """Duration of each finished phase of the start, in their order."""
+        self.startup_seconds: dict[str, float] = {}  # by finished phase of the start, in their order
+        # returns why this node is not connected to the leader; "" if it is
         self.problem: Callable[[], str] = lambda: ""
-        """Returns why this node is not connected to the leader; "" if it is."""
         self.is_refused: Callable[[], bool] = lambda: False
         self._step_limit = step_age_limit(heartbeat_timeout)
         self._clock = clock
         self._message = ""
         self._progress: ReportedProgress | None = None
-        self._unanswered: deque[tuple[int, float]] = deque()
-        """The kind of each frame and the time at which it came."""
+        self._unanswered: deque[tuple[int, float]] = deque()  # kind and time of arrival of each frame
         self._waits = False
         self._last_sign = self._entered = clock()
 
@@ -58,25 +56,22 @@ class MemberStatus:
         self.phase = phase
 
     def wait(self) -> None:
-        """Record that this node waits for the others: that may take any time."""
+        # Waiting for the other nodes may take any time.
         self._waits = True
         self._progress = None
 
     def advance(self, done: int, total: int) -> None:
-        """Record that bytes were loaded."""
         self._waits = False
         self._progress = ReportedProgress(done, total)
         self._last_sign = self._clock()
 
     def took(self, kind: int) -> None:
-        """Record a frame for the workers."""
         self.num_frames += 1
         if kind == FrameKind.LATE_INPUT:  # has no reply
             return
         self._unanswered.append((kind, self._clock()))
 
     def answered(self) -> None:
-        """Record that all workers have replied to the oldest frame."""
         self._unanswered.popleft()
 
     # ----------------------------------------------------------------------------------------------- the ops port
@@ -114,8 +109,6 @@ class MemberStatus:
 
 
 class MemberCollector(Collector):
-    """The member's Prometheus metrics, read from its status at each scrape."""
-
     def __init__(self, status: MemberStatus, model_name: str, node_rank: int) -> None:
         self._status = status
         self._labels = {"model_name": model_name, "engine": str(status.rank), "node": str(node_rank)}

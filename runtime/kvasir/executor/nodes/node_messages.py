@@ -1,7 +1,7 @@
 """The messages between the leader of an engine and its members.
 
-Every message has two frames: the incarnation of the leader, empty before a member has joined it, and one of these
-structs in msgpack. The incarnation is fresh at each start of the leader, so no message counts for its successor.
+Every message has two frames: the leader's incarnation, "" before the member has joined, and one of these structs in
+msgpack. An incarnation is fresh at each start of the leader, so no message counts for its successor.
 
     member → leader   NodeHello until it has joined and is prepared, then NodeHeartbeat
     leader → member   Joined or NodeRefused; when all are prepared, Setup to each
@@ -10,8 +10,6 @@ structs in msgpack. The incarnation is fresh at each start of the leader, so no 
     member → leader   Replies, exactly one per frame, in order
     member → leader   Failed; the member ends
     leader → member   NodeGoodbye; the member ends
-
-The terms of a member are compared with those of the leader, and a refusal names each difference.
 """
 
 from typing import Any, Final
@@ -29,7 +27,7 @@ NODES_PROTOCOL: Final = 1
 
 
 class NodeTerms(msgspec.Struct, frozen=True):
-    """What has to be equal on all nodes of an engine. Each field is named in the message of a refusal."""
+    """The fields that have to be equal on all nodes of an engine; a refusal names each difference."""
 
     protocol: int
     version: str
@@ -39,8 +37,7 @@ class NodeTerms(msgspec.Struct, frozen=True):
     tensor_parallel_size: int
     pipeline_parallel_size: int
     enable_expert_parallel: bool
-    model: str
-    """Its fingerprint."""
+    model: str  # its fingerprint
 
     @classmethod
     def of(cls, config: EngineConfig, model: ModelInfo) -> "NodeTerms":
@@ -67,22 +64,20 @@ class NodeTerms(msgspec.Struct, frozen=True):
 
 
 class NodeHello(msgspec.Struct, frozen=True, tag=True):
-    """A member presents itself; repeated every second until it gets its Setup."""
+    """Introduces a member; repeated every second until it gets its Setup."""
 
     node_rank: int
     terms: NodeTerms
-    prepared: bool
-    """The weights are on its disk, so it can start workers at once."""
-    leader_address: str
-    """The IP address of the leader that the member has connected to."""
+    prepared: bool  # the weights are on its disk, so it can start workers at once
+    leader_address: str  # the IP address that the member has connected to
 
 
 class NodeHeartbeat(msgspec.Struct, frozen=True, tag=True):
-    """The sender runs; both sides send it every second."""
+    """The sender runs; sent by both sides every second."""
 
 
 class WorkerNews(msgspec.Struct, frozen=True, tag=True):
-    """A worker of the member has sent this while it starts."""
+    """A message of a worker of the member, while it starts."""
 
     rank: int
     message: FromWorker
@@ -99,12 +94,11 @@ class Failed(msgspec.Struct, frozen=True, tag=True):
 
     reason: Reason
     message: str
-    raised: bool
-    """By an error in the worker: the death of another worker may be its cause."""
+    raised: bool  # by an error in the worker, of which the death of another worker may be the cause
 
 
 class Leaving(msgspec.Struct, frozen=True, tag=True):
-    """The member is to end. It goes on until the engine ends, so that the engine can finish its requests first."""
+    """The member is to end, and goes on until the engine has finished its requests."""
 
 
 class Described(msgspec.Struct, frozen=True, tag=True):
@@ -127,12 +121,10 @@ class NodeRefused(msgspec.Struct, frozen=True, tag=True):
 class Setup(msgspec.Struct, frozen=True, tag=True):
     """All members are prepared: start these workers."""
 
-    settings: ResolvedEngine
-    """Of the engine."""
+    settings: ResolvedEngine  # of the engine
     first_rank: int
     num_ranks: int
-    store_port: int
-    """Of the TCP store at the leader's address, through which the ranks find each other."""
+    store_port: int  # of the TCP store at the leader's address, through which the ranks find each other
 
 
 class Frame(msgspec.Struct, frozen=True, tag=True):
@@ -142,10 +134,9 @@ class Frame(msgspec.Struct, frozen=True, tag=True):
 
 
 class Describe(msgspec.Struct, frozen=True, tag=True):
-    """Ask what these workers are doing."""
+    """Asks what these workers are doing."""
 
-    question: int
-    """Its number: an answer may come too late, and does not count for another question."""
+    question: int  # its number: an answer may come too late
     ranks: list[int]
 
 
@@ -160,7 +151,7 @@ FromLeader = Joined | NodeRefused | Setup | Frame | Describe | NodeHeartbeat | N
 
 
 class NodeProtocolError(Exception):
-    """A message that cannot be read: the peer has another version, or is not a node of an engine."""
+    """A message of another version, or of a peer that is not a node of an engine."""
 
 
 _encoder: Final = msgspec.msgpack.Encoder()

@@ -1,7 +1,5 @@
-"""The other nodes of an engine, started by Ray: one actor on each, which is a member of the engine.
+"""The other nodes of an engine, started by Ray: one actor on each node, which is a member like one of a user.
 
-The placement group has a bundle for each node of the engine, all on different nodes of Ray. A member joins the
-engine as one that a user has started, over its encrypted connection; the workers of each node are child processes.
 Ray ends the actors when the engine's process ends, and members end with the engine by themselves.
 """
 
@@ -43,10 +41,8 @@ class RayNodeActor:
 
 
 class RayNodes:
-    """The members of an engine that Ray has placed."""
-
     def __init__(self, config: EngineConfig, wait: Callable[[], None], is_ending: Callable[[], bool]) -> None:
-        """Start them. `wait` is called by `check`. `is_ending`: whether the members were asked to end.
+        """Start the members. `is_ending` returns whether they were asked to end.
 
         Raises ConfigError and FailureError.
         """

@@ -1,7 +1,5 @@
-"""The worker processes of one machine, connected to this process by shared memory.
-
-Their owner is the engine, or a member of an engine whose workers are spread over several pods. All workers live and
-die together: the owner kills them all when one of them fails.
+"""The worker processes of one machine. They belong to an engine, or to a member of one, which kills all if one
+fails.
 """
 
 import dataclasses
@@ -29,8 +27,7 @@ from kvasir_contract.failure import Failure
 from kvasir_contract.logs import current_format
 from kvasir_contract.reasons import Reason
 
-_END_SECONDS: Final = 1.0
-"""How long workers may take to end by themselves."""
+_END_SECONDS: Final = 1.0  # for workers to end by themselves
 
 
 class LocalWorkers:
@@ -45,8 +42,9 @@ class LocalWorkers:
         failed: Callable[[Failure, str, bool], None],
         start_worker: StartWorker = StartedWorker,
     ) -> None:
-        """`settings` are the engine's. Threads call back: `received` with each message of a worker while it starts,
-        `failed` with the failure of a worker, the line to log, and whether the worker has raised an error."""
+        """`received` gets each message of a worker while it starts; `failed` the failure of a worker, the line to
+        log, and whether the worker has raised an error. Threads call them.
+        """
         self.ranks = ranks
         self._settings = settings_of_worker(settings, len(ranks))
         self._model = model
@@ -75,17 +73,16 @@ class LocalWorkers:
 
     @property
     def channel(self) -> EngineChannel:
-        """The shared memory of the started workers. Its ranks begin at 0."""
+        # its ranks begin at 0
         assert self._channel is not None, "the executor was not started"
         return self._channel
 
     @property
     def pids(self) -> list[int]:
-        """The worker processes by rank."""
         return [worker.pid for worker in self._workers]
 
     def describe(self, ranks: Iterable[int] | None = None) -> str:
-        """Return what these workers are doing; by default all that were started."""
+        """Return what these workers are doing; by default all."""
         started = range(self.ranks.start, self.ranks.start + len(self._workers))
         return self.states.describe(started if ranks is None else ranks)
 

@@ -1,7 +1,6 @@
-"""How the ranks of a split model find each other: through a file without a name, which the engine hands to them.
+"""How the ranks of a split model find each other: by a file without a name that they inherit, or by a TCP store.
 
-The kernel frees the file when the last process has closed it, whichever way the processes end. Nothing is left on a
-disk, and no other user can open it. Ranks in several pods cannot share a file: they meet at a TCP store.
+The kernel frees the file with its last descriptor, and no other user can open it.
 """
 
 import os
@@ -17,10 +16,9 @@ if TYPE_CHECKING:  # torch is imported when failures can be reported
     from kvasir.parallel.parallel_state import ParallelState
 
 _MORE_SECONDS: Final = 60.0
+# In the first steps a rank may compile kernels while another one waits for it.
 _MIN_GPU_OPERATION_SECONDS: Final = 60.0
-"""A rank may compile kernels while another one waits for it, in the first steps."""
-_SHARE_OF_WORKER_TIMEOUT: Final = 0.75
-"""The rest is for torch to write its record."""
+_SHARE_OF_WORKER_TIMEOUT: Final = 0.75  # the rest is for torch to write its record
 
 
 @contextmanager
@@ -37,14 +35,13 @@ def rendezvous_of(ranks: int) -> Iterator[int | None]:
 
 
 def descriptor_of(rendezvous: int | TcpRendezvous | None) -> int | None:
-    """Return the descriptor that a worker has to inherit."""
     return rendezvous.listener if isinstance(rendezvous, TcpRendezvous) else rendezvous
 
 
 def join(rank: int, rendezvous: int | TcpRendezvous | None, settings: ResolvedEngine) -> "ParallelState":
     """Wait for all ranks, and close the descriptor. Return the groups of this rank.
 
-    `settings`: of this worker. Raises RuntimeError if a rank does not arrive.
+    Raises RuntimeError if a rank does not arrive.
     """
     import torch
 
@@ -89,7 +86,7 @@ def join(rank: int, rendezvous: int | TcpRendezvous | None, settings: ResolvedEn
 def gpu_operation_timeout(worker_timeout: float) -> float:
     """Return the seconds after which an exchange between GPUs has failed.
 
-    Torch needs time to write its record before the engine kills the workers. With a --worker-timeout of less than
-    80 s there is no record: such a worker may be killed first.
+    Torch writes a record before the engine kills the workers; with --worker-timeout below 80 s there is no time for
+    it.
     """
     return max(_MIN_GPU_OPERATION_SECONDS, _SHARE_OF_WORKER_TIMEOUT * worker_timeout)

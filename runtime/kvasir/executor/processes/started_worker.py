@@ -1,7 +1,6 @@
 """A worker process as the engine sees it: started, watched by two threads, killed.
 
-One thread reads the control socket. The other waits in the kernel for the process to end or to be stopped, so a
-death is noticed at once and an idle engine uses no CPU.
+One thread reads the control socket; the other waits in the kernel for the process to end or to be stopped.
 """
 
 import contextlib
@@ -35,14 +34,11 @@ from kvasir.executor.processes.worker_messages import (
 
 log = logging.getLogger(__name__)
 
+# for a worker to write its stack; a signal handler in C does so even while torch computes
 STACK_SECONDS: Final = 0.5
-"""How long a worker has to write its stack; the signal's handler in C does so even while torch computes."""
-_STACK_PAUSE_SECONDS: Final = 0.02
-"""Without a write for this long, the stack is complete."""
-_LAST_MESSAGE_SECONDS: Final = 1.0
-"""How long the end of a worker waits for the end of its control socket, which a forked child may keep open."""
-_PACKET_OVERHEAD_BYTES: Final = 32
-"""Of the kernel, in the buffer of a socket of packets."""
+_STACK_PAUSE_SECONDS: Final = 0.02  # without a write for so long, the stack is complete
+_LAST_MESSAGE_SECONDS: Final = 1.0  # A forked child may keep the control socket of an ended worker open.
+_PACKET_OVERHEAD_BYTES: Final = 32  # the kernel's overhead in the buffer of a packet socket
 _SHOWN_FRAMES: Final = 3
 _PACKAGE: Final = str(Path(version.__file__).parent) + "/"
 _FRAME: Final = re.compile(r'File "(.*)", line (\d+) in (\S+)')
@@ -50,7 +46,7 @@ _STOPPED: Final = (os.CLD_STOPPED, os.CLD_TRAPPED)
 
 
 class RunningWorker(Protocol):
-    """A worker that an executor with worker processes uses; StartedWorker describes the methods."""
+    """A worker that an executor with worker processes uses; see StartedWorker."""
 
     rank: int
     pid: int
@@ -76,8 +72,7 @@ class RunningWorker(Protocol):
     def close(self) -> None: ...
 
 
-StartWorker = Callable[[WorkerSetup, int], RunningWorker]
-"""Starts a worker with so many threads."""
+StartWorker = Callable[[WorkerSetup, int], RunningWorker]  # starts a worker with so many threads
 
 
 class StartedWorker:
@@ -121,8 +116,11 @@ class StartedWorker:
         stopped: Callable[[int], None],
         patience: float,
     ) -> None:
-        """Start the threads. They call with the rank: `received` for each message, `ended` at the end with how it
-        ended and its error if it sent one, `stopped` if the process is stopped (SIGSTOP) for `patience` seconds."""
+        """Start the threads. Each callback gets the rank.
+
+        `received`: each message. `ended`: how it ended, and its error if it sent one. `stopped`: the process has
+        been stopped (SIGSTOP) for `patience` seconds.
+        """
         errors: list[WorkerError | None] = []
 
         def read() -> None:
@@ -140,11 +138,11 @@ class StartedWorker:
 
     @property
     def is_stopped(self) -> bool:
-        """Whether a signal has stopped the process. Any thread."""
+        """Return whether a signal has stopped the process. Any thread."""
         return self._stop_timer is not None
 
     def place(self) -> str:
-        """Return the innermost lines of this package that the worker's main thread is at; "" without an answer.
+        """Return the innermost lines of this package at which the worker's main thread is; "" without an answer.
 
         Call it only when the worker has entered a phase: an earlier signal would end it.
         """
@@ -154,17 +152,15 @@ class StartedWorker:
             return places_of(read_stack(self._pidfd, self._stacks))
 
     def dismiss(self) -> None:
-        """Let the worker end by itself: it sees the end of its control socket."""
+        """Let the worker end by itself: its control socket ends."""
         with contextlib.suppress(OSError):
             self._control.shutdown(socket.SHUT_RDWR)
 
     def kill(self) -> None:
-        """Kill the process, whatever it waits for."""
         with contextlib.suppress(ProcessLookupError):
             signal.pidfd_send_signal(self._pidfd, signal.SIGKILL)
 
     def close(self) -> None:
-        """Close the descriptors of a worker that has ended."""
         with self._asking:  # `place` of another thread uses the descriptors
             self._closed = True
             self._control.close()
@@ -198,7 +194,7 @@ class StartedWorker:
 
 
 def _checked(packet: bytes, control: socket.socket) -> bytes:
-    """Return the packet. Raises ConfigError if the control socket cannot carry it."""
+    # Raises ConfigError if the control socket cannot carry it.
     buffer = control.getsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF)
     limit = min(MAX_PACKET_BYTES, buffer - _PACKET_OVERHEAD_BYTES)
     if len(packet) > limit:

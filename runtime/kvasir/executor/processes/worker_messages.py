@@ -1,8 +1,7 @@
-"""What the engine and a worker process send each other besides steps: settings, progress, failures; and the phases.
+"""The messages between an engine and a worker process besides steps.
 
-Each worker has a control socket of packets in msgpack. The engine sends a WorkerSetup and nothing else. The worker
-sends Loading until Loaded, and a WorkerError before it ends because of one. Frames of the ring begin with a
-FrameKind.
+The engine sends a WorkerSetup over a control socket of packets. The worker sends Loading until Loaded, and a
+WorkerError before it ends because of one. Frames of the ring begin with a FrameKind.
 """
 
 import dataclasses
@@ -24,25 +23,20 @@ from kvasir.worker.step import StepInput, StepOutput
 from kvasir_contract.reasons import Reason
 
 MAX_PACKET_BYTES: Final = 2**20
-CHECKSUM_BYTES: Final = 4
-"""At the start of the reply to a step."""
+CHECKSUM_BYTES: Final = 4  # at the start of the reply to a step
 
 
 class FrameKind(IntEnum):
     """The first byte of a frame; the rest is msgpack."""
 
-    STEP = 0
-    """A StepInput. See `step_reply` for the replies."""
-    COMMAND = 1
-    """A WorkerCall that must succeed: an error ends the worker. The reply is its value."""
-    CALL = 2
-    """Any other WorkerCall. The reply is a WorkerResult."""
-    LATE_INPUT = 3
-    """A LateInput, for a worker that samples. The only frame without a reply."""
+    STEP = 0  # a StepInput; see `step_reply`
+    COMMAND = 1  # a WorkerCall whose error ends the worker; the reply is its value
+    CALL = 2  # any other WorkerCall; the reply is a WorkerResult
+    LATE_INPUT = 3  # a LateInput, for a worker that samples; the only frame without a reply
 
 
 class WorkerPhase(IntEnum):
-    """What a worker does, in shared memory and in log lines."""
+    """The state of a worker, in shared memory and in log lines."""
 
     START = 1
     LOAD = 2
@@ -89,10 +83,8 @@ class WorkerSetup(msgspec.Struct, frozen=True):
     settings: ResolvedEngine
     model: ModelInfo
     engine_pid: int
-    stack_descriptor: int
-    """SIGUSR1 makes the worker write the stack of its main thread to this pipe."""
-    rendezvous: int | TcpRendezvous | None
-    """How the ranks of a split model find each other; int: by the file with this descriptor."""
+    stack_descriptor: int  # SIGUSR1 makes the worker write the stack of its main thread to this pipe.
+    rendezvous: int | TcpRendezvous | None  # int: by the file with this descriptor
     log_name: str
     log_level: str
     log_format: str
@@ -108,8 +100,7 @@ class Loading(msgspec.Struct, frozen=True, tag=True):
 class Loaded(msgspec.Struct, frozen=True, tag=True):
     """The worker is ready to read frames."""
 
-    weights: str
-    """Identity of its model's weights, on its node."""
+    weights: str  # identity of the weights on its node
 
 
 class WorkerError(msgspec.Struct, frozen=True, tag=True):
@@ -137,15 +128,14 @@ def decode_from_worker(packet: bytes) -> FromWorker:
 
 
 def reporting_rank(config: ExecutorConfig) -> int:
-    """Return the rank whose outputs reach the engine: the first of the last stage. Its peers compute the same."""
+    """Return the rank whose outputs reach the engine: the first of the last stage."""
     return config.num_workers - config.tensor_parallel_size
 
 
 def step_reply(output: StepOutput, reports: bool, encode: Callable[[Any], bytes]) -> bytes:
     """Return the reply of a worker that samples: a checksum of its tokens and, if it reports, its output.
 
-    All workers of the last stage sample the same tokens. The engine compares the checksums, because workers that
-    differ in one token would go on with different texts.
+    The engine compares the checksums: workers that differ in one token would go on with different texts.
     """
     checksum = zlib.crc32(encode(output.token_ids)).to_bytes(CHECKSUM_BYTES)
     return checksum + encode(output) if reports else checksum
@@ -161,7 +151,7 @@ def name_of_worker(rank: int, config: ExecutorConfig) -> str:
 
 
 def steps_in_flight(settings: ResolvedEngine) -> int:
-    """Return the number of steps that the workers can have at a time: one for each stage of a pipeline."""
+    """Return the number of steps that the workers can have at a time: one per stage of a pipeline."""
     stages = settings.executor.pipeline_parallel_size
     if stages > 1:
         return min(stages, MAX_UNANSWERED_FRAMES)
@@ -169,10 +159,7 @@ def steps_in_flight(settings: ResolvedEngine) -> int:
 
 
 def settings_of_worker(settings: ResolvedEngine, num_workers: int) -> ResolvedEngine:
-    """Divide threads and memory among the workers.
-
-    The count of threads is fixed if there are several workers: each would take its siblings for other processes.
-    """
+    """Divide threads and memory among the workers."""
     threads = max(1, settings.threads // num_workers)
     return dataclasses.replace(
         settings,
@@ -183,7 +170,7 @@ def settings_of_worker(settings: ResolvedEngine, num_workers: int) -> ResolvedEn
 
 
 def device_of_worker(device: str, place: int) -> str:
-    """Return the device of the worker with this place among those of its machine: each has a GPU of its own."""
+    # each worker of a machine has a GPU of its own
     return f"{device}:{place}" if device == "cuda" else device
 
 

@@ -1,9 +1,7 @@
 """The process of one worker: `python -m kvasir.executor.processes.worker_process FD`, started by the engine.
 
-It loads the weights, then computes the frames of the ring until the engine ends. Two independent mechanisms end it
-with the engine, however the engine dies: the kernel sends it SIGKILL, and a thread waits for the end of the control
-socket. An exception goes to the log and to the engine, and ends the process. The engine then kills the other
-workers, which may wait for this one in a collective operation.
+It loads the weights, then computes the frames of the ring. However the engine dies, two mechanisms end the worker:
+SIGKILL from the kernel, and the end of the control socket. An exception goes to the log and to the engine.
 """
 
 import ctypes
@@ -55,8 +53,8 @@ log = logging.getLogger(__name__)
 
 _PR_SET_PDEATHSIG: Final = 1
 
+# in the error of an exchange with an ended worker: the kernel closes its connections first
 _OF_LOST_PEER: Final = ("Connection closed by peer", "Connection reset by peer", "Broken pipe")
-"""In the error of an exchange with a worker that has ended. The kernel closes its connections first."""
 _LOST_PEER_SECONDS: Final = 1.0
 
 
@@ -72,8 +70,7 @@ class WorkerProcess:
         self._channel = WorkerChannel(setup.handle)
         self._phase = WorkerPhase.START
         self._steps = 0
-        self._read_ahead: deque[bytes] = deque()
-        """Frames that came while a step waited for its late input."""
+        self._read_ahead: deque[bytes] = deque()  # frames that came while a step waited for its late input
         self._steps_decoder = msgspec.msgpack.Decoder(StepInput)
         self._late_decoder = msgspec.msgpack.Decoder(LateInput)
         self._calls_decoder = msgspec.msgpack.Decoder(WorkerCall)
@@ -126,7 +123,7 @@ class WorkerProcess:
         return step_reply(output, self._reports, self._encode) if self._samples else b""
 
     def _late_input(self, number: int) -> LateInput:
-        """Wait for the late input of this step. Later steps may come before it."""
+        # Later steps may come before it.
         while True:
             frame = self._channel.requests.read()
             if frame[0] != FrameKind.LATE_INPUT:
@@ -152,7 +149,7 @@ class WorkerProcess:
         self._channel.progress.enter(self._steps, phase)
 
     def _send(self, message: FromWorker) -> None:
-        """Raises PeerLostError if the engine has ended."""
+        # Raises PeerLostError if the engine has ended.
         try:
             self._control.send(encode(message))
         except ConnectionError as error:
@@ -198,7 +195,7 @@ def serve(setup: WorkerSetup, control: socket.socket) -> ExitCode:
 
 
 def _die_with(engine_pid: int) -> None:
-    """Have the kernel kill this process when the engine's main thread, which started it, ends."""
+    # The kernel kills this process when the engine's main thread, which started it, ends.
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != engine_pid:  # the engine has ended already
         os._exit(ExitCode.OK)

@@ -1,5 +1,3 @@
-"""What each worker of an engine is doing, as text for messages."""
-
 import time
 from collections.abc import Iterable, Sequence
 
@@ -10,7 +8,7 @@ from kvasir.executor.shared_memory.worker_progress import ProgressReader
 
 
 class WorkerStates:
-    """Reads the shared memory and the stacks of the workers; any thread may call it."""
+    """Describes workers from their shared memory and stacks, for messages. Any thread."""
 
     def __init__(
         self,
@@ -19,7 +17,7 @@ class WorkerStates:
         progress: Sequence[ProgressReader],
         first_rank: int = 0,
     ) -> None:
-        """`first_rank`: of these workers; the next ones follow."""
+        # `first_rank`: of these workers; the next ones follow
         self._config = config
         self._workers = workers
         self._progress = progress
@@ -33,7 +31,6 @@ class WorkerStates:
         return "; ".join(map(self._describe_one, ranks))
 
     def phase_of(self, rank: int) -> str:
-        """Return the phase of a worker, its step and its duration."""
         progress = self._progress[rank - self._first_rank].read()
         if progress is None:
             return f"phase {WorkerPhase.START.label}"

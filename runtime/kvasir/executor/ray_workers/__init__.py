@@ -1,6 +1,5 @@
-"""Workers in processes that Ray starts: Ray places them and reports why one died, and nothing else goes through it.
+"""Workers in processes that Ray starts. Ray places them and gives the reason of their end; nothing else passes it.
 
-Reading order: cluster.py (the connection to Ray), placement.py (chooses the place of the workers), placed_worker.py
-(the engine's side of a worker), worker_actor.py (the worker's side), handover.py (how descriptors get from one to
-the other).
+Reading order: cluster.py, placement.py (the place of the workers), placed_worker.py (the engine's side),
+worker_actor.py (the worker's side), handover.py (descriptors from one to the other).
 """

@@ -1,4 +1,4 @@
-"""The connection to a Ray cluster, for the parts of this package. Importing it needs Ray, and is slow."""
+"""The connection to a Ray cluster. Importing this module needs Ray, and is slow."""
 
 import logging
 import os
@@ -39,13 +39,11 @@ log = logging.getLogger(__name__)
 
 _NODE: Final = "node:"
 _HEAD: Final = "node:__internal_head__"
-_SOME: Final = 0.001
-"""Of a node's own resource, which binds a bundle to the node."""
+_SOME: Final = 0.001  # of a node's own resource, which binds a bundle to the node
+# Workers get these variables from the engine: Ray starts processes with its own environment.
 _PASSED_PREFIXES: Final = ("KVASIR_", "OMP_", "GOMP_", "KMP_", "MKL_", "TORCH_", "HF_")
-"""Variables that workers get from the engine: Ray starts processes with its own environment."""
 _MAX_REASON: Final = 500
-PLACE_SECONDS = 30.0
-"""How long another engine that ends may still use the CPUs."""
+PLACE_SECONDS = 30.0  # another engine that ends may use the CPUs for so long
 
 
 def connect() -> None:
@@ -92,7 +90,6 @@ def strategy_of(group: PlacementGroup, bundle: int) -> PlacementGroupSchedulingS
 
 
 def release(group: PlacementGroup) -> None:
-    """Free the resources of a placement group."""
     with suppress(Exception):  # Ray is gone
         remove_placement_group(group)
 
@@ -111,7 +108,7 @@ def passed_variables() -> dict[str, str]:
 
 @contextmanager
 def _own_signals() -> Iterator[None]:
-    """Keep this process's handlers: ray.init replaces the one of SIGTERM, which lets an engine drain."""
+    # ray.init replaces the handler of SIGTERM, which lets an engine drain.
     if threading.current_thread() is not threading.main_thread():
         yield
         return

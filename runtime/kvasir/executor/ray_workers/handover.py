@@ -1,8 +1,8 @@
 """Hands a worker's settings and file descriptors to a process that is not a child of the engine.
 
-The engine listens on a Unix socket with an abstract name, which leaves no file. It accepts only processes of its
-own user, and sends the WorkerSetup with the descriptors in one packet. The connection then is the worker's control
-socket. Abstract names belong to a network namespace, so no process of another machine or container can connect.
+The engine listens on a Unix socket with an abstract name, accepts only processes of its own user, and sends the
+WorkerSetup with the descriptors in one packet. The connection then is the worker's control socket. Abstract names
+belong to a network namespace, so no process of another machine or container can connect.
 """
 
 import os
@@ -21,12 +21,10 @@ _MAX_DESCRIPTORS: Final = 16
 
 
 class HandoverError(Exception):
-    """A worker cannot be reached by the engine."""
+    """The engine cannot be reached by a worker."""
 
 
 class Delivery(NamedTuple):
-    """What the worker gets."""
-
     setup: WorkerSetup
     stdout: int
     stderr: int
@@ -69,10 +67,7 @@ def hand_over(control: socket.socket, setup: WorkerSetup) -> None:
 
 
 def take_over(address: str) -> tuple[socket.socket, Delivery]:
-    """Return the control socket, and the setup with the descriptors' numbers in this process.
-
-    Raises HandoverError.
-    """
+    """Return the control socket and the setup with the descriptors' numbers here. Raises HandoverError."""
     control = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     try:
         control.connect("\0" + address)

@@ -1,8 +1,7 @@
-"""A worker that Ray has placed, as the engine sees it. The counterpart of StartedWorker, which is a child process.
+"""A worker that Ray has placed, as the engine sees it.
 
-A thread hands the settings over and reads the control socket. The kernel closes the socket when the worker ends,
-however it does, so that is noticed at once. Ray then gives the reason: its memory monitor kills processes without a
-trace in the kernel's log.
+A thread hands the settings over and reads the control socket, which the kernel closes when the worker ends. Ray
+then gives the reason: its memory monitor kills processes without a trace in the kernel's log.
 """
 
 import contextlib
@@ -27,16 +26,12 @@ from kvasir_contract.reasons import Reason
 
 log = logging.getLogger(__name__)
 
-_CHECK_SECONDS: Final = 0.5
-"""How often the start of a worker is checked while it has not connected."""
-_REASON_SECONDS: Final = 0.8
-"""How long Ray may take to give the reason of an end; the engine waits a little longer."""
+_CHECK_SECONDS: Final = 0.5  # between checks of a worker that has not connected
+_REASON_SECONDS: Final = 0.8  # for Ray to give the reason of an end; the engine waits a little longer
 _STOPPED: Final = ("T", "t")
 
 
 class PlacedWorker:
-    """A RunningWorker."""
-
     def __init__(
         self, setup: WorkerSetup, start: Callable[[str], tuple[Any, Any]], closed: Callable[[], None]
     ) -> None:
@@ -60,7 +55,7 @@ class PlacedWorker:
         stopped: Callable[[int], None],
         patience: float,
     ) -> None:
-        """Start the thread. It calls as that of StartedWorker does, but not `stopped`: Ray does not report it."""
+        # Ray does not report `stopped`.
 
         def follow() -> None:
             error = None
@@ -74,14 +69,13 @@ class PlacedWorker:
 
     @property
     def is_stopped(self) -> bool:
-        """Whether a signal has stopped the process. Any thread."""
         try:
             return Path(f"/proc/{self.pid}/stat").read_text().rpartition(")")[2].split()[0] in _STOPPED
         except OSError:
             return False
 
     def place(self) -> str:
-        """Return the innermost lines of this package that the worker's main thread is at; "" without an answer."""
+        """Return the innermost lines of this package at which the worker's main thread is; "" without an answer."""
         with self._asking:
             return places_of(read_stack(self._pidfd, self._stacks)) if self._pidfd >= 0 else ""
 
@@ -91,14 +85,12 @@ class PlacedWorker:
             ray.kill(self._actor)
 
     def kill(self) -> None:
-        """Kill the process, whatever it waits for."""
         if self._pidfd >= 0:
             with contextlib.suppress(ProcessLookupError):
                 signal.pidfd_send_signal(self._pidfd, signal.SIGKILL)
         self.dismiss()
 
     def close(self) -> None:
-        """Close the descriptors of a worker that has ended."""
         if self._control is not None:
             self._control.close()
         if self._pidfd >= 0:
@@ -144,7 +136,7 @@ class PlacedWorker:
 
 
 def _with_own_descriptors(setup: WorkerSetup, stack_descriptor: int) -> WorkerSetup:
-    """Return the setup with copies of its descriptors: the engine closes its own before the worker has them."""
+    # The engine closes its own descriptors before the worker has them.
     handle = setup.handle
     segment, requests, replies = map(os.dup, handle.descriptors)
     meeting = descriptor_of(setup.rendezvous)

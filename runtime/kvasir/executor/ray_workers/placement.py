@@ -1,7 +1,4 @@
-"""The place of an engine's workers in a Ray cluster: a placement group with a bundle for each.
-
-All bundles are on the engine's node, because workers share memory with the engine.
-"""
+"""The place of an engine's workers in a Ray cluster: a placement group with a bundle for each, all on this node."""
 
 import threading
 from collections.abc import Callable
@@ -43,7 +40,7 @@ class RayPlacement:
         self._group: PlacementGroup | None = None
 
     def start(self, setup: WorkerSetup, threads: int) -> PlacedWorker:
-        """Raises ConfigError if there is no Ray, and FailureError if this node has too few CPUs that are free."""
+        """Raises ConfigError if there is no Ray, and FailureError if this node has too few free CPUs."""
         if self._group is None:
             connect()
             bundle = {"CPU": float(threads)} | own_bundle()

@@ -28,7 +28,7 @@ class RayWorkerActor:
 
 
 def _write_to(stdout: int, stderr: int) -> None:
-    """Write to the engine's output and log instead of Ray's files."""
+    # to the engine's output and log instead of Ray's files
     for descriptor, number in ((stdout, 1), (stderr, 2)):
         os.dup2(descriptor, number)
         os.close(descriptor)

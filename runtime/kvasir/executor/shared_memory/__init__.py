@@ -1,5 +1,4 @@
 """Shared memory between an engine and its worker processes: frames of bytes, replies, progress.
 
-Reading order: channel.py (how to use it), ring.py, replies.py, worker_progress.py, segment.py. Nothing here
-depends on the content of a frame.
+Reading order: channel.py (how to use it), ring.py, replies.py, worker_progress.py, segment.py.
 """

@@ -1,31 +1,9 @@
-"""Everything that an engine and its worker processes share: frames to all workers, replies, progress.
+"""Frames to all workers, their replies and their progress. See docs/design/shared-memory.md.
 
-In the engine:
-
-    channel = EngineChannel(num_workers)
-    for rank in range(num_workers):
-        handle = channel.handle(rank)
-        subprocess.Popen([sys.executable, "-m", …, handle.to_text()], pass_fds=handle.descriptors)
-    channel.close_handles()  # or the death of a worker is not noticed
-    channel.requests.write(frame, timeout_seconds=60)
-    bodies = channel.replies.read(timeout_seconds=60)  # one per worker, by rank
-    progress = channel.progress[rank].read()
-
-In a worker:
-
-    channel = WorkerChannel(WorkerHandle.from_text(sys.argv[1]))
-    while True:
-        frame = channel.requests.read()  # raises PeerLostError if the engine has ended
-        channel.progress.enter(step, phase)
-        channel.replies.write(body)  # exactly one reply per frame
-
-The handles are plain numbers of inherited file descriptors. Start the workers with `subprocess` and `pass_fds`: a
-child that is forked without exec would also inherit the ends of the other workers, and hide their deaths.
-
-After an error that names a worker, end all workers. A worker that fails ends; the reason does not travel here.
-
-A worker maps the frames read-only, and only its own replies and progress for writing. If one thread of the engine
-both writes and reads the replies, at most `MAX_UNANSWERED_FRAMES` may be unanswered: more could block for ever.
+Start a worker with `subprocess`, `handle.to_text()` as an argument and `pass_fds=handle.descriptors`, then call
+`close_handles`: another process with the end of a worker hides its death. A forked child would have such ends.
+After an error that names a worker, end all workers. If one thread of the engine both writes frames and reads
+replies, at most MAX_UNANSWERED_FRAMES may be unanswered: more could block for ever.
 """
 
 import os
@@ -43,15 +21,14 @@ from kvasir.executor.shared_memory.worker_progress import PROGRESS_BYTES, Progre
 
 REQUEST_BUFFERS: Final = 32
 REPLY_BUFFERS: Final = 16
+# each may have a frame without a reply after it: the late input of a step
 MAX_UNANSWERED_FRAMES: Final = min(guaranteed_room(REQUEST_BUFFERS) // 2, guaranteed_room(REPLY_BUFFERS))
-"""Each may have a frame without a reply after it: the late input of a step."""
 
 
 class ChannelLayout(msgspec.Struct, frozen=True):
     """The parts of the segment: frames to all workers; then replies and progress of each worker."""
 
-    request_bytes: int = 128 * 1024
-    """A frame of up to this size goes through the ring, a larger one costs a segment of its own."""
+    request_bytes: int = 128 * 1024  # a larger frame costs a segment of its own
     reply_bytes: int = 32 * 1024
 
     @property
@@ -82,7 +59,7 @@ class ChannelLayout(msgspec.Struct, frozen=True):
 class WorkerHandle(msgspec.Struct, frozen=True):
     """The descriptors and sizes with which a worker process attaches.
 
-    The process must inherit the descriptors under the same numbers.
+    It must inherit the descriptors under the same numbers.
     """
 
     rank: int
@@ -107,7 +84,7 @@ class EngineChannel:
     """The engine's end."""
 
     def __init__(self, num_workers: int, layout: ChannelLayout | None = None) -> None:
-        """Allocate the memory. Raises SharedMemoryError if the container has too little."""
+        """Raises SharedMemoryError if the container has too little memory."""
         layout = layout or ChannelLayout()
         self._segment = allocate("kvasir-executor", layout.size(num_workers))
         memory = map_writable(self._segment, 0, layout.size(num_workers))
@@ -143,7 +120,7 @@ class EngineChannel:
             self._segment = -1
 
     def interrupt(self) -> None:
-        """End every blocked wait of this process, and let the workers see the end; from any thread."""
+        """End every blocked wait of this process, and let the workers see the end. Any thread."""
         self.requests.interrupt()
         self.replies.interrupt()
 
@@ -174,7 +151,7 @@ class WorkerChannel:
         self.progress = ProgressWriter(layout.progress(area))
 
     def interrupt(self) -> None:
-        """End every blocked wait of this process; from any thread."""
+        """End every blocked wait of this process. Any thread."""
         self.requests.interrupt()
         self.replies.interrupt()
 

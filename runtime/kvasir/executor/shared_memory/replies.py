@@ -1,9 +1,6 @@
-"""The replies of all workers: one per worker and frame that has a reply.
+"""The replies of all workers: each has a ring of its own, and its reply n belongs to the n-th frame with a reply.
 
-Each worker has a ring of its own to the engine. Every worker replies to every such frame, in order, so reply n of a
-worker belongs to the n-th of these frames. A reply has no status: a worker that fails ends. The reader notices
-the end at once, even if another worker has the output and still waits in a collective operation for the one that
-failed.
+The reader notices the end of a worker at once, even while another worker waits for that one.
 """
 
 import select
@@ -27,11 +24,11 @@ class ReplyReader:
     """The end of the engine. One thread at a time may call `read`."""
 
     def __init__(self, rings: Sequence[RingReader]) -> None:
-        """`rings` are those of rank 0, 1, … in this order."""
+        # `rings` are those of rank 0, 1, …
         self._rings = rings
         self._by_descriptor = {ring.fileno(): rank for rank, ring in enumerate(rings)}
+        # received and not returned: a worker may be steps ahead of another one
         self._arrived: list[deque[bytes]] = [deque() for _ in rings]
-        """Replies that were received and not returned: a worker may be steps ahead of another one."""
         self._poll = select.poll()
         for ring in rings:
             self._poll.register(ring, select.POLLIN)
@@ -39,8 +36,8 @@ class ReplyReader:
     def read(self, timeout_seconds: float | None = None) -> list[bytes]:
         """Wait for the next reply of every worker and return them by rank. None: no timeout.
 
-        Raises NoReplyError: nothing is lost, `read` may be called again. Raises, at once and whatever the other
-        workers do: PeerLostError, RingInterruptedError.
+        Raises NoReplyError, after which `read` may be called again; and at once PeerLostError or
+        RingInterruptedError.
         """
         deadline = None if timeout_seconds is None else time.monotonic() + timeout_seconds
         while not all(self._arrived):
@@ -55,7 +52,7 @@ class ReplyReader:
         return [replies.popleft() for replies in self._arrived]
 
     def interrupt(self) -> None:
-        """End a blocked `read`, and let the workers see the end; from any thread."""
+        """End a blocked `read`, and let the workers see the end. Any thread."""
         for ring in self._rings:
             ring.interrupt()
 

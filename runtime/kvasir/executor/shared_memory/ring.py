@@ -1,9 +1,4 @@
-"""A ring of frames in shared memory: one writer, readers in other processes.
-
-A frame is any bytes. The writer copies it into the next buffer of the ring, then sends a header (sequence number,
-length) through one Unix stream socket per reader. A reader blocks in `recvmsg` until a header arrives, copies the
-frame, and acknowledges every few frames through the same socket. The writer does not overwrite a buffer before all
-readers have acknowledged its frame.
+"""A ring of frames in shared memory: one writer, readers in other processes. See docs/design/shared-memory.md.
 
     writer                              memory                         reader
       copy frame n  ────────────────►  buffer n % count
@@ -11,18 +6,8 @@ readers have acknowledged its frame.
                                        buffer n % count ─────────────►  copy frame n
       frame n + count may be written ◄── socket ─────────────────────  send n + 1 ("frames read")
 
-*Order of memory.* No flag in shared memory decides anything. `send` puts the header into the receiver's queue under
-a lock of the kernel, and `recvmsg` takes it out under the same lock. The release of a lock orders everything before
-it and the acquisition everything after it, on x86 and on aarch64. So the frame is complete when its header arrives,
-and a buffer was read when its acknowledgement arrives.
-
-*Blocking.* Nothing spins: an idle reader and a waiting writer sleep in the kernel.
-
-*Death.* The kernel closes the sockets of a process that ends, so a wait for it ends at once with PeerLostError.
-This requires that no other process holds the peer's end: close an inherited end after the start of the child.
-
-*Large frames.* A frame that does not fit into a buffer gets a segment of its own. Its descriptor travels with the
-header, so it is written once for all readers, and the kernel frees it even if every process is killed meanwhile.
+The locks of the kernel's socket queues order the memory. A process that ends closes its sockets, so a wait for it
+raises PeerLostError, if no other process holds its end. A frame larger than a buffer gets a segment of its own.
 """
 
 import array
@@ -39,8 +24,7 @@ from typing import Final
 from kvasir.executor.shared_memory.segment import allocate
 
 MAX_FRAME_BYTES: Final = 2**30
-MAX_BUFFERS: Final = 64
-"""Headers of this many frames fit into the default buffer of a socket."""
+MAX_BUFFERS: Final = 64  # headers of so many frames fit into the default buffer of a socket
 _HEADER: Final = struct.Struct("=QQ")  # sequence number, bytes of the frame
 _FRAMES_READ: Final = struct.Struct("=Q")
 _DESCRIPTOR_SPACE: Final = socket.CMSG_SPACE(struct.calcsize("i"))
@@ -86,7 +70,7 @@ def interval_of_acknowledgements(count: int) -> int:
 def guaranteed_room(count: int) -> int:
     """Return the number of unread frames for which a ring of `count` buffers always has room.
 
-    There may be room for more, up to `count`: the frames that a reader has read and not acknowledged yet decide.
+    There is room for up to `count` if the reader has acknowledged every frame that it read.
     """
     return count - interval_of_acknowledgements(count) + 1
 
@@ -111,10 +95,10 @@ class RingWriter:
         self._interrupted = False
 
     def write(self, frame: bytes, timeout_seconds: float | None = None) -> None:
-        """Send a frame to all readers; wait if a reader has no room (see `guaranteed_room`). None: no timeout.
+        """Send a frame to all readers; wait if one has no room (see `guaranteed_room`). None: no timeout.
 
-        Raises SlowReaderError, FrameTooLargeError and SharedMemoryError: nothing was sent, `write` may be called
-        again. Raises PeerLostError, RingInterruptedError and other RingErrors: the ring cannot be used any more.
+        After SlowReaderError, FrameTooLargeError and SharedMemoryError nothing was sent, and `write` may be called
+        again. After PeerLostError, RingInterruptedError and other RingErrors the ring cannot be used.
         """
         size = len(frame)
         if size > MAX_FRAME_BYTES:
@@ -132,14 +116,14 @@ class RingWriter:
         self._next = sequence + 1
 
     def interrupt(self) -> None:
-        """End a blocked `write`, and let the readers see the end; from any thread."""
+        """End a blocked `write`, and let the readers see the end. Any thread."""
         self._interrupted = True
         for reader in self._readers:
             with suppress(OSError):
                 reader.socket.shutdown(socket.SHUT_RDWR)
 
     def close(self) -> None:
-        """Close the sockets; no thread may be in `write`."""
+        # no thread may be in `write`
         for reader in self._readers:
             reader.socket.close()
 
@@ -203,7 +187,7 @@ class _ReaderLink:
         self.frames_read = 0
 
     def take_acknowledgements(self) -> bool:
-        """Receive those that have arrived, at least one; False: the reader has ended."""
+        """Receive those that have arrived, at least one. Return False if the reader has ended."""
         try:
             data = self.socket.recv(_MAX_ACKNOWLEDGEMENTS_BYTES)
         except OSError:
@@ -234,8 +218,8 @@ class RingReader:
     def read(self) -> bytes:
         """Wait for the next frame and return it.
 
-        Raises PeerLostError, after the frames that the writer has sent before its end; RingInterruptedError;
-        RingError if the frame cannot be received.
+        Raises PeerLostError after the frames that the writer sent before its end; RingInterruptedError; RingError
+        if the frame cannot be received.
         """
         try:
             header, ancillary, _, _ = self._socket.recvmsg(_HEADER.size, _DESCRIPTOR_SPACE, socket.MSG_CMSG_CLOEXEC)
@@ -257,13 +241,13 @@ class RingReader:
         return frame
 
     def interrupt(self) -> None:
-        """End a blocked `read`, and let the writer see the end; from any thread."""
+        """End a blocked `read`, and let the writer see the end. Any thread."""
         self._interrupted = True
         with suppress(OSError):
             self._socket.shutdown(socket.SHUT_RDWR)
 
     def close(self) -> None:
-        """Close the socket; no thread may be in `read`."""
+        # no thread may be in `read`
         self._socket.close()
 
     def _read_apart(self, size: int, ancillary: list[tuple[int, int, bytes]]) -> bytes:

@@ -1,9 +1,7 @@
-"""Anonymous shared memory, which a child process inherits as a file descriptor.
+"""Anonymous shared memory (memfd), which a child process inherits as a file descriptor.
 
-The memory is a memfd. It has no name, so the kernel frees it with its last descriptor and mapping, however the
-processes end. The size of /dev/shm does not bound it: a memfd counts against the memory of the container only, and
-`create` compares that with the size first. All pages are taken at once, so a later write cannot fail, and the size
-is sealed, so no peer can turn a read into SIGBUS.
+The kernel frees it with its last descriptor and mapping. It counts against the container's memory, not /dev/shm.
+All pages are taken at once, so a later write cannot fail; the size is sealed, so no peer can cause SIGBUS.
 """
 
 import fcntl
@@ -13,8 +11,8 @@ from typing import Final
 
 from kvasir.config.machine import available_memory
 
+# Since Linux 6.3, and demanded if sysctl vm.memfd_noexec is 2; the os module of Python 3.11 lacks the name.
 _MFD_NOEXEC_SEAL: Final = 0x8
-"""Since Linux 6.3, and demanded if sysctl vm.memfd_noexec is 2; the os module of Python 3.11 lacks the name."""
 _SIZE_SEALS: Final = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
 
 
@@ -49,8 +47,7 @@ def map_read_only(descriptor: int, offset: int, size: int) -> memoryview:
     return memoryview(mmap.mmap(descriptor, size, offset=offset, access=mmap.ACCESS_READ))
 
 
-GRANULE: Final = mmap.ALLOCATIONGRANULARITY
-"""Bytes; parts that are mapped separately begin at multiples of it."""
+GRANULE: Final = mmap.ALLOCATIONGRANULARITY  # bytes; parts that are mapped separately begin at multiples of it
 
 
 def round_up(size: int) -> int:

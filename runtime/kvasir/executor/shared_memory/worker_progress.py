@@ -1,11 +1,7 @@
-"""The position of a worker within a step, for a watchdog in the engine's process.
+"""The position of a worker within a step, readable at any time, even if the worker was killed in a write.
 
-A worker writes it at each change of phase, without system calls and without a lock. The engine reads it at any
-time, also of a worker that is frozen or was killed in the middle of a write.
-
-*No torn reads.* A record consists of three words of 8 bytes, each stored by one instruction. Each word carries the
-record's version in its low bits, so a mixture of two records is detected, in whatever order the words become
-visible to another core. There are two records, written in turn: while one is incomplete, the other one is valid.
+A record has three words of 8 bytes, each stored by one instruction and with the record's version in its low bits,
+so a mixture of two records is detected. Two records are written in turn: one is always valid.
 """
 
 import time
@@ -20,28 +16,25 @@ _VERSION_MASK: Final = 2**_VERSION_BITS - 1
 _WORDS: Final = 3
 _PLACE_BITS: Final = 32
 _NANOSECONDS: Final = 1000  # per unit of the stored time, which fits into 48 bits for 8 years of uptime
+# A slower read is repeated: versions repeat after 2**16 writes, which take longer.
 _MAX_READ_NANOSECONDS: Final = 1_000_000
-"""A slower read is repeated: versions repeat after 2**16 writes, which take longer than this."""
-_MAX_READS: Final = 1000
-"""Both records are incomplete only while the worker writes both within one read."""
+_MAX_READS: Final = 1000  # Both records are incomplete only while the worker writes both within one read.
 
 
 class WorkerProgress(NamedTuple):
-    """The phase that a worker is in."""
+    """The phase of a worker."""
 
     step: int
     phase: int
-    place: int
-    """A number for the position within the phase: a layer, or a line of code."""
-    since: float
-    """The time at which the phase began, of time.monotonic, which all processes of a machine share."""
+    place: int  # position within the phase: a layer, or a line of code
+    since: float  # of time.monotonic, which all processes of a machine share
 
 
 class ProgressWriter:
     """The end of a worker; one thread writes."""
 
     def __init__(self, memory: memoryview) -> None:
-        """`memory` has PROGRESS_BYTES, aligned to 8, which are zero."""
+        # `memory` has PROGRESS_BYTES, aligned to 8, which are zero
         self._words = memory.cast("Q")
         self._version = 0
 
@@ -62,7 +55,7 @@ class ProgressReader:
         self._words = memory.cast("Q")
 
     def read(self) -> WorkerProgress | None:
-        """Return the phase that the worker is in; None if it has not entered any, or has damaged the memory.
+        """Return the phase of the worker; None if it has not entered any, or has damaged the memory.
 
         If the worker was stopped in the middle of a write, this is the phase before.
         """

@@ -1,4 +1,4 @@
-"""An engine in each of the processes that torchrun has started, each with one worker.
+"""An engine with one worker in each process that torchrun has started.
 
 Reading order: launched_rank.py, load_exchange.py, external_launcher.py.
 """

@@ -1,11 +1,8 @@
 """One worker in each of several processes that torchrun has started, each with a whole engine.
 
-The engines send each other no steps: all get the same requests, and a scheduler without clocks makes the same
-steps of them. Before each step the ranks compare a checksum of everything computed so far and of this step. So
-processes that were given different requests, or that an interrupt has left at different steps, fail at once
-instead of waiting for each other or mixing their requests.
-
-There is no monitor: if a process ends, the connections of the others break, and torchrun ends them too.
+All engines get the same requests, and a scheduler without clocks makes the same steps of them. Before each step the
+ranks compare a checksum of everything computed so far, so processes at different steps fail at once. If a process
+ends, the connections of the others break, and torchrun ends them too.
 """
 
 import atexit
@@ -41,18 +38,14 @@ from kvasir.worker.worker_calls import WorkerCall, WorkerResult
 from kvasir_contract.failure import Failure
 from kvasir_contract.reasons import Reason
 
-_OF_MACHINE: Final = ("threads", "yield_threads")
-"""Settings that may differ between the ranks."""
+_OF_MACHINE: Final = ("threads", "yield_threads")  # settings that may differ between the ranks
 
 
 class ExternalLauncherExecutor:
-    """An Executor."""
-
     def __init__(self, settings: ResolvedEngine, model: ModelInfo) -> None:
         """Raises ConfigError if torchrun has not started this process."""
         self.max_in_flight = 2 if settings.async_scheduling else 1
-        self.seed = 0
-        """A random number, the same on all ranks; set by `start`."""
+        self.seed = 0  # a random number, the same on all ranks; set by `start`
         self._launched = LaunchedRank.of(settings.executor)
         self._settings = settings
         self._model = model
@@ -60,7 +53,7 @@ class ExternalLauncherExecutor:
         self._ranks = _Ranks()
 
     def start(self, progress: Callable[[int, int], None], failed: Callable[[Exception], None]) -> None:
-        """`failed` is not called: a lost rank is noticed by the next step. Each rank checks the split itself."""
+        # `failed` is not called: the next step notices a lost rank. Each rank checks the split itself.
         check_split(self._model, self._settings.max_model_len, self._settings.executor)
         tensor: TorchGroup | None = None
         if self._launched.size > 1:
@@ -93,7 +86,7 @@ class ExternalLauncherExecutor:
             return _Compared(self._running.submit(step), self._ranks)
 
     def supply(self, late: LateInput) -> None:
-        """Each rank makes the same masks."""
+        # Each rank makes the same masks.
         self._running.supply(late)
 
     def call(self, call: WorkerCall) -> list[WorkerResult]:
@@ -113,7 +106,7 @@ class ExternalLauncherExecutor:
         return ""
 
     def shutdown(self) -> None:
-        """The default process group stays, for the next executor of this process: torch cannot make it twice."""
+        # The default process group stays for the next executor: torch cannot make it twice.
         if self._inner is not None:
             self._inner.shutdown()
 
@@ -139,7 +132,7 @@ class _Compared:
 
 
 class _Ranks:
-    """What the ranks exchange besides tensors of the model. Without a group there is one rank."""
+    """The exchanges of the ranks besides tensors of the model. Without a group there is one rank."""
 
     def __init__(self, group: dist.ProcessGroup | None = None, limit: timedelta = timedelta()) -> None:
         self._group = group
@@ -147,8 +140,7 @@ class _Ranks:
         self._rank = 0 if group is None else group.rank()
         self._size = 1 if group is None else group.size()
         self._encode = msgspec.msgpack.Encoder().encode
-        self._checksum = 0
-        """Of all steps and their tokens."""
+        self._checksum = 0  # of all steps and their tokens
         self._mine = torch.zeros(1, dtype=torch.int64)
         self._parts = [torch.zeros(1, dtype=torch.int64) for _ in range(self._size)]
         self._error: FailureError | None = None
@@ -173,7 +165,7 @@ class _Ranks:
 
     @contextmanager
     def loading(self) -> Iterator[None]:
-        """Load in the block; then wait until all ranks have loaded. Raises FailureError if another could not."""
+        """Load in the block, then wait until all ranks have loaded. Raises FailureError if another could not."""
         if self._group is None:
             yield
             return
@@ -228,14 +220,14 @@ class _Ranks:
             raise self.failure(f"a step failed: {_first_line(error)}") from error
 
     def failure(self, text: str) -> FailureError:
-        """Return the error of this rank; every later step raises it too."""
+        # every later step raises it too
         if self._error is None:
             self._error = FailureError(Failure(Reason.CRASH_LOOPING, f"rank {self._rank}: {text}"))
         return self._error
 
 
 def _join(launched: LaunchedRank, limit: timedelta) -> tuple[dist.ProcessGroup, dist.ProcessGroup]:
-    """Return two groups of all launched processes, which torchrun's variables lead to each other.
+    """Return two groups of all launched processes.
 
     Raises ConfigError for a default process group of other processes, and FailureError if one cannot be reached.
     """
@@ -267,7 +259,7 @@ def _new_group(limit: timedelta) -> dist.ProcessGroup:
 
 
 def _of_process(settings: ResolvedEngine, launched: LaunchedRank) -> ResolvedEngine:
-    """Divide the machine among its processes. A number of threads that the user gave is that of each process."""
+    # A number of threads that the user gave is that of each process.
     threads = settings.threads
     if settings.yield_threads and launched.local_size > 1:  # the number was not given
         threads = max(1, threads // launched.local_size)

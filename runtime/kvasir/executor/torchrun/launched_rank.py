@@ -1,8 +1,4 @@
-"""The place of this process among those that torchrun has started, from the variables that it sets.
-
-With the external launcher every process runs a whole engine with one worker. The engines get the same requests and
-compute the same steps.
-"""
+"""The place of this process among those that torchrun has started."""
 
 import os
 from collections.abc import Mapping
@@ -22,8 +18,7 @@ class LaunchedRank:
     rank: int
     size: int
     local_size: int
-    address: str
-    """HOST:PORT, at which the processes meet."""
+    address: str  # HOST:PORT at which the processes meet
 
     @classmethod
     def of(cls, config: ExecutorConfig, environ: Mapping[str, str] = os.environ) -> "LaunchedRank":

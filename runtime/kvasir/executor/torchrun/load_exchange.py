@@ -1,6 +1,6 @@
 """Reports failures between the ranks of torchrun while they load, so that none waits for one that has failed.
 
-A thread of each rank takes part in a round of exchanges until all ranks have loaded or one has failed.
+A thread of each rank takes part in exchanges until all ranks have loaded or one has failed.
 """
 
 import threading
@@ -11,8 +11,7 @@ from enum import IntEnum
 from typing import Final
 
 _PAUSE_SECONDS: Final = 0.5
-_FAIL_SECONDS: Final = 5.0
-"""How long a rank that has failed waits for the others to receive that."""
+_FAIL_SECONDS: Final = 5.0  # a failed rank waits so long for the others to receive that
 
 
 class LoadState(IntEnum):
@@ -33,7 +32,7 @@ class LoadExchange:
         threading.Thread(target=self._run, name="loading", daemon=True).start()
 
     def finish(self) -> list[int]:
-        """Return the ranks that have failed, once there is one or all have loaded. Raises what `gather` does."""
+        """Return the failed ranks, once there is one or all have loaded. Raises the errors of `gather`."""
         self._change(LoadState.LOADED)
         states = self._states.result()
         return [rank for rank, state in enumerate(states) if state == LoadState.FAILED]

@@ -32,10 +32,10 @@ from kvasir.wire.client_socket import ClientSocket
 from kvasir.wire.keys import LinkKeys
 from kvasir.wire.reactor import Reactor
 
-RETRY_FIRST: Final = 0.05
-RETRY_MOST: Final = 1.0  # seconds between attempts; they double
+MIN_RETRY_SECONDS: Final = 0.05
+MAX_RETRY_SECONDS: Final = 1.0  # seconds between attempts; they double
 
-RETRY_REFUSED: Final = 30.0  # seconds until the next Hello: the frontend may have been replaced by then
+REFUSED_RETRY_SECONDS: Final = 30.0  # seconds until the next Hello: the frontend may have been replaced by then
 
 log = logging.getLogger(__name__)
 _names = itertools.count()
@@ -98,7 +98,7 @@ class FrontendConnection:
         self._timeout = timeout
         self._reactor = reactor
         self._link = link
-        self._retry = RETRY_FIRST
+        self._retry = MIN_RETRY_SECONDS
         self._last_seen = 0.0
         self._handshake_failure: LinkProblem | None = None
         self._seldom = SeldomLog(log)
@@ -151,11 +151,11 @@ class FrontendConnection:
         failed = self.frontend is None
         if self.frontend is not None:
             log.log(level, "frontend %s at %s is lost: %s", self.frontend, self.endpoint, reason)
-            self._retry = RETRY_FIRST
+            self._retry = MIN_RETRY_SECONDS
         self.problem = self._handshake_failure or LinkProblem(reason)
         self.close()
         self.retry_at = now + self._retry
-        self._retry = min(2 * self._retry, RETRY_MOST)
+        self._retry = min(2 * self._retry, MAX_RETRY_SECONDS)
         self._part()
         if failed:
             self._link.failed(self)
@@ -231,7 +231,7 @@ class FrontendConnection:
         self.problem = LinkProblem(message.reason, refused=True)
         self._seldom.warning(f"LinkRefused: the frontend at {self.endpoint} rejects this engine: {message.reason}")
         self.state = State.REFUSED
-        self.retry_at = now + RETRY_REFUSED
+        self.retry_at = now + REFUSED_RETRY_SECONDS
         self._part()
 
     # ------------------------------------------------------------------------------------------------- parts

@@ -12,7 +12,7 @@ import pytest
 from kvasir.engine.handover import hand_over
 from kvasir.engine.handover.block_fetch import FetchLimits
 from kvasir.engine.handover.events import FetchEnded, PinReleased, PinWanted
-from kvasir.engine.handover.hand_over import AVOID_TIMES, LEAST_AVOID_SECONDS, LEAST_TOKENS, MOST_FETCHES
+from kvasir.engine.handover.hand_over import AVOID_TIMES, MIN_AVOID_SECONDS, MIN_TOKENS, MAX_FETCHES
 from kvasir.request.hashing import split_chain
 from runtime.engine.core_harness import FRONTEND, add_request
 from runtime.engine.fake_executor import NAN, expected_output, next_token
@@ -215,7 +215,7 @@ def test_a_request_waits_for_blocks_that_another_one_fetches(
 def test_requests_that_wait_for_a_fetch_are_computed_if_it_fails(
     new_engine: Callable[..., HandingEngine], path: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(hand_over, "LEAST_AVOID_SECONDS", PATIENCE)  # this machine may be slow
+    monkeypatch.setattr(hand_over, "MIN_AVOID_SECONDS", PATIENCE)  # this machine may be slow
     giver, taker = new_engine(path, kv_class="another"), new_engine()
     answers = [
         taker.harness.add(add_request(name, PROMPT, 5, kv_source=source))
@@ -228,7 +228,7 @@ def test_requests_that_wait_for_a_fetch_are_computed_if_it_fails(
     assert taker.hand_over.num_failed_fetches == 1
 
 
-@pytest.mark.parametrize(("waited", "avoided"), [(2.0, AVOID_TIMES * 2.0), (0.0, LEAST_AVOID_SECONDS)])
+@pytest.mark.parametrize(("waited", "avoided"), [(2.0, AVOID_TIMES * 2.0), (0.0, MIN_AVOID_SECONDS)])
 def test_a_source_that_sent_nothing_is_not_asked_again_soon(
     new_engine: Callable[..., HandingEngine],
     path: str,
@@ -258,7 +258,7 @@ def test_a_request_that_shares_only_a_short_prefix_with_a_fetch_is_computed(
     new_engine: Callable[..., HandingEngine], path: str
 ) -> None:
     giver, taker = fetching(new_engine, path)
-    short = [*PROMPT[: LEAST_TOKENS - 1], *[7] * LEAST_TOKENS]
+    short = [*PROMPT[: MIN_TOKENS - 1], *[7] * MIN_TOKENS]
     answer = taker.harness.add(add_request("short", short, 5))
     taker.run()
     assert answer.token_ids == expected_output(short, 5)
@@ -267,7 +267,7 @@ def test_a_request_that_shares_only_a_short_prefix_with_a_fetch_is_computed(
 
 def test_more_requests_than_fetches_wait_their_turn(new_engine: Callable[..., HandingEngine], path: str) -> None:
     giver, taker = new_engine(path, num_blocks=600), new_engine(num_blocks=600, max_num_seqs=32)
-    prompts = [[first, *PROMPT] for first in range(1, MOST_FETCHES + 4)]
+    prompts = [[first, *PROMPT] for first in range(1, MAX_FETCHES + 4)]
     for prompt in prompts:
         warm(giver, prompt)
     answers = [
