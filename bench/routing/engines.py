@@ -6,10 +6,10 @@ from dataclasses import dataclass
 
 from kvasir.engine.cache_reports import CacheReports
 from kvasir.engine.core import EngineCore
-from kvasir.engine.handover.block_server import MOST_SESSIONS
+from kvasir.engine.handover.block_server import MAX_SESSIONS
 from kvasir.engine.handover.events import FetchEnded, HandOverEvent, PinReleased, PinWanted
 from kvasir.engine.handover.hand_over import HandOver
-from kvasir.engine.handover.messages import MOST_ASKED_BLOCKS
+from kvasir.engine.handover.messages import MAX_FETCH_BLOCKS
 from kvasir.engine.ingest import Ingest
 from kvasir.engine.kv.kv_manager import KVManager
 from kvasir.engine.scheduling.scheduler import Scheduler
@@ -124,13 +124,13 @@ class Fetches:
             engine.handle(FetchEnded(number, count, problem))
 
         assert peer.exchange is not None
-        peer.exchange.ask(hashes[:MOST_ASKED_BLOCKS], ended)
+        peer.exchange.ask(hashes[:MAX_FETCH_BLOCKS], ended)
 
     def ask(self, hashes: list[bytes], ended: "Callable[[int, str], None]") -> None:
         """Send another engine the blocks with these hashes."""
         assert self._engine is not None
         engine = self._engine
-        if len(self._sessions) >= MOST_SESSIONS:
+        if len(self._sessions) >= MAX_SESSIONS:
             self._at(self._clock.now + self._speed.fetch, lambda: ended(0, "refused"))
             return
         self._numbers += 1
