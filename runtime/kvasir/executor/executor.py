@@ -8,69 +8,51 @@ from kvasir.worker.worker_calls import WorkerCall, WorkerResult
 
 
 class SubmittedStep(Protocol):
-    """A step that was submitted: a Future, or less if nothing has to wait for it."""
-
     def done(self) -> bool: ...
 
-    def result(self) -> StepOutput:
-        """Wait for the step and return its output, or raise its error."""
-        ...
+    def result(self) -> StepOutput: ...
 
 
 class Executor(Protocol):
-    """Runs the workers. Order of the calls: start, kv_layout, allocate_kv_cache, warm_up, submit once per step,
-    shutdown.
+    """Runs the workers: start, kv_layout, allocate_kv_cache, warm_up, then submit once per step, and shutdown at
+    any time.
     """
 
     max_in_flight: int  # number of steps that may be submitted before the result of the first one is taken
 
     def start(self, progress: Callable[[int, int], None], failed: Callable[[Exception], None]) -> None:
-        """Start the workers and read the weights; `progress` gets the bytes done and in all.
+        """Load the weights; `progress` gets the bytes done and in all. Raises ConfigError, ModelLoadError and
+        FailureError.
 
         `failed` is called at most once, from any thread, if a worker ends later on; every other method then raises
-        the same error. Raises ConfigError, ModelLoadError and FailureError.
+        the error.
         """
         ...
 
     def kv_layout(self) -> KVCacheConfig:
-        """Return the KV groups of the loaded model, and how many blocks every worker has memory for. Raises
-        ConfigError.
-
-        Steps carry new blocks for each group, in this order.
-        """
+        """Return the KV groups of the model, in the order of a step's new blocks, and the blocks that have room."""
         ...
 
     def allocate_kv_cache(self, num_blocks: int, max_model_len: int) -> None:
-        """Allocate KV blocks with the ids 1 to num_blocks. Raises ConfigError.
-
-        `max_model_len`: tokens of the longest request that the engine accepts with this cache.
-        """
+        """Allocate KV blocks 1 to num_blocks, for requests of up to `max_model_len` tokens. Raises ConfigError."""
         ...
 
     def warm_up(self) -> None: ...
 
     def submit(self, step: StepInput) -> SubmittedStep:
-        """Run one step after all that were submitted before; it may be computed before this returns.
-
-        Take the results in the order of the steps, in the thread that submits them.
-        """
+        """Run one step after all that were submitted. Take results in their order, in the thread that submits."""
         ...
 
     def supply(self, late: LateInput) -> None:
-        """Send the masks of a submitted step, in the order of the steps and before its result is taken.
-
-        Workers wait for masks between forward pass and sampling.
-        """
+        """Send the masks of a submitted step, in the order of the steps and before its result is taken."""
         ...
 
     def call(self, call: WorkerCall) -> list[WorkerResult]:
-        """Run an operation on every worker after the steps that were submitted; return the results by rank."""
+        """Run an operation on every worker after the submitted steps; return the results by rank."""
         ...
 
     def work_ahead(self) -> bool:
-        """Do some milliseconds of work that later steps need, while there is no step. Return False if nothing is
-        left.
-        """
+        """Do some milliseconds of work for later steps, while there is none. Return False if nothing is left."""
         ...
 
     def check_idle(self) -> None:
@@ -82,9 +64,7 @@ class Executor(Protocol):
         ...
 
     def where(self) -> str:
-        """Return what each worker process is doing, "" if there are none. Any thread."""
+        """Return what each worker process is doing. Any thread."""
         ...
 
-    def shutdown(self) -> None:
-        """Free the workers; may be called at any time and more than once."""
-        ...
+    def shutdown(self) -> None: ...

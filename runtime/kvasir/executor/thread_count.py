@@ -1,7 +1,6 @@
 """How many threads compute a step: fewer while other processes need the cores.
 
-Threads of a step wait for each other after every operation, so one thread without a core holds up all of them, for
-a time slice each time. The count falls when threads wait for cores, and rises when others leave room for one more.
+Threads of a step wait for each other, so one without a core holds up all of them for a time slice.
 """
 
 import logging
@@ -34,15 +33,13 @@ def fewer_threads(threads: int, waiting: float) -> int:
 
 
 def more_threads(threads: int, most: int, cores: int, others: float) -> int:
-    """Return the count, at most `most`, for which other processes that use `others` cores leave room."""
+    """Return the count, at most `most`, for which processes that use `others` cores leave room."""
     room = int(cores - others + 1 - MIN_ROOM)
     return max(threads, min(most, room))
 
 
 @dataclass
 class Sums:
-    """Differences of readings, added up since the last decision."""
-
     seconds: float = 0.0
     waited: float = 0.0
     others: float = 0.0
@@ -54,10 +51,10 @@ class Sums:
 
 
 class ThreadCount:
-    """Decides from readings of `read` around the steps of one engine; without readings nothing changes.
+    """Decides from readings of `read` around the steps; without readings nothing changes.
 
-    A reading at the end of each step would cost too much, so the time between two readings of a burst of steps
-    doubles, up to INTERVAL_SECONDS: at least half of each burst counts.
+    The time between two readings of a burst of steps doubles, up to INTERVAL_SECONDS, to save time: at least half
+    of each burst counts.
     """
 
     def __init__(

@@ -1,11 +1,10 @@
 """The messages between the leader of an engine and its members.
 
-Every message has two frames: the leader's incarnation, "" before the member has joined, and one of these structs in
-msgpack. An incarnation is fresh at each start of the leader, so no message counts for its successor.
+Each has two frames: the leader's incarnation, "" before the member has joined, and one of these structs in msgpack.
 
     member → leader   NodeHello until it has joined and is prepared, then NodeHeartbeat
     leader → member   Joined or NodeRefused; when all are prepared, Setup to each
-    member → leader   Loading until Loaded, for each of its workers
+    member → leader   WorkerNews of each worker while it loads
     leader → member   Frame
     member → leader   Replies, exactly one per frame, in order
     member → leader   Failed; the member ends
@@ -64,8 +63,6 @@ class NodeTerms(msgspec.Struct, frozen=True):
 
 
 class NodeHello(msgspec.Struct, frozen=True, tag=True):
-    """Introduces a member; repeated every second until it gets its Setup."""
-
     node_rank: int
     terms: NodeTerms
     prepared: bool  # the weights are on its disk, so it can start workers at once
@@ -73,24 +70,22 @@ class NodeHello(msgspec.Struct, frozen=True, tag=True):
 
 
 class NodeHeartbeat(msgspec.Struct, frozen=True, tag=True):
-    """The sender runs; sent by both sides every second."""
+    """Sent by both sides every second."""
 
 
 class WorkerNews(msgspec.Struct, frozen=True, tag=True):
-    """A message of a worker of the member, while it starts."""
-
     rank: int
     message: FromWorker
 
 
 class Replies(msgspec.Struct, frozen=True, tag=True):
-    """The replies of the member's workers to the oldest frame, by rank."""
+    """The replies to the oldest frame, by rank."""
 
     bodies: list[bytes]
 
 
 class Failed(msgspec.Struct, frozen=True, tag=True):
-    """A worker of the member has ended, and the member ends too."""
+    """A worker has ended, and the member ends too."""
 
     reason: Reason
     message: str
@@ -102,19 +97,15 @@ class Leaving(msgspec.Struct, frozen=True, tag=True):
 
 
 class Described(msgspec.Struct, frozen=True, tag=True):
-    """The answer to the Describe with this number."""
-
     question: int
     text: str
 
 
 class Joined(msgspec.Struct, frozen=True, tag=True):
-    """The leader has accepted the member; the message's incarnation is the leader's."""
+    """The leader has accepted the member."""
 
 
 class NodeRefused(msgspec.Struct, frozen=True, tag=True):
-    """The leader rejects the member."""
-
     reason: str
 
 
@@ -128,21 +119,15 @@ class Setup(msgspec.Struct, frozen=True, tag=True):
 
 
 class Frame(msgspec.Struct, frozen=True, tag=True):
-    """A frame for the shared memory of the workers."""
-
     body: bytes
 
 
 class Describe(msgspec.Struct, frozen=True, tag=True):
-    """Asks what these workers are doing."""
-
     question: int  # its number: an answer may come too late
     ranks: list[int]
 
 
 class NodeGoodbye(msgspec.Struct, frozen=True, tag=True):
-    """The engine ends, for this reason."""
-
     reason: str
 
 
@@ -151,7 +136,7 @@ FromLeader = Joined | NodeRefused | Setup | Frame | Describe | NodeHeartbeat | N
 
 
 class NodeProtocolError(Exception):
-    """A message of another version, or of a peer that is not a node of an engine."""
+    """A message of another version, or of a peer that is not a node."""
 
 
 _encoder: Final = msgspec.msgpack.Encoder()
@@ -164,12 +149,10 @@ def encode(incarnation: str, message: FromMember | FromLeader) -> list[bytes]:
 
 
 def decode_from_member(frames: list[bytes]) -> tuple[str, FromMember]:
-    """Return the incarnation and the message. Raises NodeProtocolError."""
     return _decode(_from_member, frames)
 
 
 def decode_from_leader(frames: list[bytes]) -> tuple[str, FromLeader]:
-    """Return the incarnation and the message. Raises NodeProtocolError."""
     return _decode(_from_leader, frames)
 
 

@@ -1,7 +1,4 @@
-"""How the ranks of a split model find each other: by a file without a name that they inherit, or by a TCP store.
-
-The kernel frees the file with its last descriptor, and no other user can open it.
-"""
+"""How the ranks of a split model find each other: by a file without a name that they inherit, or by a TCP store."""
 
 import os
 from collections.abc import Iterator
@@ -39,10 +36,7 @@ def descriptor_of(rendezvous: int | TcpRendezvous | None) -> int | None:
 
 
 def join(rank: int, rendezvous: int | TcpRendezvous | None, settings: ResolvedEngine) -> "ParallelState":
-    """Wait for all ranks, and close the descriptor. Return the groups of this rank.
-
-    Raises RuntimeError if a rank does not arrive.
-    """
+    """Wait for all ranks, and return the groups of this one. Raises RuntimeError if a rank does not arrive."""
     import torch
 
     from kvasir.parallel.nccl import init_gpus

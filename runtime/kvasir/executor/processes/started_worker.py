@@ -1,7 +1,4 @@
-"""A worker process as the engine sees it: started, watched by two threads, killed.
-
-One thread reads the control socket; the other waits in the kernel for the process to end or to be stopped.
-"""
+"""A worker process as the engine sees it. One thread reads its control socket, one waits for its end."""
 
 import contextlib
 import logging
@@ -46,8 +43,6 @@ _STOPPED: Final = (os.CLD_STOPPED, os.CLD_TRAPPED)
 
 
 class RunningWorker(Protocol):
-    """A worker that an executor with worker processes uses; see StartedWorker."""
-
     rank: int
     pid: int
     ended: threading.Event
@@ -76,10 +71,7 @@ StartWorker = Callable[[WorkerSetup, int], RunningWorker]  # starts a worker wit
 
 
 class StartedWorker:
-    """A RunningWorker that is a child process.
-
-    Create it in the main thread: the kernel kills it when the thread that did ends.
-    """
+    """A RunningWorker that is a child process. The kernel kills it when the thread that created it ends."""
 
     def __init__(self, setup: WorkerSetup, threads: int) -> None:
         """Raises ConfigError if config.json of the model is too large for a message."""
@@ -118,8 +110,8 @@ class StartedWorker:
     ) -> None:
         """Start the threads. Each callback gets the rank.
 
-        `received`: each message. `ended`: how it ended, and its error if it sent one. `stopped`: the process has
-        been stopped (SIGSTOP) for `patience` seconds.
+        `received`: each message. `ended`: how it ended, and its error. `stopped`: it has been stopped (SIGSTOP) for
+        `patience` seconds.
         """
         errors: list[WorkerError | None] = []
 
@@ -138,13 +130,12 @@ class StartedWorker:
 
     @property
     def is_stopped(self) -> bool:
-        """Return whether a signal has stopped the process. Any thread."""
         return self._stop_timer is not None
 
     def place(self) -> str:
         """Return the innermost lines of this package at which the worker's main thread is; "" without an answer.
 
-        Call it only when the worker has entered a phase: an earlier signal would end it.
+        An earlier signal than the first phase would end the worker.
         """
         with self._asking:
             if self._closed:
@@ -168,7 +159,6 @@ class StartedWorker:
             os.close(self._stacks)
 
     def _wait(self, stopped: Callable[[int], None], patience: float) -> str:
-        """Return how the process ended."""
         while True:
             try:
                 result = os.waitid(os.P_PID, self.pid, os.WEXITED | os.WSTOPPED | os.WCONTINUED)

@@ -1,7 +1,7 @@
 """The messages between an engine and a worker process besides steps.
 
-The engine sends a WorkerSetup over a control socket of packets. The worker sends Loading until Loaded, and a
-WorkerError before it ends because of one. Frames of the ring begin with a FrameKind.
+The engine sends a WorkerSetup; the worker sends Loading until Loaded, and a WorkerError before it ends of one.
+Frames of the ring begin with a FrameKind.
 """
 
 import dataclasses
@@ -36,7 +36,7 @@ class FrameKind(IntEnum):
 
 
 class WorkerPhase(IntEnum):
-    """The state of a worker, in shared memory and in log lines."""
+    # in shared memory and in log lines
 
     START = 1
     LOAD = 2
@@ -68,7 +68,6 @@ def phase_of_call(method: str) -> WorkerPhase:
 
 
 def phase_of_step(step: StepInput) -> WorkerPhase:
-    """Return PREFILL if a request computes several tokens."""
     for row in step.scheduled:
         if row.num_new_tokens > 1:
             return WorkerPhase.PREFILL
@@ -76,8 +75,6 @@ def phase_of_step(step: StepInput) -> WorkerPhase:
 
 
 class WorkerSetup(msgspec.Struct, frozen=True):
-    """Everything that a worker process needs to start."""
-
     rank: int
     handle: WorkerHandle
     settings: ResolvedEngine
@@ -91,15 +88,11 @@ class WorkerSetup(msgspec.Struct, frozen=True):
 
 
 class Loading(msgspec.Struct, frozen=True, tag=True):
-    """Bytes of the weights that are loaded."""
-
     done: int
     total: int
 
 
 class Loaded(msgspec.Struct, frozen=True, tag=True):
-    """The worker is ready to read frames."""
-
     weights: str  # identity of the weights on its node
 
 
@@ -135,14 +128,13 @@ def reporting_rank(config: ExecutorConfig) -> int:
 def step_reply(output: StepOutput, reports: bool, encode: Callable[[Any], bytes]) -> bytes:
     """Return the reply of a worker that samples: a checksum of its tokens and, if it reports, its output.
 
-    The engine compares the checksums: workers that differ in one token would go on with different texts.
+    The engine compares the checksums: with one different token, workers would go on with different texts.
     """
     checksum = zlib.crc32(encode(output.token_ids)).to_bytes(CHECKSUM_BYTES)
     return checksum + encode(output) if reports else checksum
 
 
 def name_of_worker(rank: int, config: ExecutorConfig) -> str:
-    """Return the name of a worker, with its place in a pipeline if there is one."""
     if config.pipeline_parallel_size == 1:
         return f"worker {rank}"
     stage, place = divmod(rank, config.tensor_parallel_size)
@@ -151,7 +143,7 @@ def name_of_worker(rank: int, config: ExecutorConfig) -> str:
 
 
 def steps_in_flight(settings: ResolvedEngine) -> int:
-    """Return the number of steps that the workers can have at a time: one per stage of a pipeline."""
+    # one per stage of a pipeline
     stages = settings.executor.pipeline_parallel_size
     if stages > 1:
         return min(stages, MAX_UNANSWERED_FRAMES)
@@ -159,7 +151,6 @@ def steps_in_flight(settings: ResolvedEngine) -> int:
 
 
 def settings_of_worker(settings: ResolvedEngine, num_workers: int) -> ResolvedEngine:
-    """Divide threads and memory among the workers."""
     threads = max(1, settings.threads // num_workers)
     return dataclasses.replace(
         settings,

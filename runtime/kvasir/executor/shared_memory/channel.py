@@ -1,9 +1,8 @@
 """Frames to all workers, their replies and their progress. See docs/design/shared-memory.md.
 
-Start a worker with `subprocess`, `handle.to_text()` as an argument and `pass_fds=handle.descriptors`, then call
-`close_handles`: another process with the end of a worker hides its death. A forked child would have such ends.
-After an error that names a worker, end all workers. If one thread of the engine both writes frames and reads
-replies, at most MAX_UNANSWERED_FRAMES may be unanswered: more could block for ever.
+Start a worker by `subprocess`, with `handle.to_text()` as an argument and `pass_fds=handle.descriptors`; then call
+`close_handles`. A forked child would keep the ends of other workers open, and hide their deaths. If one thread both
+writes frames and reads replies, at most MAX_UNANSWERED_FRAMES may be unanswered: more could block for ever.
 """
 
 import os
@@ -26,8 +25,6 @@ MAX_UNANSWERED_FRAMES: Final = min(guaranteed_room(REQUEST_BUFFERS) // 2, guaran
 
 
 class ChannelLayout(msgspec.Struct, frozen=True):
-    """The parts of the segment: frames to all workers; then replies and progress of each worker."""
-
     request_bytes: int = 128 * 1024  # a larger frame costs a segment of its own
     reply_bytes: int = 32 * 1024
 
@@ -57,10 +54,7 @@ class ChannelLayout(msgspec.Struct, frozen=True):
 
 
 class WorkerHandle(msgspec.Struct, frozen=True):
-    """The descriptors and sizes with which a worker process attaches.
-
-    It must inherit the descriptors under the same numbers.
-    """
+    """The descriptors, which the worker must inherit under the same numbers, and the sizes."""
 
     rank: int
     segment: int
@@ -81,8 +75,6 @@ class WorkerHandle(msgspec.Struct, frozen=True):
 
 
 class EngineChannel:
-    """The engine's end."""
-
     def __init__(self, num_workers: int, layout: ChannelLayout | None = None) -> None:
         """Raises SharedMemoryError if the container has too little memory."""
         layout = layout or ChannelLayout()
@@ -108,7 +100,7 @@ class EngineChannel:
         ]
 
     def handle(self, rank: int) -> WorkerHandle:
-        """Return the handle to start worker `rank` with; its descriptors are open until `close_handles`."""
+        """Return the handle of worker `rank`; its descriptors are open until `close_handles`."""
         return self._handles[rank]
 
     def close_handles(self) -> None:
@@ -120,20 +112,18 @@ class EngineChannel:
             self._segment = -1
 
     def interrupt(self) -> None:
-        """End every blocked wait of this process, and let the workers see the end. Any thread."""
+        """End every blocked wait, and let the workers see the end. Any thread."""
         self.requests.interrupt()
         self.replies.interrupt()
 
     def close(self) -> None:
-        """Close all descriptors; no other thread may use the channel. May be called more than once."""
+        # no other thread may use the channel
         self.close_handles()
         self.requests.close()
         self.replies.close()
 
 
 class WorkerChannel:
-    """The worker's end."""
-
     def __init__(self, handle: WorkerHandle) -> None:
         layout = handle.layout
         for descriptor in handle.descriptors:
@@ -151,7 +141,6 @@ class WorkerChannel:
         self.progress = ProgressWriter(layout.progress(area))
 
     def interrupt(self) -> None:
-        """End every blocked wait of this process. Any thread."""
         self.requests.interrupt()
         self.replies.interrupt()
 

@@ -1,7 +1,4 @@
-"""The replies of all workers: each has a ring of its own, and its reply n belongs to the n-th frame with a reply.
-
-The reader notices the end of a worker at once, even while another worker waits for that one.
-"""
+"""The replies of all workers: each has its own ring, and its reply n belongs to the n-th frame with a reply."""
 
 import select
 import time
@@ -12,7 +9,7 @@ from kvasir.executor.shared_memory.ring import RingError, RingReader, peer_name
 
 
 class NoReplyError(RingError):
-    """Workers have not replied in time; `ranks` has all of them, `rank` the first."""
+    # `ranks` has all workers that have not replied, `rank` the first
 
     def __init__(self, ranks: Sequence[int], seconds: float) -> None:
         names = ", ".join(map(peer_name, ranks))
@@ -21,8 +18,6 @@ class NoReplyError(RingError):
 
 
 class ReplyReader:
-    """The end of the engine. One thread at a time may call `read`."""
-
     def __init__(self, rings: Sequence[RingReader]) -> None:
         # `rings` are those of rank 0, 1, …
         self._rings = rings
@@ -36,8 +31,7 @@ class ReplyReader:
     def read(self, timeout_seconds: float | None = None) -> list[bytes]:
         """Wait for the next reply of every worker and return them by rank. None: no timeout.
 
-        Raises NoReplyError, after which `read` may be called again; and at once PeerLostError or
-        RingInterruptedError.
+        Raises NoReplyError, after which `read` may be called again; at once PeerLostError or RingInterruptedError.
         """
         deadline = None if timeout_seconds is None else time.monotonic() + timeout_seconds
         while not all(self._arrived):
@@ -52,7 +46,6 @@ class ReplyReader:
         return [replies.popleft() for replies in self._arrived]
 
     def interrupt(self) -> None:
-        """End a blocked `read`, and let the workers see the end. Any thread."""
         for ring in self._rings:
             ring.interrupt()
 

@@ -6,8 +6,7 @@
                                        buffer n % count ─────────────►  copy frame n
       frame n + count may be written ◄── socket ─────────────────────  send n + 1 ("frames read")
 
-The locks of the kernel's socket queues order the memory. A process that ends closes its sockets, so a wait for it
-raises PeerLostError, if no other process holds its end. A frame larger than a buffer gets a segment of its own.
+The end of a process closes its sockets, so a wait for it raises PeerLostError, if no other process holds its end.
 """
 
 import array
@@ -40,22 +39,20 @@ class RingError(Exception):
 
 
 class PeerLostError(RingError):
-    """The process at the other end has ended, or has closed its end."""
-
     def __init__(self, rank: int | None) -> None:
         super().__init__(f"{peer_name(rank)} has ended", rank)
 
 
 class SlowReaderError(RingError):
-    """A reader has left its frames in the ring for too long."""
+    pass
 
 
 class RingInterruptedError(RingError):
-    """Another thread of this process has called `interrupt`."""
+    pass
 
 
 class FrameTooLargeError(ValueError):
-    """A frame has more than MAX_FRAME_BYTES."""
+    pass
 
 
 def peer_name(rank: int | None) -> str:
@@ -63,23 +60,18 @@ def peer_name(rank: int | None) -> str:
 
 
 def interval_of_acknowledgements(count: int) -> int:
-    """Return the number of frames per acknowledgement in a ring of `count` buffers: fewer system calls."""
+    """Return the number of frames per acknowledgement: fewer system calls."""
     return max(1, count // 4)
 
 
 def guaranteed_room(count: int) -> int:
-    """Return the number of unread frames for which a ring of `count` buffers always has room.
-
-    There is room for up to `count` if the reader has acknowledged every frame that it read.
-    """
+    """Return the number of unread frames for which a ring of `count` buffers always has room."""
     return count - interval_of_acknowledgements(count) + 1
 
 
 class RingWriter:
-    """The end that writes. One thread at a time may call `write`."""
-
     def __init__(self, memory: memoryview, count: int, readers: Sequence[tuple[int | None, socket.socket]]) -> None:
-        """`memory` has `count` buffers of equal size. `readers` are the ranks (None: the engine) and sockets."""
+        """`memory` has `count` buffers of equal size. `readers`: their ranks (None: the engine) and sockets."""
         if not 1 <= count <= MAX_BUFFERS:
             raise ValueError(f"a ring of {count} buffers: use 1 to {MAX_BUFFERS}")
         self._memory = memory
@@ -95,10 +87,10 @@ class RingWriter:
         self._interrupted = False
 
     def write(self, frame: bytes, timeout_seconds: float | None = None) -> None:
-        """Send a frame to all readers; wait if one has no room (see `guaranteed_room`). None: no timeout.
+        """Send a frame to all readers; wait if one has no room. None: no timeout.
 
         After SlowReaderError, FrameTooLargeError and SharedMemoryError nothing was sent, and `write` may be called
-        again. After PeerLostError, RingInterruptedError and other RingErrors the ring cannot be used.
+        again; after other RingErrors the ring cannot be used.
         """
         size = len(frame)
         if size > MAX_FRAME_BYTES:
@@ -116,7 +108,6 @@ class RingWriter:
         self._next = sequence + 1
 
     def interrupt(self) -> None:
-        """End a blocked `write`, and let the readers see the end. Any thread."""
         self._interrupted = True
         for reader in self._readers:
             with suppress(OSError):
@@ -179,15 +170,13 @@ class RingWriter:
 
 
 class _ReaderLink:
-    """The writer's view of one reader."""
-
     def __init__(self, rank: int | None, sock: socket.socket) -> None:
         self.rank = rank
         self.socket = sock
         self.frames_read = 0
 
     def take_acknowledgements(self) -> bool:
-        """Receive those that have arrived, at least one. Return False if the reader has ended."""
+        """Return False if the reader has ended."""
         try:
             data = self.socket.recv(_MAX_ACKNOWLEDGEMENTS_BYTES)
         except OSError:
@@ -198,10 +187,8 @@ class _ReaderLink:
 
 
 class RingReader:
-    """The end that reads. One thread at a time may call `read`."""
-
     def __init__(self, memory: memoryview, count: int, rank: int | None, sock: socket.socket) -> None:
-        """`rank` is the writer's (None: the engine); `memory` has `count` buffers of equal size."""
+        """`rank`: the writer's (None: the engine). `memory` has `count` buffers of equal size."""
         self.rank = rank
         self._memory = memory
         self._count = count
@@ -212,14 +199,12 @@ class RingReader:
         self._interrupted = False
 
     def fileno(self) -> int:
-        """Return a descriptor to poll: readable if `read` does not block, because of a frame or of an error."""
+        """Return a descriptor that is readable if `read` does not block, because of a frame or of an error."""
         return self._socket.fileno()
 
     def read(self) -> bytes:
-        """Wait for the next frame and return it.
-
-        Raises PeerLostError after the frames that the writer sent before its end; RingInterruptedError; RingError
-        if the frame cannot be received.
+        """Wait for the next frame. Raises PeerLostError after the writer's last frame, RingInterruptedError,
+        RingError.
         """
         try:
             header, ancillary, _, _ = self._socket.recvmsg(_HEADER.size, _DESCRIPTOR_SPACE, socket.MSG_CMSG_CLOEXEC)
@@ -241,7 +226,6 @@ class RingReader:
         return frame
 
     def interrupt(self) -> None:
-        """End a blocked `read`, and let the writer see the end. Any thread."""
         self._interrupted = True
         with suppress(OSError):
             self._socket.shutdown(socket.SHUT_RDWR)

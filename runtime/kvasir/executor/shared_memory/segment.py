@@ -1,7 +1,7 @@
 """Anonymous shared memory (memfd), which a child process inherits as a file descriptor.
 
-The kernel frees it with its last descriptor and mapping. It counts against the container's memory, not /dev/shm.
-All pages are taken at once, so a later write cannot fail; the size is sealed, so no peer can cause SIGBUS.
+It counts against the container's memory, not /dev/shm. All pages are taken at once, so a later write cannot fail;
+the size is sealed, so no peer can cause SIGBUS.
 """
 
 import fcntl
@@ -17,14 +17,11 @@ _SIZE_SEALS: Final = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
 
 
 class SharedMemoryError(Exception):
-    """The memory for a segment cannot be allocated."""
+    pass
 
 
 def allocate(name: str, size: int) -> int:
-    """Return the descriptor of `size` bytes of new shared memory; `name` appears in /proc/PID/maps only.
-
-    Raises SharedMemoryError.
-    """
+    """Return the descriptor of `size` new bytes; `name` is for /proc/PID/maps. Raises SharedMemoryError."""
     free = available_memory()
     if size > free:
         raise SharedMemoryError(
@@ -38,12 +35,12 @@ def allocate(name: str, size: int) -> int:
 
 
 def map_writable(descriptor: int, offset: int, size: int) -> memoryview:
-    """Return a part of a segment; it stays mapped as long as the view exists. `offset` is a multiple of GRANULE."""
+    """Return a part, mapped as long as the view exists. `offset` is a multiple of GRANULE."""
     return memoryview(mmap.mmap(descriptor, size, offset=offset))
 
 
 def map_read_only(descriptor: int, offset: int, size: int) -> memoryview:
-    """Return a part of a segment like `map_writable`; a write raises TypeError."""
+    """Return a part like `map_writable`; a write raises TypeError."""
     return memoryview(mmap.mmap(descriptor, size, offset=offset, access=mmap.ACCESS_READ))
 
 

@@ -1,7 +1,7 @@
 """The position of a worker within a step, readable at any time, even if the worker was killed in a write.
 
-A record has three words of 8 bytes, each stored by one instruction and with the record's version in its low bits,
-so a mixture of two records is detected. Two records are written in turn: one is always valid.
+A record has three words of 8 bytes with the record's version in their low bits, so a mixture of two is detected.
+Two records are written in turn: one is always valid.
 """
 
 import time
@@ -22,8 +22,6 @@ _MAX_READS: Final = 1000  # Both records are incomplete only while the worker wr
 
 
 class WorkerProgress(NamedTuple):
-    """The phase of a worker."""
-
     step: int
     phase: int
     place: int  # position within the phase: a layer, or a line of code
@@ -31,8 +29,6 @@ class WorkerProgress(NamedTuple):
 
 
 class ProgressWriter:
-    """The end of a worker; one thread writes."""
-
     def __init__(self, memory: memoryview) -> None:
         # `memory` has PROGRESS_BYTES, aligned to 8, which are zero
         self._words = memory.cast("Q")
@@ -49,16 +45,11 @@ class ProgressWriter:
 
 
 class ProgressReader:
-    """The end of the engine; any thread may read."""
-
     def __init__(self, memory: memoryview) -> None:
         self._words = memory.cast("Q")
 
     def read(self) -> WorkerProgress | None:
-        """Return the phase of the worker; None if it has not entered any, or has damaged the memory.
-
-        If the worker was stopped in the middle of a write, this is the phase before.
-        """
+        """Return the phase of the worker, or the one before if it was stopped in a write; None before the first."""
         for _ in range(_MAX_READS):
             began = time.monotonic_ns()
             words = self._words.tolist()
