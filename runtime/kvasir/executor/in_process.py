@@ -1,8 +1,7 @@
 """One worker in the engine's own process: no copies and no waiting between scheduler and model.
 
-Without overlapped steps the engine's thread computes, and a submitted step is complete; a masked step is computed
-when its masks are there. With overlapped steps another thread computes, and the engine's thread fills masks
-meanwhile. With a GPU the engine's thread goes on while the device computes.
+With overlapped steps another thread computes, and the engine's thread fills masks meanwhile. With a GPU the
+engine's thread goes on while the device computes.
 """
 
 from collections.abc import Callable

@@ -1,5 +1,3 @@
-"""The interface through which an engine uses the workers of its other nodes."""
-
 from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager
 from typing import Protocol
@@ -11,11 +9,11 @@ from kvasir_contract.failure import Failure
 
 
 class RemoteInterruptedError(Exception):
-    """A node has failed, or the engine ends: no more replies come."""
+    """A node has failed, or the engine ends."""
 
 
 class RemoteSilentError(Exception):
-    """Nodes have not replied in time; `ranks` are their workers."""
+    # `ranks` are the workers of nodes that have not replied in time
 
     def __init__(self, ranks: list[int]) -> None:
         super().__init__(f"no replies of workers {ranks}")
@@ -25,12 +23,10 @@ class RemoteSilentError(Exception):
 class RemoteEvents(Protocol):
     """Called from any thread, from `begin` on; must not wait."""
 
-    def worker_news(self, rank: int, message: FromWorker) -> None:
-        """A worker has sent this while it starts."""
-        ...
+    def worker_news(self, rank: int, message: FromWorker) -> None: ...
 
     def worker_failed(self, failure: Failure, text: str, raised: bool) -> None:
-        """A node is lost, or one of its workers has ended. `raised`: by an error that may be a consequence."""
+        """`raised`: by an error that may be the consequence of another failure."""
         ...
 
 
@@ -50,23 +46,19 @@ class RemoteWorkers(Protocol):
         """
         ...
 
-    def write(self, frame: bytes) -> None:
-        """Send a frame to all workers without waiting."""
-        ...
+    def write(self, frame: bytes) -> None: ...
 
     def read(self, seconds: float | None) -> list[bytes]:
-        """Wait for the next reply of every worker and return the bodies by rank. None: no timeout.
+        """Wait for the next reply of every worker; return the bodies by rank. None: no timeout.
 
         Raises RemoteSilentError, after which `read` may be called again, and RemoteInterruptedError.
         """
         ...
 
-    def silent_ranks(self) -> list[int]:
-        """Return the workers whose next reply has not arrived. Called by the thread that reads."""
-        ...
+    def silent_ranks(self) -> list[int]: ...
 
     def describe(self, ranks: Iterable[int]) -> str:
-        """Return what these workers are doing, as far as their nodes answer in time."""
+        """Return the state of these workers, as far as their nodes answer in time."""
         ...
 
     def dismiss(self, reason: str) -> None:

@@ -18,7 +18,7 @@ _LESS_MEMORY: Final = (
 
 
 class FailureError(Exception):
-    """Another process of this engine failed or died; its log has the details."""
+    """Another process of this engine failed; its log has the details."""
 
     def __init__(self, failure: Failure) -> None:
         super().__init__(failure.message)
@@ -26,7 +26,6 @@ class FailureError(Exception):
 
 
 def failure_of(error: BaseException) -> Failure:
-    """Return reason and message for programs."""
     if isinstance(error, FailureError):
         return error.failure
     if isinstance(error, ConfigError):
@@ -38,12 +37,11 @@ def failure_of(error: BaseException) -> Failure:
 
 
 def error_of(failure: Failure) -> Exception:
-    """Return the error with this failure: the inverse of `failure_of`."""
     return ConfigError(failure.message) if failure.reason is ConfigError.reason else FailureError(failure)
 
 
 def log_failure(log: logging.Logger, error: BaseException, where: str) -> None:
-    """Write one line for a mistake of the user or another process's failure; for every other error a traceback."""
+    """Write one line for a user's mistake or another process's failure; for other errors a traceback."""
     if isinstance(error, ConfigError | FailureError):
         log.error("%s", error, exc_info=error if log.isEnabledFor(logging.DEBUG) else None)
     else:

@@ -1,4 +1,4 @@
-"""Listening sockets of every process: TCP for IPv4, IPv6 and both at once, and Unix sockets."""
+"""Listening sockets: TCP for IPv4, IPv6 and both at once, and Unix sockets."""
 
 import contextlib
 import errno
@@ -11,7 +11,7 @@ from kvasir_contract.endpoints import ANY_HOST
 
 
 def listening_socket(host: str, port: int, backlog: int) -> socket.socket:
-    """Listen on a name, an IPv4 or IPv6 address, or ANY_HOST for all addresses of the machine.
+    """Listen on a name, an IP address, or ANY_HOST for all of them.
 
     Raises OSError (socket.gaierror for a name without an address) or OverflowError for a port out of range.
     """
@@ -24,8 +24,8 @@ def listening_socket(host: str, port: int, backlog: int) -> socket.socket:
 
 
 def unix_socket(path: str, backlog: int) -> socket.socket:
-    """Listen at a path, instead of a process that has ended. Raises OSError: EADDRINUSE if a process listens there
-    or the path is another kind of file.
+    """Replace the socket file of an ended process. Raises OSError: EADDRINUSE if a process listens there or the
+    path is another kind of file.
     """
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
@@ -54,7 +54,7 @@ def remove_socket_file(listener: socket.socket) -> None:
 
 
 def url_of(listener: socket.socket, scheme: str = "http") -> str:
-    """Return its URL, with the port that was picked for port 0; of a Unix socket its path."""
+    """Return its URL, with the real port instead of 0; the path of a Unix socket."""
     if listener.family == socket.AF_UNIX:
         return f"unix:{listener.getsockname()}"
     host, port = listener.getsockname()[:2]
@@ -72,7 +72,6 @@ def has_ipv6() -> bool:
 
 
 def _is_stale(path: str) -> bool:
-    """Return whether the path is a socket at which no process listens."""
     try:
         if not stat.S_ISSOCK(os.lstat(path).st_mode):
             return False

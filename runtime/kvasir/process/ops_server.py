@@ -52,8 +52,6 @@ _Answer = tuple[HTTPStatus, str, bytes]
 
 
 class ProcessStatus(Protocol):
-    """The content of the pages; called by the server's threads."""
-
     def trouble(self) -> str | None:
         """Return why the process should be restarted."""
 
@@ -64,8 +62,6 @@ class ProcessStatus(Protocol):
 
 
 class DemandControl(Protocol):
-    """Lets the operator remove the engines of an idle service; called by the server's threads."""
-
     def wait_for_demand(self, seconds: float) -> None:
         """Return when a request is live, at the latest after this time."""
 
@@ -172,7 +168,6 @@ def _answer(pages: dict[str, Callable[[str], _Answer]], target: str) -> _Answer:
 
 
 def _timeout(query: str) -> float | None:
-    """Return the seconds of "timeout=5"; None if they are not valid."""
     name, _, value = query.partition("=")
     try:
         seconds = float(value)

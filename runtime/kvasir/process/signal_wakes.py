@@ -1,7 +1,6 @@
-"""Wakes the main thread after signals, for processes whose main thread waits on a queue.
+"""Wakes a main thread that waits on a queue, so that Python runs the handlers of signals in it.
 
-Python runs handlers in the main thread. A signal that comes just before the system call in which it sleeps, or to
-another thread, does not end that call, so the handler would run with the queue's next event, which may never come.
+A signal just before the system call of the wait, or to another thread, does not end the wait.
 """
 
 import os
@@ -11,10 +10,7 @@ from collections.abc import Callable
 
 
 def wake_after_signals(wake: Callable[[], object]) -> None:
-    """Call `wake` after each signal that has a handler, in a thread that sleeps otherwise.
-
-    It must let the main thread run. Must be called in the main thread, and cannot be undone.
-    """
+    """Call `wake` after each signal that has a handler. Main thread only; cannot be undone."""
     reader, writer = os.pipe()
     os.set_blocking(writer, False)
 

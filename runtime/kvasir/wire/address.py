@@ -15,8 +15,6 @@ MAX_IPC_PATH = 107  # bytes; the kernel's limit for the path of a Unix socket
 
 @dataclass(frozen=True)
 class LinkAddress:
-    """An `ipc:///path` or a `tcp://host:port`."""
-
     text: str  # as the user wrote it
     path: str = ""  # of an ipc:// address; "" for tcp://
     host: str = ""  # An IP address, a name, or `*`; 127.0.0.1 for localhost.
@@ -33,7 +31,6 @@ class LinkAddress:
 
     @property
     def ip(self) -> str | None:
-        """Return the host if it is an IP address; None for a name."""
         try:
             return str(ipaddress.ip_address(self.host))
         except ValueError:
@@ -64,7 +61,7 @@ def parse_address(text: str, option: str = "--link") -> LinkAddress:
 
 
 def tcp_address(host: str, port: int, option: str, text: str = "") -> LinkAddress:
-    """Return the address of this host and port. `text`: as the user wrote it; the host by default."""
+    # `text`: as the user wrote it; the host by default
     return LinkAddress(text or host, host="127.0.0.1" if host == "localhost" else host, port=port, option=option)
 
 
@@ -113,9 +110,7 @@ def require_keys(address: LinkAddress, has_keys: bool) -> None:
 
 
 def private_directory(address: LinkAddress) -> None:
-    """Create the directory of an ipc:// socket, the only protection of the socket. Raises ConfigError if others can
-    enter it.
-    """
+    # The directory is the only protection of the socket.
     directory = Path(address.path).parent
     try:
         directory.mkdir(mode=0o700, exist_ok=True)

@@ -1,8 +1,7 @@
-"""Ends the connections to the frontends as soon as this process is killed, before Linux frees its memory.
+"""Ends the connections of a killed process at once; Linux closes them after it has freed the memory, seconds later.
 
-Freeing memory can take seconds, and Linux closes the sockets after it. Before it, the kernel marks the robust
-mutexes of each thread and wakes a waiter. So the main thread holds such a mutex, and a small process waits for it
-with duplicates of the connections.
+Before that, the kernel marks the robust mutexes of each thread and wakes a waiter: a small process that waits for a
+mutex of the main thread, with duplicates of the connections.
 """
 
 import ctypes
@@ -51,7 +50,6 @@ class DeathWatch:
             os.close(descriptor)
 
     def hold(self, number: int, descriptor: int) -> None:
-        """Shut the connection with this descriptor down when this process is killed."""
         self._numbers.add(number)
         self._send(number, [descriptor])
 
@@ -79,7 +77,6 @@ class DeathWatch:
 
 
 def start_death_watch() -> DeathWatch | None:
-    """Return None, and log why, if this machine cannot do it."""
     try:
         return DeathWatch()
     except (OSError, AttributeError) as error:  # AttributeError: no Linux

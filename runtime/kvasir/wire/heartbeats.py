@@ -12,26 +12,21 @@ def heartbeat_interval(timeout: float) -> float:
 
 
 def step_age_limit(timeout: float) -> float:
-    """Return the seconds after which a running step means that the engine is stuck; 120 with the default timeout.
-
-    The prefill of a full token budget on few CPU cores takes a minute and is not a failure. An engine with short
-    steps announces less (Heartbeat.step_limit).
+    """Return the seconds after which a running step means that the engine is stuck: a long prefill is not a
+    failure.
     """
     return _STEP_AGE_FACTOR * timeout
 
 
 class HeartbeatClock:
-    """Plans heartbeats on one monotonic clock. `timeout`: seconds of silence after which a peer is lost."""
+    """Plans heartbeats on one monotonic clock."""
 
     def __init__(self, timeout: float, now: float) -> None:
         self._interval = heartbeat_interval(timeout)
         self.due = now + self._interval
 
     def tick(self, now: float) -> float:
-        """Plan the next heartbeat. Return the seconds that this process was blocked; 0.0 if it was not.
-
-        Peers were not silent in that time: their messages have not been read yet.
-        """
+        """Plan the next heartbeat. Return the seconds that this process was blocked and read no message."""
         late = now - self.due
         self.due = now + self._interval
         return late if late > self._interval else 0.0

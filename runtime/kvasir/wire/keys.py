@@ -1,9 +1,7 @@
-"""The link's CURVE keys: two key pairs, of which each side holds one secret and one public key.
+"""CURVE keys. A directory has the layout of the Secret `<name>-link`, one key of 40 Z85 characters per file:
 
-A directory has the layout of the Secret `<name>-link`, one key of 40 Z85 characters per file:
-
-    frontends   server.secret   client.public
-    engines     client.secret   server.public
+frontends   server.secret   client.public
+engines     client.secret   server.public
 """
 
 from dataclasses import dataclass, field, replace
@@ -23,7 +21,6 @@ class LinkKeys:
 
 
 def load_frontend_keys(directory: str) -> LinkKeys:
-    """Raises ConfigError for a missing or malformed file."""
     return _load(Path(directory), *FRONTEND_KEY_FILES)
 
 
@@ -33,7 +30,7 @@ def load_engine_keys(directory: str) -> LinkKeys:
 
 
 def load_shared_keys(directory: str) -> LinkKeys:
-    """Return the pair that all engines of a service share, so each is the other's peer. Raises ConfigError."""
+    """Return the pair that all engines of a service share, so each is the other's peer."""
     keys = load_engine_keys(directory)
     return replace(keys, peer_public=keys.public)
 

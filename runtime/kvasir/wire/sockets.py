@@ -25,7 +25,7 @@ _MECHANISM_MISMATCH = 0x11000002  # ZMQ_PROTOCOL_ERROR_ZMTP_MECHANISM_MISMATCH
 
 
 def limit(socket: zmq.Socket[bytes], burst: int = 0) -> None:
-    """Bound the queues. `burst`: messages that may be sent at once, in addition to those of steps."""
+    # `burst`: messages that may be sent at once, in addition to those of steps
     socket.linger = 0
     socket.sndhwm = QUEUE_MESSAGES + burst
     socket.rcvhwm = QUEUE_MESSAGES
@@ -48,7 +48,6 @@ def open_monitor(
 
 
 def parse_event(frames: list[bytes]) -> tuple[int, int]:
-    """Return the event and its value."""
     event, value = struct.unpack("=HI", frames[0])
     return event, value
 

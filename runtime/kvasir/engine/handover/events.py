@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class PinWanted:
-    """Another engine asks for the blocks with these hashes: none of them may be reused until PinReleased."""
+    """Another engine asks for these blocks: none of them may be reused until PinReleased."""
 
     session: int
     hashes: list[bytes]
@@ -13,14 +13,12 @@ class PinWanted:
 
 @dataclass(frozen=True)
 class PinReleased:
-    """The blocks of this session have been read, or are not needed."""
-
     session: int
 
 
 @dataclass(frozen=True)
 class FetchEnded:
-    """A fetch is over: its first `num_blocks` blocks have arrived and were verified."""
+    """The first `num_blocks` blocks of the fetch have arrived and were verified."""
 
     fetch: int
     num_blocks: int

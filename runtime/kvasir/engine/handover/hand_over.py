@@ -1,8 +1,7 @@
 """The step loop's side of hand-overs: which blocks are read for other engines, and which requests wait for theirs.
 
-A request may name an engine that has its blocks (AddRequest.kv_source). The gate gives it empty blocks for the
-prefix that this engine lacks, and skips it while the exchange fills them. Then they are in the prefix cache like
-computed ones. Other requests that need these blocks wait for them too.
+A request may name an engine that has its blocks (AddRequest.kv_source). The gate gives it empty blocks and skips it
+while the exchange fills them. Then they are in the prefix cache like computed ones.
 """
 
 import itertools
@@ -32,8 +31,6 @@ log = logging.getLogger(__name__)
 
 
 class BlockExchange(Protocol):
-    """The methods of an Exchange that the step loop needs."""
-
     def pinned(self, session: int, block_ids: list[int]) -> None: ...
 
     def fetch(self, number: int, source: str, hashes: list[bytes], block_ids: list[int]) -> None: ...
@@ -50,9 +47,8 @@ class _Fetch:
 
 
 class HandOver(AdmissionGate):
-    """A gate that keeps requests waiting while their blocks are fetched. Belongs to the loop's thread.
-
-    Without an exchange it admits every request, which is then computed.
+    """A gate that keeps requests waiting while their blocks are fetched. Without an exchange it admits every
+    request.
     """
 
     def __init__(self) -> None:
@@ -72,10 +68,7 @@ class HandOver(AdmissionGate):
         self._seldom = SeldomLog(log)
 
     def open(self, scheduler: Scheduler, exchange: BlockExchange, *, serves: bool = True) -> None:
-        """Hand blocks over from now on. The scheduler's cache has one KV group, of full attention.
-
-        `serves`: other engines can reach the exchange.
-        """
+        """Hand blocks over from now on. `serves`: other engines can reach the exchange."""
         self.serves = serves
         self._scheduler = scheduler
         self._blocks = scheduler.blocks
@@ -86,7 +79,6 @@ class HandOver(AdmissionGate):
 
     @property
     def is_idle(self) -> bool:
-        """Return whether no other engine reads blocks of this one."""
         return not self._pins
 
     # ------------------------------------------------------------------------------------------------ the gate
@@ -113,7 +105,7 @@ class HandOver(AdmissionGate):
         return any(block_hash in fetch.coming for fetch in self._fetches.values())
 
     def _begin(self, request: EngineRequest, exchange: BlockExchange, first: int, end: int) -> Verdict:
-        """Fetch these blocks, unless the other gates keep the request waiting or there are only a few."""
+        # Not if the other gates keep the request waiting, or for a few blocks.
         if self._room.admits(request) is not Verdict.ADMIT:
             return Verdict.ADMIT  # the gate for blocks lets it wait
         size = self._blocks.block_size
@@ -155,7 +147,6 @@ class HandOver(AdmissionGate):
                 self._end(event)
 
     def after_step(self) -> None:
-        """Make the calls that waited for the steps that are computed now."""
         while self._postponed and self._scheduler.num_computed >= self._postponed[0][0]:
             self._postponed.popleft()[1]()
 

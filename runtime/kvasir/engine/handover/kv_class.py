@@ -6,10 +6,10 @@ from kvasir.layers.kv import KVCacheConfig
 
 
 def kv_class(fingerprint: str, numerics: str, cache: KVCacheConfig, layout: str, hash_algorithm: str) -> str:
-    """Return the KV class: engines of one class may exchange the bytes of KV blocks.
+    """Return the class of engines that may exchange the bytes of KV blocks.
 
-    The class covers everything besides tokens that the content and the hash of a block depend on; `numerics` covers
-    the version of Kvasir.
+    It covers everything besides tokens that a block and its hash depend on; `numerics` covers the version of
+    Kvasir.
     """
     facts = (fingerprint, numerics, cache.groups, layout, hash_algorithm)
     return blake2b(msgspec.msgpack.encode(facts), digest_size=16).hexdigest()

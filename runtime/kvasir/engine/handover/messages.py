@@ -1,8 +1,7 @@
 """The messages between two engines that hand KV blocks over: msgspec structs in msgpack.
 
-The engine that needs blocks sends FetchBlocks to the other one's ROUTER. The answers are one BlocksRefused, or
-Blocks until one is `last`; their second frame has the bytes. At most WINDOW messages are on their way: MoreBlocks
-asks for another one. The KV class covers the version of Kvasir, so there is no version here.
+FetchBlocks is answered with BlocksRefused, or with Blocks until one is `last`; their second frame has the bytes. At
+most WINDOW messages are on their way: MoreBlocks asks for another one. A KV class has one version of Kvasir.
 """
 
 import zlib
@@ -16,18 +15,18 @@ MAX_FETCH_BLOCKS: Final = 512  # of one FetchBlocks; the step loop looks up so m
 
 
 class FetchBlocks(msgspec.Struct, frozen=True, array_like=True, tag=True):
-    """Send the blocks with these hashes, as far as they are in the prefix cache without a gap."""
+    """Asks for the blocks with these hashes, as far as they are cached without a gap."""
 
     kv_class: str  # an engine of another class refuses
     hashes: bytes  # of neighbouring blocks of a prompt, in their order; see kvasir.request.hashing
 
 
 class MoreBlocks(msgspec.Struct, frozen=True, array_like=True, tag=True):
-    """A Blocks has been read: send another one."""
+    """Asks for another Blocks."""
 
 
 class FetchDone(msgspec.Struct, frozen=True, array_like=True, tag=True):
-    """Send no more."""
+    """Ends the session."""
 
 
 class Blocks(msgspec.Struct, frozen=True, array_like=True, tag=True):
@@ -51,15 +50,13 @@ def encode(message: _Asking | _Answering) -> bytes:
 
 
 def decode_asking(frame: bytes) -> _Asking:
-    """Raises msgspec.MsgspecError."""
     return _asking.decode(frame)
 
 
 def decode_answering(frame: bytes) -> _Answering:
-    """Raises msgspec.MsgspecError."""
     return _answering.decode(frame)
 
 
 def checksum(block_hash: bytes, content: memoryview) -> int:
-    """Return a checksum of the bytes and the hash, so that a block in the place of another one is found."""
+    """Return a checksum of the bytes and the hash, so that a misplaced block is found."""
     return zlib.crc32(content, zlib.crc32(block_hash))

@@ -1,5 +1,3 @@
-"""Starts the exchange of an engine, if its KV blocks can be handed over, and chooses its address."""
-
 import logging
 import os
 from collections.abc import Callable, Mapping
@@ -64,7 +62,6 @@ def start_exchange(
 
 
 def _listen_if_possible(exchange: Exchange, text: str) -> str:
-    """Return the address at which the exchange serves blocks; "" if it serves none."""
     try:
         return exchange.listen(text) if text else ""
     except ConfigError as error:  # the user did not ask for this address, and the engine can do without
@@ -73,10 +70,9 @@ def _listen_if_possible(exchange: Exchange, text: str) -> str:
 
 
 def own_address(link: LinkConfig, incarnation: str, environ: Mapping[str, str] = os.environ) -> str:
-    """Return the address of this pod, or one next to a link on this machine.
+    """Return the address of this pod, or one next to a link on this machine; "" if frontends are elsewhere.
 
-    Returns "" if frontends are elsewhere, or if the path would be too long: without keys, a port of loopback would
-    be open to every user of the machine.
+    Without keys, a port of loopback would be open to every user of the machine, so it does not replace a long path.
     """
     if ip := environ.get(POD_IP):
         return LinkAddress("", host=ip, port=KV_HAND_OVER_PORT).endpoint()

@@ -20,14 +20,14 @@ _IPV6_ADDRESSES: Final = Path("/proc/net/if_inet6")
 
 
 def plain(address: str) -> str:
-    """Return ::ffff:10.0.0.7, as a socket for both kinds writes an IPv4 address, as 10.0.0.7."""
+    # A socket for both kinds writes an IPv4 address as ::ffff:10.0.0.7.
     ip = ipaddress.ip_address(address)
     mapped = ip.ipv4_mapped if ip.version == 6 else None
     return str(ip if mapped is None else mapped)
 
 
 def own_address(peer: str) -> str:
-    """Return the IP address of this machine from which a peer is reached. Raises OSError without a route."""
+    """Return the address of this machine from which a peer is reached. Raises OSError without a route."""
     family = socket.AF_INET6 if ":" in peer else socket.AF_INET
     with socket.socket(family, socket.SOCK_DGRAM) as probe:
         probe.connect((peer, _ANY_PORT))  # chooses a route; a datagram socket sends nothing
@@ -35,10 +35,10 @@ def own_address(peer: str) -> str:
 
 
 def reached_at(named: str, peer: str) -> str:
-    """Return the address of this machine at which a peer reaches it. Raises OSError without a route to the peer.
+    """Return the address of this machine at which a peer reaches it. Raises OSError without a route.
 
     `named`: the address that the peer has connected to; the route decides if another machine has it. `peer`: its
-    address as seen here, which is a loopback address behind the proxy of a service mesh.
+    address as seen here, which is loopback behind the proxy of a service mesh.
     """
     try:
         named = plain(named)
@@ -49,7 +49,7 @@ def reached_at(named: str, peer: str) -> str:
 
 
 def common_address(own: Mapping[str, str]) -> str:
-    """Return the one address of this machine at which all peers reach it, from one for each peer by name.
+    """Return the one address of this machine at which all peers reach it. `own`: one for each peer by name.
 
     Raises ConfigError if there are several: the exchanges of a rank use one interface.
     """

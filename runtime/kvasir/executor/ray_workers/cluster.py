@@ -61,7 +61,6 @@ def connect() -> None:
 
 
 def own_bundle() -> dict[str, float]:
-    """Return the resource that binds a bundle to this node."""
     node_id = ray.get_runtime_context().get_node_id()
     resources = next(node["Resources"] for node in ray.nodes() if node["NodeID"] == node_id)
     return {next(name for name in resources if name.startswith(_NODE) and name != _HEAD): _SOME}
@@ -95,14 +94,12 @@ def release(group: PlacementGroup) -> None:
 
 
 def reason_of(error: Exception) -> str:
-    """Return the part of Ray's message with the reason of the end."""
     text = " ".join(str(error).split())
     detail = text.partition("Worker exit detail: ")[2].partition("Some common causes include")[0]
     return (detail or text)[:_MAX_REASON].rstrip(" .")
 
 
 def passed_variables() -> dict[str, str]:
-    """Return the variables of this process that its workers get too."""
     return {name: value for name, value in os.environ.items() if name.startswith(_PASSED_PREFIXES)}
 
 

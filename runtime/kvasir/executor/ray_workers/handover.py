@@ -1,8 +1,7 @@
 """Hands a worker's settings and file descriptors to a process that is not a child of the engine.
 
-The engine listens on a Unix socket with an abstract name, accepts only processes of its own user, and sends the
-WorkerSetup with the descriptors in one packet. The connection then is the worker's control socket. Abstract names
-belong to a network namespace, so no process of another machine or container can connect.
+The engine listens on an abstract Unix socket and accepts only its own user. Abstract names belong to a network
+namespace, so no other machine or container can connect. The connection then is the worker's control socket.
 """
 
 import os
@@ -21,7 +20,7 @@ _MAX_DESCRIPTORS: Final = 16
 
 
 class HandoverError(Exception):
-    """The engine cannot be reached by a worker."""
+    pass
 
 
 class Delivery(NamedTuple):
@@ -31,8 +30,6 @@ class Delivery(NamedTuple):
 
 
 class HandoverListener:
-    """The engine's end, for one worker."""
-
     def __init__(self) -> None:
         self.address = f"kvasir-worker-{secrets.token_hex(16)}"
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)

@@ -1,8 +1,4 @@
-"""A worker that Ray has placed, as the engine sees it.
-
-A thread hands the settings over and reads the control socket, which the kernel closes when the worker ends. Ray
-then gives the reason: its memory monitor kills processes without a trace in the kernel's log.
-"""
+"""A worker that Ray has placed, as the engine sees it. Ray gives the reason of its end."""
 
 import contextlib
 import logging
@@ -75,7 +71,6 @@ class PlacedWorker:
             return False
 
     def place(self) -> str:
-        """Return the innermost lines of this package at which the worker's main thread is; "" without an answer."""
         with self._asking:
             return places_of(read_stack(self._pidfd, self._stacks)) if self._pidfd >= 0 else ""
 
@@ -117,7 +112,7 @@ class PlacedWorker:
             _close_descriptors(self._setup)
 
     def _end(self) -> tuple[str, WorkerError | None]:
-        """Wait for the end of the process. Return how it ended, and the error if Ray reports one."""
+        """Return how the process ended, and the error if Ray reports one."""
         how, cause = "ended", None
         try:
             ray.get(self._run, timeout=_REASON_SECONDS)

@@ -1,4 +1,4 @@
-"""The place of an engine's workers in a Ray cluster: a placement group with a bundle for each, all on this node."""
+"""The place of an engine's workers in a Ray cluster: a placement group on this node with a bundle for each."""
 
 import threading
 from collections.abc import Callable
@@ -24,14 +24,13 @@ from kvasir.hub.model_info import ModelInfo
 
 
 def ray_executor(settings: ResolvedEngine, model: ModelInfo) -> MultiprocessExecutor:
-    """Return an executor whose workers Ray starts. Raises ConfigError."""
     if settings.device != "cpu":
         raise ConfigError("--distributed-executor-backend ray is supported on CPUs only: give --device cpu, or mp")
     return MultiprocessExecutor(settings, model, start_worker=RayPlacement(settings.executor.num_workers).start)
 
 
 class RayPlacement:
-    """A placement group, made when its first worker is started and removed when its last one is closed."""
+    """A placement group, from the start of its first worker to the end of its last one."""
 
     def __init__(self, num_workers: int) -> None:
         self._num_workers = num_workers

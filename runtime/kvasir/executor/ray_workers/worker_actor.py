@@ -13,10 +13,8 @@ from kvasir_contract.exits import ExitCode
 
 
 class RayWorkerActor:
-    """An actor with one call, which lasts as long as the process."""
-
     def run(self, address: str, environment: Mapping[str, str]) -> NoReturn:
-        """Be a worker until the engine ends or something fails. Raises HandoverError."""
+        """Raises HandoverError."""
         os.environ.update(environment)  # before torch is imported
         control, (setup, stdout, stderr) = take_over(address)
         _write_to(stdout, stderr)

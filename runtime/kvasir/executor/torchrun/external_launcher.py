@@ -1,8 +1,7 @@
 """One worker in each of several processes that torchrun has started, each with a whole engine.
 
 All engines get the same requests, and a scheduler without clocks makes the same steps of them. Before each step the
-ranks compare a checksum of everything computed so far, so processes at different steps fail at once. If a process
-ends, the connections of the others break, and torchrun ends them too.
+ranks compare a checksum of everything so far, so processes at different steps fail at once.
 """
 
 import atexit
@@ -117,8 +116,6 @@ class ExternalLauncherExecutor:
 
 
 class _Compared:
-    """A submitted step whose output the other ranks must have too."""
-
     def __init__(self, step: SubmittedStep, ranks: "_Ranks") -> None:
         self._step = step
         self._ranks = ranks
@@ -146,7 +143,6 @@ class _Ranks:
         self._error: FailureError | None = None
 
     def gather(self, value: int) -> list[int]:
-        """Return the numbers of all ranks. Raises FailureError."""
         if self._group is None:
             return [value]
         self._mine[0] = value
@@ -160,12 +156,11 @@ class _Ranks:
         return [int(part) for part in self._parts]
 
     def from_first(self, value: int) -> int:
-        """Return the number of rank 0."""
         return self.gather(value)[0]
 
     @contextmanager
     def loading(self) -> Iterator[None]:
-        """Load in the block, then wait until all ranks have loaded. Raises FailureError if another could not."""
+        # Raises FailureError if another rank could not load.
         if self._group is None:
             yield
             return
@@ -213,7 +208,7 @@ class _Ranks:
 
     @contextmanager
     def named_failures(self) -> Iterator[None]:
-        """Raise FailureError for the error of a step, which may be a broken connection to another rank."""
+        # The error of a step may be a broken connection to another rank.
         try:
             yield
         except RuntimeError as error:

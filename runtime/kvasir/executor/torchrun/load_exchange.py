@@ -1,7 +1,4 @@
-"""Reports failures between the ranks of torchrun while they load, so that none waits for one that has failed.
-
-A thread of each rank takes part in exchanges until all ranks have loaded or one has failed.
-"""
+"""Reports failures between the ranks of torchrun while they load, so that none waits for one that has failed."""
 
 import threading
 from collections.abc import Callable
@@ -21,7 +18,7 @@ class LoadState(IntEnum):
 
 
 class LoadExchange:
-    """Made by each rank when it begins to load. Nothing else may use `gather` before the exchange has ended."""
+    """Made by each rank when it begins to load. Nothing else may use `gather` meanwhile."""
 
     def __init__(self, gather: Callable[[int], list[int]]) -> None:
         """`gather` exchanges a number between all ranks, and raises an error if one has ended."""
@@ -38,7 +35,6 @@ class LoadExchange:
         return [rank for rank, state in enumerate(states) if state == LoadState.FAILED]
 
     def fail(self) -> None:
-        """Report to the others that this rank has failed."""
         self._change(LoadState.FAILED)
         with suppress(Exception):  # the caller raises the reason
             self._states.result(_FAIL_SECONDS)
