@@ -1,7 +1,6 @@
 """Encodes and decodes messages, also for a peer of the protocol version before or after this one.
 
-A receiver ignores appended fields, reads unknown enum values as a default, and skips and counts unknown messages. A
-sender sends a connection only messages that its Agreement understands.
+A receiver ignores appended fields, reads unknown enum values as a default, and skips and counts unknown messages.
 """
 
 import logging
@@ -34,14 +33,10 @@ _encoder = msgspec.msgpack.Encoder()
 
 @dataclass(frozen=True, slots=True)
 class UnknownMessage:
-    """A message that a later version has added."""
-
     name: str
 
 
 class _Envelope(msgspec.Struct, frozen=True, array_like=True):
-    """The part that all messages of all versions have in common."""
-
     name: str
 
 
@@ -53,7 +48,7 @@ def encode(message: FromEngine | FromFrontend) -> bytes:
 
 
 class Codec:
-    """The messages of one protocol version: CODEC; tests make another one of the next version."""
+    """The messages of one protocol version. Tests make a Codec of the next one."""
 
     def __init__(
         self,
@@ -157,7 +152,6 @@ class Agreement:
         return self.codec.version_needed(message) <= self.version
 
     def skip(self, peer: str, message: UnknownMessage) -> None:
-        """Count the message, and log the first of a conversation."""
         self.skipped += 1
         if not self._logged:
             self._logged = True

@@ -23,9 +23,9 @@ from kvasir_contract.phases import Phase
 PROTOCOL_VERSION: Final = 2
 OLDEST_PROTOCOL: Final = 1  # PROTOCOL_VERSION - 1 once there has been one
 
-FEATURE_PREFIX_CACHE: Final = "prefix-cache"  # it looks AddRequest.block_hashes up
-FEATURE_PRIORITY: Final = "priority"  # it serves by AddRequest.priority; others refuse a request that has one
-FEATURE_WAVES: Final = "waves"  # it steps together with the other engines that have this feature
+FEATURE_PREFIX_CACHE: Final = "prefix-cache"  # the engine looks AddRequest.block_hashes up
+FEATURE_PRIORITY: Final = "priority"  # other engines refuse a request with AddRequest.priority
+FEATURE_WAVES: Final = "waves"  # the engine steps together with the others that have this feature
 
 
 # A suspect is computed alone up to the token with which its engine failed. Two steps overlap, so the engine may
@@ -75,7 +75,7 @@ class EngineStats(msgspec.Struct, frozen=True, array_like=True, gc=False):
     waiting: int  # requests without a row, preempted ones included
     running: int  # requests with a row
     kv_blocks_used: int
-    step: int  # number of steps since the start, as are the next two counters
+    step: int  # steps since the start; so count the next two
     preemptions: int = 0
     corrupted: int = 0  # requests whose logits were not numbers
     # Prompt tokens of requests with a row that are not computed yet. Without a row, the cached part is not known.

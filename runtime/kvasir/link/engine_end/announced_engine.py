@@ -1,5 +1,3 @@
-"""The engine as frontends see it, and the messages that carry this."""
-
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -12,7 +10,7 @@ from kvasir_contract.phases import Phase
 
 @dataclass(frozen=True)
 class EngineIdentity:
-    """The facts about an engine that stay the same while it lives; see Hello."""
+    """The constant facts about an engine; see Hello."""
 
     incarnation: str
     rank: int
@@ -30,7 +28,7 @@ class _Load:
 
 
 class AnnouncedEngine:
-    """Belongs to the link's thread; any thread may call `set_load`."""
+    """The engine as frontends see it. Belongs to the link's thread; any thread may call `set_load`."""
 
     def __init__(
         self,
@@ -42,9 +40,8 @@ class AnnouncedEngine:
         crashed: FailedStep | None = None,
         running: Callable[[], FailedStep | None] = lambda: None,
     ) -> None:
-        """`timeout`: seconds of silence after which a frontend is lost. `step_limit` returns the seconds of a step
-        after which the engine is stuck; None: `step_age_limit`. `running` returns the requests of the steps in
-        flight.
+        """`timeout`: see EngineLink. `step_limit`: seconds of a step after which the engine is stuck. `running`:
+        requests of the steps in flight. `crashed`: see Hello.
         """
         self.identity = identity
         self.phase = Phase.STARTING
@@ -77,7 +74,6 @@ class AnnouncedEngine:
         self.phase, self._progress, self._ready = Phase.READY, None, ready
 
     def set_draining(self, seconds: float) -> Draining:
-        """Begin to drain, for this time."""
         self.phase = Phase.DRAINING
         self._drain_deadline = time.monotonic() + seconds
         return Draining(seconds)

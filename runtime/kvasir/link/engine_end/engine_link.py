@@ -1,7 +1,6 @@
 """The engine's end of the link: a thread that owns the sockets to all frontends.
 
-Each address has a connection of its own, and so has each record of a name: one DEALER to many frontends would deal
-its messages round robin.
+Each record of a name has a connection of its own: one DEALER to many frontends would deal its messages round robin.
 """
 
 import logging
@@ -119,7 +118,6 @@ class EngineLink:
         return self._frontends.unknown_messages
 
     def start(self) -> None:
-        """Send Hello to every frontend until each has answered."""
         self._thread.start()
         self._resolver.start()
 
@@ -127,25 +125,24 @@ class EngineLink:
         self._reactor.post(partial(self._frontends.show_phase, phase, progress))
 
     def announce_ready(self, ready: Ready) -> None:
-        """Let frontends send requests from now on."""
         self._reactor.post(partial(self._frontends.announce_ready, ready))
 
     def set_load(self, stats: EngineStats, busy: bool) -> None:
-        """Call this before each step, and with `busy` False when there is none: a step counter that stands still
-        while the engine is busy means that it is stuck.
+        """Call this before each step, and with `busy` False when there is none. A counter that stands still means a
+        stuck step.
         """
         self._engine.set_load(stats, busy)
 
     def send(self, frontend: str, message: Outputs | CacheEvents | Result) -> None:
-        """Send soon; drop the message if the frontend is lost. `message` must not be changed any more."""
+        """Send soon, unless the frontend is lost. `message` must not be changed any more."""
         self._reactor.post(partial(self._frontends.send, frontend, message))
 
     def drain(self, seconds: float = 0.0) -> None:
-        """Send Draining. DrainSettled follows when the earlier requests of all frontends have arrived."""
+        """Send Draining. DrainSettled follows after the earlier requests of all frontends."""
         self._reactor.post(partial(self._frontends.drain, seconds))
 
     def close(self, last: Goodbye | Dead) -> None:
-        """Send all posted messages and this last one, within two seconds. A second call does nothing."""
+        """Send all posted messages and this last one, within two seconds."""
         self._resolver.stop()
         if self._thread.is_alive():
             self._reactor.post(partial(self._stop, last))

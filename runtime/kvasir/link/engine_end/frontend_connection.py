@@ -1,7 +1,7 @@
 """One connection of an engine to one frontend.
 
-When it breaks, or the frontend counts as lost, its socket and queue are dropped, and a new socket sends Hello. So
-no earlier output reaches the frontend after the new Hello, and no message is lost unnoticed.
+When it breaks, its socket and queue are dropped, and a new socket sends Hello. So no earlier output reaches the
+frontend after the new Hello.
 """
 
 import itertools
@@ -73,8 +73,6 @@ class Conversation(Protocol):
 
 
 class FrontendConnection:
-    """The connection to one endpoint, for as long as it is wanted."""
-
     def __init__(
         self,
         endpoint: str,
@@ -120,7 +118,7 @@ class FrontendConnection:
             self._greet(now)
 
     def tick(self, now: float, late: float) -> None:
-        """Check for silence and send a heartbeat. `late`: seconds that this process was blocked."""
+        """`late`: seconds that this process was blocked."""
         self._last_seen += late
         silence = now - self._last_seen
         if self.state in (State.GREETING, State.PROBING) and silence > self._timeout:
@@ -249,7 +247,7 @@ class FrontendConnection:
         )
 
     def _probe(self, now: float) -> None:
-        """Send a message that a frontend rejects with its name if it does not know the sender."""
+        # A frontend that does not know the sender rejects any message with its own name.
         self.state = State.PROBING
         self._last_seen = now
         self.show(Heartbeat())

@@ -1,7 +1,6 @@
 """Every frontend of an engine: the connections, and the messages to all of them.
 
-All but `problem`, `accepted` and `unknown_messages` runs in the link's thread. A frontend gets Hello before the
-engine can serve, and again when it may have forgotten the engine.
+All but `problem`, `accepted` and `unknown_messages` runs in the link's thread.
 """
 
 import logging
@@ -53,8 +52,6 @@ log = logging.getLogger(__name__)
 
 
 class Frontends:
-    """The connections by endpoint."""
-
     def __init__(
         self,
         engine: AnnouncedEngine,
@@ -108,22 +105,19 @@ class Frontends:
 
     @property
     def accepted(self) -> tuple[str, ...]:
-        """Return the addresses of the frontends that have accepted this engine: IP addresses, or paths of Unix
-        sockets.
-        """
+        """Return the IP addresses, or paths of Unix sockets, of the frontends that have accepted this engine."""
         connections = list(self._connections.values())
         welcomed = [c.endpoint for c in connections if c.state is State.WELCOMED]
         return tuple(address.ip or address.path or address.host for address in map(parse_address, welcomed))
 
     @property
     def unknown_messages(self) -> int:
-        """Return how many messages of later versions were skipped."""
         connections = list(self._connections.values())
         return self._unknown_messages + sum(connection.agreement.skipped for connection in connections)
 
     @property
     def problem(self) -> LinkProblem | None:
-        """Return why no frontend is on the link; a rejection comes before silence."""
+        # a rejection comes before silence
         connections = list(self._connections.values())
         if any(connection.state is State.WELCOMED for connection in connections):
             return None
@@ -133,11 +127,8 @@ class Frontends:
     # ---------------------------------------------------------------------------------------------- commands
 
     def set_endpoints(self, address: LinkAddress, endpoints: frozenset[str]) -> None:
-        """Take the present endpoints of an address.
-
-        A connected frontend stays until it leaves: while it drains, it is not in the DNS and still serves its
-        requests.
-        """
+        # A connected frontend stays until it leaves: while it drains, it is not in the DNS and still serves its
+        # requests.
         self._addresses[address] = endpoints
         self._follow_addresses()
 
@@ -159,7 +150,7 @@ class Frontends:
                 connection.close()
 
     def show_phase(self, phase: Phase, progress: Progress | None) -> None:
-        """Send a new phase at once; progress within one is sent once a second."""
+        # Progress within a phase is sent once a second.
         if self._engine.set_phase(phase, progress):
             self._tell_phase()
 
@@ -203,7 +194,7 @@ class Frontends:
         return False
 
     def failed(self, connection: FrontendConnection) -> None:
-        """Try the other endpoints of a frontend that this one does not reach any more."""
+        # The frontend may still be reached by its other endpoints.
         twins = [twin for twin, first in self._twins.items() if first == connection.endpoint]
         for twin in twins:
             del self._twins[twin]

@@ -1,5 +1,3 @@
-"""Looks for the engine whose connection broke: ZMQ reports only that one did."""
-
 import asyncio
 from collections.abc import Callable
 from typing import Final
@@ -8,7 +6,10 @@ PROBE_DELAYS: Final = (0.02, 0.2)  # seconds; ZMQ may report the end before it d
 
 
 class ConnectionProbe:
-    """Calls `probe` at once and after each delay, at most once per shortest delay."""
+    """Looks for the engine whose connection broke, because ZMQ reports only that one did.
+
+    Calls `probe` at once and after each delay, at most once per shortest delay.
+    """
 
     def __init__(self, probe: Callable[[], None]) -> None:
         self._probe = probe

@@ -1,8 +1,4 @@
-"""The frontend's end of the link: the engines on it, their messages, and their losses.
-
-An engine is lost when it ends (Dead, Goodbye), is silent, does not finish a step, does not read its queue, sends a
-malformed frame, or when its connection broke. Then it must send Hello again.
-"""
+"""The frontend's end of the link: the engines on it, their messages, and their losses."""
 
 import asyncio
 import logging

@@ -1,4 +1,4 @@
-"""The events of the frontend's end of the link. Their owner takes them in order."""
+"""The events of the frontend's end of the link."""
 
 from dataclasses import dataclass
 
@@ -8,30 +8,24 @@ from kvasir.link.protocol import CacheEvents, FailedStep, Outputs, Result
 
 @dataclass(frozen=True, slots=True)
 class EngineJoined:
-    """The link has accepted the engine. It takes requests once it is usable."""
+    """The engine takes requests once it is usable."""
 
     engine: RemoteEngine
 
 
 @dataclass(frozen=True, slots=True)
 class EngineChanged:
-    """The state, the progress or the load of the engine changed."""
-
     engine: RemoteEngine
 
 
 @dataclass(frozen=True, slots=True)
 class OutputsReceived:
-    """The outputs of one step; `engine.stats` has the load."""
-
     engine: RemoteEngine
     message: Outputs
 
 
 @dataclass(frozen=True, slots=True)
 class CacheChanged:
-    """The engine's prefix cache changed."""
-
     engine: RemoteEngine
     message: CacheEvents
 

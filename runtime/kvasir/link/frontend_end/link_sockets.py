@@ -1,5 +1,3 @@
-"""The sockets of the frontend's end of the link: a ROUTER, its monitor, and the check of the engines' key."""
-
 import asyncio
 import logging
 from collections.abc import Callable
@@ -28,7 +26,7 @@ class LinkSockets:
         on_broken: Callable[[], None],
         burst: int,
     ) -> None:
-        """Create and bind the sockets. Raises ConfigError for addresses or keys that cannot be used.
+        """Create and bind a ROUTER, its monitor, and the check of the engines' key. Raises ConfigError.
 
         `on_frames` gets each message, identity first. `on_broken` is called when some connection has ended.
         `burst`: messages that may be sent to one engine at once.
@@ -68,7 +66,7 @@ class LinkSockets:
         return None
 
     def read(self) -> bool:
-        """Handle received messages. Return False if more of them wait for the loop's next turn."""
+        """Return False if more messages wait for the loop's next turn."""
         self._router.read()
         return not self._router.has_more
 

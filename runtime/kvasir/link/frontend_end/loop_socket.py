@@ -1,8 +1,4 @@
-"""A ZMQ socket on the asyncio loop, without a thread and without futures: the link's hot path in a frontend.
-
-ZMQ's descriptor is edge-triggered, and every call on the socket, even a send, may reset it. So each wake-up reads
-until the queue is empty, and each send is followed by a check for messages.
-"""
+"""A ZMQ socket on the asyncio loop, without a thread and without futures: the link's hot path in a frontend."""
 
 import asyncio
 import logging
@@ -16,7 +12,11 @@ log = logging.getLogger(__name__)
 
 
 class LoopSocket:
-    """Calls `handle` with the frames of each message. Owned by one event loop."""
+    """Calls `handle` with the frames of each message. Owned by one event loop.
+
+    ZMQ's descriptor is edge-triggered, and every call, even a send, may reset it. So each wake-up reads until the
+    queue is empty, and each send is followed by a check for messages.
+    """
 
     def __init__(self, socket: zmq.Socket[bytes], handle: Callable[[list[bytes]], None]) -> None:
         self._socket = socket

@@ -1,5 +1,3 @@
-"""One engine as the frontend sees it."""
-
 from dataclasses import dataclass, field
 from enum import StrEnum
 
@@ -17,7 +15,7 @@ from kvasir_contract.phases import Phase
 
 
 class EngineState(StrEnum):
-    """The state of an engine. It takes requests only while it is READY."""
+    """An engine takes requests only while it is READY."""
 
     STARTING = "Starting"
     LOADING = "Loading"
@@ -87,7 +85,6 @@ class RemoteEngine:
 
     @property
     def kv_address(self) -> str:
-        """Return where engines of the same numerics class fetch its KV blocks; "" if they cannot."""
         return "" if self.capacity is None else self.capacity.kv_address
 
     @property

@@ -1,5 +1,3 @@
-"""Finds the engines that are silent for too long, once per heartbeat interval."""
-
 import asyncio
 from collections.abc import Callable, Collection, Iterator
 
@@ -8,7 +6,7 @@ from kvasir.wire.heartbeats import HeartbeatClock
 
 
 class SilenceWatch:
-    """Calls `tick` once per interval. The owner then checks for silent engines and sends heartbeats."""
+    """Calls `tick` once per heartbeat interval. The owner then checks for silent engines and sends heartbeats."""
 
     def __init__(self, timeout: float, tick: Callable[[], None]) -> None:
         # `timeout`: seconds of silence after which an engine is lost

@@ -5,7 +5,7 @@ from kvasir.link.protocol import OLDEST_PROTOCOL, PROTOCOL_VERSION, Hello
 
 @dataclass(frozen=True)
 class Terms:
-    """The identity that an engine must share with this frontend to be accepted."""
+    """The identity that an engine must share with this frontend."""
 
     service: str
     fingerprint: str
