@@ -1,4 +1,4 @@
-"""CacheReports: tells frontends which block hashes the prefix cache holds, for routing.
+"""CacheReports: reports to frontends which block hashes the prefix cache holds, for routing.
 
 A frontend that asks (Welcome.cache_events) gets a snapshot in parts, which walks through the block ids, and all
 changes from then on. A hash may come twice, never too late: changes are sent before each part. Only REPORTED_GROUP
@@ -18,7 +18,7 @@ REPORT_SECONDS: Final = 0.05
 """Time between the reports of a busy engine; an idle one reports at once."""
 REPORT_HASHES: Final = 8192
 """Changes that trigger an early report, and blocks in a part of a snapshot: under a millisecond."""
-MOST_PARTS: Final = 512
+MAX_PARTS: Final = 512
 """Parts of a snapshot: an idle engine sends them in a row, and a frontend's queue holds 2048 messages."""
 
 
@@ -39,7 +39,7 @@ class CacheReports:
         """`cache`: None without a prefix cache: nothing is reported."""
         self._cache = cache
         self._end = num_blocks + 1
-        self._part = max(REPORT_HASHES, -(-num_blocks // MOST_PARTS))
+        self._part = max(REPORT_HASHES, -(-num_blocks // MAX_PARTS))
         self._send = send
         self._clock = clock
         self._followers: dict[str, _Follower] = {}

@@ -1,12 +1,4 @@
-"""Drain: when a draining engine may end, and for how long its loop may sleep until then.
-
-SERVING    it was not asked to drain                                 until an event
-FINISHING  a request is live or waits in the inbox                   until the drain timeout
-SETTLING   a frontend may have sent a request before it knew         until the settle limit
-LINGERING  another engine fetches KV blocks, or may begin to         until the linger limit or the drain timeout
-OVERDUE    the drain timeout is over, and requests must be failed    no sleep
-OVER       nothing is left: the engine may end                       no sleep
-"""
+"""Drain: when a draining engine may end, and for how long its loop may sleep until then."""
 
 import time
 from collections.abc import Callable
@@ -22,12 +14,14 @@ LINGER_SECONDS: Final = 2.0
 
 
 class DrainState(Enum):
-    SERVING = auto()
-    FINISHING = auto()
-    SETTLING = auto()
-    LINGERING = auto()
-    OVERDUE = auto()
-    OVER = auto()
+    """The first state that applies is the state; after the drain timeout, only the last two can apply."""
+
+    SERVING = auto()  # It was not asked to drain.
+    FINISHING = auto()  # A request is live or waits in the inbox: until the drain timeout.
+    SETTLING = auto()  # A frontend may have sent a request before it knew: until the settle limit.
+    LINGERING = auto()  # Another engine fetches KV blocks, or may begin to: until the linger limit or the timeout.
+    OVERDUE = auto()  # The drain timeout is over, and requests must be failed.
+    OVER = auto()  # Nothing is left: the engine may end.
 
 
 class Drain:

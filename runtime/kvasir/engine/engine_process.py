@@ -1,6 +1,6 @@
 """EngineProcess: from settings to a serving loop and back. `kvasir engine` calls `run_engine`.
 
-The start reports its progress and fails early: the ops port answers first, then config.json is read, the link says
+The start reports its progress and fails early: the ops port answers first, then config.json is read, the link sends
 Hello while torch is imported, and then come the weights, the KV memory, a first step, and Ready.
 """
 

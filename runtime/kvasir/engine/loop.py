@@ -29,7 +29,7 @@ MESSAGE_SCORES: Final = 1_000_000
 """Log probabilities of prompts (14 bytes each) after which a message ends; its last request may exceed it."""
 
 
-MOST_REQUESTS: Final = 128
+MAX_REQUESTS_TAKEN: Final = 128
 """Taken from the inbox before a step and again after it, so that a burst does not delay a step for long."""
 
 
@@ -127,7 +127,7 @@ class EngineLoop:
             while not self._drain.asked and self._inbox.empty and self._core.work_ahead():
                 pass  # in small pieces: a message waits for one of them at most
             self._inbox.wait(self._drain.seconds_left)
-        self._take(MOST_REQUESTS)
+        self._take(MAX_REQUESTS_TAKEN)
         if (self._drain.asked or self._waves.agreed.drains) and not self._drain.has_begun:
             self._begin_drain()
 

@@ -12,7 +12,7 @@ from kvasir.engine.grammar.guide_errors import GrammarTooComplex, GuideError
 from kvasir.engine.grammar.output_guide import OutputGuide
 from kvasir.engine.inbox import Inbox
 from kvasir.engine.scheduling.engine_request import Guide
-from kvasir.engine.scheduling.step_results import FORCING_BUDGET, FORCING_COST, MOST_FORCED
+from kvasir.engine.scheduling.step_results import FORCING_BUDGET, FORCING_COST, MAX_FORCED_TOKENS
 from kvasir.link.engine_end.engine_link import FrontendLost, LinkEvent, Received
 from kvasir.link.protocol import SUSPECT_TOKENS, Abort, FinishReason, RefusalKind
 from kvasir.request.constraint import OutputConstraint
@@ -248,7 +248,7 @@ def test_stop_token_within_the_grammar_ends_the_output() -> None:
     assert answer.stop_token_id == 8
 
 
-FORCED = list(range(1, MOST_FORCED + 8))
+FORCED = list(range(1, MAX_FORCED_TOKENS + 8))
 """More than come with one step."""
 
 

@@ -14,7 +14,7 @@ from runtime.engine.looped_engine import PROMPT, WAIT, Engine, held_step
 
 
 def test_a_burst_is_taken_a_bounded_slice_at_a_time(engine: Engine) -> None:
-    """4,096 requests at once: each turn takes MOST_REQUESTS before its step and as many behind it."""
+    """4,096 requests at once: each turn takes MAX_REQUESTS_TAKEN before its step and as many behind it."""
     count = 4096
     begun, go_on = held_step(engine)
     engine.tell(add_request("running", PROMPT, 60))
@@ -27,7 +27,7 @@ def test_a_burst_is_taken_a_bounded_slice_at_a_time(engine: Engine) -> None:
     while waiting[-1] == max(waiting):
         engine.outputs()
     assert max(waiting) > 0.9 * count
-    assert max(after - before for before, after in pairwise(waiting)) <= 2 * loop.MOST_REQUESTS
+    assert max(after - before for before, after in pairwise(waiting)) <= 2 * loop.MAX_REQUESTS_TAKEN
     engine.tell(Abort([f"burst-{number}" for number in range(count)]))
 
 

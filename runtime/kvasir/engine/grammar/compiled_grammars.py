@@ -15,7 +15,7 @@ MAX_CACHED_BYTES: Final = 256 << 20
 PASSING_SECONDS: Final = 10.0
 """How long a refusal is kept that another trial might not repeat."""
 _BYTES_PER_CHARACTER: Final = 200
-_LEAST_BYTES: Final = 64 << 10
+_MIN_BYTES: Final = 64 << 10
 
 
 @dataclass(frozen=True)
@@ -67,4 +67,4 @@ class CompiledGrammars:
 
 
 def estimated_bytes(grammar: Grammar) -> int:
-    return _LEAST_BYTES + _BYTES_PER_CHARACTER * len(grammar.text)
+    return _MIN_BYTES + _BYTES_PER_CHARACTER * len(grammar.text)

@@ -29,8 +29,8 @@ FILE_BYTES: Final = 2 * SLOT_BYTES
 
 _HEADER: Final = struct.Struct("<4sIQI")  # magic, bytes of the payload, number of the write, checksum
 _MAGIC: Final = b"kvb1"
-_MOST_BYTES: Final = SLOT_BYTES - _HEADER.size
-_MOST_DIGESTS: Final = _MOST_BYTES // 32
+_MAX_PAYLOAD_BYTES: Final = SLOT_BYTES - _HEADER.size
+_MAX_DIGESTS: Final = _MAX_PAYLOAD_BYTES // 32
 
 _encoder = msgspec.msgpack.Encoder()
 _decoder = msgspec.msgpack.Decoder(FailedStep)
@@ -80,7 +80,7 @@ class BoxFile:
 
     def write(self, step: FailedStep) -> None:
         payload = _encoder.encode(step)
-        if len(payload) > _MOST_BYTES:
+        if len(payload) > _MAX_PAYLOAD_BYTES:
             payload = _encoder.encode(_without_ids(step))
         self.last = step
         self._number += 1
@@ -113,7 +113,7 @@ def _read_slot(memory: mmap.mmap, offset: int) -> tuple[int, FailedStep | None]:
     """Return the number of the write in a slot and its content; 0 and None if the slot is not whole."""
     magic, size, number, checksum = _HEADER.unpack_from(memory, offset)
     start = offset + _HEADER.size
-    if magic != _MAGIC or size > _MOST_BYTES:
+    if magic != _MAGIC or size > _MAX_PAYLOAD_BYTES:
         return 0, None
     payload = memory[start : start + size]
     if _checksum(payload, number) != checksum:
@@ -131,5 +131,5 @@ def _checksum(payload: bytes, number: int) -> int:
 def _without_ids(step: FailedStep) -> FailedStep:
     """Return the step with its digests only, and as many of them as fit."""
     replace = msgspec.structs.replace
-    few = tuple(replace(request, request_id="") for request in step.requests[:_MOST_DIGESTS])
+    few = tuple(replace(request, request_id="") for request in step.requests[:_MAX_DIGESTS])
     return FailedStep(step.incarnation, few)

@@ -1,6 +1,6 @@
 """Admission gates: the conditions for a waiting request to take a row, one policy object per resource.
 
-docs/design/adding-a-gate.md tells how to add one.
+docs/design/adding-a-gate.md has an example.
 """
 
 from collections.abc import Sized

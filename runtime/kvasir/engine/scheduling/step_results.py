@@ -12,7 +12,7 @@ from kvasir.worker.step import NAN_COMPUTED, NO_TOKENS, StepOutput
 
 StepRows: TypeAlias = list[tuple[EngineRequest, int]]
 """The request of each scheduled row, and the most tokens that it gets: 0, 1, or 1 more than its drafts."""
-MOST_FORCED: Final = 16
+MAX_FORCED_TOKENS: Final = 16
 FORCING_BUDGET: Final = 4_096
 """For one update: each forced token costs the tokens of the whole text (about 0.4 µs each) and FORCING_COST. This
 is about 2 ms; the last text may exceed it by as much."""
@@ -171,7 +171,7 @@ class StepResults:
         if guide is None or request.num_pending or request.is_suspect or request.params.logprobs is not None:
             return token_ids, status
         forced: list[int] = []
-        while not status.finished and len(forced) < MOST_FORCED:
+        while not status.finished and len(forced) < MAX_FORCED_TOKENS:
             try:
                 token = self._only_token(guide)
                 if token is None:
