@@ -132,7 +132,7 @@ async def test_killed_rank_ends_the_engine_while_another_waits_for_it(
         (4, [*SPLIT, *STAGES], "prefill", 3, "worker 3 (stage 1, tensor rank 1)"),
     ],
 )
-async def test_killed_worker_of_a_pipeline_ends_the_engine_while_others_wait(
+async def test_killed_pipeline_worker_ends_the_engine(
     frontend: Frontend,
     address: str,
     held: Path,
@@ -160,7 +160,7 @@ async def test_killed_worker_of_a_pipeline_ends_the_engine_while_others_wait(
     assert "Traceback" not in log
 
 
-async def test_hung_rank_is_named_by_the_engine_before_its_peers_give_up(
+async def test_engine_names_a_hung_rank_before_its_peers_give_up(
     frontend: Frontend, address: str, held: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("TEST_ACTION", "hold decode")

@@ -167,9 +167,7 @@ def test_a_rank_without_the_others_names_the_place(
     assert message in capfd.readouterr().err
 
 
-def test_a_model_that_cannot_be_split_is_refused_before_the_ranks_join(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_unsplittable_model_is_rejected_before_ranks_join(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name, value in (TWO | {"WORLD_SIZE": "3"}).items():
         monkeypatch.setenv(name, value)
     settings = engine_settings(executor=dataclasses.replace(LAUNCHED, tensor_parallel_size=3))

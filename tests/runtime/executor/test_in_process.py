@@ -55,7 +55,7 @@ def test_without_overlap_a_step_is_computed_when_it_is_submitted(tmp_path: Path)
     executor.shutdown()
 
 
-def test_steps_that_are_submitted_run_in_their_order_and_know_the_tokens_of_the_one_before(tmp_path: Path) -> None:
+def test_submitted_steps_run_in_order_with_earlier_tokens(tmp_path: Path) -> None:
     """The second and the third step are submitted before the first one has sampled."""
     path = save(llama(), tmp_path)
     prompt = list(range(2, 30))

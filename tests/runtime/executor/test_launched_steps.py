@@ -84,7 +84,7 @@ RULES: dict[str, tuple[dict[str, Any], list[str]]] = {
 
 
 @pytest.mark.parametrize("rules", RULES)
-def test_only_rules_that_are_functions_of_all_tokens_wait_for_them(tmp_path: Path, rules: str) -> None:
+def test_only_rules_that_need_all_tokens_wait_for_them(tmp_path: Path, rules: str) -> None:
     changes, expected = RULES[rules]
     model = load_model_info(save(llama(), tmp_path))
     params = SamplingParams(max_tokens=5, seed=1, ignore_eos=True, **changes)

@@ -63,7 +63,7 @@ def test_random_requests_are_answered_as_by_one_process(engines: Engines, action
     assert_same_until_aborted(split, whole)
 
 
-def test_long_requests_that_share_a_prompt_are_answered_as_by_one_process(engines: Engines) -> None:
+def test_long_requests_with_a_shared_prompt_match_one_process(engines: Engines) -> None:
     whole, split = engines
     run_long_requests(engines)
     assert_same_until_aborted(split, whole)
@@ -138,7 +138,7 @@ def test_rows_that_fail_are_reported_and_the_others_go_on(three: SplitEngine) ->
     assert tokens == whole.answers["good"].tokens
 
 
-def test_the_cache_has_as_many_blocks_as_every_stage_has_memory_for(tmp_path: Path) -> None:
+def test_cache_has_the_blocks_that_fit_in_every_stage(tmp_path: Path) -> None:
     """The first stage has two of three layers, and each worker has the whole size."""
     model = load_model_info(save(llama(), tmp_path))
     engine = SplitEngine(model, engine_settings(kv_cache_memory_bytes=2**20, executor=TWO))
@@ -149,7 +149,7 @@ def test_the_cache_has_as_many_blocks_as_every_stage_has_memory_for(tmp_path: Pa
 
 
 @pytest.mark.parametrize(("victim", "name"), [(0, "worker 0 (stage 0)"), (1, "worker 1 (stage 1)")])
-def test_a_worker_killed_while_the_stages_compute_ends_all_at_once(victim: int, name: str, tmp_path: Path) -> None:
+def test_worker_killed_in_a_stage_ends_all_at_once(victim: int, name: str, tmp_path: Path) -> None:
     engine = SplitEngine(load_model_info(save(llama(), tmp_path)), engine_settings(executor=TWO))
     assert isinstance(engine.executor, MultiprocessExecutor)
     workers = engine.executor.pids

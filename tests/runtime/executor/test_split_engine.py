@@ -64,7 +64,7 @@ def test_random_requests_are_answered_as_by_one_process(engines: Engines, action
     assert split.answers == whole.answers
 
 
-def test_long_requests_that_share_a_prompt_are_answered_as_by_one_process(engines: Engines) -> None:
+def test_long_requests_with_a_shared_prompt_match_one_process(engines: Engines) -> None:
     whole, split = engines
     run_long_requests(engines)
     assert split.answers == whole.answers
@@ -140,7 +140,7 @@ def test_the_demo_model_in_bfloat16_answers_as_by_one_process() -> None:
 
 
 @pytest.mark.parametrize("victim", [0, 1])
-def test_a_worker_killed_while_the_ranks_compute_ends_all_at_once(victim: int, tmp_path: Path) -> None:
+def test_worker_killed_in_a_step_ends_all_at_once(victim: int, tmp_path: Path) -> None:
     engine = SplitEngine(load_model_info(save(llama(), tmp_path)), engine_settings(executor=TWO))
     assert isinstance(engine.executor, MultiprocessExecutor)
     workers = engine.executor.pids

@@ -74,14 +74,14 @@ def test_an_endpoint_is_written_as_zmq_wants_it() -> None:
 
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "*", "10.0.0.7", "[::]"])
-async def test_a_frontend_does_not_listen_beyond_this_machine_without_keys(host: str) -> None:
+async def test_frontend_without_keys_listens_on_this_machine_only(host: str) -> None:
     with pytest.raises(ConfigError, match="--link-keys"):
         async with frontend(f"tcp://{host}:0"):
             pass
 
 
 @pytest.mark.parametrize("host", ["10.0.0.7", "qwen-frontend"])
-def test_an_engine_does_not_connect_beyond_this_machine_without_keys(host: str) -> None:
+def test_engine_without_keys_connects_on_this_machine_only(host: str) -> None:
     with pytest.raises(ConfigError, match="--link-keys"):
         QueuedLink(LinkConfig(link=(f"tcp://{host}:5557",)), identity())
 

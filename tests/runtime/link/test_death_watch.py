@@ -120,7 +120,7 @@ def test_a_connection_that_is_closed_already_is_not_held(
     assert not caplog.records
 
 
-def test_without_the_process_the_connections_stay_and_a_warning_says_so(
+def test_without_the_process_connections_stay_and_it_warns(
     watch: DeathWatch, connection: tuple[socket.socket, socket.socket], caplog: pytest.LogCaptureFixture
 ) -> None:
     ours, theirs = connection

@@ -85,7 +85,7 @@ def test_a_phase_that_changes_before_the_welcome_is_told(bare: BareFrontend) -> 
         assert bare.expect(Hello).phase is Phase.WARMING
 
 
-def test_a_request_is_received_and_its_outputs_are_sent_to_who_asked(bare: BareFrontend) -> None:
+def test_outputs_go_to_the_frontend_of_the_request(bare: BareFrontend) -> None:
     with engine(bare.address) as link:
         welcome(bare, link)
         bare.say(link.incarnation, request("one"))
@@ -139,7 +139,7 @@ def test_a_request_before_ready_is_answered_with_an_error(bare: BareFrontend) ->
         assert link.inbox.empty()
 
 
-def test_a_frontend_that_asks_to_start_over_has_its_requests_dropped(bare: BareFrontend) -> None:
+def test_frontend_that_starts_over_loses_its_requests(bare: BareFrontend) -> None:
     with engine(bare.address) as link:
         welcome(bare, link)
         for _ in range(3):  # one for each message that was on its way when the frontend took the engine for lost
@@ -163,7 +163,7 @@ def test_a_refusal_for_good_is_told_and_not_repeated_at_once(
         assert not bare.socket.poll(600)
 
 
-def test_another_frontend_in_the_place_of_a_refusing_one_is_met_at_once(bare: BareFrontend) -> None:
+def test_successor_of_a_refusing_frontend_is_greeted_at_once(bare: BareFrontend) -> None:
     with engine(bare.address) as link:
         bare.expect(Hello)
         bare.say(link.incarnation, Refused("another model", retry=False))
@@ -192,7 +192,7 @@ def test_a_frontend_that_says_goodbye_is_lost_at_once(bare: BareFrontend) -> Non
         bare.expect(Hello)
 
 
-def test_what_a_frontend_said_last_is_heard_though_the_end_of_its_connection_is_known_by_then() -> None:
+def test_last_messages_count_before_the_end_of_a_connection() -> None:
     bare = BareFrontend(linger=10_000)
     with engine(bare.address) as link:
         welcome(bare, link)
@@ -208,14 +208,14 @@ def test_what_a_frontend_said_last_is_heard_though_the_end_of_its_connection_is_
         assert frontend_lost(link) == "frontend-a"
 
 
-def test_a_silent_frontend_is_lost_and_greeted_on_a_fresh_connection(bare: BareFrontend) -> None:
+def test_silent_frontend_is_lost_and_greeted_again(bare: BareFrontend) -> None:
     with engine(bare.address, silence=0.4) as link:
         welcome(bare, link)
         assert frontend_lost(link) == "frontend-a"
         welcome(bare, link)
 
 
-def test_a_frontend_that_stops_reading_is_lost_with_little_in_its_queue() -> None:
+def test_frontend_that_stops_reading_is_lost() -> None:
     deaf, healthy = BareFrontend(rcvhwm=1), BareFrontend()
     with engine(deaf.address, healthy.address) as link:
         welcome(deaf, link, "deaf")
@@ -237,7 +237,7 @@ def test_a_frontend_that_stops_reading_is_lost_with_little_in_its_queue() -> Non
     healthy.close()
 
 
-def test_a_welcome_by_another_frontend_on_the_same_connection_drops_the_first_ones_requests(
+def test_welcome_by_another_frontend_drops_earlier_requests(
     bare: BareFrontend,
 ) -> None:
     with engine(bare.address) as link:

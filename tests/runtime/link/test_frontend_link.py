@@ -102,9 +102,7 @@ async def test_a_hello_after_ready_starts_over(f: Frontend, bare: MakeEngine) ->
     assert len(f.seen.lost) == 1
 
 
-async def test_a_hello_that_repeats_before_ready_is_answered_and_changes_nothing(
-    f: Frontend, bare: MakeEngine
-) -> None:
+async def test_repeated_hello_before_ready_is_only_answered(f: Frontend, bare: MakeEngine) -> None:
     eager = bare("eager")
     eager.say(hello("eager"), hello("eager"), hello("eager"))
     for _ in range(3):
@@ -136,7 +134,7 @@ async def test_an_engine_is_usable_after_its_ready_unless_it_drains(
     assert f.link.engines["engine"].usable is (after is EngineState.READY)
 
 
-async def test_closing_takes_no_longer_than_the_linger_even_if_an_engine_is_deaf(sockets: Path) -> None:
+async def test_close_waits_for_the_linger_at_most(sockets: Path) -> None:
     async with frontend(f"ipc://{sockets}/link") as f:
         deaf = BareEngine(f.link.addresses, "deaf", rcvhwm=1)
         deaf.introduce()

@@ -17,7 +17,7 @@ from runtime.link.peers import PATIENCE, Frontend, engine, frontend, hello, serv
 from runtime.link.written_keys import write_link_keys
 
 
-def test_each_side_holds_its_own_secret_and_the_others_public_key(keys: dict[str, Path]) -> None:
+def test_each_side_holds_its_secret_and_the_other_public_key(keys: dict[str, Path]) -> None:
     at_frontend = load_frontend_keys(str(keys["frontend"]))
     at_engine = load_engine_keys(str(keys["engine"]))
     assert at_frontend.peer_public == at_engine.public
@@ -26,7 +26,7 @@ def test_each_side_holds_its_own_secret_and_the_others_public_key(keys: dict[str
     assert {file.name for file in keys["engine"].iterdir()} == {"client.secret", "server.public"}
 
 
-def test_the_operator_makes_fresh_keys_under_the_names_that_both_sides_read() -> None:
+def test_operator_makes_fresh_keys_under_the_expected_names() -> None:
     first, second = new_link_keys(), new_link_keys()
     assert first.keys() == set(KEY_FILES) == {*FRONTEND_KEY_FILES, *ENGINE_KEY_FILES}
     assert not set(first.values()) & set(second.values())
@@ -37,7 +37,7 @@ def test_a_secret_shows_in_no_log(keys: dict[str, Path]) -> None:
     assert loaded.secret.decode() not in repr(loaded)
 
 
-def test_a_directory_of_the_other_side_is_refused_with_what_is_needed(keys: dict[str, Path]) -> None:
+def test_directory_of_the_other_side_is_rejected_with_the_files(keys: dict[str, Path]) -> None:
     with pytest.raises(
         ConfigError, match=r"client\.secret cannot be read.*an engine client\.secret and server\.public"
     ):
@@ -93,7 +93,7 @@ async def logged(caplog: pytest.LogCaptureFixture, *words: str) -> None:
         logging.getLogger().removeHandler(handler)
 
 
-async def test_an_engine_with_a_foreign_key_is_refused_and_both_sides_say_why(
+async def test_engine_with_a_foreign_key_is_refused_on_both_sides(
     f: Frontend, keys: dict[str, Path], tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     write_link_keys(tmp_path / "other frontend", tmp_path / "other engine")
@@ -111,7 +111,7 @@ async def test_an_engine_with_a_foreign_key_is_refused_and_both_sides_say_why(
         await asyncio.gather(f.ask(e.incarnation), serve_one(e))
 
 
-async def test_an_engine_that_expects_another_frontend_does_not_talk_to_this_one(
+async def test_engine_rejects_a_frontend_with_another_key(
     f: Frontend, keys: dict[str, Path], tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     write_link_keys(tmp_path / "other frontend", tmp_path / "other engine")
@@ -125,9 +125,7 @@ async def test_an_engine_that_expects_another_frontend_does_not_talk_to_this_one
         assert not f.link.engines
 
 
-async def test_an_engine_without_keys_is_refused_and_both_sides_say_why(
-    f: Frontend, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_engine_without_keys_is_refused_on_both_sides(f: Frontend, caplog: pytest.LogCaptureFixture) -> None:
     with engine(f.link.addresses) as e:
         await logged(caplog, "LinkRefused", "one side has --link-keys and the other has none")
         await logged(caplog, "LinkRefused", "closed the connection during the handshake")

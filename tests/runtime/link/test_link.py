@@ -33,7 +33,7 @@ from runtime.link.peers import (
 from runtime.link.queued_link import QueuedLink
 
 
-async def test_every_frontend_has_every_engine_and_gets_its_own_answers(transport: Transport) -> None:
+async def test_every_frontend_has_all_engines_and_its_own_answers(transport: Transport) -> None:
     address, frontend_keys, engine_keys = transport
     second = address + "2" if address.startswith("ipc") else address
     async with frontend(address, frontend_keys) as f1, frontend(second, frontend_keys) as f2:
@@ -52,7 +52,7 @@ async def test_every_frontend_has_every_engine_and_gets_its_own_answers(transpor
         assert all(o.outputs[0].request_id.startswith(f1.link.incarnation) for _, o in f1.seen.outputs)
 
 
-async def test_a_frontend_asks_for_cache_events_each_time_that_it_welcomes(sockets: Path) -> None:
+async def test_frontend_asks_for_cache_events_in_each_welcome(sockets: Path) -> None:
     address = f"ipc://{sockets}/link"
     async with frontend(address) as f:
         with engine(address) as e:
@@ -115,7 +115,7 @@ async def test_one_frontend_at_a_time_shows_the_load_of_an_engine(sockets: Path)
                 await f2.seen.until(lambda: f2.link.engines[e.incarnation].shows_load)
 
 
-async def test_a_draining_engine_is_not_used_but_gets_what_was_already_sent(sockets: Path) -> None:
+async def test_draining_engine_gets_only_requests_already_sent(sockets: Path) -> None:
     async with frontend(f"ipc://{sockets}/link") as f:
         with engine(f.link.addresses) as e:
             await f.ready(e.incarnation)
@@ -152,7 +152,7 @@ async def test_draining_engine_without_frontends_is_settled_at_once(sockets: Pat
         assert isinstance(await asyncio.to_thread(e.inbox.get, timeout=PATIENCE), DrainSettled)
 
 
-async def test_a_frontend_that_comes_while_the_engine_drains_does_not_use_it(sockets: Path) -> None:
+async def test_new_frontend_does_not_use_a_draining_engine(sockets: Path) -> None:
     with engine(f"ipc://{sockets}/link") as e:
         e.drain()
         async with frontend(f"ipc://{sockets}/link") as f:
@@ -185,7 +185,7 @@ async def test_a_frontend_that_closes_is_lost_at_once(sockets: Path) -> None:
             assert not f.seen.lost  # its owner closed it
 
 
-async def test_a_frontend_that_starts_again_on_the_same_address_is_found_again(transport: Transport) -> None:
+async def test_restarted_frontend_at_the_same_address_is_found(transport: Transport) -> None:
     address, frontend_keys, engine_keys = transport
     async with frontend(address, frontend_keys) as old:
         address = old.link.addresses
@@ -199,7 +199,7 @@ async def test_a_frontend_that_starts_again_on_the_same_address_is_found_again(t
                 assert served.frontend == new.link.incarnation
 
 
-async def test_an_engine_that_the_frontend_gave_up_drops_its_requests_and_introduces_itself_again(
+async def test_engine_that_was_given_up_drops_requests_and_greets(
     sockets: Path,
 ) -> None:
     async with frontend(f"ipc://{sockets}/link") as f:
@@ -234,7 +234,7 @@ async def test_two_addresses_of_one_frontend_are_one_connection(
             assert f.link.engines[e.incarnation].usable
 
 
-async def test_the_other_address_of_a_frontend_is_used_once_the_first_has_gone(
+async def test_other_address_is_used_after_the_first_has_gone(
     keys: dict[str, Path], caplog: pytest.LogCaptureFixture
 ) -> None:
     async with frontend("tcp://0.0.0.0:0", keys["frontend"], silence=1) as f:
@@ -289,7 +289,7 @@ async def test_another_frontend_joins_after_it_was_probed(keys: dict[str, Path])
             assert not f.seen.lost
 
 
-async def test_the_other_address_is_used_while_the_first_does_not_answer(
+async def test_other_address_is_used_while_the_first_is_silent(
     keys: dict[str, Path], caplog: pytest.LogCaptureFixture
 ) -> None:
     """Both addresses stay in the DNS."""
@@ -327,7 +327,7 @@ async def test_a_killed_engine_is_lost_at_once_and_the_others_go_on(transport: T
             assert [i for i, _ in f.seen.lost] == ["victim"]
 
 
-async def test_a_frozen_engine_is_lost_by_its_silence_and_comes_back_by_itself(transport: Transport) -> None:
+async def test_frozen_engine_is_lost_and_comes_back_by_itself(transport: Transport) -> None:
     address, frontend_keys, engine_keys = transport
     async with frontend(address, frontend_keys, silence=1.0) as f:
         with engine_process(f.link.addresses, "frozen", engine_keys, silence=1.0) as process:

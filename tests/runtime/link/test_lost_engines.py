@@ -32,7 +32,7 @@ from runtime.link.peers import STATS, Frontend, engine, frontend, hello, identit
 STEP = FailedStep("victim", (StepRequest("r", b"\x01" * 16),))
 
 
-async def test_outputs_sent_before_a_connection_broke_come_before_the_loss(f: Frontend, bare: MakeEngine) -> None:
+async def test_outputs_before_a_broken_connection_precede_the_loss(f: Frontend, bare: MakeEngine) -> None:
     victim = bare("victim")
     victim.introduce()
     await f.ready("victim")
@@ -142,7 +142,7 @@ async def test_rubbish_without_end_is_logged_once(
     assert len([line for line in caplog.messages if "vandal sent" in line]) == 1
 
 
-async def test_an_engine_that_stops_reading_is_lost_with_little_in_its_queue(f: Frontend, bare: MakeEngine) -> None:
+async def test_engine_that_stops_reading_is_lost(f: Frontend, bare: MakeEngine) -> None:
     with engine(f.link.addresses) as other:
         deaf = bare("deaf", rcvhwm=1)
         deaf.introduce()
@@ -157,7 +157,7 @@ async def test_an_engine_that_stops_reading_is_lost_with_little_in_its_queue(f: 
         await asyncio.gather(f.ask(other.incarnation), serve_one(other))
 
 
-async def test_an_engine_is_not_lost_by_as_many_messages_at_once_as_were_announced(sockets: Path) -> None:
+async def test_announced_burst_does_not_lose_the_engine(sockets: Path) -> None:
     burst = 4 * QUEUE_MESSAGES
     async with frontend(f"ipc://{sockets}/link", burst=burst) as f:
         slow = BareEngine(f.link.addresses, "slow", rcvhwm=1)

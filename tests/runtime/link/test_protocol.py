@@ -167,13 +167,13 @@ def test_fields_that_a_newer_peer_appended_are_ignored(message: FromEngine) -> N
     assert decode_from_engine(frame) == message
 
 
-def test_fields_that_a_newer_peer_appended_inside_an_output_are_ignored() -> None:
+def test_appended_fields_of_an_output_are_ignored() -> None:
     name, outputs, stats = msgspec.msgpack.decode(encode(REFUSED))
     frame = msgspec.msgpack.encode([name, [[*outputs[0], [0.5]]], [*stats, 9]])
     assert decode_from_engine(frame) == REFUSED
 
 
-def test_fields_that_an_older_peer_does_not_know_have_their_defaults() -> None:
+def test_fields_missing_from_an_older_peer_have_defaults() -> None:
     """As from before `progress`, `features`, `max_queued_tokens`, `hash_algorithm`, `preemptions`, `saw_draining`,
     `step_limit`, `block_hashes`, `ignore_eos`, `crashed`, `stuck`, `alone`, `max_num_batched_tokens`, `kv_address`
     or `weights`."""

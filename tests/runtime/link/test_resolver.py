@@ -104,7 +104,7 @@ def test_a_name_without_records_has_no_addresses(monkeypatch: pytest.MonkeyPatch
     assert look_up("frontends") == frozenset()
 
 
-def test_a_failure_of_the_name_server_is_not_taken_for_no_records(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_failure_of_the_name_server_keeps_the_addresses(monkeypatch: pytest.MonkeyPatch) -> None:
     def fails(*args: object, **kwargs: object) -> NoReturn:
         raise socket.gaierror(socket.EAI_AGAIN, "later")
 

@@ -214,7 +214,7 @@ async def test_an_older_engine_serves_a_newer_frontend(sockets: Path, caplog: py
     assert line.startswith(f"frontend {item.frontend} sent a message that this version does not have: Sleep.")
 
 
-async def test_a_newer_frontend_learns_what_an_older_engine_understands(sockets: Path) -> None:
+async def test_newer_frontend_agrees_on_the_version_of_the_engine(sockets: Path) -> None:
     async with linked(sockets, CODEC, Next(SINCE)) as (_, remote, _):
         assert remote.agreement.understands(next_request())
         assert not remote.agreement.understands(next_request(lora="adapter"))
@@ -252,7 +252,7 @@ async def test_a_connection_to_an_updated_frontend_agrees_anew(sockets: Path) ->
 # ----------------------------------------------------------------------------------------------------- the codec
 
 
-def test_the_version_needed_counts_fields_of_structs_in_a_message() -> None:
+def test_version_needed_covers_structs_in_a_message() -> None:
     codec = Codec(3, since=Since({Abort: 2}, {(SamplingParams, "min_p"): 3, (AddRequest, "priority"): 2}))
     params = msgspec.structs.replace(PARAMS, min_p=0.5)
     plain = request()
@@ -286,7 +286,7 @@ class _TwoParameters(msgspec.Struct, frozen=True, array_like=True, tag=True):
     b: SamplingParams
 
 
-def test_the_version_needed_counts_every_field_of_the_same_struct() -> None:
+def test_version_needed_covers_each_field_of_a_struct() -> None:
     codec = Codec(2, Heartbeat | _TwoParameters, since=Since(fields={(SamplingParams, "min_p"): 2}))
     later = msgspec.structs.replace(PARAMS, min_p=0.5)
     for message in (_TwoParameters(later, PARAMS), _TwoParameters(PARAMS, later)):

@@ -254,7 +254,7 @@ def test_a_source_that_sent_nothing_is_not_asked_again_soon(
     assert answer.token_ids == []
 
 
-def test_a_request_that_shares_only_a_short_prefix_with_a_fetch_is_computed(
+def test_request_with_a_short_prefix_of_a_fetch_is_computed(
     new_engine: Callable[..., HandingEngine], path: str
 ) -> None:
     giver, taker = fetching(new_engine, path)

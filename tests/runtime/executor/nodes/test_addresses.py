@@ -64,7 +64,7 @@ def test_one_address_has_to_suffice_for_all_nodes() -> None:
         common_address({"node 1": "127.0.0.1", "node 2": "10.0.0.7"})
 
 
-def test_address_that_a_peer_connected_to_counts_if_this_machine_has_it() -> None:
+def test_own_address_that_a_peer_has_connected_to_counts() -> None:
     assert reached_at("127.0.0.9", "127.0.0.1") == "127.0.0.9"
     own = address_for_others()
     if own is not None:
@@ -72,5 +72,5 @@ def test_address_that_a_peer_connected_to_counts_if_this_machine_has_it() -> Non
 
 
 @pytest.mark.parametrize("named", ["192.0.2.7", "0.0.0.0", "::", "not an address", ""])
-def test_route_to_the_peer_counts_if_another_machine_has_the_address(named: str) -> None:
+def test_route_counts_if_another_machine_has_the_address(named: str) -> None:
     assert reached_at(named, "127.0.0.1") == "127.0.0.1"

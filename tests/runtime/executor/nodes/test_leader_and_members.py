@@ -164,7 +164,7 @@ def test_failure_of_a_members_worker_names_the_node() -> None:
         assert events.failures.empty()  # not another one for the end of this member
 
 
-def test_failure_that_a_member_sent_comes_before_the_break_of_its_connection() -> None:
+def test_failure_of_a_member_precedes_its_broken_connection() -> None:
     port = free_port()
     events = Events()
     held, ended = threading.Event(), threading.Event()
@@ -369,7 +369,7 @@ def test_unknown_node_rank_is_refused() -> None:
         assert "--node-rank 2 is not a member of 2 nodes" in other.event().reason
 
 
-def test_second_process_of_a_node_replaces_the_first_before_the_setup() -> None:
+def test_second_process_of_a_node_wins_before_the_setup() -> None:
     port = free_port()
     terms = msgspec.structs.replace(TERMS, nnodes=3)
     with leading(port, nnodes=3, terms=terms) as leader, member(port, 1, 3, terms=terms) as first:

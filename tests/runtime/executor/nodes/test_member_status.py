@@ -29,7 +29,7 @@ def phases(status: MemberStatus) -> Iterator[Phase]:
         yield phase
 
 
-def test_member_is_ready_when_its_workers_are_loaded_and_the_leader_is_there() -> None:
+def test_member_is_ready_with_loaded_workers_and_a_leader() -> None:
     status = status_at(Clock())
     for phase in phases(status):
         assert status.unready_reason() == f"not ready: {phase}"

@@ -35,7 +35,7 @@ def ray_of_members_that_fail(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 @pytest.mark.parametrize("is_ending", [False, True])
-def test_the_end_of_a_member_is_a_failure_unless_it_was_asked_for(
+def test_end_of_a_member_is_a_failure_unless_requested(
     is_ending: bool, ray_of_members_that_fail: None, caplog: pytest.LogCaptureFixture
 ) -> None:
     from kvasir.executor.nodes.ray_nodes import RayNodes
