@@ -27,7 +27,7 @@ def token_id(tokenizer: tokenizers.Tokenizer, token: str) -> int:
 
 
 def byte_level() -> tokenizers.Tokenizer:
-    """Return a tokenizer like those of GPT-2, Llama 3, Qwen: merges run across the bytes of characters, and across characters."""
+    """Return a tokenizer like GPT-2's and Qwen's: merges run across bytes of characters and across characters."""
     tokenizer = tokenizers.Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
@@ -60,7 +60,7 @@ def metaspace() -> tokenizers.Tokenizer:
 
 
 def byte_fallback() -> tokenizers.Tokenizer:
-    """Return a tokenizer like those of Llama 2, Mistral, Gemma: characters without a token become one token per byte."""
+    """Return a tokenizer like those of Llama 2 and Gemma: a character without a token has one per byte."""
     base = [*SPECIAL, "<unk>", *(f"<0x{byte:02X}>" for byte in range(256)), "▁"]
     letters = sorted({char for line in CORPUS[:1] for char in line if char != " "})
     tokens = [*base, *letters, "▁t", "▁th", "▁the", "an", "in"]

@@ -11,7 +11,7 @@ from kvasir.engine.handover.block_fetch import FetchLimits
 from kvasir.link.frontend_end.remote_engine import EngineState
 from kvasir.link.protocol import RequestOutput
 from kvasir.request.params import SamplingParams
-from runtime.client.test_router import PARAMS, Request, Traffic
+from runtime.client.dispatch.test_router import PARAMS, Request, Traffic
 
 PROMPT = range(1600)
 STEP_TOKENS = 2048

@@ -9,9 +9,9 @@ from kvasir.client.dispatch import router
 from kvasir.client.moves import kv_source
 from kvasir.link.protocol import FEATURE_PREFIX_CACHE, AddRequest, CacheEvents, FinishReason, Ready, RefusalKind
 from kvasir.request.hashing import HASH_BYTES
+from runtime.client.moves.test_migration import connected, give_back
 from runtime.client.scripted_engine import READY, ScriptedEngine
 from runtime.client.service import Service
-from runtime.client.test_migration import connected, give_back
 
 
 def ready(numerics: str, kv_address: str) -> Ready:

@@ -9,9 +9,9 @@ from kvasir.client.request_errors import RequestFailed
 from kvasir.link.protocol import FinishReason, Ready, RefusalKind
 from kvasir_contract.endpoints import GATE_SECONDS
 from runtime.client.held import ask, leave, with_server
+from runtime.client.moves.test_hand_overs import NOW, Served, connected
 from runtime.client.scripted_engine import ScriptedEngine
 from runtime.client.service import Service
-from runtime.client.test_hand_overs import NOW, Served, connected
 
 
 async def test_a_request_pinned_to_the_draining_rank_does_not_keep_others_there(service: Service) -> None:
