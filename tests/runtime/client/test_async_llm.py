@@ -115,7 +115,7 @@ async def test_outputs_of_another_attempt_are_dropped(service: Service) -> None:
     assert [delta.token_ids for delta in await reader] == [[1]]
 
 
-async def test_a_consumer_that_leaves_before_its_request_is_given_to_an_engine_leaves_nothing(
+async def test_consumer_that_leaves_before_dispatch_leaves_nothing(
     service: Service,
 ) -> None:
     engine = await service.engine()
@@ -132,7 +132,7 @@ async def test_a_consumer_that_leaves_before_its_request_is_given_to_an_engine_l
     assert len(service.observer.started) == len(service.observer.finished) == 1
 
 
-async def test_a_request_that_its_engine_rejects_is_started_and_finished(service: Service) -> None:
+async def test_request_that_its_engine_rejects_is_started_and_finished(service: Service) -> None:
     engine = await service.engine()
     reader = service.ask("r")
     request = await engine.request()
@@ -157,9 +157,7 @@ async def test_more_requests_than_the_limit_are_refused(service: Service) -> Non
     assert service.llm.live_requests == 0
 
 
-async def test_all_requests_at_once_come_and_go_before_an_engine_has_read_one(
-    tokenizer: Tokenizer, tmp_path: Path
-) -> None:
+async def test_requests_come_and_go_before_an_engine_has_read_one(tokenizer: Tokenizer, tmp_path: Path) -> None:
     limit = 2 * QUEUE_MESSAGES
     config = FrontendConfig(
         model=ModelConfig("demo://"),
@@ -191,7 +189,7 @@ async def test_all_requests_at_once_come_and_go_before_an_engine_has_read_one(
     slow.close()
 
 
-async def test_draining_waits_for_the_last_consumer_and_no_longer_than_its_timeout(service: Service) -> None:
+async def test_drain_waits_for_the_last_consumer_up_to_its_timeout(service: Service) -> None:
     await service.llm.drain(PATIENCE)
     engine = await service.engine()
     deltas = service.llm.generate("r", service.prompted())
@@ -207,7 +205,7 @@ async def test_draining_waits_for_the_last_consumer_and_no_longer_than_its_timeo
     await draining
 
 
-async def test_nothing_is_left_of_many_requests_whose_consumers_come_and_go(service: Service) -> None:
+async def test_nothing_is_left_of_requests_whose_consumers_come_and_go(service: Service) -> None:
     rng = random.Random(0)
     engines = [await service.engine(0), await service.engine(1)]
     readers = [service.ask(f"r{n}", max_tokens=8) for n in range(200)]

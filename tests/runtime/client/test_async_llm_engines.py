@@ -150,7 +150,7 @@ async def test_requests_that_come_together_are_given_to_engines_together(
 
 
 @HOLDS_NONE
-async def test_an_engine_that_drains_gets_no_new_requests_and_finishes_what_it_has(service: Service) -> None:
+async def test_draining_engine_gets_no_requests_and_finishes_its_own(service: Service) -> None:
     engine = await service.engine()
     reader = service.ask("r")
     request = await engine.request()
@@ -175,7 +175,7 @@ async def test_the_context_is_what_every_ready_engine_can_hold(service: Service)
 
 
 @HOLDS_NONE
-async def test_an_engine_with_a_prefix_cache_gets_the_hashes_of_the_prompt(service: Service) -> None:
+async def test_engine_with_a_prefix_cache_gets_the_hashes_of_prompt(service: Service) -> None:
     plain = await service.engine()
     task = service.ask("plain")
     assert (await plain.request()).block_hashes == b""

@@ -72,7 +72,7 @@ def test_a_second_attempt_hashes_the_prompt_no_second_time(monkeypatch: pytest.M
         (Ready(16, 64, 128, 8, (FEATURE_PREFIX_CACHE,), hash_algorithm="of-tomorrow"), None),
     ],
 )
-def test_the_engine_tells_whether_it_looks_hashes_up_and_for_which_blocks(
+def test_engine_announces_its_look_ups_of_hashes_and_block_size(
     ready: Ready | None, hashing: BlockHashing | None
 ) -> None:
     assert engine(ready).block_hashing == hashing

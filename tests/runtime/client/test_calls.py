@@ -92,7 +92,7 @@ async def test_call_returns_the_value_of_each_engine() -> None:
     assert (outcome.error, outcome.value) == ("", b"\x91\x01")
 
 
-async def test_an_engine_that_does_not_answer_is_told_so_after_the_time() -> None:
+async def test_engine_that_does_not_answer_gets_an_error_in_time() -> None:
     peers = Peers()
     task = await peers.start(0, 1, seconds=0.01)
     peers.calls.answered("engine-0", Result(peers.sent[0][1].id))

@@ -19,7 +19,7 @@ async def test_a_slow_reader_gets_everything_in_one_delta() -> None:
     )
 
 
-async def test_tokens_without_text_do_not_wake_the_reader_and_come_with_the_next_text() -> None:
+async def test_tokens_without_text_come_with_the_next_text() -> None:
     collector = Collector()
     reader = asyncio.create_task(collector.take())
     await asyncio.sleep(0)

@@ -38,7 +38,7 @@ def request_of(request_id: str, tokens: int) -> LiveRequest:
     return LiveRequest(request_id, Prompted(prompt, RequestCore(PARAMS)), NoText())
 
 
-def test_more_requests_than_the_limit_are_refused_until_one_is_over() -> None:
+def test_more_requests_than_limit_are_refused_until_one_is_over() -> None:
     journal = Journal(2)
     first = request("1")
     journal.add(first)
@@ -144,7 +144,7 @@ def test_a_request_waits_runs_and_is_finished_once() -> None:
     assert (live.state, live.engine, live.attempt) == (RequestState.FINISHED, "engine-1", 2)
 
 
-def test_a_finished_request_is_live_until_its_consumer_is_done_but_no_engine_has_it() -> None:
+def test_finished_request_is_live_until_its_consumer_is_done() -> None:
     journal = Journal(1)
     live = request("1")
     journal.add(live)

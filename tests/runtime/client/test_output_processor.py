@@ -13,7 +13,7 @@ from kvasir.link.protocol import FinishReason, RefusalKind, RequestProgress
 from runtime.client.output_bench import ENGINE, EOS, Bench, Numbers, output
 
 
-async def test_steps_become_deltas_and_the_last_one_has_the_finish_reason() -> None:
+async def test_steps_become_deltas_and_the_last_one_has_finish_reason() -> None:
     bench = Bench()
     request = bench.add("r")
     bench.receive(ENGINE, [output("r", 0, 10)])
@@ -71,9 +71,7 @@ async def test_a_request_that_moved_without_a_token_has_the_times_of_the_next_en
 
 
 @pytest.mark.parametrize(("token_id", "stop_token_id"), [(EOS, None), (77, 77)])
-async def test_the_token_that_stopped_the_request_is_counted_but_gives_no_text(
-    token_id: int, stop_token_id: int | None
-) -> None:
+async def test_stop_token_is_counted_but_gives_no_text(token_id: int, stop_token_id: int | None) -> None:
     bench = Bench()
     request = bench.add("r")
     stop = output("r", 0, 10, token_id, finish_reason=FinishReason.STOP, stop_token_id=stop_token_id)
@@ -102,7 +100,7 @@ async def test_a_gap_or_an_overlap_makes_the_engine_distrusted(position: int) ->
             await each.collector.take()
 
 
-async def test_a_gap_in_the_middle_of_a_large_step_ends_all_requests_of_the_engine_and_no_others() -> None:
+async def test_gap_in_a_large_step_ends_all_requests_of_its_engine() -> None:
     bench = Bench()
     count = 3 * SLICE
     requests = [bench.add(str(n)) for n in range(count)]
@@ -122,7 +120,7 @@ async def test_a_gap_in_the_middle_of_a_large_step_ends_all_requests_of_the_engi
             await request.collector.take()
 
 
-async def test_nothing_that_a_distrusted_engine_sent_after_the_gap_counts() -> None:
+async def test_nothing_that_a_distrusted_engine_sent_after_gap_counts() -> None:
     bench = Bench()
     requests = [bench.add(str(n)) for n in range(2 * SLICE)]
     other = bench.add("other")
@@ -150,7 +148,7 @@ async def test_a_lost_engine_is_asked_for_nothing_more() -> None:
     await asyncio.sleep(0)
 
 
-async def test_an_output_that_cannot_be_handled_costs_its_request_and_no_other(
+async def test_defective_output_fails_only_its_request(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     class Broken(Numbers):
@@ -170,7 +168,7 @@ async def test_an_output_that_cannot_be_handled_costs_its_request_and_no_other(
     assert bench.journal.running() == others
 
 
-async def test_outputs_of_an_older_attempt_of_another_engine_or_of_no_request_are_dropped() -> None:
+async def test_outputs_without_a_present_attempt_are_dropped() -> None:
     bench = Bench()
     request = bench.add("r")
     bench.journal.assign(request, "engine-1")
@@ -185,7 +183,7 @@ async def test_outputs_of_an_older_attempt_of_another_engine_or_of_no_request_ar
 
 
 @pytest.mark.parametrize("reason", [FinishReason.ERROR, FinishReason.ABORT])
-async def test_a_request_that_the_engine_gives_up_fails_with_its_reason(reason: FinishReason) -> None:
+async def test_request_that_the_engine_gives_up_fails_with_its_reason(reason: FinishReason) -> None:
     bench = Bench()
     request = bench.add("r")
     bench.receive(ENGINE, [output("r", 0, finish_reason=reason, error="the prompt is too long")])
@@ -216,7 +214,7 @@ async def test_a_refused_request_fails_with_the_error_of_its_kind(
     assert bench.observer.finished == [(FinishReason.ERROR, 2, 0)]
 
 
-async def test_a_large_step_is_taken_in_slices_between_which_the_loop_runs() -> None:
+async def test_large_step_is_taken_in_slices_between_which_loop_runs() -> None:
     bench = Bench()
     count = 3 * SLICE + 5
     requests = [bench.add(str(n)) for n in range(count)]
@@ -240,7 +238,7 @@ async def test_steps_that_arrive_while_a_large_one_is_taken_keep_their_order() -
     assert bench.distrusted == []
 
 
-async def test_what_an_engine_sent_before_it_was_lost_is_still_delivered() -> None:
+async def test_what_engine_sent_before_it_was_lost_is_still_delivered() -> None:
     bench = Bench()
     count = 2 * SLICE
     requests = [bench.add(str(n)) for n in range(count)]

@@ -10,9 +10,7 @@ from runtime.client.output_bench import ENGINE, EOS, Bench, output, scores
 
 
 @pytest.mark.parametrize(("include", "text"), [(False, "10 "), (True, "10 11 1")])
-async def test_a_stop_string_across_tokens_and_steps_ends_the_request_at_the_token_that_completes_it(
-    include: bool, text: str
-) -> None:
+async def test_stop_string_across_steps_ends_at_its_last_token(include: bool, text: str) -> None:
     bench = Bench()
     request = bench.add("r", ["11 1"], include=include)
     bench.receive(ENGINE, [output("r", 0, 10, 11, logprobs=scores(10, 11))])
@@ -29,7 +27,7 @@ async def test_a_stop_string_across_tokens_and_steps_ends_the_request_at_the_tok
     assert bench.distrusted == []
 
 
-async def test_text_that_may_begin_a_stop_string_waits_and_comes_with_its_tokens() -> None:
+async def test_text_that_may_begin_a_stop_string_comes_with_its_tokens() -> None:
     bench = Bench()
     request = bench.add("r", ["11 22"])
     bench.receive(ENGINE, [output("r", 0, 10)])
@@ -42,7 +40,7 @@ async def test_text_that_may_begin_a_stop_string_waits_and_comes_with_its_tokens
     assert await reader == Delta("11 12 ", [11, 12])
 
 
-async def test_what_was_held_back_comes_when_the_engine_ends_the_request() -> None:
+async def test_held_text_comes_when_the_engine_ends_the_request() -> None:
     bench = Bench()
     request = bench.add("r", ["11 22"])
     bench.receive(ENGINE, [output("r", 0, 10, 11, EOS, finish_reason=FinishReason.STOP)])
@@ -50,7 +48,7 @@ async def test_what_was_held_back_comes_when_the_engine_ends_the_request() -> No
     assert bench.aborted == []
 
 
-async def test_a_stop_string_wins_over_the_length_that_its_token_reaches() -> None:
+async def test_stop_string_wins_over_the_length_that_its_token_reaches() -> None:
     bench = Bench()
     request = bench.add("r", ["11"])
     bench.receive(ENGINE, [output("r", 0, 10, 11, finish_reason=FinishReason.LENGTH)])
@@ -58,7 +56,7 @@ async def test_a_stop_string_wins_over_the_length_that_its_token_reaches() -> No
     assert bench.aborted == []
 
 
-async def test_a_stop_string_that_the_last_held_text_completes_ends_the_request() -> None:
+async def test_stop_string_completed_by_held_text_ends_the_request() -> None:
     bench = Bench()
     request = bench.add("r", [" ."])
     bench.receive(ENGINE, [output("r", 0, 10, finish_reason=FinishReason.LENGTH)])
@@ -74,9 +72,7 @@ async def test_stop_strings_count_after_the_first_tokens_only() -> None:
 
 
 @pytest.mark.parametrize(("token_id", "stop_token_id"), [(EOS, None), (77, 77)])
-async def test_the_token_that_stopped_the_request_is_text_where_that_is_asked_for(
-    token_id: int, stop_token_id: int | None
-) -> None:
+async def test_stop_token_is_text_if_asked_for(token_id: int, stop_token_id: int | None) -> None:
     bench = Bench()
     request = bench.add("r", include=True)
     stop = output("r", 0, 10, token_id, finish_reason=FinishReason.STOP, stop_token_id=stop_token_id)
@@ -84,7 +80,7 @@ async def test_the_token_that_stopped_the_request_is_text_where_that_is_asked_fo
     assert (await request.collector.take()).text == f"10 {token_id} ."
 
 
-async def test_requests_that_stop_strings_end_in_one_step_are_aborted_together() -> None:
+async def test_requests_ended_by_strings_in_one_step_abort_together() -> None:
     bench = Bench()
     for request_id in ("a", "b", "c"):
         bench.add(request_id, ["7"])

@@ -126,7 +126,7 @@ async def test_a_pinned_request_of_a_lost_engine_never_moves(service: Service) -
     assert other.messages() == []
 
 
-async def test_a_pinned_request_continues_on_the_successor_of_its_engine(service: Service) -> None:
+async def test_pinned_request_continues_on_the_successor_of_its_engine(service: Service) -> None:
     pinned, other = await service.engine(0), await service.engine(1)
     reader = ask(service, "r", rank=0)
     pinned.answer(await pinned.request(), 0, [7])

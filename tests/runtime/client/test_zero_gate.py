@@ -73,7 +73,7 @@ async def test_a_gate_opens_by_itself(monkeypatch: pytest.MonkeyPatch, gate: Zer
     assert not gate.closed
 
 
-async def test_a_closed_gate_is_closed_for_longer_only_while_it_is_idle(
+async def test_closed_gate_is_closed_for_longer_only_while_it_is_idle(
     monkeypatch: pytest.MonkeyPatch, gate: ZeroGate
 ) -> None:
     gate.close()
@@ -90,7 +90,7 @@ async def test_a_closed_gate_is_closed_for_longer_only_while_it_is_idle(
     gate.open()
 
 
-def test_a_report_has_the_times_of_the_last_request_and_of_the_engines(gate: ZeroGate, clock: FakeClock) -> None:
+def test_report_has_times_of_the_last_request_and_the_engines(gate: ZeroGate, clock: FakeClock) -> None:
     clock.now = 5.0
     assert gate.report() == ReportedDemand(gate_closed=False, request_seconds=None, engine_seconds=None)
     gate.engines_changed(usable=True)
@@ -105,7 +105,7 @@ def test_a_report_has_the_times_of_the_last_request_and_of_the_engines(gate: Zer
     assert gate.report() == ReportedDemand(gate_closed=False, request_seconds=3.0, engine_seconds=None)
 
 
-async def test_a_frontend_accepts_requests_with_the_first_engine_or_a_closed_gate(opened: Opened) -> None:
+async def test_frontend_accepts_with_an_engine_or_a_closed_gate(opened: Opened) -> None:
     one, other = ZeroGate(opened, can_hold=True), ZeroGate(opened, can_hold=True)
     one.engines_changed(usable=False)
     assert not one.accepts
@@ -142,7 +142,7 @@ async def test_a_request_behind_a_closed_gate_is_held_and_then_sent(service: Ser
     assert not service.llm.gate.busy.is_set()
 
 
-async def test_a_request_behind_a_closed_gate_goes_to_the_engine_of_the_next_wake(service: Service) -> None:
+async def test_request_behind_a_gate_goes_to_the_next_engine(service: Service) -> None:
     """The engines are removed although the gate is closed for a moment longer."""
     first = await service.engine()
     service.llm.gate.close()

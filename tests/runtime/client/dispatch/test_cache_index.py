@@ -96,7 +96,7 @@ def test_the_index_has_the_hashes_that_engines_report(
         assert len(index) == 1
 
 
-def test_a_missing_report_empties_an_engine_until_its_next_snapshot(caplog: pytest.LogCaptureFixture) -> None:
+def test_missing_report_empties_engine_until_its_next_snapshot(caplog: pytest.LogCaptureFixture) -> None:
     index, chain = CacheIndex(), CHAINS[0]
     index.apply("a", CacheEvents(0, chain))
     with caplog.at_level(logging.ERROR):

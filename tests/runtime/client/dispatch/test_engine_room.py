@@ -56,13 +56,13 @@ def test_prefills_fill_two_steps() -> None:
     assert case.fill(400) == 2
 
 
-def test_a_prompt_longer_than_two_steps_is_sent_to_an_engine_without_prefills() -> None:
+def test_prompt_of_over_two_steps_goes_to_an_idle_engine() -> None:
     case = Case()
     assert case.fill(50_000) == 1
     assert case.fill(10) == 0
 
 
-def test_the_rest_of_a_long_prompt_counts_as_its_chunks_are_computed() -> None:
+def test_rest_of_a_long_prompt_counts_as_its_chunks_are_computed() -> None:
     case = Case()
     case.fill(50_000, most=1)
     for step, rest in enumerate((49_000, 48_000, 2_500)):
@@ -107,7 +107,7 @@ def test_each_frontend_may_have_a_request_in_a_full_engine() -> None:
     assert case.fill() == 1
 
 
-def test_an_engine_that_refused_is_asked_again_when_its_queue_is_shorter() -> None:
+def test_engine_that_refused_is_asked_when_its_queue_is_shorter() -> None:
     case = Case()
     case.report(waiting=3, running=1, step=5)
     case.load.sent("own", 1, 1, 0.0)

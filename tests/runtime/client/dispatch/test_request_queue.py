@@ -48,7 +48,7 @@ def test_priority_goes_before_earlier_attempts_and_arrival() -> None:
     assert drained(queue_of(*requests)) == ["urgent", "moved", "fresh", "second", "late"]
 
 
-def test_requests_that_engines_had_before_keep_their_age_among_all_clients() -> None:
+def test_moved_requests_keep_their_age_among_all_clients() -> None:
     old, young = Waiting("old", "b", attempt=1), Waiting("young", "a", attempt=2)
     queue = queue_of(young, Waiting("fresh", "a"), old)
     assert drained(queue) == ["old", "young", "fresh"]

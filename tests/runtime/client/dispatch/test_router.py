@@ -124,7 +124,7 @@ def test_a_burst_between_two_reports_is_spread_evenly() -> None:
     assert Counter(traffic.send() for _ in range(30)) == {"a": 10, "b": 10, "c": 10}
 
 
-def test_engines_that_are_equal_take_turns_even_when_each_request_is_done_before_the_next() -> None:
+def test_equal_engines_take_turns_with_one_request_at_a_time() -> None:
     traffic, picked = Traffic("a", "b"), Counter[str]()
     for _ in range(10):
         request = Request()
@@ -143,7 +143,7 @@ def test_requests_of_other_frontends_count_and_own_ones_count_once() -> None:
     assert {traffic.send() for _ in range(2)} == {"a", "b"}
 
 
-def test_a_report_that_does_not_know_our_last_requests_yet_takes_nothing_away() -> None:
+def test_report_without_our_last_requests_takes_nothing_away() -> None:
     traffic = Traffic("a", "b")
     del traffic.engines["b"]
     for _ in range(5):
@@ -224,14 +224,14 @@ def test_prefills_that_run_together_share_their_time() -> None:
     assert traffic.router._loads["a"].prefill_rate == 1600
 
 
-def test_an_engine_whose_rows_are_taken_gets_nothing_while_another_has_rows() -> None:
+def test_engine_without_rows_gets_nothing_while_another_has_some() -> None:
     traffic = Traffic("a", "b", rows=4)
     traffic.holds("a", prompt := range(1600))
     picked = [traffic.send(Request([*prompt, number])) for number in range(8)]
     assert Counter(picked) == {"a": 4, "b": 4}
 
 
-def test_a_request_that_has_no_blocks_left_on_one_engine_goes_to_another() -> None:
+def test_request_goes_to_an_engine_with_enough_blocks() -> None:
     traffic = Traffic("a", "b", num_blocks=100)
     traffic.report("a", running=1, used=95)
     traffic.report("b", running=2, used=10)
@@ -265,7 +265,7 @@ def test_what_an_engine_evicts_counts_no_more() -> None:
     assert traffic.pick(Request(prompt)) == "b"
 
 
-def test_a_burst_with_a_new_prefix_stays_together_on_busy_engines() -> None:
+def test_burst_with_a_new_prefix_stays_together_on_busy_engines() -> None:
     """Before the first of them has computed the prefix, and before any report."""
     traffic = Traffic("a", "b", "c", "d")
     for number in range(4):

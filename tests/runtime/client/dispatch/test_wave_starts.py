@@ -65,7 +65,7 @@ def test_requests_of_engines_that_run_alone_do_not_keep_a_group_awake() -> None:
     assert group.request("a") == ["b", "c"]
 
 
-def test_an_engine_of_an_older_version_and_one_that_is_not_ready_are_left_out() -> None:
+def test_older_engines_and_those_not_ready_are_left_out() -> None:
     group = Group()
     group.engines["a"].agreement = Agreement(CODEC, 1)
     group.engines["b"].state = EngineState.DRAINING

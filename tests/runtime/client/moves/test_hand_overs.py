@@ -92,7 +92,7 @@ async def test_what_ends_too_late_moves_and_the_rest_stays(service: Service) -> 
     assert other.messages() == engine.messages() == []
 
 
-async def test_requests_in_the_queue_of_the_engine_move_though_they_would_end_in_time(service: Service) -> None:
+async def test_queued_requests_move_though_they_would_end_in_time(service: Service) -> None:
     engine = await connected(service, 0)
     served = Served(service, engine)
     await served.add("running", count=0)

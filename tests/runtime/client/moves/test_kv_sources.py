@@ -145,7 +145,7 @@ def test_a_source_in_a_long_step_is_not_waited_for() -> None:
     assert traffic.source("b") == "a"
 
 
-def test_a_source_that_begins_after_the_time_limit_of_a_fetch_is_not_named() -> None:
+def test_source_that_begins_after_the_time_limit_is_not_named() -> None:
     """Even if the engine is as busy, so that it would lose nothing by waiting."""
     assert FetchLimits().first_seconds > MAX_WAIT_SECONDS
     traffic = Fetching("a", "b")
@@ -158,7 +158,7 @@ def test_a_source_that_begins_after_the_time_limit_of_a_fetch_is_not_named() -> 
         assert traffic.source("b") == expected
 
 
-def test_a_fetch_from_the_engine_that_had_the_request_is_not_charged_to_another_source() -> None:
+def test_fetch_from_the_last_engine_is_not_charged_to_another() -> None:
     traffic = Fetching("a", "b")
     traffic.holds("a", PROMPT)
     request = Request(PROMPT)
@@ -227,7 +227,7 @@ def test_engines_of_unknown_numerics_exchange_nothing() -> None:
     assert traffic.source("b") == ""
 
 
-def test_a_fetch_may_wait_while_its_engine_computes_other_requests() -> None:
+def test_fetch_may_wait_while_its_engine_computes_other_requests() -> None:
     traffic = Fetching("a", "b")
     traffic.holds("a", PROMPT)
     traffic.report("a", running=1, unfinished=1500)
@@ -244,7 +244,7 @@ def test_a_source_counts_by_what_it_has_reported() -> None:
     assert traffic.source("b") == "c"
 
 
-def test_the_time_to_the_first_token_includes_the_wait_for_the_source() -> None:
+def test_time_to_the_first_token_includes_the_wait_for_source() -> None:
     traffic = Fetching("a", "b")
     traffic.holds("a", PROMPT)
     choice = traffic.choose(Request([*PROMPT, 1]), "b")

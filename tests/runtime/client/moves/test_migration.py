@@ -115,7 +115,7 @@ async def test_requests_move_in_the_order_in_which_they_came(service: Service) -
     await asyncio.gather(*readers)
 
 
-async def test_a_request_that_lost_three_engines_fails_with_their_names(service: Service) -> None:
+async def test_request_that_lost_three_engines_fails_with_their_names(service: Service) -> None:
     engines = [await service.engine(0)]
     reader = service.ask("r")
     for count in range(3):
@@ -144,7 +144,7 @@ async def lose_engines(service: Service, count: int, new_tokens: int) -> Scripte
     return engine
 
 
-async def test_a_request_that_gets_further_on_each_engine_is_not_the_cause(service: Service) -> None:
+async def test_request_that_gets_further_on_each_engine_is_not_cause(service: Service) -> None:
     reader = service.ask("r", max_tokens=60)
     engine = await lose_engines(service, 5, FURTHER_TOKENS)
     request = await engine.request()
@@ -152,7 +152,7 @@ async def test_a_request_that_gets_further_on_each_engine_is_not_the_cause(servi
     assert len(tokens(await reader)) == 5 * FURTHER_TOKENS + 1
 
 
-async def test_a_request_that_gets_further_does_not_end_engines_for_ever(service: Service) -> None:
+async def test_request_that_gets_further_does_not_end_engines_for_ever(service: Service) -> None:
     reader = service.ask("r", max_tokens=60)
     last = await lose_engines(service, 3 * MAX_LOSSES, FURTHER_TOKENS)
     with pytest.raises(RequestFailed, match=r"12 engines .* lost with this request"):
@@ -206,7 +206,7 @@ async def test_a_request_with_tokens_that_is_given_back_continues(service: Servi
     assert tokens(await reader) == [5, 6]
 
 
-async def test_a_request_that_waited_in_a_draining_engine_keeps_its_age(service: Service) -> None:
+async def test_request_that_waited_in_a_draining_engine_keeps_its_age(service: Service) -> None:
     engine = await service.engine(0)
     reader = service.ask("r")
     request = await engine.request()
@@ -298,7 +298,7 @@ async def test_a_request_with_tokens_goes_to_an_engine_of_its_numerics_class(ser
     assert len(service.observer.stalls) == 2
 
 
-async def test_a_refusal_does_not_change_the_numerics_class_of_the_tokens(service: Service) -> None:
+async def test_refusal_does_not_change_the_numerics_class_of_tokens(service: Service) -> None:
     first = await connected(service, 0, ready("float32"))
     reader = service.ask("r")
     first.answer(await first.request(), 0, [5])
@@ -337,7 +337,7 @@ async def test_a_request_moves_to_an_engine_that_can_hold_its_answer(service: Se
     assert small.messages() == []
 
 
-async def test_an_urgent_request_moves_to_an_engine_that_takes_priorities(service: Service) -> None:
+async def test_urgent_request_moves_to_an_engine_that_takes_priorities(service: Service) -> None:
     """An engine that serves by arrival rejects it for good."""
     by_priority = Ready(16, 64, 128, 8, features=(FEATURE_PRIORITY,))
     first = await connected(service, 0, by_priority)
@@ -510,7 +510,7 @@ def give_all_back(engine: ScriptedEngine, requests: list[AddRequest]) -> None:
     )
 
 
-async def test_requests_that_a_drain_gives_back_are_resumed_a_few_at_a_time(
+async def test_requests_that_drain_gives_back_are_resumed_few_at_time(
     service: Service, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     engine = await service.engine(0)

@@ -80,7 +80,7 @@ def test_third_strike_in_company_refuses(quarantine: Quarantine) -> None:
         assert quarantine.treatment(POISON) is verdict
 
 
-def test_lost_engine_without_a_report_makes_its_requests_suspects_at_once(quarantine: Quarantine) -> None:
+def test_loss_without_a_report_makes_requests_suspects_at_once(quarantine: Quarantine) -> None:
     lose(quarantine, "e0", POISON, WAITS)
     assert treatments(quarantine, POISON, WAITS) == [Treatment.ALONE, Treatment.ALONE]
     quarantine.joined("e0-new", 0, step("e0", POISON))
@@ -167,7 +167,7 @@ def test_request_that_gets_further_starts_again(quarantine: Quarantine) -> None:
     assert quarantine.treatment(INNOCENT) is Treatment.REFUSE
 
 
-def test_late_report_does_not_count_for_a_request_that_got_further(quarantine: Quarantine) -> None:
+def test_late_report_does_not_count_for_request_that_got_further(quarantine: Quarantine) -> None:
     quarantine.lost("e0", 0, [Had(INNOCENT), Had(POISON)], None)
     quarantine.lost("e1", 1, [Had(INNOCENT, 1)], None)
     assert quarantine.treatment(INNOCENT) is Treatment.ALONE

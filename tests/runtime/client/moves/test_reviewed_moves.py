@@ -14,7 +14,7 @@ from runtime.client.scripted_engine import ScriptedEngine
 from runtime.client.service import Service
 
 
-async def test_a_request_pinned_to_the_draining_rank_does_not_keep_others_there(service: Service) -> None:
+async def test_request_pinned_to_a_draining_rank_does_not_keep_others(service: Service) -> None:
     engine = await connected(service, 0)
     served = Served(service, engine)
     prompted = service.llm.input.prepare([5] * 8, data_parallel_rank=0)
@@ -33,7 +33,7 @@ async def test_a_request_pinned_to_the_draining_rank_does_not_keep_others_there(
     await leave(served.readers.values())
 
 
-async def test_a_request_with_a_strike_does_not_keep_others_in_a_draining_engine(service: Service) -> None:
+async def test_request_with_a_strike_does_not_keep_others_in_a_drain(service: Service) -> None:
     engine = await connected(service, 0)
     served = Served(service, engine)
     await served.add("suspect", count=2)
@@ -73,7 +73,7 @@ async def test_a_hand_over_waits_for_an_exact_engine_that_is_full(service: Servi
     await leave(served.readers.values())
 
 
-async def test_a_request_of_a_lost_engine_waits_for_an_exact_engine_that_is_full(
+async def test_moved_request_waits_for_an_exact_engine_that_is_full(
     service: Service, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     engine, served, exact, inexact = await three_engines(service)
@@ -88,7 +88,7 @@ async def test_a_request_of_a_lost_engine_waits_for_an_exact_engine_that_is_full
     await leave(served.readers.values())
 
 
-async def test_a_moved_request_that_waits_for_an_exact_engine_does_not_keep_fresh_ones_waiting(
+async def test_moved_request_that_waits_does_not_delay_fresh_ones(
     service: Service, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     engine, served, exact, inexact = await three_engines(service)
@@ -101,7 +101,7 @@ async def test_a_moved_request_that_waits_for_an_exact_engine_does_not_keep_fres
 
 
 @with_server(hold_timeout=0.3)
-async def test_a_request_of_a_lost_engine_is_no_503_after_the_hold_timeout(service: Service) -> None:
+async def test_moved_request_is_not_a_503_after_the_hold_timeout(service: Service) -> None:
     """A 503 would invite the client to send at once what may have ended the engine."""
     engine = await connected(service, 0)
     served = Served(service, engine)
@@ -112,7 +112,7 @@ async def test_a_request_of_a_lost_engine_is_no_503_after_the_hold_timeout(servi
 
 
 @with_server(hold_timeout=GATE_SECONDS)
-async def test_a_gate_that_stays_closed_longer_than_requests_are_held_does_not_close(service: Service) -> None:
+async def test_gate_does_not_close_for_longer_than_requests_are_held(service: Service) -> None:
     engine = await connected(service, 0)
     service.llm.gate.close()
     assert not service.llm.gate.closed

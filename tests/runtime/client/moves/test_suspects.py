@@ -113,7 +113,7 @@ async def after_two_kills(service: Service) -> tuple[asyncio.Task[list[Delta]], 
 
 
 @pytest.mark.parametrize("guilty", [True, False])
-async def test_third_attempt_waits_for_the_successors_of_killed_engines(service: Service, guilty: bool) -> None:
+async def test_third_attempt_waits_for_successors_of_killed_engines(service: Service, guilty: bool) -> None:
     reader, request = await after_two_kills(service)
     third = await service.engine(2)
     other = service.ask("other")

@@ -89,7 +89,7 @@ def test_no_delta_holds_part_of_a_character(tokenizer: Tokenizer, text: str) -> 
 
 @given(token_ids=st.lists(st.integers(-2, 800), max_size=60), cuts=CUTS)
 @settings(deadline=None)
-def test_byte_level_tokens_that_are_no_text_give_what_decoding_all_at_once_gives(
+def test_byte_level_tokens_without_text_equal_decoding_at_once(
     byte_level: Tokenizer, token_ids: list[int], cuts: list[int]
 ) -> None:
     deltas = stream(byte_level, [], list(trained.pieces(token_ids, cuts)))
@@ -119,7 +119,7 @@ def test_the_first_word_after_a_prompt_keeps_its_space(tokenizer: Tokenizer) -> 
     assert "".join(stream(tokenizer, prompt, [[token_id] for token_id in output])) == " fox jumps"
 
 
-def test_the_first_word_after_a_prompt_of_one_token_keeps_its_space(byte_fallback: Tokenizer) -> None:
+def test_first_word_after_a_prompt_of_one_token_keeps_its_space(byte_fallback: Tokenizer) -> None:
     the = trained.token_id(byte_fallback.backend, "▁the")
     assert "".join(stream(byte_fallback, [the], [[the]])) == " the"
 
@@ -161,7 +161,7 @@ def test_special_tokens_give_no_text_and_do_not_split_characters(tokenizer: Toke
     assert "".join(stream(tokenizer, [], [[i] for i in with_special])) == tokenizer.decode(output)
 
 
-def test_a_character_that_is_never_completed_appears_when_the_request_finishes(byte_level: Tokenizer) -> None:
+def test_incomplete_character_appears_at_the_end_of_the_request(byte_level: Tokenizer) -> None:
     first_byte = trained.token_id(byte_level.backend, "æ")  # 0xE6 in GPT-2's alphabet
     assert stream(byte_level, [], [[first_byte]]) == ["", "\ufffd"]
 
@@ -184,7 +184,7 @@ def test_broken_bytes_that_undo_the_text_before_them_do_not_stop_the_stream(byte
     assert "".join(stream(byte_fallback, [], outputs)) == "€\ufffd the€ the"
 
 
-def test_an_endless_run_of_broken_bytes_is_decoded_in_small_windows(
+def test_endless_run_of_broken_bytes_is_decoded_in_small_windows(
     byte_fallback: Tokenizer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     broken = trained.token_id(byte_fallback.backend, "<0xFF>")

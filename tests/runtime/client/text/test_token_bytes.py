@@ -53,7 +53,7 @@ def test_tokens_of_a_tokenizer_without_a_decoder_are_words() -> None:
     assert [table[0], table[1], table[2]] == [b" the", b" dog", b""]
 
 
-def test_special_and_added_tokens_are_spelled_as_they_are_unless_they_are_skipped(tokenizer: Tokenizer) -> None:
+def test_special_and_added_tokens_are_spelled_unless_skipped(tokenizer: Tokenizer) -> None:
     added = tokenizer.backend.get_added_tokens_decoder()
     table = token_bytes(tokenizer.backend)
     for token_id, token in added.items():
@@ -63,7 +63,7 @@ def test_special_and_added_tokens_are_spelled_as_they_are_unless_they_are_skippe
     assert all(skipping[token_id] == b"" for token_id in tokenizer.special_ids)
 
 
-def test_an_added_token_just_outside_of_the_byte_alphabet_is_spelled_as_it_is() -> None:
+def test_added_token_outside_of_the_byte_alphabet_is_spelled() -> None:
     """GPT-2's alphabet for bytes ends at U+0143."""
     backend = trained.byte_level()
     backend.add_tokens(["\u0144"])
