@@ -71,7 +71,7 @@ async def test_a_request_that_full_engines_refuse_waits(service: Service) -> Non
     assert service.llm.live_requests == 0
 
 
-async def test_a_refused_request_moves_even_if_its_engine_is_lost_at_once(service: Service) -> None:
+async def test_refused_request_moves_though_its_engine_is_lost_at_once(service: Service) -> None:
     full = await service.engine(0)
     reader = service.ask("r")
     refused = await full.request()
@@ -123,7 +123,7 @@ async def test_a_request_that_cannot_be_sent_goes_to_another_engine(
     assert len(service.observer.started) == 1
 
 
-async def test_requests_that_come_together_are_given_to_engines_together(
+async def test_requests_that_come_together_reach_engines_together(
     service: Service, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await service.engine()
@@ -175,7 +175,7 @@ async def test_the_context_is_what_every_ready_engine_can_hold(service: Service)
 
 
 @HOLDS_NONE
-async def test_engine_with_a_prefix_cache_gets_the_hashes_of_prompt(service: Service) -> None:
+async def test_engine_with_a_prefix_cache_gets_hashes_of_the_prompt(service: Service) -> None:
     plain = await service.engine()
     task = service.ask("plain")
     assert (await plain.request()).block_hashes == b""

@@ -42,7 +42,7 @@ class Peers:
         return task
 
 
-async def test_each_engine_is_called_once_and_its_answer_is_its_outcome() -> None:
+async def test_each_engine_is_called_once_and_its_answer_returned() -> None:
     peers = Peers()
     task = await peers.start(0, 1)
     assert [(name, call.method) for name, call in peers.sent] == [("engine-0", METHOD), ("engine-1", METHOD)]

@@ -38,7 +38,7 @@ def request_of(request_id: str, tokens: int) -> LiveRequest:
     return LiveRequest(request_id, Prompted(prompt, RequestCore(PARAMS)), NoText())
 
 
-def test_more_requests_than_limit_are_refused_until_one_is_over() -> None:
+def test_more_requests_than_the_limit_are_refused_until_one_ends() -> None:
     journal = Journal(2)
     first = request("1")
     journal.add(first)
@@ -54,7 +54,7 @@ def test_the_default_limit_is_64_mi_tokens() -> None:
     assert ServerConfig().max_live_tokens == 2**26
 
 
-def test_more_tokens_than_the_limit_are_refused_until_a_request_is_over() -> None:
+def test_more_tokens_than_the_limit_are_refused_until_one_ends() -> None:
     limit = ServerConfig().max_live_tokens
     journal = Journal(10, limit)
     long = request_of("long", limit - 3)
@@ -181,7 +181,7 @@ def test_the_index_by_engine_is_always_that_of_the_requests() -> None:
     assert vars(journal) | {"_empty": None} == vars(Journal(1000)) | {"_empty": None}
 
 
-def test_a_requeued_request_leaves_its_engine_and_is_assigned_again() -> None:
+def test_requeued_request_leaves_its_engine_and_gets_another() -> None:
     journal = Journal(2)
     moved = request("1")
     journal.add(moved)

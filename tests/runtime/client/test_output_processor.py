@@ -13,7 +13,7 @@ from kvasir.link.protocol import FinishReason, RefusalKind, RequestProgress
 from runtime.client.output_bench import ENGINE, EOS, Bench, Numbers, output
 
 
-async def test_steps_become_deltas_and_the_last_one_has_finish_reason() -> None:
+async def test_steps_become_deltas_with_a_finish_reason_in_the_last() -> None:
     bench = Bench()
     request = bench.add("r")
     bench.receive(ENGINE, [output("r", 0, 10)])
@@ -39,7 +39,7 @@ async def test_the_trace_keeps_what_the_engine_reports() -> None:
     assert (trace.queue_seconds, trace.prefill_seconds, trace.decode_seconds) == (0.25, 0.5, 2.0)
 
 
-async def test_a_resumed_request_keeps_the_usage_and_times_of_its_first_attempt() -> None:
+async def test_resumed_request_keeps_usage_and_times_of_the_first() -> None:
     bench = Bench()
     request = bench.add("r")
     trace = request.trace
@@ -58,7 +58,7 @@ async def test_a_resumed_request_keeps_the_usage_and_times_of_its_first_attempt(
     assert bench.observer.tokens == [1, 1, 1]
 
 
-async def test_a_request_that_moved_without_a_token_has_the_times_of_the_next_engine() -> None:
+async def test_request_moved_without_tokens_has_the_next_times() -> None:
     bench = Bench()
     request = bench.add("r")
     bench.journal.assign(request, "engine-1")
@@ -120,7 +120,7 @@ async def test_gap_in_a_large_step_ends_all_requests_of_its_engine() -> None:
             await request.collector.take()
 
 
-async def test_nothing_that_a_distrusted_engine_sent_after_gap_counts() -> None:
+async def test_outputs_of_a_distrusted_engine_after_a_gap_are_dropped() -> None:
     bench = Bench()
     requests = [bench.add(str(n)) for n in range(2 * SLICE)]
     other = bench.add("other")
@@ -214,7 +214,7 @@ async def test_a_refused_request_fails_with_the_error_of_its_kind(
     assert bench.observer.finished == [(FinishReason.ERROR, 2, 0)]
 
 
-async def test_large_step_is_taken_in_slices_between_which_loop_runs() -> None:
+async def test_event_loop_runs_between_slices_of_a_large_step() -> None:
     bench = Bench()
     count = 3 * SLICE + 5
     requests = [bench.add(str(n)) for n in range(count)]
@@ -226,7 +226,7 @@ async def test_large_step_is_taken_in_slices_between_which_loop_runs() -> None:
     assert seen == [SLICE, 2 * SLICE, 3 * SLICE]
 
 
-async def test_steps_that_arrive_while_a_large_one_is_taken_keep_their_order() -> None:
+async def test_steps_that_arrive_during_a_large_one_keep_their_order() -> None:
     bench = Bench()
     count = 2 * SLICE
     requests = [bench.add(str(n)) for n in range(count)]
@@ -238,7 +238,7 @@ async def test_steps_that_arrive_while_a_large_one_is_taken_keep_their_order() -
     assert bench.distrusted == []
 
 
-async def test_what_engine_sent_before_it_was_lost_is_still_delivered() -> None:
+async def test_outputs_before_the_loss_of_an_engine_are_delivered() -> None:
     bench = Bench()
     count = 2 * SLICE
     requests = [bench.add(str(n)) for n in range(count)]

@@ -105,7 +105,7 @@ async def test_a_pinned_request_waits_until_its_engine_is_not_full(service: Serv
     assert other.messages() == []
 
 
-async def test_a_refused_pinned_request_may_use_a_second_engine_of_its_rank(service: Service) -> None:
+async def test_refused_pinned_request_may_use_another_of_its_rank(service: Service) -> None:
     old, other = await service.engine(0), await service.engine(1)
     reader = ask(service, "r", rank=0)
     request = await old.request()

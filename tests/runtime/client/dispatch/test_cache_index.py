@@ -96,7 +96,7 @@ def test_the_index_has_the_hashes_that_engines_report(
         assert len(index) == 1
 
 
-def test_missing_report_empties_engine_until_its_next_snapshot(caplog: pytest.LogCaptureFixture) -> None:
+def test_missing_report_empties_an_engine_until_a_snapshot(caplog: pytest.LogCaptureFixture) -> None:
     index, chain = CacheIndex(), CHAINS[0]
     index.apply("a", CacheEvents(0, chain))
     with caplog.at_level(logging.ERROR):
@@ -138,7 +138,7 @@ def test_blocks_on_their_way_count_until_their_time() -> None:
     assert index.lookup(chain, ["a"], 2.5).expected == [5]
 
 
-def test_a_prompt_that_begins_like_one_on_its_way_finds_its_beginning() -> None:
+def test_prompt_finds_the_beginning_of_one_on_its_way() -> None:
     """Predictions have steps of eight blocks."""
     index = CacheIndex()
     index.predict("a", chain_of(*range(30)), 0, now=0.0, until=1.0)
@@ -169,7 +169,7 @@ def test_predictions_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     assert index.lookup(CHAINS[1], ["a"], 0.0).expected == [6]
 
 
-def test_a_full_index_keeps_fewer_blocks_and_still_compares_engines(caplog: pytest.LogCaptureFixture) -> None:
+def test_full_index_keeps_fewer_blocks_and_compares_engines(caplog: pytest.LogCaptureFixture) -> None:
     index = CacheIndex(limit=1000)
     shared, long = chain_of(*range(400)), chain_of(*range(400), *range(1000, 1400))
     index.apply("a", CacheEvents(0, long))

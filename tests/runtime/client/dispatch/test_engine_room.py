@@ -134,7 +134,7 @@ def test_a_lost_engine_is_forgotten() -> None:
     assert not case.room.is_full(case.engine)
 
 
-def test_a_request_may_wait_for_its_prefix_while_another_engine_has_room() -> None:
+def test_request_may_wait_for_its_prefix_though_another_has_room() -> None:
     loads = {name: EngineLoad() for name in "ab"}
     engines = [RemoteEngine(name, 0, "node", EngineState.READY, None, 0.0, capacity=READY) for name in "ab"]
     room = EngineRoom(lambda engine: loads[engine.incarnation])

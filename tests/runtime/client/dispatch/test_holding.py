@@ -9,7 +9,7 @@ from runtime.client.scripted_engine import READY
 from runtime.client.service import Service
 
 
-async def test_held_requests_are_answered_in_order_when_engine_comes(service: Service) -> None:
+async def test_held_requests_are_answered_in_order_by_an_engine(service: Service) -> None:
     names = [f"r{n}" for n in range(5)]
     readers = await held(service, *names)
     engine = service.connect()
@@ -83,7 +83,7 @@ async def test_held_requests_of_two_lanes_keep_their_order(service: Service) -> 
     await asyncio.gather(*readers)
 
 
-async def test_request_of_stopping_engine_waits_in_front_of_fresh_ones(service: Service) -> None:
+async def test_request_of_a_stopping_engine_waits_before_fresh_ones(service: Service) -> None:
     first = await service.engine()
     moved = ask(service, "moved")
     refused = await first.request()

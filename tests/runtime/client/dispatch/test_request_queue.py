@@ -54,7 +54,7 @@ def test_moved_requests_keep_their_age_among_all_clients() -> None:
     assert drained(queue) == ["old", "young", "fresh"]
 
 
-def test_one_request_does_not_wait_behind_a_thousand_of_another_client() -> None:
+def test_request_does_not_wait_behind_another_clients_thousand() -> None:
     queue = queue_of(*(Waiting(f"a{n}", "a") for n in range(1000)))
     for _ in range(3):
         first = queue.first()
@@ -117,7 +117,7 @@ def test_lanes_share_the_order_and_do_not_delay_each_other() -> None:
     assert drained(queue) == ["a0", "b", "a1", "c", "a2"]
 
 
-def test_random_operations_agree_with_a_list_that_is_sorted_each_time() -> None:
+def test_random_operations_agree_with_a_list_sorted_each_time() -> None:
     """Without charges the order is that of the requests; with them, each client's own order holds."""
     rng = random.Random(1)
     queue: RequestQueue[Waiting] = RequestQueue()

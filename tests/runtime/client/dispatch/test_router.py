@@ -107,7 +107,7 @@ def test_an_engine_that_is_not_usable_is_not_picked() -> None:
     assert router.pick([], Request()) is None
 
 
-def test_an_engine_that_has_not_announced_itself_in_full_can_be_picked() -> None:
+def test_engine_without_a_known_capacity_can_be_picked() -> None:
     engine = RemoteEngine("a", 0, "node", EngineState.READY, None, 0.0)
     router, request = Router(), Request()
     choice = router.pick([engine], request)
@@ -133,7 +133,7 @@ def test_equal_engines_take_turns_with_one_request_at_a_time() -> None:
     assert picked == {"a": 5, "b": 5}
 
 
-def test_requests_of_other_frontends_count_and_own_ones_count_once() -> None:
+def test_others_requests_count_and_own_ones_count_once() -> None:
     traffic = Traffic("a", "b")
     for _ in range(8):
         traffic.send()  # four each
@@ -171,7 +171,7 @@ def test_tokens_that_wait_for_other_frontends_count() -> None:
     assert traffic.pick() == "b"
 
 
-def test_requests_that_wait_for_other_frontends_count_as_average_ones() -> None:
+def test_waiting_requests_of_others_count_as_average_ones() -> None:
     traffic = Traffic("a", "b")
     for number in range(6):
         traffic.serve(Request([number] * 2000), 1.0, 1.0)
@@ -186,7 +186,7 @@ def test_own_long_prompts_count_at_once() -> None:
     assert [traffic.send() for _ in range(4)] == [name for name in traffic.engines if name != long] * 4
 
 
-def test_a_request_that_ends_before_its_first_token_leaves_no_charge() -> None:
+def test_request_that_ends_without_a_token_leaves_no_charge() -> None:
     traffic = Traffic("a")
     request = Request(range(8000))
     traffic.send(request)

@@ -59,7 +59,7 @@ def test_a_group_with_a_request_is_awake(busy: str) -> None:
     assert group.request("b") == ["a", "c"]
 
 
-def test_requests_of_engines_that_run_alone_do_not_keep_a_group_awake() -> None:
+def test_requests_outside_the_group_do_not_keep_it_awake() -> None:
     group = Group()
     group.in_flight["d"] = 5
     assert group.request("a") == ["b", "c"]

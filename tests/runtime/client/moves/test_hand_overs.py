@@ -167,7 +167,7 @@ async def test_a_request_that_ends_before_its_turn_is_not_moved(
     assert service.llm.live_requests == 0
 
 
-async def test_a_request_with_tokens_waits_for_an_engine_of_its_numerics_class(service: Service) -> None:
+async def test_request_with_tokens_waits_for_its_numerics_class(service: Service) -> None:
     """The engine gives it back at its drain timeout if there is none."""
     engine = await connected(service, 0)
     served = Served(service, engine)

@@ -244,7 +244,7 @@ def test_a_source_counts_by_what_it_has_reported() -> None:
     assert traffic.source("b") == "c"
 
 
-def test_time_to_the_first_token_includes_the_wait_for_source() -> None:
+def test_time_to_the_first_token_includes_the_wait_for_a_source() -> None:
     traffic = Fetching("a", "b")
     traffic.holds("a", PROMPT)
     choice = traffic.choose(Request([*PROMPT, 1]), "b")

@@ -144,7 +144,7 @@ async def lose_engines(service: Service, count: int, new_tokens: int) -> Scripte
     return engine
 
 
-async def test_request_that_gets_further_on_each_engine_is_not_cause(service: Service) -> None:
+async def test_request_that_gets_further_each_time_is_not_the_cause(service: Service) -> None:
     reader = service.ask("r", max_tokens=60)
     engine = await lose_engines(service, 5, FURTHER_TOKENS)
     request = await engine.request()
@@ -280,7 +280,7 @@ async def connected(service: Service, rank: int, capacity: Ready) -> ScriptedEng
     return engine
 
 
-async def test_a_request_with_tokens_goes_to_an_engine_of_its_numerics_class(service: Service) -> None:
+async def test_request_with_tokens_goes_to_its_numerics_class(service: Service) -> None:
     first = await connected(service, 0, ready("float32"))
     reader = service.ask("r")
     first.answer(await first.request(), 0, [5])
@@ -298,7 +298,7 @@ async def test_a_request_with_tokens_goes_to_an_engine_of_its_numerics_class(ser
     assert len(service.observer.stalls) == 2
 
 
-async def test_refusal_does_not_change_the_numerics_class_of_tokens(service: Service) -> None:
+async def test_refusal_does_not_change_numerics_class_of_the_tokens(service: Service) -> None:
     first = await connected(service, 0, ready("float32"))
     reader = service.ask("r")
     first.answer(await first.request(), 0, [5])
@@ -510,7 +510,7 @@ def give_all_back(engine: ScriptedEngine, requests: list[AddRequest]) -> None:
     )
 
 
-async def test_requests_that_drain_gives_back_are_resumed_few_at_time(
+async def test_requests_that_a_drain_gives_back_resume_a_few_at_a_time(
     service: Service, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     engine = await service.engine(0)

@@ -146,7 +146,7 @@ async def test_closing_fails_a_request_that_waits_for_reports(service: Service) 
         await reader
 
 
-async def test_reader_that_leaves_while_its_request_is_held_is_forgotten(service: Service) -> None:
+async def test_reader_that_leaves_a_held_request_is_forgotten(service: Service) -> None:
     reader, request = await after_two_kills(service)
     third = await service.engine(2)
     reader.cancel()

@@ -104,7 +104,7 @@ def test_any_ids_give_some_text(tokenizer: Tokenizer, token_ids: list[int], prom
 
 @given(parts=st.lists(st.tuples(TEXTS, st.integers(0, 3)), max_size=4), cuts=CUTS)
 @settings(deadline=None)
-def test_special_tokens_that_are_not_skipped_are_spelled_out_in_any_split(
+def test_special_tokens_not_skipped_are_spelled_in_any_split(
     tokenizer: Tokenizer, parts: list[tuple[str, int]], cuts: list[int]
 ) -> None:
     token_ids = [i for text, special in parts for i in (*tokenizer.encode(text, add_special_tokens=False), special)]
@@ -130,7 +130,7 @@ def test_a_character_after_a_prompt_of_byte_tokens_is_whole(byte_fallback: Token
     assert "".join(stream(byte_fallback, prompt, [[token_id] for token_id in prompt[:3]])) == "語"
 
 
-def test_the_first_word_of_an_answer_without_text_before_it_has_no_space(byte_fallback: Tokenizer) -> None:
+def test_first_word_without_text_before_it_has_no_space(byte_fallback: Tokenizer) -> None:
     special = trained.token_id(byte_fallback.backend, "<|assistant|>")
     output = byte_fallback.encode("the dog", add_special_tokens=False)
     assert "".join(stream(byte_fallback, [special], [output])) == "the dog"
@@ -174,7 +174,7 @@ def test_a_character_after_many_broken_bytes_is_whole(byte_level: Tokenizer) -> 
         assert "".join(stream(byte_level, [], outputs)) == "\ufffd" * count + "日"
 
 
-def test_broken_bytes_that_undo_the_text_before_them_do_not_stop_the_stream(byte_fallback: Tokenizer) -> None:
+def test_broken_bytes_that_undo_text_do_not_stop_the_stream(byte_fallback: Tokenizer) -> None:
     def byte(value: int) -> int:
         return trained.token_id(byte_fallback.backend, f"<0x{value:02X}>")
 

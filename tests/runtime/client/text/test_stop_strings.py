@@ -42,7 +42,7 @@ def run(stops: list[str], pieces: list[str], *, include: bool = False, ignored: 
 
 @given(text=TEXTS, stops=STOPS, cuts=CUTS, include=st.booleans())
 @settings(deadline=None)
-def test_any_split_of_any_text_ends_where_a_search_in_the_whole_text_does(
+def test_any_split_ends_where_a_search_in_the_whole_text_does(
     text: str, stops: list[str], cuts: list[int], include: bool
 ) -> None:
     found = search_whole(text, stops)
@@ -56,7 +56,7 @@ def test_any_split_of_any_text_ends_where_a_search_in_the_whole_text_does(
 
 @given(text=TEXTS, stops=STOPS, cuts=CUTS, ignored=st.integers(0, 5))
 @settings(deadline=None)
-def test_string_counts_where_it_ends_after_text_of_first_tokens(
+def test_string_counts_if_it_ends_after_the_first_tokens(
     text: str, stops: list[str], cuts: list[int], ignored: int
 ) -> None:
     pieces = split(text, cuts)
