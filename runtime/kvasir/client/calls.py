@@ -20,7 +20,6 @@ class CallOutcome:
     error: str
     """Empty on success."""
     values: list[str] = field(default_factory=list)
-    """The results of the workers."""
     value: bytes = b""
     """The result of the engine, in msgpack: see Result."""
 

@@ -9,19 +9,17 @@ from kvasir.link.protocol import FinishReason, Logprobs
 
 
 class Delta(msgspec.Struct):
-    """The new output of a request since the last delta."""
-
     text: str
-    """Text that may change or begin a stop string comes later. Empty only in the last delta."""
+    """Empty only in the last delta: text that may change or begin a stop string comes later."""
     token_ids: list[int]
-    """Includes the stop token, although it has no text."""
+    """Includes the stop token, which has no text."""
     finish_reason: FinishReason | None = None
     """Set in the last delta. A request that fails ends with an exception instead."""
     stop_reason: int | str | None = None
     """The token of `stop_token_ids` or the stop string; None for an end-of-sequence token."""
     logprobs: Logprobs | None = None
     prompt_logprobs: Logprobs | None = None
-    """Set in the first delta, from the prompt's second token on."""
+    """Set in the first delta, from the second token on."""
 
 
 class Collector:
@@ -58,7 +56,7 @@ class Collector:
             self._prompt_logprobs = prompt_logprobs
 
     def fail(self, error: Exception) -> None:
-        """Raise this error in the reader, after it has read everything before."""
+        """Raise this error in the reader, after everything before."""
         self._error = error
         self._wake()
 

@@ -23,7 +23,6 @@ _ORDER: Final = (EngineState.STARTING, EngineState.LOADING, EngineState.WARMING)
 class _Start:
     began: float
     first: tuple[float, int] | None = None
-    """Time and number of the first reported bytes."""
 
 
 class EngineStarts:
@@ -76,7 +75,6 @@ class EngineStarts:
         return text if left is None else f"{text}, about {left:.0f} s"
 
     def _left(self, engine: RemoteEngine) -> float | None:
-        """Return the remaining seconds: as long as earlier starts, or by the loading rate."""
         start, now = self._starts.get(engine.incarnation), self._clock()
         if start is None:
             return None

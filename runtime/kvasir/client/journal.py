@@ -73,7 +73,6 @@ class Journal:
             )
 
     def assign(self, request: LiveRequest, engine: str) -> None:
-        """Record that the engine was given the request's next attempt."""
         assert request.state is not RequestState.FINISHED, request.request_id
         self._leave_engine(request)
         request.state = RequestState.RUNNING
@@ -87,12 +86,10 @@ class Journal:
             self._resuming[engine] += request.num_tokens
 
     def resumed(self, request: LiveRequest, interruption: Interruption) -> None:
-        """Record the first token after a move."""
         request.interruption, request.numerics = None, interruption.numerics
         self._settle(request)
 
     def requeue(self, request: LiveRequest) -> None:
-        """Record that the request waits for another engine."""
         assert request.state is RequestState.RUNNING, request.request_id
         self._leave_engine(request)
         request.state = RequestState.WAITING
@@ -104,7 +101,6 @@ class Journal:
         request.state = RequestState.FINISHED
 
     def remove(self, request: LiveRequest) -> None:
-        """Forget the request: its reader is done."""
         self.finish(request)
         del self._requests[request.request_id]
         self._num_tokens -= request.num_tokens

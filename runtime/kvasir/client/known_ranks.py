@@ -6,7 +6,6 @@ from kvasir.client.request_errors import InvalidRequest
 from kvasir.link.frontend_end.remote_engine import RemoteEngine
 
 RANK_FIELD: Final = "data_parallel_rank"
-"""vLLM's name for the field."""
 
 
 class KnownRanks:

@@ -28,7 +28,7 @@ _FULL_OR_STOPPING: Final = (RefusalKind.OVERLOADED, RefusalKind.UNAVAILABLE)
 
 @dataclass(frozen=True, slots=True)
 class AbortRequests:
-    """These requests have ended here, but their engine still computes them."""
+    """The requests have ended here, but not in their engine."""
 
     engine: str
     request_ids: list[str]
@@ -36,7 +36,7 @@ class AbortRequests:
 
 @dataclass(frozen=True, slots=True)
 class DistrustEngine:
-    """The engine sent outputs that do not follow its earlier ones: later ones are dropped."""
+    """The engine sent outputs that do not follow its earlier ones."""
 
     engine: str
     reason: str
@@ -44,7 +44,7 @@ class DistrustEngine:
 
 @dataclass(frozen=True, slots=True)
 class TryNextEngine:
-    """The engine refused this request or gave it back. It fails if no engine takes it."""
+    """The request fails if no engine takes it."""
 
     engine: str
     request: LiveRequest
@@ -104,7 +104,6 @@ class OutputProcessor:
             self._take(batch, first, count)
 
     def flush(self, engine: str) -> None:
-        """Handle all queued outputs of this lost engine now."""
         mine = [batch for batch in self._backlog if batch.engine == engine]
         self._forget(engine)
         for batch in mine:
@@ -136,7 +135,7 @@ class OutputProcessor:
         self._observer.request_finished(trace)
 
     def _take(self, batch: _Batch, first: int, count: int) -> bool:
-        """Handle some outputs of the batch. Return False if the engine is distrusted."""
+        """Return False if the engine is distrusted."""
         now = time.perf_counter()
         trusted = True
         for output in batch.outputs[first : first + count]:

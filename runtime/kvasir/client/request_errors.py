@@ -10,7 +10,7 @@ UNAVAILABLE_RETRY_AFTER: Final = 1.0
 
 
 class InvalidRequest(ValueError):
-    """The request cannot be served as it is (400). The message contains the necessary change."""
+    """The request cannot be served as it is (400). The message has the necessary change."""
 
     def __init__(self, message: str, param: str | None = None, code: str | None = None) -> None:
         super().__init__(message)
@@ -52,7 +52,6 @@ def failed_repeatedly(count: int) -> RequestFailed:
 
 
 def in_field(error: InvalidRequest, field: str | None) -> InvalidRequest:
-    """Name the field of the grammar in an error about a grammar."""
     if field is None or error.param is not None or "grammar" not in str(error):
         return error
     return InvalidRequest(f"{field}: {error}", field, error.code)

@@ -11,7 +11,6 @@ from kvasir.request.params import SamplingParams
 @dataclass(slots=True, eq=False)
 class PromptChoices:
     unfinished: int
-    # Of the choices that have ended.
     most_tokens: int = 0
 
 
@@ -26,12 +25,11 @@ class Trace:
     prompt_tokens: int = 0
     output_tokens: int = 0
     cached_tokens: int | None = None
-    """Prompt tokens in the engine's prefix cache; None before its report."""
+    """None until the engine reports it."""
     engine: str = ""
     rank: int = 0
     attempts: int = 0
     waiting_since: float | None = None
-    """None unless it waits in the frontend's queue."""
     waited_seconds: float = 0.0
     started: float = field(default_factory=time.perf_counter)
     first_token: float | None = None
@@ -39,7 +37,6 @@ class Trace:
     finished: float | None = None
     reason: FinishReason | None = None
     queue_seconds: float | None = None
-    """Time in the engine before the first step."""
     prefill_seconds: float | None = None
     """Time in the engine from then to the first token."""
     decode_seconds: float | None = None
@@ -51,7 +48,7 @@ class RequestObserver(Protocol):
     """Called on the event loop: quick, and without exceptions. Each started request is finished once."""
 
     def hold_ended(self, seconds: float) -> None:
-        """A request has waited while no engine was ready: one is now, or it has failed or left."""
+        """A request has waited while no engine was ready, and does not any more."""
 
     def request_started(self, trace: Trace) -> None: ...
 

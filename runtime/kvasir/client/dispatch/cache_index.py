@@ -16,7 +16,7 @@ from kvasir.link.protocol import CacheEvents
 from kvasir.request.hashing import HASH_BYTES
 
 MAX_ENTRIES: Final = 2**19
-"""Hashes of all engines together: about 70 MB."""
+"""Together about 70 MB."""
 MAX_PREDICTED: Final = 2**15
 PREDICTED_STEP: Final = 8
 """Each eighth block of a chain is predicted, and its last one: a hash covers all blocks before it."""
@@ -61,11 +61,10 @@ class _Prediction(NamedTuple):
 
 
 class Leads(NamedTuple):
-    """Numbers of leading blocks of a chain, for each engine of a look-up."""
+    """Numbers of leading blocks that each engine holds, and that it holds or is about to compute."""
 
     held: list[int]
     expected: list[int]
-    """Includes blocks that the engine is about to compute."""
 
 
 class CacheIndex:
@@ -79,7 +78,6 @@ class CacheIndex:
         """Bits of lost engines that entries may still have, so they must not be used again yet."""
         self._cleaning: Iterator[bytes] | None = None
         self._cleaned = 0
-        """Bits that the present run removes."""
         self._predicted: dict[bytes, int] = {}
         self._predictions: list[_Prediction] = []
 
@@ -125,7 +123,6 @@ class CacheIndex:
             self._drop_predictions(known.bit)
 
     def hashes_of(self, engine: str) -> set[bytes]:
-        """Return the hashes that this engine holds. Slow: for tests."""
         known = self._engines.get(engine)
         return set() if known is None else {key for key, mask in self._held.items() if mask & known.bit}
 

@@ -8,7 +8,7 @@ from kvasir.link.protocol import EngineStats
 
 HORIZON_SECONDS: Final = 10.0
 BUSY_SECONDS: Final = 3.0
-"""Time constant of `busy_share`."""
+"""Time constant of the share of time in which requests wait."""
 MIN_MEASURED_TOKENS: Final = 128
 WEIGHT: Final = 0.1
 
@@ -18,7 +18,6 @@ class _Waiting:
     tokens: int
     uncached: int
     report: int
-    """Number of the last report before it was sent."""
 
 
 @dataclass(slots=True)
@@ -26,7 +25,6 @@ class EngineLoad:
     uncached_tokens: int = 0
     """Tokens to compute before the first tokens of this frontend's requests."""
     others: int = 0
-    """Requests of other frontends at the last report."""
     others_tokens: float = 0.0
     row_seconds: float | None = None
     """Average time from a request's first output to its end."""
@@ -44,7 +42,7 @@ class EngineLoad:
 
     @property
     def prefill_rate(self) -> float | None:
-        """Tokens per second; None until a prefill was measured."""
+        """Tokens per second."""
         return self._prefill_tokens / self._prefill_seconds if self._prefill_seconds > 0 else None
 
     @property
@@ -56,7 +54,6 @@ class EngineLoad:
         return len(self._waiting)
 
     def busy_share(self, now: float) -> float:
-        """Return the share of the last seconds in which a request waited for its first token."""
         if self._busy_seen is not None and now > self._busy_seen:
             kept = math.exp((self._busy_seen - now) / BUSY_SECONDS)
             is_busy = bool(self._waiting) or self.others_tokens > 0

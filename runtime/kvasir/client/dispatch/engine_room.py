@@ -9,11 +9,11 @@ from kvasir.link.protocol import EngineStats, Ready
 
 MIN_QUEUED_REQUESTS: Final = 2
 QUEUED_SHARE: Final = 8
-"""An eighth of the engine's rows may wait, to refill those that end within two steps."""
+"""An eighth of the rows may wait, to refill those that end within two steps."""
 QUEUED_STEPS: Final = 2
 """Steps that waiting prefills may fill."""
 GROWTH_BLOCKS: Final = 4
-"""KV blocks into which each running request may grow."""
+"""KV blocks for each running request to grow into."""
 
 
 class EngineRoom:

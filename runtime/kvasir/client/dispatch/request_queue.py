@@ -15,7 +15,6 @@ from typing import Final, Generic, NamedTuple, Protocol, TypeVar
 REQUEST_TOKENS: Final = 64
 """Added to the tokens of each charged request: short prompts take rows too."""
 MIN_KEPT: Final = 256
-"""Outdated heap entries that are kept before all are removed at once."""
 MAX_CLIENTS: Final = 4096
 
 
@@ -82,7 +81,6 @@ class _Turn(NamedTuple):
 class _Usage:
     num_waiting: int = 0
     now: float = 0.0
-    """The start of the last turn, at which a new client begins."""
     used: dict[str, float] = field(default_factory=dict)
 
     def start(self, client: str) -> float:
@@ -198,12 +196,10 @@ class RequestQueue(Generic[Request]):
         self.remove(request)
 
     def charge(self, request: Request, tokens: int) -> None:
-        """Charge the output of a sent request to its client, if requests of this priority wait."""
         if (usage := self._usages.get(_Class(request.priority, is_fresh=True))) is not None:
             usage.used[request.client] = usage.start(request.client) + tokens
 
     def remove(self, request: Request) -> bool:
-        """Return False if the request is not queued."""
         place = self._places.pop(request.request_id, None)
         if place is None:
             return False

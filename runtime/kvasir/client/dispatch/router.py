@@ -18,7 +18,7 @@ from kvasir.request.hashing import BlockHashing
 from kvasir.request.params import SamplingParams
 
 DEFAULT_PREFILL_RATE: Final = 2000.0
-"""Tokens per second, until an engine was measured."""
+"""Tokens per second."""
 DEFAULT_ROW_SECONDS: Final = 2.0
 DEFAULT_ROWS: Final = 64
 FULL_ENGINE_SLOWDOWN: Final = 1.0
@@ -64,7 +64,7 @@ _NO_HIT: Final = _Hit()
 
 @dataclass(slots=True)
 class EngineChoice:
-    """An engine for a request, with the tokens of the request that it holds and fetches, and the estimates."""
+    """An engine for a request, with the request's tokens that it holds or fetches, and the estimates."""
 
     engine: RemoteEngine
     hit_blocks: int
@@ -78,12 +78,10 @@ class EngineChoice:
 
     @property
     def work(self) -> int:
-        """Return the tokens to compute; a fetched one counts as FETCH_SHARE of one."""
         return _work(self.num_tokens - self.num_cached, self.num_fetched)
 
     @property
     def kv_source(self) -> str:
-        """Return the AddRequest.kv_source."""
         return self.source.engine.kv_address if self.source is not None and self.num_fetched else ""
 
 
@@ -93,7 +91,6 @@ class Router:
         self._loads: dict[str, EngineLoad] = {}
         self.index = CacheIndex()
         self._last_cold: dict[str, int] = {}
-        """Turn of each engine's last prompt without cached blocks."""
         self._turn = 0
         self._sources = KvSources(self.load)
 
@@ -221,7 +218,6 @@ class Router:
         wait = max(0, requests + 1 - rows) * row_seconds / rows
         if capacity is not None and engine.stats is not None and requests:
             needed = engine.stats.kv_blocks_used + (num_tokens - cached) // capacity.block_size
-            # One of the running requests has to end first.
             if needed > capacity.num_blocks:
                 wait += row_seconds / requests
         decode = FULL_ENGINE_SLOWDOWN * row_seconds * min(requests, rows) / rows

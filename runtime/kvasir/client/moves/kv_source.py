@@ -9,7 +9,7 @@ from kvasir.link.frontend_end.remote_engine import EngineState, RemoteEngine
 FETCH_SHARE: Final = 0.1
 """The cost of a fetched token, relative to a computed one (docs/performance.md)."""
 MIN_FETCH_TOKENS: Final = 256
-"""The fixed cost of a fetch, in computed tokens: it begins and ends between two steps."""
+"""The fixed cost of a fetch, in computed tokens."""
 # A source that begins to send later is not asked: fetches fail after 5 s (FetchLimits).
 MAX_WAIT_SECONDS: Final = 4.0
 # A source refuses more than 16 (BlockServer), so four frontends fit.
@@ -33,7 +33,7 @@ class KvSources:
     def best(
         self, engines: Iterable[RemoteEngine], leads: Iterable[int], block_size: int, rate: float
     ) -> dict[str, KvSource]:
-        """Return the best source by numerics class, of engines with `leads` leading blocks."""
+        """Return the best source of each numerics class."""
         found: dict[str, tuple[float, KvSource]] = {}
         for engine, lead in zip(engines, leads, strict=True):
             if lead * block_size < MIN_FETCH_TOKENS or not serves(engine):

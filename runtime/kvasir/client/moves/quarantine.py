@@ -49,8 +49,6 @@ class _Record:
 
 @dataclass(slots=True)
 class _Loss:
-    """An engine that was lost without a report on its step."""
-
     rank: int
     at: float
     digests: set[bytes]
@@ -86,7 +84,7 @@ class Quarantine:
             _trim(self._losses, _MAX_ENGINES)
 
     def joined(self, engine: str, rank: int, crashed: FailedStep | None) -> None:
-        """Take the report of an engine on its predecessor (Hello.crashed)."""
+        """Take the report on the engine's predecessor (Hello.crashed)."""
         self._losses.pop(engine, None)  # it has not failed: it was frozen, or cut off
         if crashed is not None:
             self._strike(crashed)
@@ -95,7 +93,7 @@ class Quarantine:
                 self._end_loss(incarnation, loss, is_known=crashed is not None)
 
     def passed(self, digest: bytes) -> None:
-        """Forget the strikes of a request that has got further than before."""
+        """Forget the strikes of a request that has got further."""
         self._records.pop(digest, None)
         for loss in self._losses.values():
             if digest in loss.digests:

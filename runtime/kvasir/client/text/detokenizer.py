@@ -14,8 +14,7 @@ from kvasir.hub.tokenizer import Tokenizer
 REPLACEMENT: Final = "\ufffd"
 # Tokens may wait for the rest of a character, which has up to 4 bytes: more mean invalid bytes.
 MAX_PENDING: Final = 16
-# Of four numbers in a row, one begins at a character, even if each token is one byte.
-# Numbers of prompt tokens to try as the context of the first output token.
+# Prompt tokens to try as the first context: of four numbers in a row, one begins at a character.
 PROMPT_SUFFIX: Final = (4, 5, 6, 7, 16, 24)
 _SHOWN_SETS: Final = 8
 
@@ -59,7 +58,7 @@ class Detokenizer:
         return token_bytes(self._backend, skipped=self._special_ids - shown)
 
 
-# GPT-2, Llama 3, Qwen, ...: each token is a fixed string of bytes.
+# In byte-level tokenizers (GPT-2, Llama 3, Qwen), each token is a fixed string of bytes.
 class _ByteLevelStream:
     def __init__(self, token_bytes: Mapping[int, bytes]) -> None:
         self._token_bytes = token_bytes
