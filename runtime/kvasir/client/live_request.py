@@ -1,4 +1,4 @@
-"""One live request: what an engine needs to compute it or to continue it, and how far it is."""
+"""One live request: the data that an engine needs to compute or continue it, and its progress."""
 
 import time
 from array import array
@@ -26,27 +26,24 @@ class Interruption:
     """"lost" if its engine was lost, "returned" if the engine gave it back."""
     since: float = field(default_factory=time.perf_counter)
     numerics: str = ""
-    """The numerics class of the engine that has the request now."""
+    """Class of the engine that has the request now."""
     exact: bool = True
-    """Whether that engine continues it exactly."""
+    """Whether that engine continues the request exactly."""
 
 
 class RequestState(Enum):
-    """How far a live request is."""
-
     WAITING = "waiting"
-    """It was not sent to an engine yet, or its engine was lost and it waits for another one."""
+    """No engine has the request: it is new, or its engine was lost."""
     RUNNING = "running"
-    """The engine `LiveRequest.engine` computes it."""
     FINISHED = "finished"
-    """It has succeeded, failed or been aborted. Its reader may still read."""
+    """No engine will compute the request. Its reader may still read."""
 
 
 @dataclass(slots=True, eq=False)
 class LiveRequest:
-    """One request. Written by the journal (`state`, `engine`, `last_engine`, `attempt`), the dispatcher
-    (`refused_by`, `numerics`, `weights`), the migration (`lost_engines`, `losses_in_a_row`) and the output
-    processor (the rest)."""
+    """Written by the journal (`state`, `engine`, `last_engine`, `attempt`), the dispatcher (`refused_by`,
+    `numerics`, `weights`), the migration (`lost_engines`, `losses_in_a_row`) and the output processor (the
+    rest)."""
 
     request_id: str
     prompted: Prompted
@@ -58,30 +55,28 @@ class LiveRequest:
     """Who sent it. The queue of the frontend is fair among clients."""
     output_token_ids: "array[int]" = field(default_factory=token_array)
     attempt: int = 0
-    """Number of engines that got the request so far. Outputs repeat the number."""
+    """Number of engines that got the request so far."""
     state: RequestState = RequestState.WAITING
     engine: str = ""
-    """The incarnation of the engine that has the request; empty while it waits."""
+    """Incarnation; "" while the request waits."""
     last_engine: str = ""
-    """The same, and while it waits the engine that had it before."""
+    """Incarnation of `engine`, or of the one before while the request waits."""
     lost_engines: tuple[str, ...] = ()
-    """The engines that were lost with this request."""
     losses_in_a_row: int = 0
-    """The last of these losses, from the last engine on which the request got further."""
+    """Losses since the request has got further."""
     interruption: Interruption | None = None
     """Set from the loss of its engine until its next token."""
     num_resuming_tokens: int = 0
-    """Its tokens that count for `Journal.resuming_tokens`."""
+    """Share of the request in `Journal.resuming_tokens`."""
     numerics: str = ""
-    """The numerics class of the engine that has computed its last token."""
+    """Class of the engine that computed the last token."""
     weights: str = ""
-    """Identity of the weights of that engine; "" if it is not known."""
+    """Identity of that engine's weights; "" if unknown."""
     refused_by: tuple[str, ...] = ()
-    """Engines that were not ready or stopping. The request is not sent to them again."""
+    """Engines that must not get the request again: they were not ready, or stop."""
     trace: Trace = field(default_factory=Trace)
-    """The record for metrics and log."""
     num_earlier_tokens: int = 0
-    """Output tokens of the attempts before this one."""
+    """Output tokens before this attempt."""
     num_earlier_preemptions: int = 0
     """Preemptions in the attempts before this one."""
     _digest: bytes = b""
@@ -112,7 +107,7 @@ class LiveRequest:
         return self.prompted.data_parallel_rank
 
     def interrupt(self, reason: str) -> None:
-        """Note that its engine does not continue it. The pause may last over several engines: the first counts."""
+        """Note that its engine does not continue it. The first reason counts if several engines fail."""
         if self.interruption is None:
             self.interruption = Interruption(reason)
 
