@@ -34,8 +34,7 @@ ACTIVATIONS: Final = MappingProxyType[str, Activation](
 KERNELS: Final = MappingProxyType[Activation, Kernel]({F.silu: Kernel.SILU, _gelu_tanh: Kernel.GELU_TANH})
 
 
-def gated(x: Tensor, activation: Activation) -> Tensor:
-    """x [T, 2 * size] → activation(x[:, :size]) * x[:, size:]"""
+def gated(x: Tensor, activation: Activation) -> Tensor:  # x [T, 2 * size] → activation(x[:, :size]) * x[:, size:]
     kernel = KERNELS.get(activation)
     operations = operations_for(x.device, x.dtype)
     if kernel is None or operations is None or not operations.takes_gate(x.shape[1] // 2):
@@ -44,8 +43,9 @@ def gated(x: Tensor, activation: Activation) -> Tensor:
 
 
 def plain(x: Tensor, activation: Activation) -> Tensor:
-    """x [T, size] → activation(x). On a CPU torch computes the last numbers of a part of x, and each thread has a
-    part, by other code than those before: the kernel gives a row the same bits in any step."""
+    """Return activation(x) for x [T, size]."""
+    # Torch splits x among threads and computes the end of each part by other code: the kernel gives a row the same
+    # bits in any step.
     kernel = KERNELS.get(activation)
     kernels = kernels_for(x.device, x.dtype)
     if kernel is None or kernels is None or not kernels.takes_gate(x.shape[1]):

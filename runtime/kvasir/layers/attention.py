@@ -1,7 +1,6 @@
 """Attention over a paged KV cache: the shapes, and the interface between layers and attention backends.
 
-Once per step, the planner of each KV group makes an AttentionPlan: where the step's K and V are written, and which
-tokens attend to which. Every layer of the group follows it. `kvasir.layers.attention_backends` implements plans.
+Once per step, the planner of each KV group makes an AttentionPlan, which every layer of the group follows.
 """
 
 from collections.abc import Set
@@ -19,8 +18,8 @@ from kvasir.layers.rotary import Rotation
 from kvasir.layers.step_memory import StepMemory
 
 Ints = npt.NDArray[np.int64]
+# [rows, blocks] block ids of requests, in the order of their tokens
 BlockTable = npt.NDArray[np.int32]
-"""[rows, blocks] block ids of requests, in the order of their tokens"""
 
 
 @dataclass(frozen=True)
@@ -36,7 +35,7 @@ class HeadShape:
         return self.heads // self.kv_heads
 
     def local(self, ranks: int) -> "HeadShape":
-        """Return the heads of one rank if the heads are split. K/V heads fewer than the ranks are replicated."""
+        """Return the heads of one rank. If there are fewer K/V heads than ranks, they are replicated."""
         return HeadShape(self.heads // ranks, max(1, self.kv_heads // ranks), self.head_dim)
 
     def kv_copies(self, ranks: int) -> int:
@@ -52,13 +51,13 @@ class HeadShape:
         return self.kv_heads * self.head_dim
 
     def kv_bytes(self, dtype: torch.dtype) -> int:
-        """Of a token in one layer."""
+        """Return the bytes of a token in one layer."""
         return 2 * self.kv_size * dtype.itemsize
 
 
 @dataclass(frozen=True)
 class KVScales:
-    """What K and V of a layer are divided by before an fp8 cache stores them."""
+    """The divisors of K and V in an fp8 cache."""
 
     k: float = 1.0
     v: float = 1.0
@@ -70,15 +69,11 @@ UNSCALED: Final = KVScales()
 class KVCache:
     """One layer's cache: [num_blocks, 2, kv_heads, block_size, head_dim], K at 0 and V at 1.
 
-    Within a block each head's tokens are contiguous, and so they are when blocks are gathered head by head: matrix
-    products over contiguous K and V are what CPUs are fast at (up to 10 times faster in bfloat16 than over
-    interleaved heads). The token at position p of a request lies in block `block_table[p // block_size]` at
-    `p % block_size`.
-
-    `group`: the KV group that the layer belongs to. Layers of one group share the block tables of the requests.
-    `scales`: of an fp8 cache. They are set before the first step, and CUDA graphs capture them.
+    The token at position p of a request is in block `block_table[p // block_size]` at `p % block_size`.
     """
 
+    # A head's tokens are contiguous within a block: CPUs multiply contiguous K and V up to 10 times faster. CUDA
+    # graphs capture the scales, so they are set before the first step.
     def __init__(self, blocks: Tensor, group: int = 0) -> None:
         self.blocks = blocks
         self.group = group
@@ -89,13 +84,13 @@ class KVCache:
 
 
 def head_major_cache(memory: Tensor, block: BlockShape, group: int) -> KVCache:
-    """Return a layer's cache in a memory [numbers] that may serve one layer of each group."""
+    """Return a layer's cache in a memory that may serve one layer of each group."""
     return KVCache(memory.view(-1, 2, block.kv_heads, block.block_size, block.head_dim), group)
 
 
 @dataclass(frozen=True)
 class StepRows:
-    """The rows of a step: B requests with T new tokens. Rows with one new token stand first, by length."""
+    """The rows of a step: B requests with T new tokens. Rows with one new token come first, by length."""
 
     rows: Ints  # [B] rows of the block table
     computed: Ints  # [B] tokens before the step
@@ -108,9 +103,8 @@ class StepRows:
 class AttentionPlan(Protocol):
     """One step's attention, for the layers of one KV group.
 
-    All K and V of a step are written before a query reads, so that requests of one step may share blocks. Only
-    blocks that hold a position within a query's window are read: earlier ones may be the null block, or already
-    belong to another request.
+    All K and V of a step are written before a query reads, so requests of a step may share blocks. Blocks outside a
+    query's window are not read: they may belong to another request.
     """
 
     def write(self, kv: Tensor, cache: KVCache) -> None:
@@ -120,10 +114,10 @@ class AttentionPlan(Protocol):
     def attend(
         self, q: Tensor, cache: KVCache, scale: float, *, window: int | None = None, softcap: float | None = None
     ) -> Tensor:
-        """[T, heads * head_dim] → the same shape. The step's K and V must be in the cache.
+        """Return the attention of q [T, heads * head_dim], in the same shape, after `write`.
 
-        Each token sees itself and the tokens before it, the last `window` ones in all. `softcap` bounds the scores
-        before the mask, as softcap * tanh(score / softcap).
+        Each token attends to the last `window` tokens, itself included. `softcap` bounds the scores: softcap *
+        tanh(score / softcap).
         """
         ...
 
@@ -137,10 +131,9 @@ class AttentionPlan(Protocol):
         softcap: float | None = None,
         rotation: Rotation | None = None,
     ) -> Tensor:
-        """`write`, then `attend`: [T, (heads + 2 kv_heads) * head_dim] → [T, heads * head_dim].
+        """Rotate Q and K, write, then attend: [T, (heads + 2 kv_heads) * head_dim] → [T, heads * head_dim].
 
-        Given a rotation, Q and K are rotated by it first, and qkv is not preserved. Most layers need all of this; a
-        backend can be faster if it has Q, K and V at once.
+        A rotation changes qkv.
         """
         ...
 
@@ -156,27 +149,21 @@ class PadsDecodes(AttentionPlanner, Protocol):
     def plan_padded(self, step: StepRows, size: int) -> AttentionPlan:
         """Plan a step of up to `size` rows of one new token each for `size` tokens.
 
-        The tokens behind those of the step attend to nothing, and are written to the null block. All tensors of a
-        plan and all sizes of launches are functions of `size`, except for the content of the tensors.
+        The padding attends to nothing, and is written to the null block. Sizes and addresses depend on `size` only.
         """
         ...
 
 
 class AttentionBackend(Protocol):
-    """A way to compute attention."""
-
     @property
     def name(self) -> str: ...
 
     def supports(self, spec: KVSpec, heads: HeadShape, placement: Placement) -> bool:
-        """`spec`: its blocks may be fp8, in which K and V are divided by the scales of their KVCache."""
+        """Return whether it computes this cache. An fp8 cache has scales in its KVCache."""
         ...
 
     def cache(self, memory: Tensor, block: BlockShape, group: int) -> KVCache:
-        """Lay the cache of a layer out in a memory [numbers] of zeros.
-
-        The memory may serve one layer of each KV group, with other block ids.
-        """
+        """Lay out a layer's cache in a memory of zeros, which may serve one layer of each KV group."""
         ...
 
     def planner(
@@ -188,6 +175,7 @@ class AttentionBackend(Protocol):
         placement: Placement,
         memory: StepMemory,
     ) -> AttentionPlanner:
-        """`table`: the group's block table, whose content changes from step to step; `windows`: those of its
-        layers, None for a layer that sees all tokens. `memory`: for arrays of plans that a device reads."""
+        """`table` is the group's block table, which changes from step to step. `windows` are those of its layers;
+        None: all tokens. Plans put arrays for a device into `memory`.
+        """
         ...

@@ -8,8 +8,6 @@ from kvasir.layers.parameter import Placement, new_parameter
 
 
 class Embedding(nn.Module):
-    """A table of vectors."""
-
     def __init__(self, entries: int, size: int, placement: Placement) -> None:
         super().__init__()
         self.weight = new_parameter(entries, size, placement=placement)  # [entries, size]

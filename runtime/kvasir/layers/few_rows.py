@@ -1,7 +1,4 @@
-"""Products of a few rows on a GPU, each with the operations around it in one launch (kernels/triton/few_rows).
-
-A decoder layer asks `few_rows_for` once whether its layers can be computed so.
-"""
+"""Products of a few rows on a GPU, in one launch with the operations around them (kernels/triton/few_rows)."""
 
 from collections.abc import Sequence
 from typing import Final
@@ -15,30 +12,29 @@ from kvasir.layers.linear import Linear
 from kvasir.layers.mlp import GatedMLP
 from kvasir.layers.norm import RMSNorm
 
+# Tests set "cpu", to run the kernel under Triton's interpreter.
 _KERNEL_DEVICE: Final = "cuda"
-"""Tests set "cpu", to run the kernel under Triton's interpreter."""
 
 
 class FewRows:
-    """For linear layers with a plain weight that no other rank has a part of."""
+    """For linear layers with a plain weight that is not split."""
 
     most_rows: Final = MOST_ROWS
 
     def normed(self, x: Tensor, norm: RMSNorm, linear: Linear) -> Tensor:
-        """linear(norm(x)): [T, inputs] → [T, outputs]"""
+        # linear(norm(x)): [T, inputs] → [T, outputs]
         from kvasir.kernels.triton.few_rows.row_products import RowNorm, product  # imports triton
 
         return product(x, _weight(linear), linear.bias, norm=RowNorm(norm.weight, norm.eps, norm.shift))
 
     def normed_gate(self, x: Tensor, norm: RMSNorm, mlp: GatedMLP) -> Tensor:
-        """activation(gate(norm(x))) * up(norm(x)): [T, size] → [T, inner]"""
+        # activation(gate(norm(x))) * up(norm(x)): [T, size] → [T, inner]
         from kvasir.kernels.triton.few_rows.row_products import RowNorm, product  # imports triton
 
         linear, around = mlp.gate_up_proj, RowNorm(norm.weight, norm.eps, norm.shift)
         return product(x, _weight(linear), linear.bias, norm=around, activation=KERNELS[mlp.activation])
 
-    def add_product_(self, total: Tensor, x: Tensor, linear: Linear) -> None:
-        """total [T, outputs] += linear(x)"""
+    def add_product_(self, total: Tensor, x: Tensor, linear: Linear) -> None:  # total [T, outputs] += linear(x)
         from kvasir.kernels.triton.few_rows.row_products import add_product_  # imports triton
 
         add_product_(total, x, _weight(linear), linear.bias)
@@ -51,7 +47,7 @@ def _weight(linear: Linear) -> Tensor:
 
 
 def few_rows_for(linears: Sequence[Linear], norms: Sequence[nn.Module], mlp: nn.Module) -> FewRows | None:
-    """Return the operations if the kernel supports all these layers of a decoder layer, and the device."""
+    """Return the operations if the kernel supports these layers of a decoder layer, and the device."""
     if not isinstance(mlp, GatedMLP) or mlp.activation not in KERNELS:
         return None
     if not all(isinstance(norm, RMSNorm) for norm in norms):

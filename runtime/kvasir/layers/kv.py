@@ -1,38 +1,28 @@
-"""What each layer keeps in the KV cache, and the groups of layers that share block tables. No tensors, no torch.
+"""What each layer keeps in the KV cache, and the groups of layers that share block tables. Imports no torch.
 
 Layers that keep different tokens cannot share a block table: a sliding window frees blocks that full attention
-still reads. A model's layers are therefore split into *KV groups* with about as many layers each, as in vLLM's
-hybrid KV cache manager. Gemma 3, with five windows W for each full attention F, has six groups:
-
-    layer           0  1  2  3  4  5  6  7  8  9 10 11
-    keeps           W  W  W  W  W  F  W  W  W  W  W  F
-    group           1  2  3  4  5  0  1  2  3  4  5  0
-
-    memory 0        layers 5, 0, 1, 2, 3, 4     the first layer of each group
-    memory 1        layers 11, 6, 7, 8, 9, 10   the second
-
-A block id belongs to one group at a time and is a place in every memory. A memory can therefore serve one layer of
-each group, and every block has the same size in bytes, whichever group has it.
+still reads. As in vLLM's hybrid KV cache manager, layers are split into groups of about the same size. A block id
+belongs to one group and is an index of every memory, so a memory can serve one layer of each group. Gemma 3 has six
+groups: docs/design/attention.md.
 """
 
 from collections.abc import Sequence
 
 import msgspec
 
+# More groups cost more than the padding of kinds whose numbers differ by less than this factor.
 ALIKE = 1.25
-"""Kinds of layers whose numbers differ by less than this factor have one group each: the padding costs less than
-more groups would."""
 
 
 class BlockShape(msgspec.Struct, frozen=True):
     """One block of one layer."""
 
     block_size: int
-    """Tokens."""
+    """In tokens."""
     kv_heads: int
     head_dim: int
     dtype: str
-    """A name in torch, such as "bfloat16"."""
+    """A name in torch, for example "bfloat16"."""
     dtype_bytes: int
 
     @property
@@ -53,7 +43,7 @@ class FullAttention(msgspec.Struct, frozen=True, tag=True):
 
 
 class SlidingWindow(msgspec.Struct, frozen=True, tag=True):
-    """Keeps K and V of the last tokens: each token attends to `window` tokens, itself included."""
+    """Keeps K and V of the last `window` tokens."""
 
     block: BlockShape
     window: int
@@ -67,14 +57,11 @@ class KVGroup(msgspec.Struct, frozen=True):
 
     spec: KVSpec
     layers: tuple[int, ...]
-    """In ascending order. The layer at place i uses memory i. Empty if a stage has no layer of the group."""
+    """Ascending; the layer at index i uses memory i. Empty if a pipeline stage has no layer of the group."""
 
 
 class KVCacheConfig(msgspec.Struct, frozen=True):
-    """The KV cache of a model, or of a pipeline stage.
-
-    It has `num_blocks` blocks for requests, and the null block, in each of its memories.
-    """
+    """The KV cache of a model or a pipeline stage: `num_blocks` blocks for requests, and the null block."""
 
     groups: tuple[KVGroup, ...]
     num_blocks: int
@@ -85,12 +72,11 @@ class KVCacheConfig(msgspec.Struct, frozen=True):
 
     @property
     def block_size(self) -> int:
-        """Tokens per block."""
         return self.groups[0].spec.block.block_size
 
 
 def num_memories(groups: Sequence[KVGroup]) -> int:
-    """Return how many memories the layers of these groups need."""
+    """Return the number of memories that the layers of these groups need."""
     return max(len(group.layers) for group in groups)
 
 
@@ -108,10 +94,8 @@ def layer_specs(block: BlockShape, windows: Sequence[int | None], max_model_len:
 
 
 def make_groups(specs: Sequence[KVSpec]) -> tuple[KVGroup, ...]:
-    """Return the KV groups of a model from the specs of its layers, full attention first.
-
-    The layers of one kind are dealt to its groups in turn, so that a pipeline stage has a part of each.
-    """
+    """Return the KV groups of a model, full attention first."""
+    # Layers of one kind are dealt to its groups in turn, so that a pipeline stage has a part of each.
     kinds: dict[KVSpec, list[int]] = {}
     for layer, spec in enumerate(specs):
         kinds.setdefault(spec, []).append(layer)
@@ -125,9 +109,8 @@ def make_groups(specs: Sequence[KVSpec]) -> tuple[KVGroup, ...]:
 
 
 def groups_of_stage(groups: Sequence[KVGroup], layers: range) -> tuple[KVGroup, ...]:
-    """Return the parts of a model's groups that a pipeline stage with these layers has.
+    """Return the parts of a model's groups that a pipeline stage has.
 
-    Groups keep their order, and layers their numbers. A group without a layer in the stage stays, because every
-    stage has the block tables of all groups. `num_memories` and `block_bytes` of the result are those of the stage.
+    Layers keep their numbers. A group without a layer in the stage stays: every stage has all block tables.
     """
     return tuple(KVGroup(group.spec, tuple(layer for layer in group.layers if layer in layers)) for group in groups)

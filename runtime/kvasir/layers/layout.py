@@ -13,10 +13,7 @@ Part = tuple[slice, ...]
 
 
 class Split(NamedTuple):
-    """The part of a dimension that a rank holds: the `rank`-th of `size` equal ones.
-
-    If the dimension is not a multiple of `size`, the last parts are padded with zeros.
-    """
+    """The `rank`-th of `size` equal parts of a dimension. The last parts are padded with zeros if necessary."""
 
     dim: int
     rank: int
@@ -43,9 +40,8 @@ class Split(NamedTuple):
 class Layout:
     """The shape of a parameter, its shards and the part of it that this rank holds.
 
-    A shard is a range of `shard_dim`: projections that read the same input (q, k, v; gate, up) are one parameter
-    and one matrix product. A split applies to each shard. `copies` maps a shard to the number of ranks that hold
-    the same part of it; the default is 1.
+    A shard is a range of `shard_dim`: q, k and v are one parameter and one product. A split applies to each shard.
+    `copies` of a shard's parts are held by as many ranks (default 1).
     """
 
     def __init__(
@@ -73,10 +69,7 @@ class Layout:
         return tuple(split.local(size) if dim == split.dim else size for dim, size in enumerate(self.shape))
 
     def places(self, shard: str) -> Iterator[tuple[Part, Part]]:
-        """Yield the parts that this rank reads of a shard's tensor (or of the whole), and the parts that they fill.
-
-        The second ones include the padding, which has no source.
-        """
+        """Yield the parts of a shard's tensor that this rank reads, and the parts, with padding, that they fill."""
         whole_start, local_start = 0, 0
         for name, size in self.shards.items():
             length = self._local_length(name)
@@ -88,7 +81,6 @@ class Layout:
             local_start += length
 
     def shape_of(self, shard: str) -> tuple[int, ...]:
-        """Return the shape of the tensor that fills a shard."""
         return self.shape if shard == WHOLE else self._with_length(self.shards[shard])
 
     def _with_length(self, length: int) -> tuple[int, ...]:

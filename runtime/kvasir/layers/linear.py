@@ -16,8 +16,7 @@ from kvasir.layers.parameter import Placement
 class Linear(nn.Module):
     """y = x Wᵀ + b, whole on each rank.
 
-    `outputs` as a mapping names the ranges of outputs that come as tensors of their own. `tied` is a weight that
-    belongs to another layer. See Layout for `copies`.
+    `outputs` as a mapping names the shards that checkpoints have. `tied` is a weight of another layer.
     """
 
     split_dim: ClassVar[int | None] = None
@@ -60,17 +59,13 @@ class Linear(nn.Module):
 
 
 class ColumnLinear(Linear):
-    """Each rank computes its part of the outputs: [T, inputs] → [T, outputs of this rank].
-
-    `copies` maps shards to the number of neighbouring ranks that compute the same part: if there are fewer K and V
-    heads than ranks.
-    """
+    """Each rank computes its part of the outputs. K and V heads fewer than the ranks have `copies` (see Layout)."""
 
     split_dim = 0
 
 
 class RowLinear(Linear):
-    """Each rank multiplies its part of the inputs; the sum over the ranks is the output of each."""
+    """Each rank multiplies its part of the inputs. The output of each is the sum over the ranks."""
 
     split_dim = 1
 
@@ -112,15 +107,13 @@ class StackedLinear(nn.Module):
 
     @cached_property
     def _layers(self) -> "list[_StackedLayer]":
-        """This rank's layers. A list does not register them: their parameters would be listed twice."""
+        # A list does not register the layers: their parameters would be listed twice.
         return [_StackedLayer(self._parameters, index) for index in range(self._num_own)]
 
-    def one(self, index: int, x: Tensor) -> Tensor:
-        """[T, inputs] → [T, outputs], by one of this rank's layers"""
+    def one(self, index: int, x: Tensor) -> Tensor:  # [T, inputs] → [T, outputs], by one of this rank's layers
         return self.method.apply(self._layers[index], x, None)
 
-    def plain_weight(self) -> Tensor | None:
-        """[layers of this rank, outputs, inputs]; see LinearMethod"""
+    def plain_weight(self) -> Tensor | None:  # [layers of this rank, outputs, inputs]
         return self.method.plain_weight(self)
 
     def finish(self) -> None:
@@ -141,15 +134,15 @@ class _StackedLayer(nn.Module):
 
 
 def grouped_product(weight: Tensor, x: Tensor, ends: Tensor) -> Tensor:
-    """x [T, inputs] → [T, outputs]: rows up to ends[0] by weight[0], and so on; no wait for the device.
+    """Multiply rows of x [T, inputs] up to ends[0] by weight[0], up to ends[1] by weight[1], and so on.
 
-    weight: [layers, outputs, inputs]. Rows behind the last end are undefined.
+    weight: [layers, outputs, inputs]. Rows after the last end are undefined. The host does not wait.
     """
     return F.grouped_mm(x, weight.mT, offs=ends)
 
 
 def finish_layers(layers: Iterable[nn.Module]) -> None:
-    """Convert the weights of a loaded model's layers to the form that they compute with."""
+    """Convert the weights of a loaded model to the form that its layers compute with."""
     for layer in layers:
         if isinstance(layer, Linear):
             layer.method.finish(layer)

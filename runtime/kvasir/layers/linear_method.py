@@ -1,6 +1,6 @@
-"""How a linear layer keeps its weight and multiplies by it: plain, by our kernel, or packed for a CPU.
+"""How linear layers keep their weights and multiply by them.
 
-A quantised format is a method of its own: docs/design/adding-a-linear-method.md.
+Quantised formats are methods of their own: docs/design/adding-a-linear-method.md.
 """
 
 from collections.abc import Callable, Mapping
@@ -16,8 +16,8 @@ from kvasir.kernels.cpu import Kernels, kernels_for
 from kvasir.layers.linear_shape import INPUTS, OUTPUTS, LinearShape
 from kvasir.layers.parameter import Placement
 
+# The batch that oneDNN chooses its layout for; 1 to 1,024 rows are as fast with it.
 _PACKED_ROWS: Final = 16
-"""The batch that oneDNN chooses its packed layout for; others from 1 to 1,024 rows are as fast with it."""
 _ROWS_FOR_ONE: Final = 4
 
 
@@ -28,7 +28,7 @@ class LinearMethod(Protocol):
     """
 
     def parameters(self, shape: LinearShape, placement: Placement) -> Mapping[str, nn.Parameter]:
-        """Return the layer's parameters except the bias, by the names that they have in checkpoints."""
+        """Return the layer's parameters except the bias, by their names in checkpoints."""
         ...
 
     def finish(self, layer: nn.Module) -> None:
@@ -40,10 +40,7 @@ class LinearMethod(Protocol):
         ...
 
     def plain_weight(self, layer: nn.Module) -> Tensor | None:
-        """Return the weight [outputs, inputs] if other kernels may multiply by it instead of `apply`.
-
-        Of stacked layers: [layers, outputs, inputs].
-        """
+        """Return the weight [outputs, inputs] if other kernels may multiply by it, [layers, …] of stacked layers."""
         ...
 
 
@@ -67,7 +64,7 @@ class PackedMethod(PlainMethod):
     """A bfloat16 weight in oneDNN's blocked layout, which F.linear would produce again in every call."""
 
     def finish(self, layer: nn.Module) -> None:
-        """Pack the weight and drop the plain one. A tied weight stays with its owner; this is a second copy."""
+        # A tied weight stays with its owner; this is a second copy.
         layer.packed = pack(layer.weight)  # type: ignore[arg-type]
         del layer.weight
 
@@ -80,11 +77,9 @@ class PackedMethod(PlainMethod):
 
 
 class InvariantMethod(PlainMethod):
-    """Our kernel, in which the bits of a row do not depend on the number of rows or threads.
+    """Our kernel, in which the bits of a row do not depend on the number of rows or threads."""
 
-    Torch's libraries choose a kernel by the number of rows, and each adds up in an order of its own.
-    """
-
+    # Torch's libraries choose a kernel by the number of rows, and each adds up in an order of its own.
     def __init__(self, kernels: Kernels) -> None:
         self._kernels = kernels
 
@@ -104,7 +99,7 @@ def new_method(shape: LinearShape, placement: Placement) -> LinearMethod:
 
 
 def unquantised_method(placement: Placement) -> LinearMethod:
-    """Return the method for a plain weight that is fastest on this machine, of those that the placement allows."""
+    """Return the fastest method for a plain weight that the placement allows."""
     kernels = _invariant_kernels(placement)
     if kernels is not None:
         return InvariantMethod(kernels)
@@ -130,8 +125,7 @@ def pack(weight: Tensor) -> Tensor:
     return torch.ops.mkldnn._reorder_linear_weight(weight.detach(), _PACKED_ROWS)  # type: ignore[no-any-return]
 
 
-def _multiply_packed(x: Tensor, packed: Tensor, bias: Tensor | None) -> Tensor:
-    """[T, inputs] → [T, outputs]"""
+def _multiply_packed(x: Tensor, packed: Tensor, bias: Tensor | None) -> Tensor:  # [T, inputs] → [T, outputs]
     # oneDNN multiplies four equal rows faster than one. Two rows would have to be copied.
     rows = x if x.shape[0] != 1 else x.expand(_ROWS_FOR_ONE, -1)
     # `default` is the overload: choosing it takes torch several microseconds.

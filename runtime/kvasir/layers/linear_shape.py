@@ -14,10 +14,9 @@ from kvasir.parallel.parallel_state import UnevenSplit
 
 
 class Axis(NamedTuple):
-    """A dimension of a parameter: the dimension of the weight [outputs, inputs] that it runs along.
+    """A dimension of a parameter, which runs along dimension `dim` of the weight [outputs, inputs].
 
-    One entry stands for `unit` numbers of the weight: 8 if an int32 packs numbers of 4 bits, 128 for a scale of a
-    group of 128.
+    One entry stands for `unit` numbers of the weight: 8 if an int32 packs numbers of 4 bits.
     """
 
     dim: int
@@ -43,10 +42,7 @@ class Stack(NamedTuple):
 
 @dataclass(frozen=True)
 class LinearShape:
-    """The whole layer, and the part of it that this rank holds.
-
-    `outputs` maps shards (see Layout) to their sizes. `split` is of the weight [outputs, inputs].
-    """
+    """A whole layer. `outputs` maps shards (see Layout) to sizes; `split` is of the weight [outputs, inputs]."""
 
     inputs: int
     outputs: Mapping[str, int]
@@ -63,10 +59,9 @@ class LinearShape:
     def parameter(
         self, placement: Placement, *axes: Axis, dtype: torch.dtype | None = None, transposed: bool = False
     ) -> nn.Parameter:
-        """Return an uninitialised parameter with these dimensions; one more comes first for stacked layers.
+        """Return an uninitialised parameter with these dimensions, after one for stacked layers.
 
-        `transposed`: the checkpoint stores the dimensions in reverse order. Raises UnevenSplit if a rank's part
-        would begin within an entry.
+        `transposed`: the checkpoint stores them in reverse order. Raises UnevenSplit for a split within an entry.
         """
         layout = self._layout(axes)
         if self.stack is None:

@@ -1,10 +1,7 @@
 """A mixture of gated experts, whole or split over ranks.
 
-The ranks of an engine all see its tokens. Each holds a part of every expert, or whole experts (expert parallelism):
-then it computes the tokens that chose one of its own. Either way the ranks add up their sums in float32.
-
-Engines that share experts have different tokens. A layer collects the tokens of all engines on each of them
-(dispatch), and adds up the results (combine): see `SharedExperts`.
+The ranks of an engine all see its tokens. Each holds a part of every expert, or whole experts (expert parallelism).
+They add up their sums in float32. Engines that share experts have different tokens: see `SharedExperts`.
 """
 
 from typing import TYPE_CHECKING, Final
@@ -25,8 +22,8 @@ from kvasir.parallel.group import Group
 if TYPE_CHECKING:
     from kvasir.kernels.triton.experts.expert_kernels import ExpertKernels
 
+# Tests set "cpu", to run the kernels under Triton's interpreter.
 _KERNEL_DEVICE: Final = "cuda"
-"""Tests set "cpu", to run the kernels under Triton's interpreter."""
 
 
 class Experts(nn.Module):
@@ -72,14 +69,14 @@ class Experts(nn.Module):
         return parts.view(-1, top_k, x.shape[1])
 
     def weighted_sum(self, parts: Tensor, weights: Tensor) -> Tensor:
-        """parts [T, top_k, size], weights [T, top_k] float32 → [T, size] float32"""
+        # [T, top_k, size], [T, top_k] float32 → [T, size] float32
         if self._kernels is not None:
             return self._kernels.weighted_sum(parts, weights)
         scaled = parts * weights[:, :, None]  # [T, top_k, size] float32
         return scaled.sum(dim=1)
 
     def one_by_one(self, x: Tensor, sorted_experts: Tensor, places: Tensor, top_k: int) -> Tensor:
-        """[T * top_k, size]; each expert that has tokens is a product, so the host reads their numbers."""
+        # Each expert with tokens is a product, so the host waits for their numbers.
         sizes = sorted_experts.bincount(minlength=len(self.own) + 1).tolist()
         new = torch.empty if self._all else torch.zeros
         parts = new(places.shape[0], x.shape[1], dtype=x.dtype, device=x.device)
@@ -92,7 +89,7 @@ class Experts(nn.Module):
     def in_groups(
         self, x: Tensor, sorted_experts: Tensor, places: Tensor, top_k: int, gate_up: Tensor, down: Tensor
     ) -> Tensor:
-        """[T * top_k, size]; all experts are one product, and the host waits for nothing."""
+        # All experts are one product, and the host waits for nothing.
         experts = torch.arange(len(self.own), device=x.device)
         ends = torch.searchsorted(sorted_experts, experts, right=True, out_int32=True)
         inner = gated(grouped_product(gate_up, x[places // top_k], ends), self._activation)
@@ -124,17 +121,15 @@ class Experts(nn.Module):
 class SharedExperts:
     """The exchange of tokens between engines, each of which holds some of the experts.
 
-    All engines call the layers together and in the same order, with any number of tokens, also with none.
+    All engines call the layers in the same order, with any number of tokens, including none.
     """
 
     def __init__(self, group: Group) -> None:
         self._group = group
 
     def dispatch(self, x: Tensor, weights: Tensor, chosen: Tensor) -> tuple[Tensor, Tensor, Tensor, list[int]]:
-        """Return the tokens of all engines with their weights and experts, and the number of tokens of each.
-
-        A collective operation needs the same shape everywhere: each engine sends as many rows as the largest has.
-        """
+        """Return the tokens of all engines with their weights and experts, and the number of tokens of each."""
+        # A collective operation needs the same shape everywhere.
         counts = self._group.all_gather(torch.tensor([x.shape[0]], device=x.device), 0).tolist()
         if not (most := max(counts)):
             return x, weights, chosen, counts
@@ -155,18 +150,15 @@ class SharedExperts:
         return self._group.all_reduce(total)[before : before + counts[self._group.rank]]
 
 
-def _as_bytes(x: Tensor) -> Tensor:
-    """[T, n] of any type → [T, bytes]"""
+def _as_bytes(x: Tensor) -> Tensor:  # [T, n] of any type → [T, bytes]
     return x.contiguous().view(torch.uint8)
 
 
 class SparseMoE(nn.Module):
     """Each token goes to the `top_k` experts that the router scores highest (Shazeer et al., 2017).
 
-    `renormalise` makes a token's weights sum to 1. A token's parts are added in float32 in the order of its own
-    scores, regardless of its neighbours' choices. Split over ranks, each rank adds its own parts so, and then the
-    ranks' sums are added: other roundings in float32 than on one rank. The same holds for engines that share
-    experts; an engine without tokens calls the layer with none.
+    `renormalise` makes a token's weights sum to 1. A token's parts are added in float32 in the order of its scores,
+    regardless of other tokens; split over ranks, first on each rank. That rounds differently.
     """
 
     def __init__(
@@ -197,7 +189,7 @@ class SparseMoE(nn.Module):
         return self._computed(x, weights, chosen)
 
     def forward_empty(self) -> None:
-        """Take part in the exchanges of a forward pass without a token of this engine."""
+        """Take part in the exchanges of a forward pass without tokens."""
         nothing = torch.empty(0, self._top_k, device=self._no_tokens.device)
         self._computed(self._no_tokens, nothing, nothing.long())
 
@@ -209,5 +201,5 @@ class SparseMoE(nn.Module):
         return self._group.all_reduce(total).to(x.dtype)
 
     def _weighted(self, x: Tensor, weights: Tensor, chosen: Tensor) -> Tensor:
-        """Return this rank's part of each token, [T, size] float32."""
+        # this rank's part of each token, [T, size] float32
         return self.experts.weighted_sum(self.experts(x, chosen), weights)

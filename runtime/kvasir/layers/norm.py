@@ -13,7 +13,7 @@ class Norm(nn.Module):
     """The interface of all norms."""
 
     def forward(self, x: Tensor, added: Tensor | None = None) -> Tensor:
-        """Return the normalised x [..., size]. Given `added`, add it to x [T, size] in place first."""
+        """Return the normalised x [..., size]. Add `added` to x [T, size] in place first."""
         raise NotImplementedError
 
     def normalise_(self, x: Tensor) -> None:
@@ -22,12 +22,9 @@ class Norm(nn.Module):
 
 
 class RMSNorm(Norm):
-    """Root mean square normalisation (Zhang and Sennrich, 2019), computed in float32 and rounded once.
+    """Root mean square normalisation (Zhang and Sennrich, 2019), computed in float32 and rounded once."""
 
-    Written out: on CPU torch's rms_norm is a chain of more operations with larger intermediates, 10 times slower on
-    prefills.
-    """
-
+    # Written out: on CPU torch's rms_norm is 10 times slower on prefills.
     shift = 0.0
 
     def __init__(self, size: int, eps: float, placement: Placement) -> None:
@@ -59,14 +56,14 @@ class RMSNorm(Norm):
         return self._operations if x.dtype == self.weight.dtype else None
 
     def _unit(self, x: Tensor) -> Tensor:
-        """x at a root mean square of 1, as a float32 copy."""
+        """Return x at a root mean square of 1, as a float32 copy."""
         exact = x.float() if x.dtype != torch.float32 else x.clone()
         length = torch.linalg.vector_norm(exact, dim=-1, keepdim=True)  # [..., 1]
         return exact.mul_(length.square_().div_(x.shape[-1]).add_(self.eps).rsqrt_())
 
 
 class OffsetRMSNorm(RMSNorm):
-    """Gemma's: the weight is stored as its distance from 1, which is added in float32 to lose nothing of it."""
+    """RMSNorm of Gemma, whose stored weight is the distance from 1, added in float32 to keep its precision."""
 
     shift = 1.0
 

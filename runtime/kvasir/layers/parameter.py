@@ -1,8 +1,4 @@
-"""Parameters that know how checkpoint tensors fill them.
-
-Each is allocated uninitialised, with a `weight_loader`. `kvasir.models.loader` calls it for each tensor of the
-checkpoint, and asks at the end for the parts that are missing.
-"""
+"""Parameters that checkpoint tensors fill: each is allocated uninitialised, with a `weight_loader`."""
 
 import threading
 from collections.abc import Sequence
@@ -30,7 +26,7 @@ class Placement:
     batch_invariant: bool = False
     """Compute so that the bits of a row do not depend on the other rows of a step."""
     name: str = ""
-    """The layer's name as in named_modules(), for example layers.0.mlp; "" is the model."""
+    """As in named_modules(): layers.0.mlp for example; "" is the model."""
     scheme: WeightScheme = UNQUANTISED
 
     def at(self, part: str) -> "Placement":
@@ -39,7 +35,7 @@ class Placement:
 
 
 class Source(Protocol):
-    """A tensor of which parts can be read: one of a checkpoint, or a torch tensor."""
+    """A tensor of which parts can be read: of a checkpoint, or of torch."""
 
     @property
     def shape(self) -> Sequence[int]: ...
@@ -58,7 +54,7 @@ class WeightLoader(Protocol):
     def __call__(self, parameter: nn.Parameter, source: Source, shard: str, index: int | None = None) -> None:
         """Read this rank's part of a shard; `index` selects one of stacked layers.
 
-        Raises ValueError for a shape or type that does not fit or a shard that came before.
+        Raises ValueError for a wrong shape or type, or a shard that came before.
         """
         ...
 
@@ -70,8 +66,8 @@ class WeightLoader(Protocol):
 class TensorLoader:
     """Copies numbers. Threads may fill different shards at the same time.
 
-    A parameter of 16 bits or more takes floats of any precision and converts them; others (int8, packed int32, fp8)
-    take their own type only. `transposed`: the checkpoint stores [in, out] (GPT-2's Conv1D).
+    Parameters of 16 bits or more convert floats; others (int8, packed int32, fp8) take their own type only.
+    `transposed`: the checkpoint stores [in, out] (GPT-2's Conv1D).
     """
 
     def __init__(self, layout: Layout, transposed: bool = False) -> None:
@@ -109,7 +105,7 @@ class TensorLoader:
 
 
 class StackedLoader:
-    """Fills a parameter that stacks equal layers [layers, ...], of which this rank holds a range."""
+    """Fills a parameter that stacks equal layers, of which this rank holds a range."""
 
     def __init__(self, layout: Layout, count: int, own: range) -> None:
         self._count = count
@@ -160,7 +156,7 @@ def new_parameter(*shape: int, placement: Placement, split: Split | None = None)
 def parameter_with(
     loader: WeightLoader, shape: Sequence[int], placement: Placement, dtype: torch.dtype | None = None
 ) -> nn.Parameter:
-    """Return an uninitialised parameter that this loader fills; in the placement's precision by default."""
+    """Return an uninitialised parameter that this loader fills."""
     empty = torch.empty(tuple(shape), dtype=dtype or placement.dtype, device=placement.device)
     parameter = nn.Parameter(empty, requires_grad=False)
     parameter.weight_loader = loader  # type: ignore[attr-defined]

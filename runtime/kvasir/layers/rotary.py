@@ -1,8 +1,4 @@
-"""Rotary position embedding (Su et al., 2021), in the half-split layout of Llama checkpoints.
-
-The angles of a step are computed once, not per layer, and from positions rather than from a table: a table for a
-long context would take more memory than these few numbers take time.
-"""
+"""Rotary position embedding (Su et al., 2021), in the half-split layout of Llama checkpoints."""
 
 import math
 from dataclasses import dataclass
@@ -22,7 +18,7 @@ class LinearScaling:
 
 @dataclass(frozen=True)
 class Llama3Scaling:
-    """Llama 3.1's: long wavelengths are stretched, short ones kept, those between interpolated."""
+    """Llama 3.1: long wavelengths are stretched, short ones kept, those between interpolated."""
 
     factor: float
     low_freq_factor: float
@@ -32,7 +28,7 @@ class Llama3Scaling:
 
 @dataclass(frozen=True)
 class YarnScaling:
-    """YaRN (Peng et al., 2023): like Llama 3.1's, by a ramp over the index of the wavelength.
+    """YaRN (Peng et al., 2023): like Llama 3.1, by a ramp over the index of the wavelength.
 
     `attention_factor` multiplies the rotated queries and keys.
     """
@@ -47,12 +43,10 @@ class YarnScaling:
 
 @dataclass(frozen=True)
 class LongRopeScaling:
-    """LongRoPE (Ding et al., 2024), Phi-3's: a factor for each wavelength, of two sets.
+    """LongRoPE (Ding et al., 2024) of Phi-3: a factor for each wavelength, from one of two sets."""
 
-    Which set is decided by the context that requests may have, not by the length of each: keys in the cache cannot
-    be rotated again when a request outgrows the original context, and a neighbour's length must not matter.
-    """
-
+    # The longest possible request decides the set: keys in the cache cannot be rotated again when a request
+    # outgrows the original context, and a neighbour's length must not matter.
     short_factors: tuple[float, ...]
     long_factors: tuple[float, ...]
     original_max_position_embeddings: int
@@ -64,7 +58,7 @@ RopeScaling = LinearScaling | Llama3Scaling | YarnScaling | LongRopeScaling
 
 @dataclass(frozen=True)
 class Rope:
-    """How a layer's queries and keys are rotated: the first `dim` numbers of each head."""
+    """The rotation of a layer's queries and keys: the first `dim` numbers of each head."""
 
     dim: int
     theta: float
@@ -80,7 +74,7 @@ class Rotation:
 
 
 def inverse_frequencies(rope: Rope, context: int) -> Tensor:
-    """[dim / 2] float32: radians per position. `context` is the longest that a request may have."""
+    """Return radians per position, [dim / 2] float32. `context` is the length of the longest request."""
     wavelengths = rope.theta ** (torch.arange(0, rope.dim, 2, dtype=torch.int64).float() / rope.dim)
     frequencies = 1.0 / wavelengths
     scaling = rope.scaling
@@ -100,14 +94,14 @@ def inverse_frequencies(rope: Rope, context: int) -> Tensor:
 
 
 def _kept_by_llama3(frequencies: Tensor, scaling: Llama3Scaling) -> Tensor:
-    """0 where a wavelength fits the original context less than `low` times, 1 where more than `high` times."""
+    """Return 0 for wavelengths that fit the original context less than `low` times, 1 for more than `high` times."""
     turns = scaling.original_max_position_embeddings * frequencies / (2 * math.pi)
     low, high = scaling.low_freq_factor, scaling.high_freq_factor
     return ((turns - low) / (high - low)).clamp(0, 1)
 
 
 def _kept_by_yarn(rope: Rope, scaling: YarnScaling) -> Tensor:
-    """1 where a wavelength fits `beta_fast` times or more, 0 where `beta_slow` times or less."""
+    """Return 1 for wavelengths that fit `beta_fast` times or more, 0 for `beta_slow` times or less."""
 
     def index(turns: float) -> float:
         wavelength = scaling.original_max_position_embeddings / turns
@@ -123,7 +117,7 @@ def _kept_by_yarn(rope: Rope, scaling: YarnScaling) -> Tensor:
 
 
 class RotaryEmbedding:
-    """Turns positions into a step's Rotation."""
+    """Turns positions into a step's Rotation, not from a table, which would take much memory for a long context."""
 
     def __init__(self, rope: Rope, context: int, device: torch.device) -> None:
         self._rope = rope
@@ -132,7 +126,7 @@ class RotaryEmbedding:
         self.fit_context(context)
 
     def fit_context(self, context: int) -> None:
-        """Rotate for requests of at most `context` tokens from now on: the KV cache must be empty."""
+        """Rotate for requests of at most `context` tokens from now on. The KV cache must be empty."""
         self._frequencies = inverse_frequencies(self._rope, context).to(self._device)
 
     def rotation(self, positions: Tensor, dtype: torch.dtype) -> Rotation:
@@ -147,7 +141,7 @@ class RotaryEmbedding:
 
 
 def rotate_(x: Tensor, rotation: Rotation) -> None:
-    """Rotate queries and keys in place. x: [T, heads, head_dim], of which the rotation's part is turned"""
+    """Rotate x [T, heads, head_dim] in place."""
     operations = operations_for(x.device, x.dtype)
     if operations is None or not operations.takes_rotation(rotation.cos.shape[-1]):
         rotate_reference_(x, rotation)

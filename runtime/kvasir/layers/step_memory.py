@@ -1,8 +1,7 @@
-"""How the numbers that the host prepares for a step reach the device: in one copy, at addresses that recur.
+"""Brings the numbers of a step to the device in one copy, at recurring addresses, as CUDA graphs require.
 
-Tensors of a step are valid after `send`, for all work that is given to the device before the next `send`. A CUDA
-graph reads the addresses that it was captured with, so the tensors of two steps that put arrays of the same sizes
-in the same order have the same addresses.
+Tensors of a step are valid after `send`, for all work that is launched before the next `send`. Steps that put
+arrays of the same sizes in the same order get the same addresses.
 """
 
 import logging
@@ -17,49 +16,47 @@ log = logging.getLogger(__name__)
 
 Array = npt.NDArray[np.generic]
 
+# In bytes. Triton compiles kernels for addresses that are multiples of it.
 _ALIGNMENT: Final = 16
-"""Bytes. Triton compiles kernels for addresses that are multiples of it."""
+# The device may not have copied the numbers of the last two steps.
 _TURNS: Final = 3
-"""Steps whose numbers the host keeps: the device may not have copied those of the last two."""
+# Bounds the memory of views, of about 1 kB each: steps with prefills have ever new shapes.
 _MOST_VIEWS: Final = 4096
-"""At most so many tensors are kept, of about 1 kB each. Steps with prefills have new shapes again and again."""
 
 
 class StepMemory(Protocol):
-    """Parts of one step, put between `begin` and `send`."""
+    """Takes the arrays of one step, between `begin` and `send`."""
 
     tables: Tensor
-    """[numbers] int32, which holds all block tables of the step."""
+    """All block tables of the step, int32."""
     addresses: list[int]
-    """Of the tensors of the step so far, in order."""
+    """Of the step's tensors so far, in order."""
     overflows: bool
-    """Whether an array of the step found no room."""
+    """Whether the memory had no room for an array."""
 
     def begin(self) -> None: ...
 
     def put(self, array: Array) -> Tensor:
-        """Return a tensor of this shape and type on the device; it has its content after `send`."""
+        """Return a tensor of this shape and type on the device. It has its content after `send`."""
         ...
 
     def put_table(self, table: npt.NDArray[np.int32]) -> int:
-        """Put block tables behind one another in `tables`; return where this one begins."""
+        """Append a block table to `tables`; return its start."""
         ...
 
     def send(self) -> None: ...
 
 
 def step_memory(device: torch.device, num_bytes: int, table_numbers: int) -> "StepMemory":
-    """Return the memory for a device, for steps of up to so many bytes and numbers of block tables."""
+    """Return the memory for a device, for steps of at most these sizes."""
     if device.type == "cpu":
         return HostMemory(table_numbers)
     return DeviceMemory(device, num_bytes, table_numbers)
 
 
 def copied(array: Array, device: torch.device) -> Tensor:
-    """Copy an array that is not a part of a step's memory to a device.
-
-    The host does not wait: CUDA may complete the work of the stream first if the memory is not pinned.
-    """
+    """Copy an array that is not in a step's memory to a device."""
+    # Pinned: otherwise CUDA may complete the work of the stream first.
     tensor = torch.from_numpy(array)
     return tensor if device.type == "cpu" else tensor.pin_memory().to(device, non_blocking=True)
 
@@ -70,8 +67,8 @@ class HostMemory:
     def __init__(self, table_numbers: int) -> None:
         self._tables: npt.NDArray[np.int32] = np.zeros(table_numbers, np.int32)  # takes no memory until it is used
         self.tables = torch.from_numpy(self._tables)
+        # Empty: no graph reads the host's arrays.
         self.addresses: list[int] = []
-        """None: no graph reads the host's arrays."""
         self.overflows = False
         self._used = 0
 
@@ -92,7 +89,7 @@ class HostMemory:
 
 
 class _Staging:
-    """Numbers of one step on the host, pinned, until the device has copied them."""
+    """Pinned numbers of one step, until the device has copied them."""
 
     def __init__(self, num_bytes: int, device: torch.device) -> None:
         pinned = device.type == "cuda"
@@ -110,10 +107,7 @@ class _Staging:
 
 
 class DeviceMemory:
-    """For a GPU. Tests give it a CPU, which copies at once.
-
-    An array that finds no room is copied by itself. A CUDA graph must not read it: its address is a new one.
-    """
+    """For a GPU. An array that does not fit is copied on its own; its address does not recur for CUDA graphs."""
 
     def __init__(self, device: torch.device, num_bytes: int, table_numbers: int) -> None:
         self._device = device
@@ -124,7 +118,7 @@ class DeviceMemory:
         self.tables = self._memory[self._num_bytes :].view(torch.int32)
         self._stagings = [_Staging(size, device) for _ in range(_TURNS)]
         self._views: dict[tuple[int, str, tuple[int, ...]], Tensor] = {}
-        """Tensors of earlier steps, by start, type and shape. Steps of decodes need few different ones."""
+        """Tensors of earlier steps, by start, type and shape."""
         self._turn = 0
         self._used = 0
         self._table_numbers = 0
@@ -158,7 +152,7 @@ class DeviceMemory:
         return tensor
 
     def _view(self, start: int, array: Array) -> Tensor:
-        """Return the tensor of an array that begins at `start`: for most steps, the one of an earlier step."""
+        """Return the tensor of an array that begins at `start`, usually from an earlier step."""
         key = (start, array.dtype.char, array.shape)
         view = self._views.get(key)
         if view is None:

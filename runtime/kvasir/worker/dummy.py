@@ -50,7 +50,7 @@ def kernel_steps(context: int, requests: int, groups: Sequence[KVGroup]) -> Iter
 
 
 def longest_chunk(tokens: int, context: int, groups: Sequence[KVGroup]) -> list[StepInput]:
-    """Return a step that computes the last tokens of a request that fills the context, and one that frees the row."""
+    """Return a step with the last tokens of a request that fills the context, and one that frees the row."""
     name = "dummy-long"
     blocks = [[0] * -(-context // group.spec.block.block_size) for group in groups]
     row = NewRow(name, packed([0] * context), context, SamplingParams(max_tokens=1, seed=0))

@@ -45,7 +45,7 @@ class ScheduledRow(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 class StepInput(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """A step: append sampled and forced tokens, free rows, take rows, then compute the scheduled rows in one batch."""
+    """Append sampled and forced tokens, free rows, take rows, then compute the scheduled rows in a batch."""
 
     finished: list[str]
     """The requests whose rows are freed. A preempted and resumed request is also in `new`."""

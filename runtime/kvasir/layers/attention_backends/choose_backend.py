@@ -1,4 +1,4 @@
-"""Chooses the attention backend of a KV group. Adding a backend is one module and one entry here."""
+"""Chooses the attention backend of a KV group. A new backend is one module and one entry here."""
 
 from typing import Final
 
@@ -9,19 +9,16 @@ from kvasir.layers.attention_backends.triton_paged import TritonBackend
 from kvasir.layers.kv import KVSpec
 from kvasir.layers.parameter import Placement
 
+# The fastest first. The last one supports everything but an fp8 cache.
 BACKENDS: Final[tuple[AttentionBackend, ...]] = (TileBackend(), TritonBackend(), GatherBackend())
-"""The fastest first; the last one supports everything but an fp8 cache."""
 
 
 class NoBackendError(Exception):
-    """No backend supports an fp8 cache of these heads on this device."""
+    """An fp8 cache that no backend supports."""
 
 
 def choose_backend(spec: KVSpec, heads: HeadShape, placement: Placement) -> AttentionBackend:
-    """Return the first backend that supports a group with these heads on this device.
-
-    Raises NoBackendError, only for an fp8 cache.
-    """
+    """Return the first backend that supports the group. Raises NoBackendError, only for an fp8 cache."""
     for backend in BACKENDS:
         if backend.supports(spec, heads, placement):
             return backend

@@ -10,8 +10,8 @@ from torch import Tensor
 from kvasir.layers.attention import HeadShape, KVCache
 from kvasir.layers.rotary import Rotation, rotate_qk_
 
+# Queries of a prefill whose capped scores are in memory at once.
 _CAPPED_QUERIES = 256
-"""Queries of a prefill whose capped scores are held in memory at once."""
 
 
 @dataclass(frozen=True)
@@ -26,16 +26,16 @@ class DecodeGroup:
 
 @dataclass(frozen=True)
 class PrefillChunk:
-    """Several new tokens of one request; or of several requests with as many tokens each and none before them."""
+    """New tokens of one request, or of several requests with as many tokens each and none before them."""
 
     tokens: slice
     requests: int
     pieces: Tensor | None  # [2 * kv_heads * blocks] as above; None: no earlier tokens, all K and V are in the step
     mask: Tensor | None
-    """[queries, length] added to the scores of the last new tokens; None: plainly causal. Earlier queries see the
-    same, moved to the left: they are computed as many at a time, each with the keys up to its last query."""
+    """[queries, length] added to the scores of the last new tokens; None: plainly causal. Earlier queries use it
+    moved to the left, with the keys up to their last query."""
     length: int
-    """Tokens that the mask spans: those read from the cache and the new ones."""
+    """The tokens that the mask spans: those read from the cache and the new ones."""
 
 
 @dataclass(frozen=True)
@@ -54,13 +54,13 @@ class GatherPlan:
     blocks: Tensor  # [T] the block that each token's K and V are written to
     offsets: Tensor  # [T] and the place in it
     begun: Tensor | None
-    """[B] blocks that this step begins and does not fill; None: there are none. They still hold what their last
-    owner wrote, and attention multiplies the places behind a context by 0: a NaN there would be its neighbour's."""
+    """[B] blocks that this step begins and does not fill, or None. They are cleared: attention multiplies the
+    places behind a context by 0, and 0 times a NaN of the last owner is NaN."""
     reads: Mapping[int | None, GatheredReads]
-    """By window. None: of layers that see all tokens, and of those whose window no context of this step exceeds."""
+    """By window. None: layers that see all tokens, or whose window no context of this step exceeds."""
 
     def within(self, window: int | None) -> GatheredReads:
-        """Return the reads of layers that see the last `window` tokens only (None: all)."""
+        """Return the reads of layers that see the last `window` tokens (None: all)."""
         found = self.reads.get(window)
         return self.reads[None] if found is None else found
 
@@ -84,7 +84,7 @@ class GatherPlan:
         softcap: float | None = None,
         rotation: Rotation | None = None,
     ) -> Tensor:
-        """Prompts without earlier tokens take their K and V from `qkv`, not from the cache."""
+        # Prompts without earlier tokens take K and V from `qkv`, not from the cache.
         if rotation is not None:
             rotate_qk_(qkv, self.heads.kv_heads, self.heads.head_dim, rotation)
         q, kv = qkv[:, : self.heads.query_size], qkv[:, self.heads.query_size :]
@@ -100,7 +100,7 @@ class GatherPlan:
         window: int | None,
         softcap: float | None,
     ) -> Tensor:
-        """`kv`: [T, 2, kv_heads, head_dim] of the step; None: it is read from the cache."""
+        """`kv`: [T, 2, kv_heads, head_dim] of the step; None: read from the cache."""
         heads, reads = self.heads, self.within(window)
         parts = [_decode(q[group.tokens], cache, group, heads, scale, softcap) for group in reads.decode]
         for chunk in reads.prefill:
@@ -109,7 +109,7 @@ class GatherPlan:
         return parts[0] if len(parts) == 1 else torch.cat(parts)
 
     def _chunk_kv(self, chunk: PrefillChunk, kv: Tensor | None, cache: KVCache) -> Tensor:
-        """[2, requests, kv_heads, length, head_dim] of all tokens that the chunk reads."""
+        # [2, requests, kv_heads, length, head_dim] that the chunk reads
         heads = self.heads
         if chunk.pieces is not None:
             read = cache.by_head.index_select(0, chunk.pieces).view(2, 1, heads.kv_heads, -1, heads.head_dim)
@@ -125,11 +125,8 @@ class GatherPlan:
 def _decode(
     queries: Tensor, cache: KVCache, group: DecodeGroup, shape: HeadShape, scale: float, softcap: float | None
 ) -> Tensor:
-    """[rows, heads * head_dim], by plain matrix products.
-
-    Scores are float32 whatever the cache's type: as bfloat16 products they would be rounded to 8 bits. The query
-    heads of a group stand where a query's positions would: K and V are never repeated.
-    """
+    # Scores are float32: products in bfloat16 would round them to 8 bits. Query heads take the place of a query's
+    # positions, so K and V are not repeated.
     rows = queries.shape[0]
     kv = cache.by_head.index_select(0, group.pieces).view(2, rows, shape.kv_heads, -1, shape.head_dim)
     q = (queries.float() * scale).view(rows, shape.kv_heads, shape.group, shape.head_dim)
@@ -145,7 +142,6 @@ def _decode(
 def _prefill(
     queries: Tensor, kv: Tensor, chunk: PrefillChunk, shape: HeadShape, scale: float, softcap: float | None
 ) -> Tensor:
-    """[new tokens, heads * head_dim], by torch's tiled attention."""
     tokens = queries.shape[0]
     requests, size = chunk.requests, tokens // chunk.requests
     # [2, requests, kv_heads, group, length, head_dim]: a group shares its K and V by a stride of 0.
@@ -164,7 +160,7 @@ def _prefill(
 def _attention_by_parts(
     q: Tensor, k: Tensor, v: Tensor, mask: Tensor, scale: float, softcap: float | None
 ) -> Tensor:
-    """As many queries at a time as the mask [queries, length] has.
+    """Attend in parts as large as the mask [queries, length].
 
     q: [kv_heads, group, tokens, head_dim]; k, v: [kv_heads, group, length, head_dim]
     """
@@ -180,15 +176,14 @@ def _attention_by_parts(
 
 def _masked_attention(
     q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, scale: float, softcap: float | None
-) -> Tensor:
-    """`mask` None: causal."""
+) -> Tensor:  # mask None: causal
     if softcap is not None:
         return _capped_attention(q, k, v, mask, scale, softcap)
     return F.scaled_dot_product_attention(q, k, v, attn_mask=mask, is_causal=mask is None, scale=scale)
 
 
 def _capped_attention(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, scale: float, softcap: float) -> Tensor:
-    """What torch's attention cannot do: cap the scores. Some queries at a time, to bound the scores' memory.
+    """Attend with capped scores, which torch's attention cannot do, some queries at a time to bound the memory.
 
     q: [kv_heads, group, tokens, head_dim]; k, v: [kv_heads, group, length, head_dim]; mask None: causal.
     """

@@ -1,11 +1,7 @@
-"""Plans a step's attention in plain torch: where K and V are written, which blocks are read, which scores are
-masked.
+"""Plans a step's attention in plain torch: writes, blocks to read and masks, by window.
 
-Layers with a sliding window of W tokens read the blocks of the last W tokens only. If no context of a step is
-longer than W, they read the same as layers without a window.
-
-    | one token of each decoding row, by length of context | whole prompts, by length | chunks of longer prompts |
-      └── DecodeGroup ──┘ └──── DecodeGroup ────┘            └ PrefillChunk ┘ └ ... ┘   └ PrefillChunk ┘ └ ... ┘
+| decodes, by length of context | whole prompts, by length | chunks of longer prompts |
+└── DecodeGroup ──┘ └─ ... ─┘   └ PrefillChunk ┘ └ ... ┘   └ PrefillChunk ┘ └ ... ┘
 """
 
 from collections.abc import Iterator, Set
@@ -21,16 +17,16 @@ from kvasir.layers.kv import BlockShape, KVSpec
 from kvasir.layers.parameter import Placement
 from kvasir.layers.step_memory import StepMemory, copied
 
+# K and V that a decode group copies, small enough for the CPU's caches.
 CPU_GATHER_BYTES = 5 * 2**20
-"""K and V that a decode group copies out of the cache: small enough to be read again from the CPU's caches."""
+# Larger, because each group costs a kernel launch.
 GPU_GATHER_BYTES = 256 * 2**20
-"""On a GPU larger groups, because each costs a kernel launch."""
+# Bounds a chunk's mask: a long chunk after a long context has billions of pairs of query and key.
 _MASK_NUMBERS = 2**24
-"""Numbers of a chunk's mask. A long chunk after a long context has billions of pairs of query and key."""
+# A window that no context exceeds.
 _EVERYTHING = 2**40
-"""A window that no context exceeds."""
+# Bounds a decode group's longest context relative to its shortest.
 _PADDING_SHARE = 1.25
-"""A decode group's longest context is at most this many times its shortest (and a block more)."""
 
 
 class GatherBackend:
@@ -100,7 +96,7 @@ class GatherPlanner:
         return self._tensor(self._table[rows[begun], last[begun]].astype(np.int64))
 
     def _decode_groups(self, rows: Ints, lengths: Ints, window: int | None) -> Iterator[DecodeGroup]:
-        """Rows come sorted by length: a group ends where it would copy too much, or pad too much."""
+        """Yield groups of rows, which are sorted by length, so that none copies or pads too much."""
         blocks = -(-lengths // self._block_size)
         # W tokens touch at most this many blocks; so many of the last ones are read, whatever the alignment.
         firsts = np.maximum(0, lengths - (window or _EVERYTHING)) // self._block_size
@@ -123,21 +119,19 @@ class GatherPlanner:
             start = end
 
     def _blocks(self, rows: Ints, first: Ints, last: Ints, width: int) -> npt.NDArray[np.int32]:
-        """Return [rows, width]: the blocks of each row from `first` on, padded with its last one.
-
-        Masked values are multiplied by 0, so the padding must not hold a NaN of another request.
-        """
+        """Return the blocks [rows, width] of each row from `first` on, padded with its last one."""
+        # Masked values are multiplied by 0, so the padding must not hold a NaN of another request.
         places = np.minimum(first[:, None] + np.arange(width), last[:, None])
         blocks: npt.NDArray[np.int32] = self._table[rows[:, None], places]
         return blocks
 
     def _pieces(self, blocks: npt.NDArray[np.int32]) -> Tensor:
-        """[2 * kv_heads * blocks.size]: K and V of these blocks [rows, width], head by head."""
+        # K and V of blocks [rows, width], head by head: [2 * kv_heads * blocks.size]
         pieces = blocks.astype(np.int64)[:, None] * self._places.size + self._places
         return self._tensor(pieces.reshape(-1))
 
     def _decode_mask(self, lengths: Ints, first: Ints, width: int, window: int | None) -> Tensor | None:
-        """[rows, 1, 1, width * block_size]: -inf beyond each row's length and before its window."""
+        # [rows, 1, 1, width * block_size]: -inf beyond each row's length and before its window
         if window is None and lengths[0] == width * self._block_size:  # the shortest fills its blocks: all do
             return None
         positions = first[:, None] * self._block_size + np.arange(width * self._block_size)
@@ -172,9 +166,9 @@ class GatherPlanner:
             index += requests
 
     def _chunk_mask(self, known: int, size: int, window: int | None) -> Tensor:
-        """[queries, known + size]: -inf where the key stands after the query, or `window` tokens before it.
+        """Return a mask [queries, known + size]: -inf for keys after the query or outside the window.
 
-        The queries are the last of the chunk's tokens: as many as keep the mask small.
+        The queries are the chunk's last ones, as many as keep the mask small.
         """
         length = known + size
         queries = max(1, min(size, _MASK_NUMBERS // length))
@@ -188,7 +182,7 @@ class GatherPlanner:
 
 
 def _repeats(befores: list[int], sizes: list[int], index: int) -> int:
-    """How many chunks from this one on have its size and no earlier tokens."""
+    """Return the number of chunks from this one on that have its size and no earlier tokens."""
     end = index + 1
     while end < len(sizes) and sizes[end] == sizes[index] and not befores[end]:
         end += 1

@@ -17,12 +17,12 @@ from kvasir.layers.step_memory import StepMemory
 
 @dataclass(frozen=True)
 class TilePlan:
-    """An AttentionPlan; layers with a sliding window and without follow the same one."""
+    """An AttentionPlan for all windows."""
 
     kernels: Kernels
     step: PagedStep
+    # Keeps the arrays alive that `step` points to.
     arrays: tuple[object, ...]
-    """The arrays that `step` points to."""
 
     def write(self, kv: Tensor, cache: KVCache) -> None:
         self.kernels.write(self.step, kv, cache.blocks)

@@ -1,7 +1,4 @@
-"""Attention by Triton kernels on a GPU, which read the paged cache in place.
-
-Triton is imported when the backend plans for a group, not before.
-"""
+"""Attention by Triton kernels on a GPU, which read the paged cache in place."""
 
 from collections.abc import Mapping, Set
 from dataclasses import dataclass
@@ -30,7 +27,7 @@ class TritonPlan:
     tile: AttentionTile
     slots: Tensor  # [T] int32: block * block_size + place in it, where each token's K and V are written
     work: "Mapping[int | None, Work]"
-    """By window. None: of layers that see all tokens, and of those whose window no context of this step exceeds."""
+    """By window. None: layers that see all tokens, or whose window no context of this step exceeds."""
 
     def write(self, kv: Tensor, cache: KVCache) -> None:
         scales = cache.scales
@@ -82,7 +79,7 @@ class TritonPlan:
 
 
 class TritonBackend:
-    """The kernels for GPUs. Tests give `device_type="cpu"`, to run them under Triton's interpreter."""
+    """The kernels for GPUs. Tests pass `device_type="cpu"`, for Triton's interpreter."""
 
     name = "triton"
 

@@ -23,15 +23,13 @@ from kvasir.layers.attention_backends.triton_paged import TritonPlan
 from kvasir.layers.parameter import Placement
 from kvasir.layers.step_memory import StepMemory
 
+# About the programs of the attention kernel that a multiprocessor runs at the same time.
 _PROGRAMS_PER_PROCESSOR: Final = 4
-"""Programs of the attention kernel that a multiprocessor runs at the same time, about."""
+# Few, and enough to split long contexts.
 _INTERPRETED_PROGRAMS: Final = 16
-"""Programs that "occupy" the interpreter: few, and enough to split long contexts."""
 
 
 class TritonPlanner:
-    """An AttentionPlanner that also PadsDecodes."""
-
     def __init__(
         self,
         table: BlockTable,
@@ -43,7 +41,6 @@ class TritonPlanner:
         *,
         is_fp8: bool = False,
     ) -> None:
-        """`is_fp8`: the cache."""
         self._table, self._windows, self._placement, self._memory = table, windows, placement, memory
         self._shape = PagedShape(heads.heads, heads.kv_heads, heads.head_dim, block_size)
         self._kernels = PagedKernels(self._shape)

@@ -41,7 +41,7 @@ class DeviceCounts:
         self._params = self._empty(0, 3, torch.float64)  # [S, 3]
 
     def penalties(self, places: list[int], rows: list[int]) -> CountedPenalties:
-        """Return the penalties of these rows, after counting forced tokens. `places` are their rows of the logits."""
+        """Count forced tokens, and return the penalties of these rows. `places` are their rows of the logits."""
         self._take_slots([row for row in rows if row not in self._slot_of])
         self._count_known(rows)
         slots = np.array([self._slot_of[row] for row in rows], np.int64)

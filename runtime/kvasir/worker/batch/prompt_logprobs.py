@@ -55,7 +55,7 @@ def prompt_spans(table: RequestTable, rows: Ints, computed: Ints, new: Ints, ord
 def score_prompts(
     spans: Sequence[PromptSpan], hidden: Tensor, logits: Callable[[Tensor], Tensor], table: RequestTable
 ) -> dict[int, Logprobs]:
-    """Score the spans. Remove complete prompts from the table and return them by their index in the step's output."""
+    """Score the spans. Remove complete prompts from the table and return them by index in the step's output."""
     complete = {}
     for span in spans:
         scores = table.prompt_scores[span.row]

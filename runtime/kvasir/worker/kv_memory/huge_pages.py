@@ -1,4 +1,4 @@
-"""Huge pages for the memory that steps on CPU read: walks of a table of small pages slow down decoding. Linux only."""
+"""Huge pages for the memory that steps on CPU read: small pages slow down decoding. Linux only."""
 
 import ctypes
 import mmap

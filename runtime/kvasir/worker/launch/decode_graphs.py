@@ -30,7 +30,7 @@ class Recorder(Protocol):
 
 
 class CudaRecorder:
-    """Raises RuntimeError for a computation that cannot be captured, for example because it waits for the device."""
+    """Raises RuntimeError for a computation that cannot be captured, for example one that waits."""
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
