@@ -119,7 +119,7 @@ class StackedLinear(nn.Module):
     def finish(self) -> None:
         for layer in self._layers:
             self.method.finish(layer)
-        if self.plain_weight() is None:  # the layers have what they need, perhaps in another form
+        if self.plain_weight() is None:  # the layers hold their own form of it
             self._parameters.clear()
 
 

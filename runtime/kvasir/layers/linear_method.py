@@ -40,7 +40,7 @@ class LinearMethod(Protocol):
         ...
 
     def plain_weight(self, layer: nn.Module) -> Tensor | None:
-        """Return the weight [outputs, inputs] if other kernels may multiply by it, [layers, …] of stacked layers."""
+        """Return the weight [outputs, inputs] if other kernels may multiply by it; [layers, …] if stacked."""
         ...
 
 

@@ -94,7 +94,7 @@ def inverse_frequencies(rope: Rope, context: int) -> Tensor:
 
 
 def _kept_by_llama3(frequencies: Tensor, scaling: Llama3Scaling) -> Tensor:
-    """Return 0 for wavelengths that fit the original context less than `low` times, 1 for more than `high` times."""
+    """Return 0 for wavelengths that fit the original context under `low` times, 1 for over `high` times."""
     turns = scaling.original_max_position_embeddings * frequencies / (2 * math.pi)
     low, high = scaling.low_freq_factor, scaling.high_freq_factor
     return ((turns - low) / (high - low)).clamp(0, 1)

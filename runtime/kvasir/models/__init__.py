@@ -1,4 +1,4 @@
-"""Model definitions and how their weights are loaded.
+"""Model definitions and the loading of their weights.
 
 Reading order: causal_lm.py and forward_batch.py (the interface), decoder.py and decoder_config.py (the shared
 decoder), registry.py, load_model.py, loader.py, dummy_weights.py, split_check.py, check_ranks.py, config_reader.py,

@@ -1,7 +1,4 @@
-"""The interface of models of all architectures, as the worker and the loader use it.
-
-What a model can do beyond `forward` is a protocol of its own, which the worker checks with isinstance.
-"""
+"""The interface of models: abilities beyond `forward` are protocols, which the worker checks with isinstance."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -17,34 +14,30 @@ from kvasir.parallel.stage import Stage
 
 @dataclass(frozen=True)
 class Target:
-    """The parameter that a checkpoint's tensor fills, or the shard of it."""
+    """The parameter, or its shard, that a checkpoint's tensor fills."""
 
     parameter: str
     shard: str = ""
     index: int | None = None
-    """Which of the layers that the parameter stacks; None: it holds one."""
+    """Which of stacked layers; None: there is one."""
 
 
 class TransformerModel(Protocol):
-    """A stack of layers over the paged KV cache, or the part of it that a pipeline stage computes."""
+    """A stack of layers over the paged KV cache, or a pipeline stage of it."""
 
     heads: HeadShape
     hidden_size: int
     """Of the states between two layers: an Intermediate is [T, hidden_size]."""
     stage: Stage
-    """The layers that this process computes: all, or those of its pipeline stage."""
     windows: tuple[int | None, ...]
-    """By layer of the whole model: the length of its sliding window in tokens; None: it sees all tokens."""
+    """By layer of the whole model: its sliding window in tokens; None: all tokens."""
 
     def kv_specs(self, block: BlockShape, max_model_len: int) -> Sequence[KVSpec]:
-        """Return what each layer keeps in the KV cache, of the whole model on every stage.
-
-        `block` has the model's heads.
-        """
+        """Return what each layer of the whole model keeps in the KV cache. `block` has the model's heads."""
         ...
 
     def forward(self, batch: ForwardBatch) -> Hidden | Intermediate:
-        """Compute this stage's layers and write their K and V into the caches; Intermediate if another follows."""
+        """Compute this stage's layers and write K and V into the caches. Intermediate if another stage follows."""
         ...
 
 
@@ -64,13 +57,13 @@ class FitsContext(Protocol):
     """A model that computes in another way for long contexts (LongRoPE)."""
 
     def fit_context(self, context: int) -> None:
-        """Take the tokens of the longest request that the KV cache can hold; the cache is empty."""
+        """Compute for requests of at most this length from now on. The cache is empty."""
         ...
 
 
 @runtime_checkable
 class ReferencedLM(Protocol):
-    """A model whose code is not ours, and which can compute without our attention for comparison."""
+    """A model that can also compute without our attention, for comparison."""
 
     def reference_logits(self, token_ids: Tensor) -> Tensor:
         """[T] → [T, vocab_size], of one sequence"""
@@ -78,17 +71,17 @@ class ReferencedLM(Protocol):
 
 
 class LoadableLM(Generates, Protocol):
-    """One that our loader fills: an nn.Module whose parameters carry loaders."""
+    """An nn.Module whose parameters carry loaders."""
 
     def locate(self, tensor: str) -> Target | None:
-        """Where a checkpoint's tensor goes; None: inference does not need it, or another pipeline stage has it.
+        """Return the place of a checkpoint's tensor; None: it has no use on this stage.
 
-        A tensor of no stage goes to a parameter that does not exist.
+        A tensor that no stage has gets a parameter that does not exist.
         """
         ...
 
     def aliases(self) -> Mapping[str, Target]:
-        """Checkpoint tensors that repeat another one's place (tied weights): if present they must be equal."""
+        """Return checkpoint tensors that must equal the one of another target (tied weights)."""
         ...
 
     def modules(self) -> Iterator[nn.Module]: ...

@@ -1,4 +1,4 @@
-"""Checks before anything is read or allocated whether a model can be split over the ranks of an engine."""
+"""Checks before anything is read or allocated that a model can be split over the ranks of an engine."""
 
 from dataclasses import replace
 
@@ -25,11 +25,11 @@ class _Planned(Alone):
 def check_ranks(
     info: ModelInfo, context: int, ranks: int, expert_parallel: bool, *, stages: int = 1, engines: int = 1
 ) -> None:
-    """Raise ModelLoadError if the model cannot be split; the message names the number of config.json.
+    """Raise ModelLoadError, which names the number of config.json, if the model cannot be split.
 
-    The layers of the first rank of each pipeline stage are made without memory. `ranks` are those of a stage;
-    `context`: tokens of the longest request; `engines`: how many engines share the experts.
+    `ranks` are those of a stage; `context` is the longest request in tokens; `engines` share the experts.
     """
+    # The layers of the first rank of each pipeline stage are made without memory.
     tensor = _Planned(0, ranks)
     data = _Planned(0, engines)
     states = [ParallelState(tensor, _Planned(stage, stages), expert_parallel, data) for stage in range(stages)]

@@ -1,6 +1,6 @@
-"""Reads config.json: a key that is not used is logged if it changes nothing, and refused by name if it may.
+"""Reads config.json. An unused key is logged if it changes nothing, and rejected by name if it may.
 
-A test compares the keys with the config classes of transformers: whatever they read is read here or refused.
+A test compares the keys with transformers' config classes.
 """
 
 import json
@@ -76,7 +76,7 @@ _NEUTRAL: Final = MappingProxyType[str, tuple[Any, ...]]({
     "position_embedding_type": ("rope",), "residual_multiplier": (1,), "rope_percent": (1,), "rope_ratio": (1,),
     "rotary_pct": (1,), "scale_depth": (1,), "scale_emb": (1,), "use_rope": (True,),
 })  # fmt: skip
-"""Values of some of them that change nothing; of the others false, 0 and empty ones. null is absent."""
+"""Values of some of them that change nothing; of the others false, 0 and empty ones. null counts as absent."""
 
 _FROM_ORIGINAL: Final = frozenset(("llama3", "longrope", "yarn"))
 _REQUIRED: Final = object()
@@ -97,7 +97,6 @@ class ConfigReader:
         return value
 
     def number(self, key: str, default: Any = _REQUIRED) -> float:
-        """A number above 0."""
         value = self._value(key, default)
         if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < math.inf:
             raise self._bad(key, value, "a number above 0")
@@ -110,21 +109,21 @@ class ConfigReader:
         return value
 
     def choice(self, key: str, default: Any, choices: Mapping[str, Any]) -> Any:
-        """The entry of `choices` that the config names."""
+        """Return the entry of `choices` that the config names."""
         value = self._value(key, default)
         if not isinstance(value, str) or value not in choices:
             raise self._bad(key, value, "one of " + ", ".join(sorted(choices)), UnsupportedSetting)
         return choices[value]
 
     def optional(self, read: Callable[[str], T], key: str, default: T | None) -> T | None:
-        """What `read` finds under a key; null means None here, and an absent key means `default`."""
+        """Return what `read` finds under a key; None for null, and `default` for an absent key."""
         self._read.add(key)
         if key not in self._config:
             return default
         return None if self._config[key] is None else read(key)
 
     def integers(self, key: str) -> tuple[int, ...]:
-        """A list of whole numbers, empty where it is absent."""
+        """Return a list of whole numbers, empty if it is absent."""
         value = self._value(key, [])
         if not isinstance(value, list) or not all(type(entry) is int and entry >= 0 for entry in value):
             raise self._bad(key, value, "a list of whole numbers")
@@ -141,7 +140,7 @@ class ConfigReader:
         return tuple(map(float, value))
 
     def choices(self, key: str, count: int, choices: Mapping[str, T]) -> tuple[T, ...] | None:
-        """A list of `count` names, as the entries of `choices` that it names; None where it is absent."""
+        """Return `count` entries of `choices`, which a list names; None if it is absent."""
         value = self._value(key, None)
         if value is None:
             return None
@@ -150,13 +149,12 @@ class ConfigReader:
         return tuple(choices[entry] for entry in value)
 
     def rope(self, by_layer: bool) -> "ConfigReader":
-        """The rotary embedding's settings in their normal form, of all layers or by kind of layer."""
+        """Return the normal form of the rotary embedding's settings, of all layers or by kind of layer."""
         self._read |= ROPE_KEYS if by_layer else ROPE_KEYS - {"rope_local_base_freq"}
         name = "rope_scaling" if self._config.get("rope_scaling") else "rope_parameters"
         return ConfigReader(rope_parameters(self._config, by_layer), f"{name} in {self._name}")
 
     def part(self, key: str) -> "ConfigReader":
-        """A nested object."""
         return ConfigReader(self._value(key, {}), f"{key} of {self._name}")
 
     def is_set(self, key: str) -> bool:
@@ -165,16 +163,13 @@ class ConfigReader:
         return bool(self._config.get(key))
 
     def require(self, key: str, value: Any, elsewhere: bool = False) -> None:
-        """A key that may be absent but has no other supported value than this one.
-
-        `elsewhere`: transformers' code computes other values.
-        """
+        """Reject a key with another value than this one. `elsewhere`: transformers' code computes other values."""
         if self._value(key, value) != value:
             kind = UnsupportedSetting if elsewhere else ModelLoadError
             raise self._bad(key, self._config[key], json.dumps(value), kind)
 
     def finish(self, ignored: frozenset[str] = frozenset()) -> None:
-        """Log the keys that were not read and change nothing. Raises ModelLoadError for one that may."""
+        """Log the unused keys that change nothing. Raises ModelLoadError for one that may."""
         notes = []
         for key, value in self._config.items():
             if key in self._read or key in ignored or value is None:

@@ -1,7 +1,4 @@
-"""The decoder of Llama and its family, or one pipeline stage of it, built from shared layers by a DecoderConfig.
-
-`kvasir.models.registry` lists the architectures that it serves; their modules hold the differences.
-"""
+"""The decoder of Llama and its family, or a pipeline stage of it, built by a DecoderConfig."""
 
 from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
@@ -56,7 +53,7 @@ class Attention(nn.Module):
         return self.o_proj(self.attend(self.qkv_proj(x), rotation, cache, plan))  # type: ignore[no-any-return]
 
     def attend(self, qkv: Tensor, rotation: Rotation, cache: KVCache, plan: AttentionPlan) -> Tensor:
-        """[T, (heads + 2 kv_heads) * head_dim] → [T, heads * head_dim]. qkv is not preserved."""
+        """[T, (heads + 2 kv_heads) * head_dim] → [T, heads * head_dim]. Changes qkv."""
         heads = self._heads
         if self.q_norm is not None and self.k_norm is not None:
             by_head = qkv.unflatten(1, (-1, heads.head_dim))
@@ -70,8 +67,8 @@ class Attention(nn.Module):
 class DecoderLayer(nn.Module):
     """Attention, then a feed-forward layer; both read the normalised residual stream and add to it.
 
-    A kernel adds to the residual stream and normalises it at once. Each layer therefore leaves its last addition to
-    the norm that follows: the first one of the next layer, or the one after the last layer.
+    A kernel adds and normalises at once, so each layer leaves its last addition to the norm that follows: in the
+    next layer, or after the last one.
     """
 
     def __init__(self, config: DecoderConfig, layer: LayerConfig, placement: Placement) -> None:
@@ -97,7 +94,7 @@ class DecoderLayer(nn.Module):
     ) -> Tensor | None:
         """Return the last part that this layer adds to the residual stream x [T, hidden], or None.
 
-        The other parts are added in place, after `added`, which is the last part of the layer before.
+        The other parts are added in place, after `added`, the last part of the layer before.
         """
         few_rows = self._few_rows
         if few_rows is not None and x.shape[0] <= few_rows.most_rows:
@@ -112,7 +109,7 @@ class DecoderLayer(nn.Module):
     def _compute_few(
         self, few_rows: FewRows, x: Tensor, rotation: Rotation, cache: KVCache, plan: AttentionPlan
     ) -> None:
-        """The same with four products, each one launch together with the operations around it."""
+        """Compute the layer with four products, each one launch together with the operations around it."""
         attention, mlp = self.self_attn, self.mlp
         assert isinstance(self.input_layernorm, RMSNorm)
         assert isinstance(self.post_attention_layernorm, RMSNorm)
@@ -144,10 +141,9 @@ def _feed_forward(config: DecoderConfig, layer: LayerConfig, placement: Placemen
 
 
 class Decoder(nn.Module):
-    """Embedding, layers, norm, head.
+    """Embedding, layers, norm, head, or those of a pipeline stage.
 
-    A pipeline stage has its own layers. The first has the embedding, the last norm and head, both a tied weight.
-    `context` is the longest that a request may have. `names` maps parts of the checkpoint's tensor names to ours.
+    `context` is the longest possible request. `names` maps parts of the checkpoint's tensor names to ours.
     """
 
     def __init__(
@@ -200,8 +196,7 @@ class Decoder(nn.Module):
             return Intermediate(x if added is None else x.add_(added))
         return Hidden(self.norm(x, added))
 
-    def _embed(self, token_ids: Tensor) -> Tensor:
-        """[T] → [T, hidden]"""
+    def _embed(self, token_ids: Tensor) -> Tensor:  # [T] → [T, hidden]
         embed = self.embed_tokens
         assert embed is not None, "the first stage has the embedding"
         x: Tensor = embed(token_ids)

@@ -1,6 +1,6 @@
-"""What makes one decoder of the Llama family another: the config that `kvasir.models.decoder` builds from.
+"""The config that `kvasir.models.decoder` builds a decoder of the Llama family from.
 
-Each architecture's file reads its config.json into a DecoderConfig; `read_decoder` reads the common fields.
+Each architecture's file reads its config.json into one; `read_decoder` reads the common fields.
 """
 
 from collections.abc import Callable, Sequence
@@ -19,7 +19,7 @@ from kvasir.models.config_reader import ConfigReader
 from kvasir.models.model_load_error import ModelLoadError
 
 LAYER_TYPES: Final = MappingProxyType({"full_attention": False, "sliding_attention": True})
-"""Whether a layer of this name in `layer_types` attends within the window only."""
+"""Layer types of config.json, and whether they have a sliding window."""
 
 
 @dataclass(frozen=True)
@@ -36,7 +36,7 @@ class LayerConfig:
 
     rope: Rope
     window: int | None = None
-    """The last tokens that it attends to, its own included; None: all."""
+    """In tokens, the layer's own included; None: all tokens."""
     experts: ExpertsConfig | None = None
     """None: one feed-forward layer for all tokens."""
 
@@ -57,7 +57,7 @@ class DecoderConfig:
     qk_norm: bool = False
     """Each head's queries and keys are normalised before they are rotated."""
     output_norms: bool = False
-    """What attention and feed-forward layer add to the residual stream is normalised too."""
+    """The outputs of attention and feed-forward layer are normalised too."""
     qkv_bias: bool = False
     output_bias: bool = False
     mlp_bias: bool = False
@@ -68,7 +68,7 @@ class DecoderConfig:
 
 
 def read_heads(reader: ConfigReader, head_dim: int | None = None) -> HeadShape:
-    """`head_dim`: what an absent one means; None: the hidden size is split among the heads."""
+    """Read the heads. `head_dim` is the default; None: the hidden size divided by the heads."""
     heads = reader.integer("num_attention_heads")
     kv_heads = reader.integer("num_key_value_heads", heads)
     if heads % kv_heads:
@@ -83,7 +83,7 @@ def read_heads(reader: ConfigReader, head_dim: int | None = None) -> HeadShape:
 def read_windows(
     reader: ConfigReader, window: int | None, usually: Callable[[int], bool]
 ) -> tuple[int | None, ...]:
-    """The window of each layer. Without `layer_types`, `usually` decides whether the layer of an index has one."""
+    """Return the window of each layer. Without `layer_types`, `usually` decides by the layer's index."""
     count = reader.integer("num_hidden_layers")
     sliding = reader.choices("layer_types", count, LAYER_TYPES) or tuple(map(usually, range(count)))
     if window is None and any(sliding):
@@ -111,9 +111,9 @@ def read_decoder(
     eps: float = 1e-6,
     tied: bool = False,
 ) -> DecoderConfig:
-    """The keys that the family shares; what else an architecture has, it replaces in the result.
+    """Read the keys that the family shares. An architecture replaces others in the result.
 
-    `activation` None reads `hidden_act`; `eps` and `tied` are what absent keys mean.
+    `activation` None reads `hidden_act`; `eps` and `tied` are defaults.
     """
     check_layer_types(reader, [layer.window for layer in layers])
     return DecoderConfig(

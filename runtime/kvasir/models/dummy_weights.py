@@ -1,7 +1,6 @@
-"""Random weights for tests of speed and memory, without a checkpoint.
+"""Random weights for tests of speed and memory, the same in every start.
 
-They are small, so that no value overflows, and the same in every start. A parameter that ranks replicate is the
-same on all of them.
+They are small, so that no value overflows. Ranks that replicate a parameter get the same numbers.
 """
 
 import hashlib
@@ -16,15 +15,15 @@ from kvasir.layers.layout import WHOLE
 from kvasir.layers.parameter import weight_loader_of
 from kvasir.models.causal_lm import LoadableLM
 
+# As in vLLM's dummy format.
 _LARGEST: Final = 1e-3
-"""As in vLLM's dummy format."""
 
 log = logging.getLogger(__name__)
 
 
 @torch.no_grad()
 def fill_with_random_numbers(model: LoadableLM, progress: Callable[[int, int], None]) -> None:
-    """Fill a model's parameters. `progress` is called with the bytes done and in all."""
+    """Fill a model's parameters. `progress` is called with the bytes done and the total."""
     log.warning("--load-format dummy: the weights are random numbers, so answers have no meaning")
     parameters = list(model.named_parameters())
     done, total = 0, sum(parameter.nbytes for _, parameter in parameters)

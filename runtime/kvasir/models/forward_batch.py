@@ -1,7 +1,7 @@
-"""The batch of tokens that a model computes in one step, and the results of a model or of a part of it.
+"""The input of a model in one step, and the results of a model or a pipeline stage.
 
-A feature that gives models more input (embeddings of images, states of an encoder) adds a field with a default.
-Models that support the feature read the field; the others must reject a batch that has it.
+A feature with more input (images, an encoder's states) adds a field with a default. Models without the feature must
+reject a batch that sets it.
 """
 
 from collections.abc import Mapping, Sequence
@@ -21,7 +21,7 @@ class Hidden:
 
 @dataclass(frozen=True)
 class Intermediate:
-    """The residual stream between two parts of a model's layers; the part that receives it overwrites it."""
+    """The residual stream between two stages. The receiving stage overwrites it."""
 
     residual: Tensor  # [T, hidden]
 
@@ -33,11 +33,11 @@ class ForwardBatch:
     token_ids: Tensor  # [T]
     positions: Tensor  # [T]
     attention: Mapping[int, AttentionPlan]
-    """By number of the KV group: `attention[cache.group]` is the plan of the layer that owns `cache`."""
+    """By KV group: `attention[cache.group]` is the plan of the layer that owns `cache`."""
     caches: Sequence[KVCache]
-    """By layer, of the layers that this process computes."""
+    """By layer of this process."""
     arrived: Intermediate | None = None
-    """The result of the stage before; None: the first stage begins with the tokens' embeddings."""
+    """The result of the stage before; None on the first stage."""
 
     @property
     def residual(self) -> Tensor:

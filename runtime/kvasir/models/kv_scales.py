@@ -1,14 +1,10 @@
 """The scales of an fp8 KV cache in a checkpoint: one number for K and one for V of each layer, as in vLLM.
 
-Checkpoints name them in several ways:
-
-    model.layers.0.self_attn.k_scale            compressed-tensors
-    model.layers.0.self_attn.attn.k_scale       vLLM's own
-    model.layers.0.self_attn.k_proj.k_scale     ModelOpt
-    model.layers.0.self_attn.qkv_proj.k_scale
-    model.layers.0.self_attn.kv_scale           for K and V, in older checkpoints
-
-Scales of queries and of attention weights stand next to them, and have no use: neither is in 8 bits here.
+model.layers.0.self_attn.k_scale            compressed-tensors
+model.layers.0.self_attn.attn.k_scale       vLLM
+model.layers.0.self_attn.k_proj.k_scale     ModelOpt
+model.layers.0.self_attn.qkv_proj.k_scale
+model.layers.0.self_attn.kv_scale           for K and V, in older checkpoints
 """
 
 import logging
@@ -29,19 +25,19 @@ _NAME: Final = re.compile(
     r"(?:.+\.)?(\d+)\.(?:self_)?att(?:n|ention)"
     r"(?:(?:\.(?:attn|qkv_proj))?\.(kv|k|v|q|prob)|\.q_proj\.(q)|\.k_proj\.(k)|\.v_proj\.(v))_scale"
 )
+# Scales of queries and attention weights have no use: neither is in 8 bits here.
 _PARTS: Final = MappingProxyType({"k": ("K",), "v": ("V",), "kv": ("K", "V"), "q": (), "prob": ()})
-"""What a scale is for, by its name."""
 
 log = logging.getLogger(__name__)
 
 
 def is_kv_scale(tensor: str) -> bool:
-    """Return whether a checkpoint's tensor of this name is a scale of attention and not a weight."""
+    """Return whether a checkpoint's tensor of this name is a scale of attention."""
     return _NAME.fullmatch(tensor) is not None
 
 
 def read_kv_scales(files: Sequence[Path], num_layers: int) -> dict[int, KVScales]:
-    """Return the scales by layer, counted over the whole model. A layer without scales is left out.
+    """Return the scales by layer of the whole model, without layers that have none.
 
     Raises ModelLoadError, which names the tensor, for a scale that cannot be used.
     """
@@ -66,7 +62,6 @@ def read_kv_scales(files: Sequence[Path], num_layers: int) -> dict[int, KVScales
 
 
 def _place(tensor: str) -> tuple[int, str]:
-    """Return layer and part of a scale."""
     match = _NAME.fullmatch(tensor)
     assert match is not None
     return int(match[1]), next(part for part in match.groups()[1:] if part)

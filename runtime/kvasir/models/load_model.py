@@ -1,4 +1,4 @@
-"""From a model's files to a model that computes; called by the worker."""
+"""Makes a model that computes from a model's files."""
 
 import logging
 from collections.abc import Callable
@@ -28,10 +28,9 @@ def load_model(
 ) -> Generates:
     """Load a model, or the part of it that this rank and this pipeline stage compute.
 
-    `context`: tokens of the longest request; `progress` is called with the bytes done and in all.
-    `load_format` "dummy" reads no files and fills the weights with random numbers.
-
-    Raises ModelLoadError (an unusable checkpoint or config.json) and HubError (files that are not there).
+    `context` is the longest request in tokens; `progress` is called with the bytes done and the total.
+    `load_format` "dummy" fills the weights with random numbers. Raises ModelLoadError (an unusable checkpoint or
+    config.json) and HubError (missing files).
     """
     build = ARCHITECTURES.get(info.architecture)
     if build is None:
@@ -55,15 +54,12 @@ def load_model(
 
 
 def load_kv_scales(info: ModelInfo, model: Generates, load_format: str) -> dict[int, KVScales]:
-    """Return the scales of an fp8 KV cache by layer, of all stages. Layers without have a scale of 1.
-
-    Raises ModelLoadError, which names the tensor, for a scale that cannot be used.
-    """
+    """Return the scales of an fp8 KV cache by layer, of all stages; the default is 1."""
     return {} if load_format == "dummy" else read_kv_scales(weight_files(info.path), len(model.windows))
 
 
 def check_whole(architecture: str, parallel: ParallelState) -> None:
-    """Raise ModelLoadError if a model that is computed by transformers' code would be split."""
+    """Raise ModelLoadError if a model that transformers' code computes would be split."""
     sizes = {"--tensor-parallel-size": parallel.tensor.size, "--pipeline-parallel-size": parallel.pipeline.size}
     sizes["--data-parallel-size"] = parallel.data.size
     split = [f"{option} 1" for option, size in sizes.items() if size > 1]

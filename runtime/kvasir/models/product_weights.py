@@ -15,18 +15,18 @@ from kvasir.parallel.parallel_state import SINGLE
 
 @dataclass(frozen=True)
 class ProductWeights:
-    """How many weights a model multiplies by."""
+    """The number of weights that a model multiplies by."""
 
     layers: int
-    """Each token is multiplied by them."""
+    """Multiply each token."""
     head: int
-    """The last token of a prompt, and each sampled token, is multiplied by them."""
+    """Multiply each sampled token, and the last one of a prompt."""
     num_bytes: int
-    """The memory of all of them, with the scales of quantised ones."""
+    """Of all of them, with the scales of quantised ones."""
 
 
 def product_weights(model: ModelInfo, dtype: str) -> ProductWeights | None:
-    """Count the weights of a model. None: it has experts, which differ from token to token, or is not our code."""
+    """Count the weights. None: it has experts, whose number differs from token to token, or is not our code."""
     build = ARCHITECTURES.get(model.architecture)
     if build is None:
         return None

@@ -1,4 +1,4 @@
-"""Which code serves which architecture of config.json. Adding a model is one file and one line here."""
+"""The code of each architecture of config.json. A new model is one file and one line here."""
 
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
@@ -12,7 +12,7 @@ from kvasir.models.decoder import Decoder
 from kvasir.models.decoder_config import DecoderConfig
 
 Build = Callable[[Mapping[str, Any], Placement, int], LoadableLM]
-"""Makes a model of config.json, with uninitialised parameters, for requests of so many tokens at most."""
+"""Makes a model, with uninitialised parameters, from config.json for requests of at most so many tokens."""
 
 
 def _decoder(read: Callable[[Mapping[str, Any]], DecoderConfig]) -> Build:

@@ -1,4 +1,4 @@
-"""Reads the rotary embedding's settings from config.json, in the normal form of `kvasir.hub.rope_parameters`."""
+"""Reads the rotary embedding's settings, in the normal form of `kvasir.hub.rope_parameters`."""
 
 import math
 from dataclasses import dataclass
@@ -13,31 +13,31 @@ TYPES: Final = frozenset(("default", "linear", "llama3", "longrope", "yarn"))
 
 @dataclass(frozen=True)
 class RopeDefaults:
-    """What an architecture's rotation is where config.json does not say otherwise."""
+    """An architecture's rotation if config.json has no settings."""
 
     head_dim: int
     max_position_embeddings: int
     theta: float = 10000.0
     partial: float | None = None
-    """The share of each head that is rotated; None: the architecture always rotates whole heads."""
+    """The share of each head that is rotated; None: always the whole head."""
     original_max_position_embeddings: int | None = None
-    """None: it is among the scaling's other values."""
+    """None: it is among the scaling's values."""
     types: frozenset[str] = TYPES
-    """Kinds of scaling that the architecture supports, by their names in config.json."""
+    """The supported kinds of scaling, by their names in config.json."""
 
 
 def read_rope(reader: ConfigReader, defaults: RopeDefaults) -> Rope:
-    """The rotation of a model whose layers all have the same. Raises ModelLoadError."""
+    """Return the rotation of all layers. Raises ModelLoadError."""
     return rope_of(reader.rope(by_layer=False), defaults)
 
 
 def read_whole_rope(reader: ConfigReader, head_dim: int) -> Rope:
-    """The rotation of an architecture that rotates whole heads. Raises ModelLoadError."""
+    """Return the rotation of an architecture that rotates whole heads. Raises ModelLoadError."""
     return read_rope(reader, RopeDefaults(head_dim, reader.integer("max_position_embeddings")))
 
 
 def rope_of(section: ConfigReader, defaults: RopeDefaults) -> Rope:
-    """The rotation that one such section describes. Raises ModelLoadError."""
+    """Return the rotation of one section. Raises ModelLoadError."""
     theta = section.number("rope_theta", defaults.theta)
     dim = _rotated(defaults, _partial(section, defaults.partial))
     kind = section.choice("rope_type", "default", {name: name for name in defaults.types})

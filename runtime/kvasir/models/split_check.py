@@ -1,4 +1,4 @@
-"""Refuses models that cannot be split over the ranks of an engine: their shapes, or their number of layers."""
+"""Rejects models that cannot be split over the ranks of an engine."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -15,7 +15,7 @@ class Splits(NamedTuple):
     name: str
     value: int
     replicable: bool = False
-    """It may be a divisor of the number of ranks too: several ranks then hold the same part."""
+    """A divisor of the number of ranks is possible too: several ranks then hold the same part."""
 
     def allows(self, ranks: int) -> bool:
         return self.value % ranks == 0 or (self.replicable and ranks % self.value == 0)

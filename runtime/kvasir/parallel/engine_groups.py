@@ -15,8 +15,8 @@ from kvasir.process.failures import FailureError
 from kvasir_contract.failure import Failure
 from kvasir_contract.reasons import Reason
 
+# A sleeping engine waits until a call arrives or the caller is lost.
 _FOREVER_SECONDS: Final = 10.0**8
-"""A sleeping engine waits for a call as long as it takes. The loss of the caller ends the wait."""
 
 
 class EnginesLost(FailureError):
@@ -27,10 +27,10 @@ class EnginesLost(FailureError):
 
 
 class EngineGroup:
-    """A Group (see group.py) of one rank of each engine. Used by one thread."""
+    """A Group of one rank of each engine. Used by one thread."""
 
     def __init__(self, group: dist.ProcessGroup, timeout: float | None) -> None:
-        """`timeout`: that of the group, in seconds; None: `recv` waits as long as it takes."""
+        """`timeout`: of the group, in seconds; None: `recv` waits without a limit."""
         self.rank: int = group.rank()
         self.size: int = group.size()
         self._group = group
@@ -89,7 +89,7 @@ class EngineWaves:
 
 
 def connect(meeting: MeetingPoint, timeout: float) -> tuple[EngineGroup, EngineWaves]:
-    """Connect all engines: the group for layers, and for waves. `timeout`: seconds for a collective operation."""
+    """Connect all engines. `timeout`: seconds for a collective operation."""
     experts = EngineGroup(meeting.group("experts", timeout), timeout)
     calls = EngineGroup(meeting.group("calls", timeout), None)
     return experts, EngineWaves(experts, calls)

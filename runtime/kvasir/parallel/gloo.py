@@ -1,9 +1,4 @@
-"""Gloo with one I/O thread for all groups of a process, which sleeps while nothing is exchanged.
-
-Gloo's own threads, one for each group, wake up 100 times a second: they wait for events for 10 ms at a time. The
-kernel may end such a timeout later, by the timer slack of the thread, which a thread inherits from its creator.
-Events, tensors and the death of a peer for example, are not delayed.
-"""
+"""Gloo with one I/O thread for all groups of a process, which sleeps while nothing is exchanged."""
 
 import ctypes
 import os
@@ -15,11 +10,11 @@ from typing import Any, Final
 import torch.distributed as dist
 
 BACKEND: Final = "kvasir_gloo"
+# Names the network interface; unset: the one of the host's name.
 INTERFACE: Final = "GLOO_SOCKET_IFNAME"
-"""The variable with the name of the network interface; unset: the one of the host's name."""
 _PR_SET_TIMERSLACK: Final = 29
+# The end of the groups waits for one timeout at most.
 _SLACK_SECONDS: Final = 1.0
-"""The end of the groups waits for one timeout at most."""
 
 
 @cache
@@ -41,7 +36,7 @@ def register_gloo() -> str:
 
 
 def start_device(**place: str) -> Any:
-    """Start an I/O thread. `place`: its `interface`, or `hostname`, the address of one; without it gloo chooses."""
+    """Start an I/O thread for an `interface`, or for a `hostname`, an address of one."""
     gloo = dist.ProcessGroupGloo
     with _timer_slack(_SLACK_SECONDS):
         return gloo.create_device(**place) if place else gloo.create_default_device()
@@ -49,7 +44,9 @@ def start_device(**place: str) -> Any:
 
 @contextmanager
 def _timer_slack(seconds: float) -> Iterator[None]:
-    """Give the threads that this one starts meanwhile a timer slack. Without it they only wake up more often."""
+    """Give threads that are started meanwhile a timer slack."""
+    # Gloo's threads wait for events for 10 ms at a time. With the slack, the kernel ends such a timeout later,
+    # which delays no event.
     prctl = ctypes.CDLL(None).prctl
     prctl(_PR_SET_TIMERSLACK, ctypes.c_ulong(int(seconds * 1e9)), 0, 0, 0)
     try:

@@ -1,6 +1,6 @@
-"""A group of ranks and its collective operations; `Alone` is the group of a rank without peers.
+"""A group of ranks and its collective operations; `Alone` is the group of a single rank.
 
-Every rank of a group calls the same operations in the same order, with tensors of the same shape and type.
+Every rank calls the same operations in the same order, with tensors of the same shape and type.
 """
 
 from typing import Final, Protocol
@@ -12,17 +12,15 @@ class Sending(Protocol):
     """A tensor on its way to another rank."""
 
     def wait(self) -> object:
-        """Wait until the tensor may be changed. Raises RuntimeError if the peer is gone or does not receive it."""
+        """Wait until the tensor may be changed. Raises RuntimeError if the peer is lost."""
         ...
 
 
 class Group(Protocol):
-    """Ranks 0 to size - 1. An operation raises RuntimeError if a peer is gone or does not answer in time."""
+    """Ranks 0 to size - 1. An operation raises RuntimeError if a peer is lost or does not answer in time."""
 
     @property
-    def rank(self) -> int:
-        """This rank's place in the group."""
-        ...
+    def rank(self) -> int: ...
 
     @property
     def size(self) -> int: ...
@@ -32,7 +30,7 @@ class Group(Protocol):
         ...
 
     def all_gather(self, x: Tensor, dim: int) -> Tensor:
-        """Return the tensors of all ranks next to each other in one dimension, by rank."""
+        """Return the tensors of all ranks, concatenated in one dimension."""
         ...
 
     def broadcast(self, x: Tensor, source: int) -> Tensor:
@@ -40,7 +38,7 @@ class Group(Protocol):
         ...
 
     def send(self, x: Tensor, target: int) -> Sending:
-        """Begin to send a tensor to a rank that receives it; x must not be changed until the sending is over."""
+        """Begin to send a tensor, which must not be changed until the sending is over."""
         ...
 
     def recv(self, x: Tensor, source: int) -> Tensor:
@@ -49,8 +47,6 @@ class Group(Protocol):
 
 
 class Alone:
-    """The group of one rank: nothing to add, to gather or to send."""
-
     rank = 0
     size = 1
 

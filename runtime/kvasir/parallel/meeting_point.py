@@ -1,8 +1,7 @@
 """Where the engines that share experts meet when they start: a store in the process of rank 0.
 
-Every wait is a row of short ones or happens in a thread, so that a signal ends the process meanwhile. An engine
-that starts again while the others still wait for each other ends the meeting for all of them: the connections of
-its predecessor are gone.
+Every wait is short or in a thread, so that a signal can end the process. An engine that restarts during the meeting
+ends it for all: the connections of its predecessor are gone.
 """
 
 import errno
@@ -24,14 +23,14 @@ from kvasir.parallel.start import within
 
 _PAUSE_SECONDS: Final = 0.2
 _BROKEN: Final = "broken"
+# For an operation that does not wait for other engines.
 _ANSWER_SECONDS: Final = 60.0
-"""For an operation that waits for no other engine."""
+# A predecessor that ends may still have the port of rank 0.
 _PORT_SECONDS: Final = 20.0
-"""How long rank 0 waits for its port, which a predecessor that ends may still have."""
 
 
 class MeetingPoint:
-    """One engine at the meeting. Raises RuntimeError if another one is lost, or does not come within the limit."""
+    """One engine at the meeting. Raises RuntimeError if another one is lost, or late."""
 
     def __init__(
         self,
@@ -42,9 +41,10 @@ class MeetingPoint:
         limit: float,
         waiting: Callable[[str], None] = lambda text: None,
     ) -> None:
-        """`limit`: seconds for each wait. `waiting` is called several times per second of a wait with a text
-        that names the missing engine, and with "" at its end. Raises ConfigError if rank 0 cannot listen at this
-        address."""
+        """`limit`: seconds for each wait. `waiting` is called several times a second during a wait with a text that
+        names the missing engine, and with "" after it. Raises ConfigError if rank 0 cannot listen at this
+        address.
+        """
         self.rank = rank
         self.size = size
         self._limit = limit
@@ -54,14 +54,13 @@ class MeetingPoint:
         """The address of this machine that the other engines can reach."""
         self._store = self._listen(address, port) if rank == 0 else self._connect(address, port)
         self._device = start_device(hostname=self.host)
-        """The I/O thread of gloo, for all groups."""
         with self._answers():
             if self._store.add(f"joined/{rank}", 1) > 1:
                 self._store.set(_BROKEN, str(rank))
             self._check()
 
     def compare(self, settings: Mapping[str, str]) -> None:
-        """Wait for all engines. Raises ConfigError, on each of them, if a setting differs between two."""
+        """Wait for all engines. Raises ConfigError on each of them if a setting differs."""
         with self._answers():
             self._store.set(f"settings/{self.rank}", msgspec.json.encode(settings).decode())
             self._wait("settings")
@@ -99,7 +98,7 @@ class MeetingPoint:
             ) from error
 
     def _listen(self, address: str, port: int) -> TCPStore:
-        """Listen at this address only: the store of torch would listen on all interfaces."""
+        """Listen at this address only: torch's own store would listen on all interfaces."""
         return TCPStore(
             address,
             port,
@@ -150,7 +149,6 @@ class MeetingPoint:
                 time.sleep(_PAUSE_SECONDS)
 
     def _wait(self, state: str) -> None:
-        """Wait for this state of every engine."""
         end = time.monotonic() + self._limit
         for rank in range(self.size):
             self._check()

@@ -25,8 +25,8 @@ log = logging.getLogger(__name__)
 _BUFFER_SIZE: Final = "TORCH_NCCL_TRACE_BUFFER_SIZE"
 _DUMP_ON_TIMEOUT: Final = "TORCH_NCCL_DUMP_ON_TIMEOUT"
 _DUMP_FILE: Final = "TORCH_NCCL_DEBUG_INFO_TEMP_FILE"
+# Torch 2.11 to 2.15 read it before the one above, so a user's own value has priority.
 _NEWER_DUMP_FILE: Final = "TORCH_FR_DUMP_TEMP_FILE"
-"""Torch reads it before the one above, so a user's own value has priority. Torch 2.11 to 2.15 read both."""
 _RECORDED_OPERATIONS: Final = 2000
 
 
@@ -43,12 +43,10 @@ def init_gpus(
 ) -> ParallelState:
     """Wait for all ranks of the engine, 2 or more, and return their group. Call it once per process.
 
-    `device` becomes the current GPU of this thread. `rendezvous`: as for `start.init`. `timeout` in seconds bounds
-    the wait here. After an operation that takes longer than `operation_timeout`, torch writes the record of the
-    last operations to a file, which the log names, and aborts the process. Operations in a CUDA graph have no such
-    timeout. `one_shot`: add small tensors over memory that the GPUs share, if they can.
-
-    Raises RuntimeError if a rank does not arrive in time.
+    `device` becomes the current GPU of this thread. `rendezvous`: as for `start.init`. `timeout` bounds the wait
+    here, in seconds. After an operation longer than `operation_timeout`, torch records the last operations and
+    aborts the process. `one_shot`: add small tensors over memory that the GPUs share, if they can. Raises
+    RuntimeError if a rank does not arrive in time.
     """
     torch.cuda.set_device(device)
     os.environ["NCCL_SOCKET_IFNAME"] = LOOPBACK
@@ -73,11 +71,11 @@ def init_gpus(
 
 
 def switch_recorder_on(environ: MutableMapping[str, str]) -> str:
-    """Switch the flight recorder of torch on. Return the path of its files, to which torch adds the rank.
+    """Switch on torch's flight recorder. Return the path of its files, to which torch adds the rank.
 
-    Variables that the user has set stay. The name of the file is random because other users may write to its
-    directory. Call it before the first group is made.
+    Call it before the first group is made. A user's own variables stay.
     """
+    # A random name, because other users may write to its directory.
     path = f"{tempfile.gettempdir()}/kvasir-nccl-{secrets.token_hex(4)}-rank-"
     environ.setdefault(_BUFFER_SIZE, str(_RECORDED_OPERATIONS))
     environ.setdefault(_DUMP_ON_TIMEOUT, "1")

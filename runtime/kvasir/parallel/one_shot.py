@@ -1,12 +1,9 @@
 """Sums of small tensors over memory that the GPUs of all ranks read directly, without NCCL.
 
-A decode adds up some kilobytes twice per layer. NCCL passes such a tensor from rank to rank; here each rank copies
-its own into symmetric memory, and one kernel of torch reads those of all ranks. It adds them in the order of the
-ranks, so a sum has the same bits on each. The memory is allocated once: a CUDA graph may contain the sums.
-
-`torch.distributed._symmetric_memory` is a private module, which may change with each version. If something is
-missing, or the first sum is wrong, NCCL computes all sums. The kernel waits for the other ranks without a timeout:
-the engine ends a step that hangs. This has not run on several GPUs yet.
+A decode adds up some kilobytes twice per layer. Each rank copies its tensor into symmetric memory, and one kernel
+of torch adds those of all ranks in their order: the same bits on each rank. The memory has a fixed address for CUDA
+graphs. NCCL computes all sums if a part of torch's private module is missing, or the first sum is wrong. This has
+not run on several GPUs yet.
 """
 
 import logging
@@ -21,21 +18,19 @@ from torch import Tensor
 log = logging.getLogger(__name__)
 
 T = TypeVar("T")
+# Not measured here. vLLM uses this limit for 8 GPUs and 512 KiB for 4 (csrc/custom_all_reduce.cuh).
 MAX_BYTES: Final = 256 * 1024
-"""Not measured here. vLLM reads all ranks at once up to this size with 8 GPUs, and 512 KiB with 4
-(csrc/custom_all_reduce.cuh); torch's inductor up to 128 KiB (one_shot_all_reduce_threshold_bytes)."""
 _MAX_RANKS: Final = 8
+# Other sizes take slower kernels, or none.
 _VECTOR_BYTES: Final = 16
-"""The kernel reads so many at a time; other sizes take slower kernels, or none."""
 _DTYPES: Final = (torch.bfloat16, torch.float32)
-"""Of the kernel."""
 
 
 class OneShotSum:
     """All ranks call it with the same shapes and types, so all of them choose it, or none."""
 
     def __init__(self, memory: Tensor, add: Callable[[Tensor], Tensor]) -> None:
-        """`memory`: [bytes] uint8, symmetric. `add` returns the sum of a part of the memory over all ranks."""
+        """`memory`: [bytes] uint8, symmetric. `add` returns the sum of a part of it over all ranks."""
         self._memory = memory
         self._add = add
 
@@ -44,7 +39,6 @@ class OneShotSum:
         return x.dtype in _DTYPES and 0 < x.nbytes <= self._memory.nbytes and x.nbytes % _VECTOR_BYTES == 0
 
     def all_reduce(self, x: Tensor) -> Tensor:
-        """Return the sum over all ranks, a new tensor."""
         part = self._memory[: x.nbytes].view(x.dtype)
         # torch has a kernel that copies too, but its threads signal before all of them have copied.
         part.copy_(x.reshape(-1))
@@ -76,7 +70,7 @@ def connect_one_shot(group: dist.ProcessGroup, device: torch.device) -> OneShotS
 
 
 def _symmetric_memory(size: int) -> Any:
-    """Return the module of torch. Raises RuntimeError if it or the machine lacks something."""
+    """Return torch's module. Raises RuntimeError if it or the machine lacks something."""
     try:
         import torch.distributed._symmetric_memory as symmetric
     except ImportError as error:

@@ -11,15 +11,12 @@ class UnevenExperts(ValueError):
 
 
 class UnevenSplit(ValueError):
-    """The ranks cannot hold parts of the same size of a weight whose numbers are packed or have scales by group."""
+    """A rank's part would begin within packed numbers or a group with one scale."""
 
 
 @dataclass(frozen=True)
 class ParallelState:
-    """The groups that a rank belongs to; by default it is the only rank.
-
-    With T tensor ranks and P stages, rank r of the engine has place r % T in stage r // T.
-    """
+    """The groups of a rank. With T tensor ranks and P stages, rank r has place r % T in stage r // T."""
 
     tensor: Group = ALONE
     """The ranks that each hold a part of the same layers."""
@@ -28,8 +25,7 @@ class ParallelState:
     expert_parallel: bool = False
     """Ranks hold whole experts instead of a part of each."""
     data: Group = ALONE
-    """The ranks of the same place in all engines that share experts; its rank is that of the engine. They have
-    different tokens. It needs `expert_parallel`."""
+    """The ranks of the same place in all engines that share experts, which have different tokens."""
 
     def own_experts(self, count: int) -> range:
         """Return the experts that this rank holds, of a layer with so many. Raises UnevenExperts."""
@@ -45,4 +41,3 @@ class ParallelState:
 
 
 SINGLE: Final = ParallelState()
-"""Of an engine with one rank."""

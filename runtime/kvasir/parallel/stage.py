@@ -1,4 +1,4 @@
-"""Which layers of a model a pipeline stage computes, and which parameters it therefore holds."""
+"""The layers of a pipeline stage, and the parameters that it therefore holds."""
 
 from collections.abc import Set
 from dataclasses import dataclass
@@ -9,16 +9,15 @@ class Stage:
     """Neighbouring layers of a model. The first stage has the embedding; the last has norm and head."""
 
     layers: range
-    """The numbers of its layers, counted over the whole model."""
+    """Their numbers in the whole model."""
     num_layers: int
-    """Of the whole model."""
 
     @staticmethod
     def of(num_layers: int, stage: int, stages: int) -> "Stage":
-        """Return one of the stages that a model is split into. Raises ValueError for fewer layers than stages.
+        """Return one of the stages of a model. Raises ValueError for fewer layers than stages.
 
-        Sizes differ by at most one layer. The last stage has none of the larger sizes, because it has the head; the
-        first, which has the embedding, gets one only if all the others except the last have one.
+        >>> [len(Stage.of(10, stage, 4).layers) for stage in range(4)]
+        [2, 3, 3, 2]
         """
         if num_layers < stages:
             raise ValueError(f"{num_layers} layers cannot be split into {stages} stages")
@@ -38,10 +37,10 @@ class Stage:
         return self.layers.stop == self.num_layers
 
     def holds(self, parameter: str, *, layers: str, first: Set[str], last: Set[str]) -> bool:
-        """Return whether this stage has a parameter of the whole model: layers.3.mlp.fc1.weight for example.
+        """Return whether this stage has a parameter of the whole model, for example layers.3.mlp.fc1.weight.
 
-        `layers` is the part of the name before the number of a layer; `first` and `last` are parts that the first
-        and the last stage have. A name that no stage has belongs to all, so that each of them rejects it.
+        `layers` comes before the number of a layer; `first` and `last` are parts that the first and the last stage
+        have. A name that no stage has belongs to all, so that each rejects it.
         """
         part, _, rest = parameter.partition(".")
         if part in first or part in last:

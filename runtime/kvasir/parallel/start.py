@@ -31,12 +31,10 @@ def init(
 ) -> ParallelState:
     """Wait for all ranks of the engine and return this rank's groups. Call it once per process.
 
-    The ranks of one machine find each other by a file that is empty or does not exist before, and that no other
-    user can write: no port can be taken by another process. Their connections use the loopback interface only.
-    Ranks in several pods need a TcpRendezvous. `timeout` in seconds bounds the wait here and every later operation.
-    `tensor_parallel_size` None: all ranks form one tensor group.
-
-    Raises RuntimeError if a rank does not arrive in time.
+    Ranks of one machine meet by a file that is empty or missing, and that no other user can write; they connect
+    over loopback only. Ranks in several pods need a TcpRendezvous. `timeout` in seconds bounds the wait here and
+    every later operation. `tensor_parallel_size` None: all ranks. Raises RuntimeError if a rank does not arrive in
+    time.
     """
     width = size if tensor_parallel_size is None else tensor_parallel_size
     if width < 1 or size % width:
@@ -79,7 +77,7 @@ def _store(rendezvous: Path | TcpRendezvous, size: int, limit: timedelta) -> Any
 
 
 def within(limit: timedelta, make: Callable[[], Any], message: str) -> Any:
-    """Return what `make` returns. A TCPStore ignores its timeout while the port listens without a server."""
+    """Return what `make` returns, within a limit. A TCPStore ignores its timeout if the port has no server."""
     made: Future[Any] = Future()
 
     def run() -> None:

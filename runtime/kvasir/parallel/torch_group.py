@@ -12,7 +12,6 @@ class TorchGroup:
     """Ranks of a process group of torch. Its timeout bounds every operation."""
 
     def __init__(self, group: dist.ProcessGroup, one_shot: OneShotSum | None = None) -> None:
-        """`one_shot`: for the sums that it takes."""
         self._group = group
         self._one_shot = one_shot
         self.rank: int = group.rank()

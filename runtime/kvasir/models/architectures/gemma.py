@@ -1,8 +1,8 @@
 """Gemma (2024), Gemma 2 (2024) and the text models of Gemma 3 (2025), by the Gemma Team of Google DeepMind.
 
-Llama with scaled embeddings, norms whose weights are stored around 0, and GELU. Gemma 2 normalises what a layer
-adds too, caps scores and logits and has a sliding window in every other layer; Gemma 3 normalises queries and keys
-instead of capping, and rotates by other angles in layers with a window.
+Llama with scaled embeddings, norm weights stored around 0, and GELU. Gemma 2 adds norms of each output, caps scores
+and logits, and has a sliding window in every other layer. Gemma 3 normalises queries and keys instead of capping,
+and rotates by other angles in layers with a window.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -24,8 +24,8 @@ from kvasir.models.decoder_config import DecoderConfig, LayerConfig, read_decode
 from kvasir.models.rope_config import RopeDefaults, read_whole_rope, rope_of
 
 _TANH: Final = ACTIVATIONS["gelu_pytorch_tanh"]
+# The first files have "gelu" for its approximation.
 _GEMMA1_ACTIVATIONS: Final = MappingProxyType({"gelu": _TANH, "gelu_pytorch_tanh": _TANH})
-"""The first files say gelu and mean its approximation."""
 
 _SANDWICH: Final = MappingProxyType(
     {
@@ -37,7 +37,7 @@ _SANDWICH: Final = MappingProxyType(
 
 
 def read_gemma(config: Mapping[str, Any]) -> DecoderConfig:
-    """GemmaForCausalLM. Raises ModelLoadError for missing, contradictory or unknown keys."""
+    """Read the config of GemmaForCausalLM. Raises ModelLoadError."""
     reader = ConfigReader(config)
     heads = read_heads(reader, head_dim=256)
     rope = read_whole_rope(reader, heads.head_dim)
@@ -50,7 +50,7 @@ def read_gemma(config: Mapping[str, Any]) -> DecoderConfig:
 
 
 def read_gemma2(config: Mapping[str, Any]) -> DecoderConfig:
-    """Gemma2ForCausalLM. Raises ModelLoadError for missing, contradictory or unknown keys."""
+    """Read the config of Gemma2ForCausalLM. Raises ModelLoadError."""
     reader = ConfigReader(config)
     heads = read_heads(reader, head_dim=256)
     rope = read_whole_rope(reader, heads.head_dim)
@@ -67,7 +67,7 @@ def read_gemma2(config: Mapping[str, Any]) -> DecoderConfig:
 
 
 def read_gemma3(config: Mapping[str, Any]) -> DecoderConfig:
-    """Gemma3ForCausalLM. Raises ModelLoadError for missing, contradictory or unknown keys."""
+    """Read the config of Gemma3ForCausalLM. Raises ModelLoadError."""
     reader = ConfigReader(config)
     heads = read_heads(reader, head_dim=256)
     everywhere, within_window = _ropes_of_gemma3(reader, heads)
@@ -86,7 +86,7 @@ def read_gemma3(config: Mapping[str, Any]) -> DecoderConfig:
 
 
 def build_sandwiched(read: Callable[[Mapping[str, Any]], DecoderConfig]) -> Callable[..., Decoder]:
-    """Builds Gemma 2 and 3, whose layers have four norms with names of their own."""
+    """Build Gemma 2 or 3, whose layers have four norms."""
 
     def build(config: Mapping[str, Any], placement: Placement, context: int) -> Decoder:
         return Decoder(read(config), placement, context, names=_SANDWICH)
@@ -120,7 +120,7 @@ def _sandwiched(reader: ConfigReader, heads: HeadShape, layers: Sequence[LayerCo
 
 
 def _ropes_of_gemma3(reader: ConfigReader, heads: HeadShape) -> tuple[Rope, Rope]:
-    """Of layers that see everything, and of those with a window."""
+    """Return the rotations of layers that see all tokens, and of those with a window."""
     full = RopeDefaults(heads.head_dim, reader.integer("max_position_embeddings"), theta=1e6)
     sections = reader.rope(by_layer=True)
     ropes = rope_of(sections.part(FULL), full), rope_of(sections.part(SLIDING), replace(full, theta=1e4))

@@ -40,7 +40,7 @@ class GPT2Config:
 
 
 def read_config(config: Mapping[str, Any]) -> GPT2Config:
-    """Raises ModelLoadError for missing, contradictory or unknown keys."""
+    """Read the config. Raises ModelLoadError for missing, contradictory or unknown keys."""
     reader = ConfigReader(config)
     hidden_size = _either(reader, "n_embd", "hidden_size", 768)
     heads = _either(reader, "n_head", "num_attention_heads", 12)
@@ -69,7 +69,7 @@ def read_config(config: Mapping[str, Any]) -> GPT2Config:
 
 
 def _either(reader: ConfigReader, name: str, alias: str, default: int) -> int:
-    """A number that files may give under the name that other architectures have for it."""
+    """Return a number that files may give under the name of other architectures."""
     value = reader.integer(name, reader.integer(alias, default))
     reader.require(alias, value)
     return value
@@ -110,14 +110,12 @@ class GPT2Layer(nn.Module):
         )
 
     def forward(self, x: Tensor, cache: KVCache, plan: AttentionPlan) -> None:
-        """Adds to the residual stream x [T, hidden] in place."""
+        """Add to the residual stream x [T, hidden] in place."""
         x.add_(self.attn(self.ln_1(x), cache, plan))
         x.add_(self.mlp(self.ln_2(x)))
 
 
 class GPT2(nn.Module):
-    """GPT2LMHeadModel, or one pipeline stage of it."""
-
     def __init__(self, config: Mapping[str, Any], placement: Placement, context: int) -> None:
         super().__init__()
         gpt2 = read_config(config)
@@ -147,8 +145,7 @@ class GPT2(nn.Module):
             layer(x, cache, batch.attention[cache.group])
         return Intermediate(x) if self.ln_f is None else Hidden(self.ln_f(x))
 
-    def _embed(self, batch: ForwardBatch) -> Tensor:
-        """[T, hidden]"""
+    def _embed(self, batch: ForwardBatch) -> Tensor:  # [T, hidden]
         tokens, positions = self.wte, self.wpe
         assert tokens is not None, "the first stage has the embeddings"
         assert positions is not None, "the first stage has the embeddings"
@@ -181,5 +178,5 @@ _FIRST: Final = frozenset(("wte", "wpe"))
 _LAST: Final = frozenset(("ln_f", "lm_head"))
 _LAST_WITH_EMBEDDING: Final = _LAST | {"wte"}
 
+# Buffers of the attention mask, in old checkpoints.
 _CAUSAL_MASK = re.compile(r"h\.\d+\.attn\.(bias|masked_bias)")
-"""Buffers of the attention mask, which old checkpoints carry."""

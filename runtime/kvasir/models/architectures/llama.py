@@ -10,7 +10,6 @@ from kvasir.models.rope_config import read_whole_rope
 
 
 def read_config(config: Mapping[str, Any]) -> DecoderConfig:
-    """LlamaForCausalLM. Raises ModelLoadError for missing, contradictory or unknown keys."""
     reader = ConfigReader(config)
     heads = read_heads(reader)
     rope = read_whole_rope(reader, heads.head_dim)

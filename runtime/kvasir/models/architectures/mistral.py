@@ -9,7 +9,6 @@ from kvasir.models.rope_config import read_whole_rope
 
 
 def read_config(config: Mapping[str, Any]) -> DecoderConfig:
-    """MistralForCausalLM. Raises ModelLoadError for missing, contradictory or unknown keys."""
     reader = ConfigReader(config)
     heads = read_heads(reader)
     rope = read_whole_rope(reader, heads.head_dim)

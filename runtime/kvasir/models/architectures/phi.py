@@ -1,5 +1,4 @@
-"""Phi-1, Phi-1.5 and Phi-2 (Gunasekar et al., 2023): LayerNorm, partial rotation, and attention and feed-forward
-layer side by side, both reading the same normalised input."""
+"""Phi-1, Phi-1.5 and Phi-2 (Gunasekar et al., 2023): LayerNorm, partial rotation, parallel attention and MLP."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -30,12 +29,10 @@ _NAMES: Final = MappingProxyType(
 
 
 def build(config: Mapping[str, Any], placement: Placement, context: int) -> Decoder:
-    """PhiForCausalLM."""
     return Decoder(read_config(config), placement, context, layer=ParallelLayer, names=_NAMES)
 
 
 def read_config(config: Mapping[str, Any]) -> DecoderConfig:
-    """Raises ModelLoadError for missing, contradictory or unknown keys."""
     reader = ConfigReader(config)
     heads = read_heads(reader)
     defaults = RopeDefaults(heads.head_dim, reader.integer("max_position_embeddings"), partial=0.5)
@@ -64,7 +61,6 @@ class ParallelLayer(nn.Module):
     def forward(
         self, x: Tensor, added: Tensor | None, rotation: Rotation, cache: KVCache, plan: AttentionPlan
     ) -> Tensor:
-        """As DecoderLayer.forward."""
         normalised = self.input_layernorm(x, added)
         x.add_(self.self_attn(normalised, rotation, cache, plan))
         return self.mlp(normalised)  # type: ignore[no-any-return]

@@ -7,12 +7,11 @@ from kvasir.models.config_reader import NO_EFFECT, ConfigReader
 from kvasir.models.decoder_config import DecoderConfig, LayerConfig, read_decoder, read_heads
 from kvasir.models.rope_config import RopeDefaults, read_rope
 
+# LongRoPE under its present and its first name.
 _ROPE_TYPES: Final = frozenset(("default", "longrope", "su"))
-"""LongRoPE under its present and its first name."""
 
 
 def read_config(config: Mapping[str, Any]) -> DecoderConfig:
-    """Phi3ForCausalLM. Raises ModelLoadError for missing, contradictory or unknown keys."""
     reader = ConfigReader(config)
     heads = read_heads(reader)
     defaults = RopeDefaults(

@@ -1,7 +1,4 @@
-"""Qwen2 (Yang et al., 2024), Qwen3 and Qwen3-MoE (Yang et al., 2025).
-
-Llama with biases on q, k and v (Qwen2), or with normalised queries and keys (Qwen3), or with experts (Qwen3-MoE).
-"""
+"""Qwen2 (Yang et al., 2024), Qwen3 and Qwen3-MoE (Yang et al., 2025): Llama with biases, norms or experts."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -22,7 +19,6 @@ from kvasir.models.rope_config import read_whole_rope
 
 
 def read_qwen2(config: Mapping[str, Any]) -> DecoderConfig:
-    """Qwen2ForCausalLM. Raises ModelLoadError for missing, contradictory or unknown keys."""
     reader = ConfigReader(config)
     heads = read_heads(reader)
     layers = _layers_with_windows(reader, read_whole_rope(reader, heads.head_dim))
@@ -32,7 +28,6 @@ def read_qwen2(config: Mapping[str, Any]) -> DecoderConfig:
 
 
 def read_qwen3(config: Mapping[str, Any]) -> DecoderConfig:
-    """Qwen3ForCausalLM. Raises ModelLoadError for missing, contradictory or unknown keys."""
     reader = ConfigReader(config)
     heads = read_heads(reader, head_dim=128)
     layers = _layers_with_windows(reader, read_whole_rope(reader, heads.head_dim))
@@ -42,7 +37,6 @@ def read_qwen3(config: Mapping[str, Any]) -> DecoderConfig:
 
 
 def read_qwen3_moe(config: Mapping[str, Any]) -> DecoderConfig:
-    """Qwen3MoeForCausalLM. Raises ModelLoadError for missing, contradictory or unknown keys."""
     reader = ConfigReader(config)
     heads = read_heads(reader)
     rope, experts = read_whole_rope(reader, heads.head_dim), _experts(reader)

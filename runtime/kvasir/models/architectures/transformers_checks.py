@@ -1,4 +1,4 @@
-"""What transformers' code cannot be served for, found out from class and config before any weights are read."""
+"""Rejects models that transformers' code cannot serve here, before any weights are read."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -10,8 +10,8 @@ from kvasir.models.model_load_error import ModelLoadError
 from kvasir.models.registry import ARCHITECTURES
 
 _LAYER_TYPES = frozenset(("full_attention", "sliding_attention"))
+# Their angles follow the longest sequence of a batch.
 _CHANGING_ROPES = frozenset(("dynamic", "longrope"))
-"""Their angles follow the longest sequence of a batch."""
 
 
 def unsupported(architecture: str, reason: str) -> ModelLoadError:
@@ -24,7 +24,7 @@ def unsupported(architecture: str, reason: str) -> ModelLoadError:
 
 
 def find_class(architecture: str) -> type[transformers.PreTrainedModel]:
-    """The class of this name. Raises ModelLoadError if transformers has none, or if it is not a causal LM."""
+    """Return the class of this name. Raises ModelLoadError if it is missing or not a causal LM."""
     names: set[str] = set()
     for entry in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.values():
         names.update((entry,) if isinstance(entry, str) else entry)
@@ -50,7 +50,7 @@ def check_config(
 
 
 def check_windows(architecture: str, config: transformers.PreTrainedConfig, windows: Sequence[int | None]) -> None:
-    """Refuse windows that only the masks apply; `windows` are those that its layers pass to attention."""
+    """Reject windows that only masks apply; `windows` are those that its layers pass to attention."""
     types = getattr(config, "layer_types", None) or ["full_attention"] * len(windows)
     hidden = [index for index, kind in enumerate(types) if kind == "sliding_attention" and windows[index] is None]
     is_on = getattr(config, "sliding_window", None) and getattr(config, "use_sliding_window", None) is not False
@@ -80,7 +80,6 @@ def _reasons(
 
 
 def _rope_types(parameters: Mapping[str, Any] | None) -> set[str]:
-    """Of all layers, or of each kind of layer."""
     if not parameters:
         return set()
     sections = [section for section in parameters.values() if isinstance(section, Mapping)] or [parameters]

@@ -1,9 +1,8 @@
-"""Any other causal LM, computed by transformers' own code with our paged attention in the place of its own.
+"""Any other causal LM, computed by transformers' code with our paged attention.
 
-`kvasir.models.load_model` comes here for architectures that the registry does not know; nothing before imports it.
-Its models call attention by a name that is looked up in a table (AttentionInterface) and hand keyword arguments
-through to it: a step's requests stand in one flat batch, and the step's caches and plan travel as such an argument.
-What a model's attention does is recorded in one forward pass before it serves; what ours cannot do is refused.
+Its models look up attention by name (AttentionInterface) and pass keyword arguments to it: the requests of a step
+are one flat batch, and the step's caches and plan are such an argument. One forward pass records the calls of
+attention; a model that needs more than ours computes is rejected.
 """
 
 import copy
@@ -33,16 +32,16 @@ from kvasir.parallel.stage import Stage
 log = logging.getLogger(__name__)
 
 _NAME = "kvasir_paged"
+# Without effect here: nothing is dropped, and positions are rotated before attention.
 _WITHOUT_EFFECT = frozenset(
     ("dropout", "position_ids", "use_cache", "cache_position", "output_router_logits", "is_causal")
 )
-"""Arguments of attention that change nothing here: nothing is dropped, positions are rotated in before."""
 
 
 def load_with_transformers(
     info: ModelInfo, placement: Placement, progress: Callable[[int, int], None]
 ) -> "TransformersLM":
-    """Raises ModelLoadError for what cannot be served, with the reason."""
+    """Load a model. Raises ModelLoadError with the reason."""
     architecture = info.architecture
     model_class = find_class(architecture)
     files = weight_files(info.path)
@@ -69,7 +68,7 @@ def load_with_transformers(
 
 
 def _read_config(info: ModelInfo) -> transformers.PreTrainedConfig:
-    """The config with its overrides. Raises ModelLoadError for settings of positions that would be ignored."""
+    """Return the config with its overrides. Raises ModelLoadError for rope settings that would be ignored."""
     config: transformers.PreTrainedConfig = transformers.AutoConfig.from_pretrained(
         info.path, trust_remote_code=False
     )
@@ -121,7 +120,7 @@ def _from_checkpoint(
 
 
 class TransformersLM:
-    """A model that generates, and has a reference to be checked against."""
+    """A model that generates, with a reference for comparison."""
 
     def __init__(self, architecture: str, model: transformers.PreTrainedModel) -> None:
         self._model = model
@@ -151,9 +150,9 @@ class TransformersLM:
         return logits[0]  # [R, vocab_size]
 
     def _record(self, architecture: str) -> tuple[list["_Call"], int]:
-        """What its layers ask of attention, in their order, and the size of their states.
+        """Return the calls of attention, in order of the layers, and the size of the states.
 
-        Raises ModelLoadError for what ours cannot do.
+        Raises ModelLoadError for calls that ours cannot serve.
         """
         recorder = _Recorder()
         device = self._model.device
@@ -173,7 +172,7 @@ class TransformersLM:
         return recorder.calls, hidden.shape[1]
 
     def reference_logits(self, token_ids: Tensor) -> Tensor:
-        """[T] → [T, vocab_size], of one sequence, by transformers alone: its own attention, no cache of ours."""
+        """[T] → [T, vocab_size], of one sequence, with transformers' own attention"""
         self._model.set_attn_implementation("eager")
         try:
             logits: Tensor = self._model(input_ids=token_ids[None], use_cache=False).logits
@@ -184,7 +183,7 @@ class TransformersLM:
 
 @dataclass(frozen=True)
 class _Call:
-    """What one layer asks of attention."""
+    """A layer's call of attention."""
 
     layer: int
     heads: HeadShape
@@ -194,16 +193,14 @@ class _Call:
 
 
 class _Attends(Protocol):
-    """Travels through a model's forward pass to each layer's attention."""
+    """An argument of a model's forward pass that reaches each layer's attention."""
 
     def attend(self, call: _Call, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
-        """query: [1, heads, T, head_dim]; key, value: [1, kv_heads, T, head_dim] → [T, heads * head_dim]"""
+        # q [1, heads, T, head_dim]; k, v [1, kv_heads, T, head_dim] → [T, heads * head_dim]
         ...
 
 
 class _Step:
-    """Attends over the paged cache."""
-
     def __init__(self, batch: ForwardBatch) -> None:
         self._batch = batch
 
@@ -215,7 +212,7 @@ class _Step:
 
 
 class _Recorder:
-    """Notes what the layers ask for, and answers with zeros."""
+    """Records the calls, and returns zeros."""
 
     def __init__(self) -> None:
         self.calls: list[_Call] = []
@@ -227,7 +224,7 @@ class _Recorder:
 
 @dataclass
 class _States(MoeModelOutputWithPast):
-    """With every field that one head or another reads."""
+    """The fields of all heads."""
 
     cross_attentions: None = None
 
@@ -237,15 +234,14 @@ class _GivenStates(nn.Module):
 
     @property
     def decoder(self) -> "_GivenStates":
-        """The part of it that some call."""
+        """Some heads call this part."""
         return self
 
     def forward(self, *_: Any, inputs_embeds: Tensor, **__: Any) -> _States:
         return _States(last_hidden_state=inputs_embeds)
 
 
-def _forward(base: nn.Module, token_ids: Tensor, positions: Tensor, step: _Attends) -> Tensor:
-    """[T, hidden]"""
+def _forward(base: nn.Module, token_ids: Tensor, positions: Tensor, step: _Attends) -> Tensor:  # [T, hidden]
     output = base(input_ids=token_ids[None], position_ids=positions[None], use_cache=False, kvasir_step=step)
     hidden: Tensor = output.last_hidden_state
     return hidden[0]
@@ -264,7 +260,7 @@ def _attention(
     kvasir_step: _Attends | None = None,
     **others: Any,
 ) -> tuple[Tensor, None]:
-    """An attention function as transformers defines it: → [1, T, heads, head_dim] and no weights."""
+    """The attention function for transformers: → [1, T, heads, head_dim] and no weights."""
     if kvasir_step is None:
         raise ModelLoadError("its layers do not hand keyword arguments through to attention")
     if not getattr(module, "is_causal", True) or others.get("is_causal") is False:
