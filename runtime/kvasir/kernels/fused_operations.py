@@ -1,8 +1,7 @@
 """The element-wise operations between a layer's matrix products, each in one pass over memory.
 
-The kernels of every device implement this protocol; choose_operations.py chooses them. Each operation has a
-`takes_…` that returns whether it supports a size. Kernels receive addresses, so they raise TypeError for numbers of
-another type than their own, and ValueError for shapes that do not fit.
+Kernels receive addresses: operations raise TypeError for other types, and ValueError for other shapes. Each has a
+`takes_…` that returns whether it supports a size.
 """
 
 from enum import IntEnum
@@ -12,14 +11,14 @@ from torch import Tensor
 
 
 class Activation(IntEnum):
-    """As in kernels.c."""
+    """The numbers of kernels.c."""
 
     SILU = 0
     GELU_TANH = 1
 
 
 class FusedOperations(Protocol):
-    """For one device and one type of number. Each result is computed in float32 and rounded once."""
+    """For one device and one type of number. Results are computed in float32 and rounded once."""
 
     def takes_norm(self, size: int) -> bool: ...
 
@@ -28,7 +27,7 @@ class FusedOperations(Protocol):
         ...
 
     def rms_norm_(self, x: Tensor, weight: Tensor, eps: float, shift: float) -> None:
-        """The same in place. x [T, heads, size], of any stride between tokens."""
+        """In place. x [T, heads, size], of any stride between tokens."""
         ...
 
     def add_rms_norm_(self, x: Tensor, added: Tensor, weight: Tensor, eps: float, shift: float) -> Tensor:
@@ -44,8 +43,8 @@ class FusedOperations(Protocol):
     def takes_rotation(self, dim: int) -> bool: ...
 
     def rotate_(self, x: Tensor, cos: Tensor, sin: Tensor) -> None:
-        """Rotate the first `dim` numbers of each head in place, by the numbers of a Rotation.
+        """Rotate the first `dim` numbers of each head in place.
 
-        x [T, heads, head_dim], of any stride between tokens; cos, sin [T, 1, dim].
+        x [T, heads, head_dim], of any stride between tokens; cos, sin [T, 1, dim] of a Rotation.
         """
         ...

@@ -1,4 +1,4 @@
-"""The new tokens of a step in parts of limited size, for kernels of which each program computes one part.
+"""The new tokens of a step in parts of limited size, each for one program of a kernel.
 
 new tokens of a step    | 1 | 1 |     5     |         with 2 tokens per part
 parts                   | 0 | 1 | 2 | 3 | 4 |
@@ -21,7 +21,7 @@ class TokenParts(NamedTuple):
 
 
 def token_parts(computed: Ints, new: Ints, most: int) -> TokenParts:
-    """Split the `new` [B] tokens of requests, each after its `computed` [B] ones, into parts of up to `most`."""
+    """Split the `new` [B] tokens of requests, after `computed` [B] ones, into parts of up to `most`."""
     if (new == 1).all():
         each = np.arange(len(new))
         return TokenParts(each, each, new, computed)

@@ -1,6 +1,5 @@
-"""What a layer does between its matrix products, on a CPU, in C: one pass over memory where torch takes many.
+"""The operations between matrix products, attention and products of a CPU, in C.
 
-`kernels_for` gives the kernels for a tensor, or None where there are none: then the caller's plain torch computes.
 The libraries are built with the package (hatch_build.py), one for each level of instruction set.
 """
 
@@ -23,25 +22,25 @@ from kvasir.kernels.fused_operations import Activation
 
 log = logging.getLogger(__name__)
 
+# Sizes are multiples of it: the numbers that the kernels take at a time.
 LANES: Final = 16
-"""Numbers that the kernels take at a time: sizes must be multiples of it."""
+# Of an attention tile.
 MOST_ROWS: Final = 16
-"""Rows of an attention tile."""
+# Of an attention head.
 MOST_NUMBERS: Final = 256
-"""Of an attention head."""
 
 _V3: Final = frozenset(("avx2", "bmi1", "bmi2", "f16c", "fma", "abm", "movbe"))
+# Levels of x86-64 by the names of their instructions in /proc/cpuinfo, the best first.
 _LEVELS: Final = MappingProxyType(
     {
         "x86-64-v4": _V3 | {"avx512f", "avx512bw", "avx512cd", "avx512dq", "avx512vl"},
         "x86-64-v3": _V3,
     }
 )
-"""Levels of x86-64 by what /proc/cpuinfo calls their instructions, the best first."""
 
 
 class PagedStep(ctypes.Structure):
-    """The part of a step that attention needs; the same for all layers. As `struct paged_step` in kernels.c."""
+    """`struct paged_step` of kernels.c: the part of a step that attention needs, for all layers."""
 
     _fields_ = (
         ("slots", c_void_p),
@@ -56,13 +55,13 @@ class PagedStep(ctypes.Structure):
     )  # fmt: skip
 
 
+# In the order of `kvasir_limits` in kernels.c: beyond them the kernels would write past their arrays.
 _LIMITS: Final = MappingProxyType(
     {"lanes": LANES, "rows": MOST_ROWS, "numbers": MOST_NUMBERS, "bytes of a step": ctypes.sizeof(PagedStep)}
 )
-"""In the order of `kvasir_limits` in kernels.c: beyond them the kernels would write past their arrays."""
 
+# The largest window that the kernel can count.
 _FARTHEST: Final = 2**31 - 1
-"""The largest window that the kernel can count."""
 _SIGNATURES: Final = MappingProxyType(
     {
         "rms_norm": (c_void_p, c_void_p, c_void_p, c_int64, c_int64, c_float, c_float, c_int),
@@ -78,10 +77,9 @@ _SIGNATURES: Final = MappingProxyType(
 
 
 class Kernels:
-    """The kernels for one type of number: the FusedOperations of a CPU, and its attention and matrix products.
+    """The kernels for one type of number.
 
-    Kernels receive addresses of tensors, so shapes and types are checked here: TypeError for numbers of another
-    type, ValueError for shapes that do not fit.
+    They receive addresses, so this raises TypeError for other types, and ValueError for other shapes.
     """
 
     def __init__(self, library: ctypes.CDLL, dtype: torch.dtype, suffix: str) -> None:
@@ -146,7 +144,8 @@ class Kernels:
         self._rotate(*pointers, tokens, x.stride(0), heads, head_dim, dim, threads)
 
     def linear(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-        """x [T, inputs], weight [outputs, inputs], bias [outputs] → [T, outputs]; a row's bits are its own."""
+        """x [T, inputs], weight [outputs, inputs], bias [outputs] → [T, outputs]"""
+        # A row's bits do not depend on the other rows.
         outputs, inputs = weight.shape
         self._check(x, weight, weight if bias is None else bias)
         _require(x.shape[1:] == (inputs,), "x", x)
@@ -158,8 +157,7 @@ class Kernels:
         self._linear(*pointers, x.shape[0], inputs, outputs, torch.get_num_threads())
         return out
 
-    def log_sum_exp(self, x: Tensor) -> Tensor:
-        """x [T, size] → [T] float32, the logarithm of the sum of the exponentials of each row."""
+    def log_sum_exp(self, x: Tensor) -> Tensor:  # [T, size] → [T] float32
         self._check(x)
         x = x.contiguous()
         out = x.new_empty(x.shape[0], dtype=torch.float32)
@@ -177,15 +175,13 @@ class Kernels:
 
     def attend(
         self, step: PagedStep, q: Tensor, cache: Tensor, window: int | None, scale: float, softcap: float | None
-    ) -> Tensor:
-        """q [T, heads * head_dim], of any stride between tokens → the same shape."""
+    ) -> Tensor:  # q [T, heads * head_dim], of any stride between tokens → the same shape
         self._check_step(step, q, step.heads, cache, "q")
         return self._run(self._attend, step, q, cache, window, scale, softcap)
 
     def write_and_attend(
         self, step: PagedStep, qkv: Tensor, cache: Tensor, window: int | None, scale: float, softcap: float | None
-    ) -> Tensor:
-        """qkv [T, (heads + 2 kv_heads) * head_dim], of any stride between tokens → [T, heads * head_dim]."""
+    ) -> Tensor:  # qkv [T, (heads + 2 kv_heads) * head_dim], of any stride between tokens → [T, heads * head_dim]
         self._check_step(step, qkv, step.heads + 2 * step.kv_heads, cache, "qkv")
         return self._run(self._write_and_attend, step, qkv, cache, window, scale, softcap)
 
@@ -205,7 +201,6 @@ class Kernels:
         return out
 
     def _check_step(self, step: PagedStep, x: Tensor, heads: int, cache: Tensor, name: str) -> None:
-        """`heads`: the heads of a token in x."""
         self._check(x, cache)
         _require(x.shape == (step.num_tokens, heads * step.head_dim) and x.stride(1) == 1, name, x)
         per_block = (2, step.kv_heads, step.block_size, step.head_dim)
@@ -259,7 +254,7 @@ def load(level: str) -> Mapping[torch.dtype, Kernels]:
 
 
 def _check_limits(library: ctypes.CDLL, file: Path) -> None:
-    """Raises OSError if the library was built for other sizes than this module gives it."""
+    """Raise OSError if the library was built for other sizes than this module's."""
     try:
         built = (c_int32 * len(_LIMITS)).in_dll(library, "kvasir_limits")
     except ValueError:
@@ -274,7 +269,7 @@ def _check_limits(library: ctypes.CDLL, file: Path) -> None:
 
 
 def supported_levels() -> list[str]:
-    """Of the levels that there are libraries for, those that this machine can run, the best first."""
+    """Return the levels with a library that this machine can run, the best first."""
     if sys.platform != "linux":
         return []
     if platform.machine() == "aarch64":
@@ -284,7 +279,7 @@ def supported_levels() -> list[str]:
 
 
 def _team() -> c_void_p:
-    """GOMP_parallel of the OpenMP that torch computes with. Raises OSError where it has none of that interface."""
+    """Return GOMP_parallel of torch's OpenMP. Raises OSError if it has no such interface."""
     torch_cpu = ctypes.CDLL(str(Path(torch.__file__).with_name("lib") / "libtorch_cpu.so"))
     try:
         return ctypes.cast(torch_cpu.GOMP_parallel, c_void_p)

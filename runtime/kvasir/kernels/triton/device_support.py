@@ -16,14 +16,12 @@ from kvasir.kernels.triton.device_tiles import DEFAULT, DeviceTiles, device_tile
 log = logging.getLogger(__name__)
 
 DTYPES: Final = (torch.float16, torch.bfloat16, torch.float32)
-"""The types of number that the kernels take."""
+# Devices on which `python -m bench.gpu` has checked the kernels (bench/results).
 PROVEN: Final = ("NVIDIA H200",)
-"""Devices on which the kernels were found right: by `python -m bench.gpu`, and the row product within whole models
-(bench/results)."""
+# The type of an fp8 KV cache.
 FP8: Final = torch.float8_e4m3fn
-"""The type of a KV cache whose numbers take a byte each."""
+# Compute capability of the oldest NVIDIA GPU that the kernels have been compiled for (sm_80).
 _OLDEST: Final = 8
-"""Compute capability of the oldest NVIDIA GPU that the kernels have been compiled for (sm_80)."""
 
 
 def has_kernels(device: torch.device) -> bool:
@@ -67,7 +65,7 @@ def log_unproven_fp8() -> None:
 
 @functools.cache
 def tiles_for(device: torch.device) -> DeviceTiles:
-    """Return the tiles of the kernels for the device; log once if they are not tuned for it."""
+    """Return the tiles of the device; log once if they are not tuned for it."""
     if device.type != "cuda":  # the interpreter
         return device_tiles(DEFAULT, shared_bytes(device))
     name = torch.cuda.get_device_name(device)
@@ -116,6 +114,6 @@ def _problem(device: torch.device) -> str | None:
 
 
 def _has_compiler() -> bool:
-    """As triton/runtime/build.py looks for it."""
+    # As triton/runtime/build.py searches for it.
     compiler = os.environ.get("CC") or shutil.which("gcc") or shutil.which("clang")
     return compiler is not None and (Path(sysconfig.get_path("include")) / "Python.h").exists()

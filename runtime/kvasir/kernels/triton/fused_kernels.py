@@ -23,8 +23,6 @@ from kvasir.kernels.triton.tiling import OPTIONS
 
 
 class TritonOperations:
-    """The FusedOperations of a GPU."""
-
     def __init__(self, device: torch.device, dtype: torch.dtype) -> None:
         self._dtype = dtype
         self._warp_size = warp_size(device)
@@ -93,8 +91,7 @@ class TritonOperations:
 
     def _normalise(
         self, out: Tensor, x: Tensor, added: Tensor | None, weight: Tensor, eps: float, shift: float
-    ) -> None:
-        """out, x [T, heads, size], added [T, size]"""
+    ) -> None:  # out, x [T, heads, size], added [T, size]
         self._check(x, weight, x if added is None else added)
         _require(x.dim() == 3 and _side_by_side(x), "x", x)
         tokens, heads, size = x.shape
@@ -123,7 +120,7 @@ class TritonOperations:
 
 
 def _side_by_side(x: Tensor) -> bool:
-    """Return whether the heads of a token of x [T, heads, size] lie next to each other."""
+    """Return whether the heads of a token of x [T, heads, size] are contiguous."""
     _, heads, size = x.shape
     return x.stride(2) == 1 and (heads == 1 or x.stride(1) == size)
 

@@ -1,19 +1,16 @@
-"""The sizes of the kernels of the fused operations. Launches and compilation ahead of time use the same ones.
-
-No torch and no triton. The sizes are not tuned: no device has measured other ones.
-"""
+"""The sizes of the fused operations' kernels, for launches and compilation ahead of time. Not tuned. No torch."""
 
 from dataclasses import dataclass
 from typing import Final
 
+# Of a normalised row, which the registers of a program hold.
 MOST_NORM_NUMBERS: Final = 2**14
-"""Of a normalised row, which the registers of a program hold."""
+# Of a head.
 MOST_ROTATED_NUMBERS: Final = 2**10
-"""Of a head."""
+# Of a program, unless a row has more.
 _NUMBERS: Final = 1024
-"""That a program takes, unless a row has more."""
+# A thread loads 16 bytes at once, of a type of 2 bytes.
 _NUMBERS_OF_THREAD: Final = 8
-"""16 bytes of a type of 2 bytes: a thread loads them at once."""
 _MOST_THREADS: Final = 512
 
 
@@ -27,7 +24,7 @@ class ElementTile:
 
     @classmethod
     def of(cls, row: int, numbers: int, warp_size: int) -> "ElementTile":
-        """Return the tile for rows of so many numbers, and about `numbers` in all."""
+        """Return the tile for rows of this length, and about `numbers` in all."""
         padded = 1 << (row - 1).bit_length()
         rows = max(1, numbers // padded)
         threads = min(_MOST_THREADS, rows * padded // _NUMBERS_OF_THREAD)
@@ -50,8 +47,7 @@ def gate_constants(tile: ElementTile, size: int, *, gelu: bool) -> dict[str, obj
     return {"SIZE": size, "NUMBERS": tile.numbers, "GELU": gelu}
 
 
-def rotate_tile(dim: int, warp_size: int) -> ElementTile:
-    """Of the first halves of heads: a program has as many numbers of the second."""
+def rotate_tile(dim: int, warp_size: int) -> ElementTile:  # for the first halves of heads
     return ElementTile.of(dim // 2, _NUMBERS // 2, warp_size)
 
 

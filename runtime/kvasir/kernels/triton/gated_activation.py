@@ -1,7 +1,6 @@
 """The kernel that multiplies the activation of a gate by the other half of its row.
 
-Both activations are g times a sigmoid, which cancels nowhere: GELU by tanh is g * (1 + tanh(u)) / 2, which is
-g * sigmoid(2 * u).
+Both activations are g times a sigmoid: GELU by tanh, g * (1 + tanh(u)) / 2, is g * sigmoid(2 * u).
 """
 
 import triton
@@ -16,8 +15,7 @@ def gated_activation(
     SIZE: tl.constexpr,
     NUMBERS: tl.constexpr,
     GELU: tl.constexpr,
-):
-    """Grid: (T, SIZE / NUMBERS). GELU: GELU by tanh, otherwise SiLU."""
+):  # Grid: (T, SIZE / NUMBERS). GELU by tanh, or SiLU.
     token = tl.program_id(0).to(tl.int64)
     places = tl.program_id(1) * NUMBERS + tl.arange(0, NUMBERS)
     mask = places < SIZE

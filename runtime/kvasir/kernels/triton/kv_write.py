@@ -1,18 +1,11 @@
-"""The kernel that writes K and V of a step's tokens into the paged cache.
-
-It writes these places and no other. Stale numbers of a block's last owner stay, because the attention kernel loads
-no place behind a context.
-
-A cache of float8_e4m3fn stores x / scale, rounded to the nearest number and limited to ±448, the largest one.
-"""
+"""The kernel that writes K and V of a step's tokens into the paged cache."""
 
 import triton
 import triton.language as tl
 
 
 @triton.jit
-def stored(x, inverse_scale, cache):
-    """Return numbers in the type of the cache. NaN stays NaN, so that a broken request is still detected."""
+def stored(x, inverse_scale, cache):  # NaN stays NaN, so that a broken request is still detected
     if cache.dtype.element_ty.is_fp8():
         x = tl.clamp(x.to(tl.float32) * inverse_scale, -448.0, 448.0, propagate_nan=tl.PropagateNan.ALL)
     return x.to(cache.dtype.element_ty)
@@ -32,8 +25,7 @@ def write_kv(
     PADDED_DIM: tl.constexpr,
     BLOCK_SIZE: tl.constexpr,
     TOKENS: tl.constexpr,
-):
-    """Grid: (T / TOKENS, 2 * KV_HEADS). A program copies K or V of one head, for some tokens."""
+):  # Grid: (T / TOKENS, 2 * KV_HEADS): K or V of one head for some tokens
     piece = tl.program_id(1)  # K of each head, then V of each head, in `kv` and in a block
     tokens = tl.program_id(0) * TOKENS + tl.arange(0, TOKENS)
     dims = tl.arange(0, PADDED_DIM)

@@ -1,17 +1,10 @@
 """The kernel that attends over the paged cache: one launch for a step of prefills, chunks and decodes.
 
-A program takes one work item (work_list.py) and one KV head. The rows of its tile are query tokens times the query
-heads of that KV head, so K and V are loaded once for all of them. The softmax is computed online, in float32
-(Milakov and Gimelshein, 2018). The segments of long contexts follow Flash-Decoding (Dao et al., 2023).
+A program takes one work item (work_list.py) and one KV head, with the online softmax in float32 of Milakov and
+Gimelshein (2018). Long contexts are split as in Flash-Decoding (Dao et al., 2023).
 
-    row of a tile     0  1  2  3 | 4  5  6  7 | …        with 4 query heads for each KV head
-    query token       0  0  0  0 | 1  1  1  1 | …
-    query head        0  1  2  3 | 0  1  2  3 | …        of the KV head
-
-Only keys that a query of the item sees are loaded. Other places of the cache may hold NaN.
-
-K and V of an fp8 cache are converted to the type of the queries, which is exact. Their scales are applied to the
-scores, by `inner_scale` and `outer_scale`, and to the result.
+row of a tile     0  1  2  3 | 4  5  6  7 | …        with 4 query heads for each KV head
+query token       0  0  0  0 | 1  1  1  1 | …
 """
 
 import triton
@@ -20,7 +13,7 @@ import triton.language as tl
 
 @triton.jit
 def _product(a, b, EXACT: tl.constexpr, INTERPRETED: tl.constexpr):
-    """Triton's interpreter multiplies the bits of bfloat16 as integers; devices multiply the given types."""
+    # Triton's interpreter multiplies the bits of bfloat16 as integers; devices multiply the given types.
     if INTERPRETED:
         return tl.dot(a.to(tl.float32), b.to(tl.float32))
     if EXACT:
@@ -30,7 +23,7 @@ def _product(a, b, EXACT: tl.constexpr, INTERPRETED: tl.constexpr):
 
 @triton.jit
 def _scores(queries, k, inner_scale, CAPPED: tl.constexpr, EXACT: tl.constexpr, INTERPRETED: tl.constexpr):
-    """[ROWS, KEYS]"""
+    # [ROWS, KEYS]
     scores = _product(queries, k, EXACT, INTERPRETED)
     if CAPPED:
         scores = 1.0 - 2.0 / (tl.exp(scores * inner_scale) + 1.0)  # tanh
@@ -39,7 +32,6 @@ def _scores(queries, k, inner_scale, CAPPED: tl.constexpr, EXACT: tl.constexpr, 
 
 @triton.jit
 def _of_type(x, queries):
-    """Return K or V in the type of the queries."""
     if x.dtype.is_fp8():
         x = x.to(tl.float32)  # sm_89 has no instruction from fp8 to bfloat16
     return x.to(queries.dtype)
@@ -47,7 +39,7 @@ def _of_type(x, queries):
 
 @triton.jit
 def _added(total, sums, rescale, weights, v, EXACT: tl.constexpr, INTERPRETED: tl.constexpr):
-    """Return the sums of weights and of weighted values, with those of a tile of keys added."""
+    """Return the sums of weights and of weighted values, with a tile of keys added."""
     total = total * rescale + tl.sum(weights, 1)
     if not INTERPRETED:
         weights = weights.to(v.dtype)
@@ -81,8 +73,7 @@ def attend_paged(
     CAPPED: tl.constexpr,
     EXACT: tl.constexpr,
     INTERPRETED: tl.constexpr,
-):
-    """Grid: (N, KV_HEADS)."""
+):  # Grid: (N, KV_HEADS)
     item = items + tl.program_id(0) * ITEM_SIZE
     kv_head = tl.program_id(1)
     table = tables + tl.load(item)

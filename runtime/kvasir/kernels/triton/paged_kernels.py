@@ -1,4 +1,4 @@
-"""Launches the kernels: checks shapes and types, and gives every launch the sizes of tiling.py."""
+"""Launches the kernels of attention: checks shapes and types, and gives launches the sizes of tiling.py."""
 
 import math
 from dataclasses import dataclass
@@ -25,8 +25,8 @@ from kvasir.kernels.triton.tiling import (
     write_constants,
 )
 
+# Whether TRITON_INTERPRET was set when the kernels were imported: then they run on a CPU.
 INTERPRETED: Final = bool(triton.knobs.runtime.interpret)
-"""Whether TRITON_INTERPRET was set when the kernels were imported: then they run on a CPU."""
 _LOG2_E: Final = math.log2(math.e)
 
 
@@ -57,11 +57,9 @@ class Work:
 
 
 class PagedKernels:
-    """The kernels for one shape of heads and cache.
+    """The kernels for one shape of heads and cache. Raises ValueError for other shapes.
 
-    A cache has the type of the queries, or float8_e4m3fn: then it stores K and V divided by `k_scale` and
-    `v_scale`, which have no effect otherwise. Raises ValueError for tensors of other shapes: kernels receive
-    addresses only.
+    A cache has the type of the queries, or float8_e4m3fn with K and V divided by `k_scale` and `v_scale`.
     """
 
     def __init__(self, shape: PagedShape) -> None:
@@ -69,8 +67,7 @@ class PagedKernels:
 
     def write(
         self, slots: Tensor, kv: Tensor, cache: Tensor, *, k_scale: float = 1.0, v_scale: float = 1.0
-    ) -> None:
-        """Write kv [T, 2 * kv_heads * head_dim] to the slots [T] of the cache."""
+    ) -> None:  # kv [T, 2 * kv_heads * head_dim], slots [T]
         shape, tokens = self._shape, len(slots)
         self._check(kv, 2 * shape.kv_heads, tokens, cache, "kv")
         grid = (triton.cdiv(tokens, WRITE_TOKENS), 2 * shape.kv_heads)
@@ -125,8 +122,7 @@ class PagedKernels:
         softcap: float | None,
         k_scale: float = 1.0,
         v_scale: float = 1.0,
-    ) -> Tensor:
-        """q [T, heads * head_dim] → the same shape"""
+    ) -> Tensor:  # q [T, heads * head_dim] → the same shape
         shape, partials = self._shape, work.partials
         self._check(q, shape.heads, len(q), cache, "q")
         out = q.new_empty(q.shape)
@@ -172,7 +168,6 @@ class PagedKernels:
         return out
 
     def _check(self, x: Tensor, heads: int, tokens: int, cache: Tensor, name: str) -> None:
-        """`heads`: the heads of a token in x."""
         shape = self._shape
         if x.shape != (tokens, heads * shape.head_dim) or x.stride(1) != 1:
             raise ValueError(f"the kernel does not take {name} of shape {list(x.shape)} and this stride")

@@ -1,6 +1,6 @@
-"""The kernel that normalises rows, and adds to them first if there is something to add.
+"""The kernel that normalises rows, and adds to them first if ADDS.
 
-The sum is rounded to the type of x before it is normalised, because the next layer adds to the rounded sum.
+The sum is rounded before it is normalised, because the next layer adds to the rounded sum.
 """
 
 import triton
@@ -24,8 +24,7 @@ def rms_norm(
     PADDED_SIZE: tl.constexpr,
     ROWS: tl.constexpr,
     ADDS: tl.constexpr,
-):
-    """Grid: T * HEADS / ROWS. A program takes whole rows."""
+):  # Grid: T * HEADS / ROWS, whole rows
     row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
     token = (row // HEADS).to(tl.int64)  # [ROWS]
     in_token = (row % HEADS * SIZE)[:, None] + tl.arange(0, PADDED_SIZE)[None, :]

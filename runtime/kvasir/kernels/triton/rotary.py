@@ -1,4 +1,4 @@
-"""The kernels that rotate queries and keys of a step: in place, or the keys on their way into the cache."""
+"""The kernels that rotate queries and keys: in place, or the keys on their way into the cache."""
 
 import triton
 import triton.language as tl
@@ -17,8 +17,7 @@ def rotate(
     HALF: tl.constexpr,
     PADDED_HALF: tl.constexpr,
     ROWS: tl.constexpr,
-):
-    """Grid: (T, HEADS / ROWS). A program rotates the first 2 * HALF numbers of some heads of a token."""
+):  # Grid: (T, HEADS / ROWS): the first 2 * HALF numbers of some heads of a token
     token = tl.program_id(0).to(tl.int64)
     head = tl.program_id(1) * ROWS + tl.arange(0, ROWS)
     dims = tl.arange(0, PADDED_HALF)
@@ -54,11 +53,8 @@ def rotate_and_write(
     BLOCK_SIZE: tl.constexpr,
     TOKENS: tl.constexpr,
 ):
-    """Grid: (T / TOKENS, HEADS + 2 * KV_HEADS). A program takes one head of some tokens.
-
-    It rotates queries in place, rotates keys into the cache, or copies values into it. Keys in `qkv` stay as they
-    are.
-    """
+    # Grid: (T / TOKENS, HEADS + 2 * KV_HEADS): one head of some tokens. Queries are rotated in place, keys into the
+    # cache.
     piece = tl.program_id(1)
     tokens = tl.program_id(0) * TOKENS + tl.arange(0, TOKENS)
     exists = tokens < num_tokens

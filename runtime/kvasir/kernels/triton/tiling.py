@@ -1,7 +1,6 @@
-"""The sizes of the kernels. Launches and compilation ahead of time use the same ones, so that a table of the
-compiled kernels describes the ones that run.
+"""The sizes of the attention kernels, for launches and compilation ahead of time. No torch and no triton.
 
-No torch and no triton. The tiles of attention for usual heads come from device_tiles.py.
+Tiles for usual heads come from device_tiles.py.
 """
 
 from collections.abc import Mapping
@@ -14,28 +13,28 @@ import msgspec
 
 from kvasir.kernels.triton.work_list import ITEM_SIZE, MERGE_SIZE
 
+# Of an attention head.
 MOST_NUMBERS: Final = 256
-"""Of an attention head."""
+# Rows of the cache are aligned to 16 bytes, and products need it.
 MULTIPLE_OF: Final = 16
-"""The numbers of a head are a multiple of it: rows of the cache are aligned to 16 bytes, and products need it."""
+# Query heads of one KV head.
 MOST_GROUP: Final = 64
-"""Query heads of one KV head."""
+# Of a matrix product in Triton.
 MIN_ROWS: Final = 16
-"""Of a matrix product in Triton."""
+# Tokens that a program of the write kernel copies.
 WRITE_TOKENS: Final = 16
-"""Tokens that a program of the write kernel copies."""
+# Rows of a tile that a program of the merge kernel takes: each tile has a multiple of them.
 MERGED_ROWS: Final = 8
-"""Rows of a tile that a program of the merge kernel takes: each tile has a multiple of them."""
 _USUAL_DIM: Final = 128
+# The largest heads and numbers for which tiles are measured.
 _USUAL_BYTES: Final = 2
-"""Most numbers of a head, and bytes of a number, for which tiles are measured."""
+# Explicit, because the default differs between versions of Triton.
 OPTIONS: Final[Mapping[str, object]] = MappingProxyType({"enable_fp_fusion": True})
-"""Of every launch. Given explicitly, because the default differs between versions of Triton."""
 
 
 @dataclass(frozen=True)
 class PagedShape:
-    """Of the heads and of a cache [num_blocks, 2, kv_heads, block_size, head_dim]."""
+    """The heads, and a cache [num_blocks, 2, kv_heads, block_size, head_dim]."""
 
     heads: int
     kv_heads: int
@@ -56,17 +55,15 @@ class StepKind(Enum):
     """Kinds of steps whose attention has tiles of their own."""
 
     FEW_DECODES = "few"
-    """One new token of each request; the contexts of few requests are split, to occupy the device."""
+    """The contexts of few requests are split, to occupy the device."""
     DECODES = "decode"
     PREFILL = "prefill"
     """A request of the step has several new tokens."""
 
 
 def decodes_kind(requests: int, kv_heads: int, programs: int) -> StepKind:
-    """Return the kind of a step of decodes. `programs`: so many programs occupy the device.
-
-    A CUDA graph gives its padded size, because the steps that replay it have the tile of the recording.
-    """
+    """Return the kind of a step of decodes, of which `programs` occupy the device."""
+    # Pass the padded size of a CUDA graph: its tile is that of the recording.
     return StepKind.FEW_DECODES if 4 * requests * kv_heads <= programs else StepKind.DECODES
 
 
@@ -87,7 +84,7 @@ class AttentionTile(msgspec.Struct, frozen=True, array_like=True, forbid_unknown
 
     @property
     def shared_bytes(self) -> int:
-        """Shared memory of a program with usual heads, at most: Q, and the tiles of K and V."""
+        """The most shared memory of a program with usual heads: Q, and the tiles of K and V."""
         return (self.rows + 2 * self.num_stages * self.keys) * _USUAL_DIM * _USUAL_BYTES
 
 
@@ -111,7 +108,7 @@ class AttentionTiles(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     @property
     def shared_bytes(self) -> int:
-        """Shared memory of a program, at most."""
+        """The most shared memory of a program."""
         tiles = self.few.of_rows(MIN_ROWS), self.decode.of_rows(MIN_ROWS), self.prefill
         return max(tile.shared_bytes for tile in tiles)
 
@@ -121,17 +118,17 @@ def has_usual_heads(shape: PagedShape, dtype_bytes: int, warp_size: int) -> bool
     return shape.head_dim <= _USUAL_DIM and dtype_bytes <= _USUAL_BYTES and warp_size == 32
 
 
+# For an fp8 cache on all devices, not tuned. Its numbers are converted in registers, in which the fastest tiles for
+# numbers of 2 bytes do not fit.
 FP8_TILES: Final = AttentionTiles(
     few=DecodeTile(64, 4, 2), decode=DecodeTile(64, 4, 2), prefill=AttentionTile(128, 64, 8, 2)
 )
-"""For an fp8 cache on all devices, not tuned. Its numbers are converted in registers, so the tiles that are the
-fastest for numbers of 2 bytes do not fit."""
 
 
 def attention_tile(
     shape: PagedShape, dtype_bytes: int, kind: StepKind, tiles: AttentionTiles, *, warp_size: int
 ) -> AttentionTile:
-    """Return the tile of a step. `tiles`: of the device. They hold for usual heads, and a rule for all others."""
+    """Return the tile of a step: from a device's `tiles` for usual heads, by a rule for others."""
     rows = max(MIN_ROWS, _power_of_two(shape.group))
     if has_usual_heads(shape, dtype_bytes, warp_size):
         if kind is StepKind.PREFILL:

@@ -1,12 +1,11 @@
-"""The flat list of work items of a step: each program of the attention kernel reads its item and searches nothing.
+"""The flat list of work items of a step: each program of the attention kernel reads its item.
 
-An item is a part of a request's new tokens, and a segment of the keys that they see. If the items are too few to
-occupy the device (decodes of few requests with long contexts), their keys are split into segments. The programs of
-a split item write partial results, which segment_merge.py merges.
+An item is a part of a request's new tokens, and a segment of their keys. If the items are too few to occupy the
+device, long contexts are split, and segment_merge.py merges the partial results.
 
-    new tokens of a step    | 1 | 1 |     5     |         with 2 tokens per item
-    items                   | 0 | 1 | 2 | 3 | 4 |         0 has a long context: 3 segments, and slots 0 to 2
-    programs                0 0 0 1   2   3   4
+new tokens of a step    | 1 | 1 |     5     |         with 2 tokens per item
+items                   | 0 | 1 | 2 | 3 | 4 |         0 has a long context: 3 segments, and slots 0 to 2
+programs                0 0 0 0 1   2   3   4
 """
 
 from typing import Final, NamedTuple
@@ -15,28 +14,26 @@ import numpy as np
 
 from kvasir.kernels.token_parts import Columns, Ints, columns, places_within, token_parts
 
+# The last number is unused: items start at multiples of 32 bytes.
 ITEM_SIZE: Final = 8
-"""Numbers of an item, the last one unused: items start at multiples of 32 bytes."""
 MERGE_SIZE: Final = 4
+# The index of the number of segments in an item.
 _SEGMENTS: Final = 5
-"""The place in an item of the number of its segments."""
+# About: each segment's partial results are written and read once more.
 MIN_SEGMENT_KEYS: Final = 128
-"""A segment has at least about this many keys: its partial results are written and read once more."""
+# Of an item: one program merges them.
 MAX_SEGMENTS: Final = 64
-"""Of an item: one program merges them."""
 
 
 class WorkList(NamedTuple):
     """N programs per KV head; M of the items are split."""
 
     items: Columns
-    """[N, 8] row of the step's block table, first token in the step, tokens, position of the first token, segment,
-    segments, slot of the partial results, unused. Kernels read where the row begins in place of its number: see
-    `at_tables`."""
+    """[N, 8] row of the step's block table (the row's address, see `at_tables`), first token in the step, tokens,
+    position of the first token, segment, segments, slot of the partial results, unused."""
     merges: Columns
     """[M, 4] first slot, segments, first token in the step, tokens"""
     num_slots: int
-    """The slots of all partial results."""
 
     def at_tables(self, start: int, width: int) -> Columns:
         """Return the items for a block table of rows of this width that begins at `start`."""
@@ -45,7 +42,7 @@ class WorkList(NamedTuple):
         return items
 
     def padded(self, num_items: int, num_merges: int) -> "WorkList":
-        """Return a list of these sizes, whose further items and merges do nothing."""
+        """Return a list of these sizes, whose additional items and merges have no effect."""
         items = np.zeros((num_items, ITEM_SIZE), np.int32)
         items[:, _SEGMENTS] = 1
         items[: len(self.items)] = self.items
@@ -55,7 +52,7 @@ class WorkList(NamedTuple):
 
 
 def most_items(size: int, kv_heads: int, programs: int) -> tuple[int, int]:
-    """Return how many items and merges the list of up to `size` decodes can have, with `padded_to` of this size."""
+    """Return the most items and merges of up to `size` decodes, with `padded_to` of this size."""
     if size * kv_heads >= programs:
         return size, 0
     return size + programs // kv_heads, size
@@ -73,8 +70,7 @@ def work_list(
 ) -> WorkList:
     """Return the items of B requests with `new` [B] tokens each after `computed` [B] ones.
 
-    `programs`: so many programs occupy the device. With fewer, items of long contexts are split. `padded_to`: items
-    that count as being there, for whether others are split.
+    `programs` occupy the device: with fewer, long contexts are split. `padded_to` items count as present.
     """
     request, token, tokens, position = token_parts(computed, new, tokens_per_item)  # [items]
     keys = position + tokens
@@ -94,6 +90,6 @@ def work_list(
 
 
 def _segments(keys: Ints, kv_heads: int, programs: int) -> Ints:
-    """Return the segments of items [items] that see so many keys, so that the programs have about equal work."""
+    """Return the segments of items [items] that see so many keys, so that programs have about equal work."""
     share = max(MIN_SEGMENT_KEYS, -(-int(keys.sum()) * kv_heads // programs))
     return np.minimum(-(-keys // share), MAX_SEGMENTS)

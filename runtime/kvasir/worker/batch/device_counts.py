@@ -22,7 +22,7 @@ FEWEST_SLOTS: Final = 4
 class DeviceCounts:
     """A slot of counts for each penalised row.
 
-    When a row takes a slot, all its tokens are copied and counted. Then the device counts what it samples, and the
+    When a row takes a slot, all its tokens are copied and counted. Then the device counts sampled tokens, and the
     host copies forced tokens only. If all slots are taken, their number doubles, up to the rows of the table. 256
     slots of 151,936 tokens take 148 MiB.
     """

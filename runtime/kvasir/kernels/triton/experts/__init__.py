@@ -1,5 +1,5 @@
-"""The matrix products of a mixture of experts, by Triton kernels (docs/design/triton-experts.md).
+"""The matrix products of a mixture of experts (docs/design/triton-experts.md).
 
-Reading order: expert_tiling.py (the sizes that launches and compilation ahead of time share), expert_blocks.py,
-expert_gemm.py and expert_sum.py (the kernels), expert_kernels.py (launches them). Only the last four import triton.
+Reading order: expert_tiling.py (sizes, without triton), expert_blocks.py, expert_gemm.py, expert_sum.py (the
+kernels), expert_kernels.py (launches).
 """

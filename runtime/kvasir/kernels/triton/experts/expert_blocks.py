@@ -1,13 +1,10 @@
-"""The kernel that lists the blocks of a step: rows of one expert, as many as a tile has.
+"""The kernel that lists the blocks of a step: rows of one expert, sorted by counting, as many as a tile has.
 
-A row is a pair of a token and one of its experts. Its place is token * top_k + the expert's number among the
-token's. The experts' rows are sorted by counting, and rows of one expert stay in the order of their places:
+A row is a pair of a token and one of its experts, with the place token * top_k + number of the expert:
 
-    chosen experts        2 0 | 0 2 | 2 1 | 0 2        [T, top_k], flat: the places 0 to 7
-    places                1 2 6 | 5 | 0 3 4 7          sorted by expert
-    blocks of 2 rows      1 2, 6 | 5 | 0 3, 4 7        (expert, first row, rows)
-
-The host computes only an upper bound of the number of blocks, so it does not wait for the device.
+chosen experts        2 0 | 0 2 | 2 1 | 0 2        [T, top_k], flat: the places 0 to 7
+places                1 2 6 | 5 | 0 3 4 7          sorted by expert
+blocks of 2 rows      1 2, 6 | 5 | 0 3, 4 7        (expert, first row, rows)
 """
 
 import triton
@@ -16,7 +13,7 @@ import triton.language as tl
 
 @triton.jit
 def _local(chosen, index, num_rows, first_expert, EXPERTS: tl.constexpr):
-    """Return the number of each expert on this rank; EXPERTS for those of other ranks and behind the last row."""
+    # EXPERTS for those of other ranks and after the last row
     expert = tl.load(chosen + index, mask=index < num_rows, other=-1) - first_expert
     return tl.where((expert >= 0) & (expert < EXPERTS), expert, EXPERTS).to(tl.int32)
 
@@ -34,8 +31,7 @@ def list_blocks(
     ROWS: tl.constexpr,
     BLOCK_NUMBERS: tl.constexpr,
     CHUNK: tl.constexpr,
-):
-    """Grid: (EXPERTS,). A program counts the rows of all experts, and lists those of its own."""
+):  # Grid: (EXPERTS,): counts all experts' rows, and lists its own
     expert = tl.program_id(0)
     counts = tl.zeros([BINS], tl.int32)
     for start in range(0, num_rows, CHUNK):

@@ -1,9 +1,7 @@
 """The kernels that multiply rows by the weights of their experts, in blocks of one expert (expert_blocks.py).
 
-A program computes some outputs of one block. It adds up the products of DEPTH inputs at a time in float32, from the
-first inputs to the last, whatever the other sizes of its tile are. Programs of blocks that the step does not have
-return at once. The blocks of an expert lie next to each other, so that programs that run at the same time load the
-same weights.
+Products of DEPTH inputs are added in float32, from the first inputs to the last, in every tile. An expert's blocks
+are adjacent, so that programs that run at the same time load the same weights.
 """
 
 import triton
@@ -12,7 +10,7 @@ import triton.language as tl
 
 @triton.jit
 def _add_product(sums, a, b, EXACT: tl.constexpr, INTERPRETED: tl.constexpr):
-    """Triton's interpreter multiplies the bits of bfloat16 as integers; devices multiply the given types."""
+    # Triton's interpreter multiplies the bits of bfloat16 as integers; devices multiply the given types.
     if INTERPRETED:
         return tl.dot(a.to(tl.float32), b.to(tl.float32), sums)
     if EXACT:
@@ -22,7 +20,7 @@ def _add_product(sums, a, b, EXACT: tl.constexpr, INTERPRETED: tl.constexpr):
 
 @triton.jit
 def _rounded(x, DTYPE: tl.constexpr, INTERPRETED: tl.constexpr):
-    """Round float32 to a type, and return float32. Triton's interpreter would truncate to bfloat16."""
+    # Returns float32. Triton's interpreter would truncate to bfloat16.
     if INTERPRETED and DTYPE is tl.bfloat16:
         bits = x.to(tl.int32, bitcast=True)
         bits = (bits + 0x7FFF + ((bits >> 16) & 1)) & -0x10000
@@ -31,8 +29,7 @@ def _rounded(x, DTYPE: tl.constexpr, INTERPRETED: tl.constexpr):
 
 
 @triton.jit
-def _activated(x, ACTIVATION: tl.constexpr):
-    """By the names of layers/activation.py, in float32."""
+def _activated(x, ACTIVATION: tl.constexpr):  # by the names of layers/activation.py, in float32
     if ACTIVATION == "silu":
         x = x / (1.0 + tl.exp(-x))
     elif ACTIVATION == "gelu":
@@ -47,7 +44,7 @@ def _activated(x, ACTIVATION: tl.constexpr):
 
 @triton.jit
 def _own_rows(blocks, BLOCK_NUMBERS: tl.constexpr, ROWS: tl.constexpr):
-    """Return the expert of the program's block, its rows [ROWS], and which of these exist."""
+    # the expert of the program's block, its rows [ROWS], and which of these exist
     block = blocks + tl.program_id(0) * BLOCK_NUMBERS
     places = tl.arange(0, ROWS)
     return tl.load(block).to(tl.int64), tl.load(block + 1) + places, places < tl.load(block + 2)
@@ -72,7 +69,7 @@ def multiply_gate_up(
     EXACT: tl.constexpr,
     INTERPRETED: tl.constexpr,
 ):
-    """Grid: (most blocks, INNER / COLUMNS). activation(gate) * up, with the roundings of layers/activation.py."""
+    # Grid: (most blocks, INNER / COLUMNS). activation(gate) * up, with the roundings of layers/activation.py.
     if tl.program_id(0) >= tl.load(num_blocks):
         return
     expert, row, exists = _own_rows(blocks, BLOCK_NUMBERS, ROWS)
@@ -122,8 +119,7 @@ def multiply_down(
     DEPTH: tl.constexpr,
     EXACT: tl.constexpr,
     INTERPRETED: tl.constexpr,
-):
-    """Grid: (most blocks, SIZE / COLUMNS). Rows of other ranks' experts are not written."""
+):  # Grid: (most blocks, SIZE / COLUMNS)
     if tl.program_id(0) >= tl.load(num_blocks):
         return
     expert, row, exists = _own_rows(blocks, BLOCK_NUMBERS, ROWS)

@@ -1,7 +1,4 @@
-"""Launches the kernels for a mixture of experts: checks shapes and types, and gives every launch its sizes.
-
-The grids follow from the shapes, so the host reads nothing from the device, and a CUDA graph can capture a launch.
-"""
+"""Launches the kernels for experts. The host reads nothing from the device, so CUDA graphs can capture it."""
 
 from dataclasses import dataclass
 from typing import Final
@@ -29,14 +26,14 @@ from kvasir.kernels.triton.experts.expert_tiling import (
 )
 from kvasir.kernels.triton.tiling import OPTIONS
 
+# Whether TRITON_INTERPRET was set when the kernels were imported: then they run on a CPU.
 INTERPRETED: Final = bool(triton.knobs.runtime.interpret)
-"""Whether TRITON_INTERPRET was set when the kernels were imported: then they run on a CPU."""
 _INTERPRETER: Final = DeviceLimits(shared_bytes=64 * 1024, warp_size=32)
 
 
 @dataclass(frozen=True)
 class Blocks:
-    """The rows of a step by their experts, see expert_blocks.py. Numbers behind the last ones are undefined."""
+    """The rows of a step by their experts, see expert_blocks.py. Numbers after the last ones are undefined."""
 
     places: Tensor  # [T * top_k] int32
     table: Tensor  # [most blocks, 4] int32
@@ -65,10 +62,9 @@ def listed_blocks(chosen: Tensor, own: range, rows: int) -> Blocks:
 
 
 class ExpertKernels:
-    """down(activation(gate(x)) * up(x)) of each expert, for the experts `own` of the layer's `count`.
+    """down(activation(gate(x)) * up(x)) of the experts `own` of the layer's `count`.
 
-    `activation` is a name of layers/activation.py that expert_gemm.py has. Raises ValueError for tensors of other
-    shapes: kernels receive addresses only.
+    Raises ValueError for tensors of other shapes: kernels receive addresses only.
     """
 
     def __init__(self, shape: ExpertShape, own: range, count: int, activation: str, device: torch.device) -> None:
@@ -86,7 +82,7 @@ class ExpertKernels:
         return out
 
     def weighted_sum(self, parts: Tensor, weights: Tensor) -> Tensor:
-        """parts [T, top_k, size], weights [T, top_k] float32 → [T, size] float32"""
+        # [T, top_k, size], [T, top_k] float32 → [T, size] float32
         tokens, top_k, size = parts.shape
         if weights.shape != (tokens, top_k) or weights.dtype != torch.float32:
             raise ValueError(f"the kernel does not take weights of shape {list(weights.shape)}, {weights.dtype}")

@@ -1,7 +1,6 @@
 """The kernel that adds up the weighted results of a token's experts, in the order of the token's scores.
 
-Each product is rounded to float32 before it is added, as in plain torch: the launch switches off the fusion of
-products and sums. Plain torch would write and read all products.
+Products are rounded before they are added, as in plain torch, which would write and read all of them.
 """
 
 import triton
@@ -16,8 +15,7 @@ def add_weighted(
     SIZE: tl.constexpr,
     TOP_K: tl.constexpr,
     COLUMNS: tl.constexpr,
-):
-    """Grid: (T, SIZE / COLUMNS)."""
+):  # Grid: (T, SIZE / COLUMNS)
     token = tl.program_id(0).to(tl.int64)
     column = tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS)
     exists = column < SIZE

@@ -1,31 +1,28 @@
-"""The sizes of the kernels for a mixture of experts. Launches and compilation ahead of time use the same ones.
-
-No torch and no triton. The sizes are not tuned: no device has measured other ones.
-"""
+"""The sizes of the experts' kernels, for launches and compilation ahead of time. Not tuned. No torch."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Final
 
+# Of a block: as few as the mean expert of a step has tokens.
 TILE_ROWS: Final = (16, 64, 128)
-"""Rows of a block: as few as the mean expert of a step has tokens."""
+# Of a rank: with a bin for all others, they are counted in 1,024 bins.
 MOST_EXPERTS: Final = 1023
-"""Of a rank: with a bin for all others, they are counted in 1,024 bins."""
+# Names of layers/activation.py that the first product applies.
 ACTIVATIONS: Final = ("silu", "gelu", "gelu_pytorch_tanh", "relu")
-"""Names of layers/activation.py that the first product applies."""
+# The last number is unused: blocks start at multiples of 16 bytes.
 BLOCK_NUMBERS: Final = 4
-"""Of a block in the list, the last one unused: blocks start at multiples of 16 bytes."""
+# Numbers of a token that a program adds up.
 SUM_COLUMNS: Final = 1024
-"""Numbers of a token that a program adds up."""
+# Products are rounded before they are added, as in plain torch.
 SUM_OPTIONS: Final[Mapping[str, object]] = MappingProxyType({"enable_fp_fusion": False})
-"""Products are rounded before they are added, as in plain torch."""
 _MOST_STAGES: Final = 4
 
 
 @dataclass(frozen=True)
 class ExpertShape:
-    """Of the experts of this rank. Split over ranks, each has a part of `inner`."""
+    """The experts of this rank. Split over ranks, each has a part of `inner`."""
 
     experts: int
     size: int
@@ -35,7 +32,7 @@ class ExpertShape:
 @dataclass(frozen=True)
 class DeviceLimits:
     shared_bytes: int
-    """Most shared memory of a program."""
+    """The most shared memory of a program."""
     warp_size: int
 
 
@@ -45,20 +42,17 @@ class ProductTile:
 
     rows: int
     columns: int
-    """Outputs of a program. The first product computes as many gates, and as many others to multiply them with."""
+    """Outputs of a program; the first product computes as many gates."""
     depth: int
-    """Inputs that are multiplied at a time. It depends on the type alone, so that the sums of all tiles have one
-    order."""
+    """Inputs that are multiplied at a time. It depends on the type alone, so all tiles add in one order."""
     num_warps: int
     num_stages: int
     """Tiles of rows and weights in flight."""
 
 
 def tile_rows(num_rows: int, experts: int, dtype_bytes: int) -> int:
-    """Return the rows of a block, for num_rows pairs of a token and an expert, and all experts of the layer.
-
-    Decodes have few rows for an expert, which fill the smallest tile; long prompts fill the largest one.
-    """
+    """Return the rows of a block, for num_rows pairs of a token and an expert, and all experts of the layer."""
+    # Decodes have few rows for an expert; long prompts fill the largest tile.
     if dtype_bytes > 2:  # products of float32 are computed without tensor cores
         return TILE_ROWS[0]
     return next((rows for rows in TILE_ROWS if rows * experts >= num_rows), TILE_ROWS[-1])
@@ -80,16 +74,14 @@ def product_tile(rows: int, dtype_bytes: int, limits: DeviceLimits, *, gated: bo
 
 
 def most_blocks(num_rows: int, experts: int, rows: int) -> int:
-    """Return the number of blocks that no choice of experts exceeds.
-
-    Most blocks have one row: each expert has one, and the rest of the rows fill blocks of a single expert.
-    """
+    """Return the most blocks of any choice of experts."""
+    # Each expert has a block of one row, and the other rows fill blocks of a single expert.
     used = min(num_rows, experts)
     return used + (num_rows - used) // rows
 
 
 def listed_at_a_time(num_rows: int) -> int:
-    """Return the pairs of a token and an expert that the kernel that lists the blocks reads at a time."""
+    """Return the pairs of a token and an expert that the list kernel reads at a time."""
     return 256 if num_rows <= 1024 else 4096
 
 

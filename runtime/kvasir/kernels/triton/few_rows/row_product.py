@@ -1,7 +1,7 @@
-"""The kernel that multiplies one row by a weight at a time. See __init__.py.
+"""The kernel that multiplies one row by a weight at a time.
 
-The norm's factor is the same for all numbers of a row, so it multiplies the sums of products, and the squares are
-added up in the same pass. The normalised row is therefore not rounded, as it is between two kernels.
+The norm's factor multiplies the sums of products, and the squares are added in the same pass. The normalised row is
+therefore not rounded, as it is between two kernels.
 """
 
 import triton
@@ -10,7 +10,6 @@ import triton.language as tl
 
 @triton.jit
 def _activated(gate, GELU: tl.constexpr):
-    """See gated_activation.py."""
     inner = gate
     if GELU:
         inner = 1.5957691216057308 * (gate + 0.044715 * gate * gate * gate)  # 2 * sqrt(2 / pi)
@@ -39,8 +38,7 @@ def multiply_row(
     BIASED: tl.constexpr,
     EVEN: tl.constexpr,
     STAGES: tl.constexpr,
-):
-    """Grid: (outputs / OUTPUTS, T). A program computes some outputs of a row. ADDS: they are added to `out`."""
+):  # Grid: (outputs / OUTPUTS, T). ADDS: to `out`.
     row = tl.program_id(1).to(tl.int64)
     places = tl.program_id(0) * OUTPUTS + tl.arange(0, OUTPUTS)
     exists = places < outputs

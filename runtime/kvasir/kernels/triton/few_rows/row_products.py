@@ -32,7 +32,7 @@ def product(
     norm: RowNorm | None = None,
     activation: Activation | None = None,
 ) -> Tensor:
-    """[T, inputs] → [T, outputs]: norm(x) Wᵀ + b. Given an activation of a gate, activation(gate) * up of that."""
+    """Return norm(x) Wᵀ + b for x [T, inputs], or activation(gate) * up of its halves: [T, outputs]."""
     outputs = weight.shape[0] if activation is None else weight.shape[0] // 2
     out = torch.empty(x.shape[0], outputs, dtype=x.dtype, device=x.device)
     _launch(out, x, weight, bias, norm, activation, adds=False)

@@ -1,17 +1,12 @@
-"""The kernels that find which tokens of a row min-p, top-k and top-p leave, without sorting it.
+"""The kernels that find the tokens that min-p, top-k and top-p leave, without sorting
+(docs/design/triton-sampling.md).
 
-The filters leave the first tokens of the order by (scaled logit, descending; token id, ascending). Two integers
-describe them: the key of the last one's scaled logit (float_order.py), and its id. These are the limits of a row:
+The limits of a row are the key of the last token's scaled logit (float_order.py) and its id. Left are tokens with
 
     key(token) > limit key,   or   key(token) == limit key and token id <= limit id
 
-`scale_rows` divides by the temperature and takes the maximum, with a program for each part of a row. `find_limits`
-has a program for each row. It bisects the keys: a pass over the row counts the tokens at or above a key (top-k), or
-adds up their probabilities (top-p). Both ends of the search move to keys that the row contains, so it ends when one
-key is left, after at most 33 passes.
-
-Probabilities are added up as integers, in units of 2**-40 of the most likely token's: sums do not depend on their
-order, and a row gets the same limits in any batch.
+Probabilities are added as integers, in units of 2**-40 of the most likely token's, so that their order does not
+matter.
 """
 
 import triton
@@ -27,8 +22,8 @@ from kvasir.kernels.triton.sampling.float_order import (
 )
 
 UNITS = tl.constexpr(2.0**40)
+# A limit that all token ids are within.
 ALL = tl.constexpr(0x7FFFFFFF)
-"""A limit id that all token ids are within."""
 
 
 @triton.jit(do_not_specialize=["vocab"])
@@ -43,8 +38,7 @@ def scale_rows(
     scaled_stride,
     PART_TOKENS: tl.constexpr,
     STORED: tl.constexpr,
-):
-    """Grid: (N, parts)."""
+):  # Grid: (N, parts)
     place = tl.program_id(0)
     part = tl.program_id(1)
     ids = part * PART_TOKENS + tl.arange(0, PART_TOKENS)
@@ -59,15 +53,14 @@ def scale_rows(
 
 @triton.jit
 def _weight(key, maximum):
-    """Probability of a token in units of 2**-40 of the most likely one's. int32, float32 → int64"""
+    """Return probabilities in units of 2**-40 of the most likely token's: int32, float32 → int64."""
     return (tl.exp(number_of(key) - maximum) * UNITS).to(tl.int64)
 
 
 @triton.jit
 def _above(numbers, bound, maximum, vocab, TOKENS: tl.constexpr, WEIGHS: tl.constexpr):
-    """Return how many keys are at or above a bound, the least of these, and the largest key below it.
-
-    With WEIGHS, their weights in all instead of their number.
+    """Return the number (WEIGHS: the weights) of keys from a bound on, the least of these, and the largest key
+    below.
     """
     places = tl.arange(0, TOKENS)
     amount = tl.zeros([TOKENS], tl.int64 if WEIGHS else tl.int32)
@@ -105,7 +98,9 @@ def _id_of_tie(numbers, tied_key, ties, vocab, TOKENS: tl.constexpr):
 
 @triton.jit
 def _most_likely(numbers, floor, largest, k, p, vocab, TOKENS: tl.constexpr):
-    """Return the limit key and id of top-k and top-p. Keys below `floor` are left out; `largest` is finite."""
+    """Return the limits of top-k and top-p."""
+    # Bisects the keys. Both ends move to keys of the row, so it ends after at most 33 passes. Keys below `floor`
+    # are left out; `largest` is finite.
     maximum = number_of(largest)
     count, low, most_below = _above(numbers, floor, maximum, vocab, TOKENS, False)
     # `count` tokens have a key of `low` or more, and fewer than k tokens (`above`) one of `high` or more.
@@ -167,7 +162,7 @@ def find_limits(
     FLOORED: tl.constexpr,
     FILTERED: tl.constexpr,
 ):
-    """Grid: (N,). If the maximum of a row is NaN or infinite, all stay: the race chooses a token of that logit."""
+    # Grid: (N,). If the maximum of a row is NaN or infinite, all stay: the race chooses a token of that logit.
     row = tl.program_id(0)
     places = tl.arange(0, PADDED_PARTS)
     keys = tl.load(largest + row.to(tl.int64) * parts + places, mask=places < parts, other=NO_KEY)

@@ -1,7 +1,6 @@
 """The kernels that change logits before tokens are chosen: masks of grammars, bias and penalties.
 
-A mask has a bit for each token: bit i % 32 of word i // 32 is set if token i is allowed. The others get -inf; the
-logits of allowed tokens are neither loaded nor stored.
+Token i is allowed if bit i % 32 of a mask's word i // 32 is set. The others get -inf.
 """
 
 import triton
@@ -19,8 +18,7 @@ def forbid_masked(
     stride,
     num_words,
     PART_TOKENS: tl.constexpr,
-):
-    """Grid: (N, parts)."""
+):  # Grid: (N, parts)
     place = tl.program_id(0)
     ids = tl.program_id(1) * PART_TOKENS + tl.arange(0, PART_TOKENS)
     exists = ids < vocab
@@ -38,8 +36,7 @@ def count_left(
     vocab,
     stride,
     PART_TOKENS: tl.constexpr,
-):
-    """Grid: (N, parts)."""
+):  # Grid: (N, parts)
     place = tl.program_id(0)
     part = tl.program_id(1)
     ids = part * PART_TOKENS + tl.arange(0, PART_TOKENS)
@@ -61,8 +58,7 @@ def restore_empty(
     parts,
     PART_TOKENS: tl.constexpr,
     PADDED_PARTS: tl.constexpr,
-):
-    """Grid: (N, parts). A program restores its part of a row if no token of the row is left."""
+):  # Grid: (N, parts); restores rows without tokens
     place = tl.program_id(0)
     places = tl.arange(0, PADDED_PARTS)
     counts = tl.load(left + place.to(tl.int64) * parts + places, mask=places < parts, other=0)
@@ -83,8 +79,7 @@ def add_to_entries(
     num_entries,
     stride,
     ENTRIES: tl.constexpr,
-):
-    """Grid: (M / ENTRIES,)."""
+):  # Grid: (M / ENTRIES,)
     entries = tl.program_id(0) * ENTRIES + tl.arange(0, ENTRIES)
     exists = entries < num_entries
     row = tl.load(rows + entries, mask=exists, other=0)
@@ -106,7 +101,7 @@ def penalise_tokens(
     PART_TOKENS: tl.constexpr,
     IN_OUTPUT: tl.constexpr,
 ):
-    """Grid: (N, parts). What frequency and presence penalty take is rounded once, as in the reference."""
+    # Grid: (N, parts). The sum of frequency and presence penalty is rounded once, as in the reference.
     place = tl.program_id(0)
     ids = tl.program_id(1) * PART_TOKENS + tl.arange(0, PART_TOKENS)
     slot = tl.load(slots + place)

@@ -1,12 +1,10 @@
-"""The kernels that choose a token of each row: of the largest logit, or by a race (kvasir/sampling/sampler.py).
+"""The kernels that choose a token of each row: the largest logit, or a race (kvasir/sampling/sampler.py).
 
-`race_tokens` has a program for each part of a row and writes the best token of the part; `pick_tokens` takes the
-best of these. A candidate is one integer, and the largest is the winner, whatever the parts are:
+`race_tokens` writes the best candidate of each part of a row; `pick_tokens` takes the best of these. A candidate is
 
     bits 63 to 32: the key of the score (float_order.py)      bits 31 to 0: 2**31 - 1 - token id
 
-Equal scores go to the lowest id. NaN wins against all numbers, so a row with NaN is recognised by its token. Random
-numbers are those of kvasir/sampling/random.py; they are computed where they are used and never stored.
+so equal scores go to the lowest id, and NaN wins. Random numbers are those of kvasir/sampling/random.py.
 """
 
 import triton
@@ -26,8 +24,7 @@ BELOW_1 = tl.constexpr(1 - 2.0**-24)
 
 
 @triton.jit
-def _mix(x):
-    """uint64"""
+def _mix(x):  # uint64
     x = (x ^ (x >> 30)) * MIX_1
     x = (x ^ (x >> 27)) * MIX_2
     return x ^ (x >> 31)
@@ -35,7 +32,7 @@ def _mix(x):
 
 @triton.jit
 def uniform(seed, position, ids):
-    """In (0, 1). seed, position: int64; ids: [N] int32 → [N] float32, with the bits of random.py"""
+    """Return numbers in (0, 1) with the bits of random.py. seed, position: int64; ids: [N] int32 → [N] float32"""
     state = seed.to(tl.uint64, bitcast=True) + GOLDEN
     key = _mix(_mix(state) + (position + 1).to(tl.uint64, bitcast=True) * GOLDEN)
     bits = ids.to(tl.uint32, bitcast=True) * STRIDE_32 + key.to(tl.uint32)
@@ -47,10 +44,8 @@ def uniform(seed, position, ids):
 
 @triton.jit
 def log_exponential(u, INTERPRETED: tl.constexpr):
-    """Logarithm of an exponential number, from a uniform one.
-
-    The device's functions are those that torch calls. Triton's interpreter has no log1p: Kahan's formula gives it.
-    """
+    """Return the logarithm of an exponential number, from a uniform one."""
+    # By the functions that torch calls. Triton's interpreter has no log1p: Kahan's formula replaces it.
     if INTERPRETED:
         rest = 1.0 - u
         is_tiny = rest == 1.0
@@ -76,8 +71,7 @@ def race_tokens(
     SCALED: tl.constexpr,
     LIMITED: tl.constexpr,
     INTERPRETED: tl.constexpr,
-):
-    """Grid: (N, parts). Not RANDOM: N is R, and scores are the logits."""
+):  # Grid: (N, parts). Not RANDOM: N is R
     race = tl.program_id(0)
     part = tl.program_id(1)
     ids = part * PART_TOKENS + tl.arange(0, PART_TOKENS)
@@ -109,8 +103,7 @@ def pick_tokens(
     parts,
     PADDED_PARTS: tl.constexpr,
     INDEXED: tl.constexpr,
-):
-    """Grid: (N,). Not INDEXED: N is R."""
+):  # Grid: (N,). Not INDEXED: N is R
     race = tl.program_id(0)
     places = tl.arange(0, PADDED_PARTS)
     lowest = -0x8000000000000000

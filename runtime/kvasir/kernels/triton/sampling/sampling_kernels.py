@@ -1,4 +1,4 @@
-"""Launches the sampling kernels: checks shapes and types, and gives every launch the sizes of sizes.py."""
+"""Launches the sampling kernels: checks shapes and types, and gives launches the sizes of sizes.py."""
 
 from dataclasses import dataclass
 from typing import Final
@@ -19,14 +19,14 @@ from kvasir.kernels.triton.sampling.sizes import (
     scale_constants,
 )
 
+# Whether TRITON_INTERPRET was set when the kernels were imported: then they run on a CPU.
 INTERPRETED: Final = bool(triton.knobs.runtime.interpret)
-"""Whether TRITON_INTERPRET was set when the kernels were imported: then they run on a CPU."""
 LOGIT_TYPES: Final = (torch.float16, torch.bfloat16, torch.float32)
 
 
 @dataclass(frozen=True)
 class Draw:
-    """N rows that draw at random; fields as in `kvasir.sampling.sampler.RandomRows`, of [N] numbers each."""
+    """N rows that draw at random; fields [N] as in `kvasir.sampling.sampler.RandomRows`."""
 
     rows: Tensor
     temperature: Tensor
@@ -36,12 +36,11 @@ class Draw:
     top_p: Tensor | None = None
     """With `top_k` or not at all."""
     log_min_p: Tensor | None = None
-    """Logarithm of min-p."""
 
 
 @dataclass(frozen=True)
 class Limits:
-    """Of N rows; see filters.py."""
+    """The limits of N rows; see filters.py."""
 
     keys: Tensor  # [N] int32
     ids: Tensor  # [N] int32
@@ -57,7 +56,7 @@ def choose_largest(logits: Tensor, chosen: Tensor) -> None:
 
 
 def draw(logits: Tensor, chosen: Tensor, of: Draw) -> None:
-    """Write the tokens that rows draw: two launches, four with filters. logits: [R, V]; chosen: [R] int64
+    """Write the tokens that rows draw. logits: [R, V]; chosen: [R] int64
 
     Raises ValueError for other types and strides: kernels receive addresses only.
     """
@@ -97,7 +96,7 @@ def _race(logits: Tensor, count: int, of: Draw | None, limits: Limits | None) ->
 
 
 def row_limits(logits: Tensor, of: Draw) -> Limits | None:
-    """Return the limits that the filters set; None if there are no filters."""
+    """Return the limits that the filters set, or None."""
     if of.top_k is None and of.log_min_p is None:
         return None
     count, vocab, device = len(of.rows), logits.shape[1], logits.device

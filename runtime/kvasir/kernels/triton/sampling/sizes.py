@@ -1,25 +1,22 @@
-"""The constants of the sampling kernels, for launches and for compilation ahead of time. No torch and no triton.
-
-The sizes are not tuned: no device has measured other ones.
-"""
+"""The sizes of the sampling kernels, for launches and compilation ahead of time. Not tuned. No torch."""
 
 from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Final
 
+# Tokens of a row that a program of the race takes.
 PART_TOKENS: Final = 2048
-"""Tokens of a row that a program of the race takes."""
+# Tokens that a search for the limits of a row takes together.
 SEARCH_TOKENS: Final = 2048
-"""Tokens that a search for the limits of a row looks at together: one program takes the row, as often as needed."""
 SEARCH_WARPS: Final = 16
+# Entries of the logits that a program changes.
 ENTRIES: Final = 256
-"""Entries of the logits that a program changes."""
+# The count of a token that is in the prompt of a penalised row, and not in its output.
 IN_PROMPT: Final = 1
-"""Count of a token that is in the prompt of a penalised row, and not in its output."""
+# Each time in the output adds this to the count of a token.
 IN_OUTPUT: Final = 2
-"""What each time in the output adds to the count of a token."""
+# The reference rounds after each operation, so products and sums are not fused.
 OPTIONS: Final[Mapping[str, object]] = MappingProxyType({"enable_fp_fusion": False})
-"""Of every launch. The reference rounds after each operation, so products and sums are not fused."""
 
 
 def num_parts(vocab_size: int) -> int:
