@@ -6,7 +6,7 @@ from typing import Final
 from torch import Tensor, nn
 
 from kvasir.kernels.triton.device_support import DTYPES, can_compile
-from kvasir.kernels.triton.few_rows.row_tiling import MOST_ROWS, MULTIPLE_OF
+from kvasir.kernels.triton.few_rows.row_tiling import MAX_ROWS, MULTIPLE_OF
 from kvasir.layers.activation import KERNELS
 from kvasir.layers.linear import Linear
 from kvasir.layers.mlp import GatedMLP
@@ -19,7 +19,7 @@ _KERNEL_DEVICE: Final = "cuda"
 class FewRows:
     """For linear layers with a plain weight that is not split."""
 
-    most_rows: Final = MOST_ROWS
+    max_rows: Final = MAX_ROWS
 
     def normed(self, x: Tensor, norm: RMSNorm, linear: Linear) -> Tensor:
         # linear(norm(x)): [T, inputs] → [T, outputs]

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from kvasir.kernels.triton.device_support import DTYPES, can_compile, log_unproven
 from kvasir.kernels.triton.experts.expert_tiling import ACTIVATIONS as KERNEL_ACTIVATIONS
-from kvasir.kernels.triton.experts.expert_tiling import MOST_EXPERTS, ExpertShape
+from kvasir.kernels.triton.experts.expert_tiling import MAX_EXPERTS, ExpertShape
 from kvasir.layers.activation import ACTIVATIONS, Activation, gated
 from kvasir.layers.layout import WHOLE, Split
 from kvasir.layers.linear import Linear, StackedLinear, grouped_product
@@ -107,7 +107,7 @@ class Experts(nn.Module):
         """Return the Triton kernels if they support the experts and the device."""
         device, held = placement.device, len(self.own)
         names = [name for name in KERNEL_ACTIVATIONS if ACTIVATIONS[name] is self._activation]
-        if device.type != _KERNEL_DEVICE or placement.dtype not in DTYPES or not names or held > MOST_EXPERTS:
+        if device.type != _KERNEL_DEVICE or placement.dtype not in DTYPES or not names or held > MAX_EXPERTS:
             return None
         if not can_compile(device):
             return None

@@ -21,7 +21,7 @@ _ALIGNMENT: Final = 16
 # The device may not have copied the numbers of the last two steps.
 _TURNS: Final = 3
 # Bounds the memory of views, of about 1 kB each: steps with prefills have ever new shapes.
-_MOST_VIEWS: Final = 4096
+_MAX_VIEWS: Final = 4096
 
 
 class StepMemory(Protocol):
@@ -156,7 +156,7 @@ class DeviceMemory:
         key = (start, array.dtype.char, array.shape)
         view = self._views.get(key)
         if view is None:
-            if len(self._views) == _MOST_VIEWS:
+            if len(self._views) == _MAX_VIEWS:
                 self._views.clear()
             memory = self._memory[start : start + array.nbytes]
             view = self._views[key] = memory.view(_TYPES[array.dtype]).view(array.shape)

@@ -97,7 +97,7 @@ class DecoderLayer(nn.Module):
         The other parts are added in place, after `added`, the last part of the layer before.
         """
         few_rows = self._few_rows
-        if few_rows is not None and x.shape[0] <= few_rows.most_rows:
+        if few_rows is not None and x.shape[0] <= few_rows.max_rows:
             if added is not None:
                 x.add_(added)
             self._compute_few(few_rows, x, rotation, cache, plan)

@@ -61,7 +61,7 @@ def test_parts_of_one_size_arrive_in_their_shapes() -> None:
 
 
 def test_parts_of_ever_new_shapes_arrive_and_few_tensors_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(step_memory, "_MOST_VIEWS", 8)
+    monkeypatch.setattr(step_memory, "_MAX_VIEWS", 8)
     memory = DeviceMemory(CPU, 1024, 0)
     types = (np.int64, np.int32, np.float32, np.float64)
     for step in range(40):

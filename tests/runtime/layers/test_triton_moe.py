@@ -142,7 +142,7 @@ def test_known_activations_and_types_are_supported(
 
 @pytest.mark.usefixtures("interpreted")
 def test_a_rank_with_more_experts_than_bins_uses_plain_torch(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(moe, "MOST_EXPERTS", 4)
+    monkeypatch.setattr(moe, "MAX_EXPERTS", 4)
     assert Experts(SIZE, 8, F.silu, 4, Placement(CPU, torch.float32))._kernels is not None
     assert Experts(SIZE, 8, F.silu, 5, Placement(CPU, torch.float32))._kernels is None
 

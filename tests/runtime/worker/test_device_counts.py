@@ -13,14 +13,14 @@ from kvasir.layers.parameter import Placement
 from kvasir.layers.step_memory import HostMemory
 from kvasir.request.params import SamplingParams
 from kvasir.request.tokens import packed
-from kvasir.worker.batch.device_counts import FEWEST_SLOTS, DeviceCounts
+from kvasir.worker.batch.device_counts import MIN_SLOTS, DeviceCounts
 from kvasir.worker.batch.request_table import PendingTokens, RequestTable
 from kvasir.worker.batch.sampling_inputs import SamplingInputs
 from kvasir.worker.step import NewRow
 
 CPU = Placement(torch.device("cpu"), torch.float32)
 V = 12
-ROWS = 2 * FEWEST_SLOTS + 1
+ROWS = 2 * MIN_SLOTS + 1
 TOKEN = st.integers(0, V - 1)
 TOKENS = st.lists(TOKEN, max_size=6)
 PENALTIES = st.builds(
@@ -163,21 +163,21 @@ def penalised_table(rows: int) -> RequestTable:
 
 
 def test_slots_are_allocated_for_penalised_rows_only() -> None:
-    table = penalised_table(rows=FEWEST_SLOTS + 2)
+    table = penalised_table(rows=MIN_SLOTS + 2)
     counts = DeviceCounts(table, CPU, HostMemory(0), V)
     sizes = []
-    for row in range(FEWEST_SLOTS + 2):
+    for row in range(MIN_SLOTS + 2):
         penalties = counts.penalties([0], [table.row_of(str(row))])
         assert penalties.counts[penalties.slots].tolist() == [[int(token == row) for token in range(V)]]
         sizes.append(len(penalties.counts))
-    assert sizes == [FEWEST_SLOTS] * FEWEST_SLOTS + [FEWEST_SLOTS + 2] * 2
+    assert sizes == [MIN_SLOTS] * MIN_SLOTS + [MIN_SLOTS + 2] * 2
 
 
 def test_a_freed_slot_is_taken_before_others_are_allocated() -> None:
-    table = penalised_table(rows=3 * FEWEST_SLOTS)
+    table = penalised_table(rows=3 * MIN_SLOTS)
     counts = DeviceCounts(table, CPU, HostMemory(0), V)
-    for row in range(3 * FEWEST_SLOTS):
-        assert len(counts.penalties([0], [row]).counts) == FEWEST_SLOTS
+    for row in range(3 * MIN_SLOTS):
+        assert len(counts.penalties([0], [row]).counts) == MIN_SLOTS
         counts.remove(row)
         counts.remove(row)
 

@@ -7,8 +7,8 @@ from torch import Tensor
 from kvasir.kernels.fused_operations import Activation
 from kvasir.kernels.triton.device_support import warp_size
 from kvasir.kernels.triton.fused_tiling import (
-    MOST_NORM_NUMBERS,
-    MOST_ROTATED_NUMBERS,
+    MAX_NORM_NUMBERS,
+    MAX_ROTATED_NUMBERS,
     gate_constants,
     gate_tile,
     norm_constants,
@@ -28,7 +28,7 @@ class TritonOperations:
         self._warp_size = warp_size(device)
 
     def takes_norm(self, size: int) -> bool:
-        return size <= MOST_NORM_NUMBERS
+        return size <= MAX_NORM_NUMBERS
 
     def rms_norm(self, x: Tensor, weight: Tensor, eps: float, shift: float) -> Tensor:
         by_head = x if x.dim() == 3 and _side_by_side(x) else x.reshape(-1, 1, x.shape[-1])
@@ -68,7 +68,7 @@ class TritonOperations:
         return out
 
     def takes_rotation(self, dim: int) -> bool:
-        return dim <= MOST_ROTATED_NUMBERS
+        return dim <= MAX_ROTATED_NUMBERS
 
     def rotate_(self, x: Tensor, cos: Tensor, sin: Tensor) -> None:
         self._check(x, cos, sin)

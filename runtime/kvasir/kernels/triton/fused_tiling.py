@@ -4,14 +4,14 @@ from dataclasses import dataclass
 from typing import Final
 
 # Of a normalised row, which the registers of a program hold.
-MOST_NORM_NUMBERS: Final = 2**14
+MAX_NORM_NUMBERS: Final = 2**14
 # Of a head.
-MOST_ROTATED_NUMBERS: Final = 2**10
+MAX_ROTATED_NUMBERS: Final = 2**10
 # Of a program, unless a row has more.
 _NUMBERS: Final = 1024
 # A thread loads 16 bytes at once, of a type of 2 bytes.
 _NUMBERS_OF_THREAD: Final = 8
-_MOST_THREADS: Final = 512
+_MAX_THREADS: Final = 512
 
 
 @dataclass(frozen=True)
@@ -27,7 +27,7 @@ class ElementTile:
         """Return the tile for rows of this length, and about `numbers` in all."""
         padded = 1 << (row - 1).bit_length()
         rows = max(1, numbers // padded)
-        threads = min(_MOST_THREADS, rows * padded // _NUMBERS_OF_THREAD)
+        threads = min(_MAX_THREADS, rows * padded // _NUMBERS_OF_THREAD)
         return cls(rows, padded, max(1, threads // warp_size))
 
 

@@ -14,11 +14,11 @@ import msgspec
 from kvasir.kernels.triton.work_list import ITEM_SIZE, MERGE_SIZE
 
 # Of an attention head.
-MOST_NUMBERS: Final = 256
+MAX_NUMBERS: Final = 256
 # Rows of the cache are aligned to 16 bytes, and products need it.
 MULTIPLE_OF: Final = 16
 # Query heads of one KV head.
-MOST_GROUP: Final = 64
+MAX_GROUP: Final = 64
 # Of a matrix product in Triton.
 MIN_ROWS: Final = 16
 # Tokens that a program of the write kernel copies.

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from torch import Tensor
 
 from kvasir.kernels.triton.device_support import DTYPES, can_compile, log_unproven, log_unproven_fp8
-from kvasir.kernels.triton.tiling import MOST_GROUP, MOST_NUMBERS, MULTIPLE_OF, AttentionTile
+from kvasir.kernels.triton.tiling import MAX_GROUP, MAX_NUMBERS, MULTIPLE_OF, AttentionTile
 from kvasir.layers.attention import BlockTable, HeadShape, KVCache, head_major_cache
 from kvasir.layers.kv import BlockShape, KVSpec
 from kvasir.layers.parameter import Placement
@@ -87,7 +87,7 @@ class TritonBackend:
         self._device_type = device_type
 
     def supports(self, spec: KVSpec, heads: HeadShape, placement: Placement) -> bool:
-        fits = heads.head_dim % MULTIPLE_OF == 0 and heads.head_dim <= MOST_NUMBERS and heads.group <= MOST_GROUP
+        fits = heads.head_dim % MULTIPLE_OF == 0 and heads.head_dim <= MAX_NUMBERS and heads.group <= MAX_GROUP
         there = placement.device.type == self._device_type and placement.dtype in DTYPES
         return fits and there and can_compile(placement.device)
 

@@ -16,7 +16,7 @@ from kvasir.worker.batch.request_table import PENDING, RequestTable
 Ints = npt.NDArray[np.int64]
 
 # The number that is allocated first.
-FEWEST_SLOTS: Final = 4
+MIN_SLOTS: Final = 4
 
 
 class DeviceCounts:
@@ -78,7 +78,7 @@ class DeviceCounts:
 
     def _grow(self, needed: int) -> None:
         old = len(self._num_counted)
-        size = min(max(needed, 2 * old, FEWEST_SLOTS), len(self._table.tokens))
+        size = min(max(needed, 2 * old, MIN_SLOTS), len(self._table.tokens))
         counts = self._empty(size, self._vocab_size, torch.int32)
         params = self._empty(size, 3, torch.float64)
         counts[:old], params[:old] = self._counts, self._params

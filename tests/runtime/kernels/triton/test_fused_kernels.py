@@ -9,7 +9,7 @@ from torch import Tensor
 
 from kvasir.kernels.fused_operations import Activation
 from kvasir.kernels.triton.fused_kernels import TritonOperations
-from kvasir.kernels.triton.fused_tiling import MOST_NORM_NUMBERS, norm_tile
+from kvasir.kernels.triton.fused_tiling import MAX_NORM_NUMBERS, norm_tile
 from kvasir.layers.activation import ACTIVATIONS, gated_reference
 from kvasir.layers.norm import OffsetRMSNorm, RMSNorm
 from kvasir.layers.parameter import Placement
@@ -174,10 +174,10 @@ def test_any_shape_gives_the_references(tokens: int, heads: int, half: int, rest
 
 def test_rows_that_exceed_a_program_are_not_taken() -> None:
     fused = operations(torch.bfloat16)
-    assert fused.takes_norm(MOST_NORM_NUMBERS)
-    assert not fused.takes_norm(MOST_NORM_NUMBERS + 16)
-    assert norm_tile(MOST_NORM_NUMBERS, 32).num_warps == 16
-    assert norm_tile(MOST_NORM_NUMBERS, 64).num_warps == 8
+    assert fused.takes_norm(MAX_NORM_NUMBERS)
+    assert not fused.takes_norm(MAX_NORM_NUMBERS + 16)
+    assert norm_tile(MAX_NORM_NUMBERS, 32).num_warps == 16
+    assert norm_tile(MAX_NORM_NUMBERS, 64).num_warps == 8
 
 
 def test_other_shapes_and_types_are_rejected(dtype: torch.dtype) -> None:

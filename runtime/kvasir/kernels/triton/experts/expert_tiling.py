@@ -8,7 +8,7 @@ from typing import Final
 # Of a block: as few as the mean expert of a step has tokens.
 TILE_ROWS: Final = (16, 64, 128)
 # Of a rank: with a bin for all others, they are counted in 1,024 bins.
-MOST_EXPERTS: Final = 1023
+MAX_EXPERTS: Final = 1023
 # Names of layers/activation.py that the first product applies.
 ACTIVATIONS: Final = ("silu", "gelu", "gelu_pytorch_tanh", "relu")
 # The last number is unused: blocks start at multiples of 16 bytes.
@@ -17,7 +17,7 @@ BLOCK_NUMBERS: Final = 4
 SUM_COLUMNS: Final = 1024
 # Products are rounded before they are added, as in plain torch.
 SUM_OPTIONS: Final[Mapping[str, object]] = MappingProxyType({"enable_fp_fusion": False})
-_MOST_STAGES: Final = 4
+_MAX_STAGES: Final = 4
 
 
 @dataclass(frozen=True)
@@ -67,8 +67,8 @@ def product_tile(rows: int, dtype_bytes: int, limits: DeviceLimits, *, gated: bo
 
     weight_rows = 64
     if rows == TILE_ROWS[-1]:  # a wide tile loads rows less often; sm_80 has too few registers for it
-        weight_rows = 256 if stages(256) >= _MOST_STAGES else 128
-    num_stages = max(2, min(_MOST_STAGES, stages(weight_rows)))
+        weight_rows = 256 if stages(256) >= _MAX_STAGES else 128
+    num_stages = max(2, min(_MAX_STAGES, stages(weight_rows)))
     num_warps = 8 if rows * weight_rows >= 128 * 128 and limits.warp_size == 32 else 4
     return ProductTile(rows, weight_rows // 2 if gated else weight_rows, depth, num_warps, num_stages)
 

@@ -5,7 +5,7 @@ from typing import Final
 import msgspec
 
 # With more, torch's products take less time.
-MOST_ROWS: Final = 1
+MAX_ROWS: Final = 1
 # Of the numbers of a row, so that rows of weights are aligned.
 MULTIPLE_OF: Final = 16
 # Rows from this length on have a tile of their own for gates.
