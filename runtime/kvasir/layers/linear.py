@@ -124,8 +124,6 @@ class StackedLinear(nn.Module):
 
 
 class _StackedLayer(nn.Module):
-    """One of stacked layers. Its parameters are views."""
-
     def __init__(self, stacked: Mapping[str, nn.Parameter | None], index: int) -> None:
         super().__init__()
         for name, parameter in stacked.items():

@@ -111,7 +111,7 @@ def _invariant_kernels(placement: Placement) -> Kernels | None:
 
 
 def _can_pack(placement: Placement) -> bool:
-    """Return whether packed weights gain time here, and this torch has the functions, which are private."""
+    # The functions are private: another torch may not have them.
     if placement.device.type != "cpu" or placement.dtype != torch.bfloat16:
         return False
     functions = ("_reorder_linear_weight", "_linear_pointwise", "_is_mkldnn_bf16_supported")
@@ -134,5 +134,4 @@ def _multiply_packed(x: Tensor, packed: Tensor, bias: Tensor | None) -> Tensor: 
 
 
 def _mkldnn(name: str) -> Any:
-    """Return one of torch's functions over oneDNN, or None."""
     return getattr(getattr(torch.ops.mkldnn, name, None), "default", None)

@@ -99,12 +99,10 @@ class Experts(nn.Module):
         return torch.empty_like(products).index_copy_(0, places, products)
 
     def _plain_weights(self) -> tuple[Tensor, Tensor] | None:
-        """Return the weights of gate and up, and of down, if kernels may read them."""
         gate_up, down = self.gate_up_proj.plain_weight(), self.down_proj.plain_weight()
         return None if gate_up is None or down is None else (gate_up, down)
 
     def _choose_kernels(self, count: int, placement: Placement) -> "ExpertKernels | None":
-        """Return the Triton kernels if they support the experts and the device."""
         device, held = placement.device, len(self.own)
         names = [name for name in KERNEL_ACTIVATIONS if ACTIVATIONS[name] is self._activation]
         if device.type != _KERNEL_DEVICE or placement.dtype not in DTYPES or not names or held > MAX_EXPERTS:

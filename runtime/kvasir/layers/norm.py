@@ -56,7 +56,6 @@ class RMSNorm(Norm):
         return self._operations if x.dtype == self.weight.dtype else None
 
     def _unit(self, x: Tensor) -> Tensor:
-        """Return x at a root mean square of 1, as a float32 copy."""
         exact = x.float() if x.dtype != torch.float32 else x.clone()
         length = torch.linalg.vector_norm(exact, dim=-1, keepdim=True)  # [..., 1]
         return exact.mul_(length.square_().div_(x.shape[-1]).add_(self.eps).rsqrt_())

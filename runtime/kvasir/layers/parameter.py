@@ -139,7 +139,6 @@ def _check_type(given: torch.dtype, taken: torch.dtype) -> None:
 
 
 def _copy_padded(target: Tensor, piece: Tensor) -> None:
-    """Copy a piece to the beginning of the target; fill the rest with zeros."""
     if target.shape == piece.shape:
         target.copy_(piece)
         return

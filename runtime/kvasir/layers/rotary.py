@@ -94,15 +94,14 @@ def inverse_frequencies(rope: Rope, context: int) -> Tensor:
 
 
 def _kept_by_llama3(frequencies: Tensor, scaling: Llama3Scaling) -> Tensor:
-    """Return 0 for wavelengths that fit the original context under `low` times, 1 for over `high` times."""
+    # 0 for wavelengths that fit the original context under `low` times, 1 for over `high` times
     turns = scaling.original_max_position_embeddings * frequencies / (2 * math.pi)
     low, high = scaling.low_freq_factor, scaling.high_freq_factor
     return ((turns - low) / (high - low)).clamp(0, 1)
 
 
 def _kept_by_yarn(rope: Rope, scaling: YarnScaling) -> Tensor:
-    """Return 1 for wavelengths that fit `beta_fast` times or more, 0 for `beta_slow` times or less."""
-
+    # 1 for wavelengths that fit `beta_fast` times or more, 0 for `beta_slow` times or less
     def index(turns: float) -> float:
         wavelength = scaling.original_max_position_embeddings / turns
         return rope.dim * math.log(wavelength / (2 * math.pi)) / (2 * math.log(rope.theta))

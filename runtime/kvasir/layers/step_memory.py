@@ -89,8 +89,6 @@ class HostMemory:
 
 
 class _Staging:
-    """Pinned numbers of one step, until the device has copied them."""
-
     def __init__(self, num_bytes: int, device: torch.device) -> None:
         pinned = device.type == "cuda"
         self.memory = torch.empty(num_bytes, dtype=torch.uint8, pin_memory=pinned)
@@ -152,7 +150,6 @@ class DeviceMemory:
         return tensor
 
     def _view(self, start: int, array: Array) -> Tensor:
-        """Return the tensor of an array that begins at `start`, usually from an earlier step."""
         key = (start, array.dtype.char, array.shape)
         view = self._views.get(key)
         if view is None:

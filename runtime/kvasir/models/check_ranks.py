@@ -15,8 +15,6 @@ from kvasir.parallel.parallel_state import ParallelState, UnevenExperts, UnevenS
 
 
 class _Planned(Alone):
-    """A rank of a group that does not exist yet."""
-
     def __init__(self, rank: int, size: int) -> None:
         self.rank = rank
         self.size = size

@@ -109,7 +109,6 @@ class DecoderLayer(nn.Module):
     def _compute_few(
         self, few_rows: FewRows, x: Tensor, rotation: Rotation, cache: KVCache, plan: AttentionPlan
     ) -> None:
-        """Compute the layer with four products, each one launch together with the operations around it."""
         attention, mlp = self.self_attn, self.mlp
         assert isinstance(self.input_layernorm, RMSNorm)
         assert isinstance(self.post_attention_layernorm, RMSNorm)

@@ -39,7 +39,7 @@ def fill_with_random_numbers(model: LoadableLM, progress: Callable[[int, int], N
 
 
 def _seed(name: str, parameter: nn.Parameter) -> int:
-    """Return a number that differs between parameters, and between the parts that ranks hold of one."""
+    # Differs between parameters, and between the parts that ranks hold of one.
     loader = weight_loader_of(parameter)
     text = f"{name} {loader.parts(WHOLE)} {sorted(loader.missing)}"
     return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=7).digest(), "little")

@@ -131,7 +131,7 @@ def _check_complete(parameters: Mapping[str, nn.Parameter]) -> None:
 
 
 def _check_equal(duplicate: _Origin, original: _Origin, parameter: nn.Parameter, target: Target) -> None:
-    """Compare the parts that this rank holds."""
+    # Only the parts that this rank holds.
     parts = weight_loader_of(parameter).parts(target.shard, target.index)
     with _opened(duplicate) as one, _opened(original) as other:
         if one.shape == other.shape and all(torch.equal(one[part], other[part]) for part in parts):

@@ -44,7 +44,6 @@ def start_device(**place: str) -> Any:
 
 @contextmanager
 def _timer_slack(seconds: float) -> Iterator[None]:
-    """Give threads that are started meanwhile a timer slack."""
     # Gloo's threads wait for events for 10 ms at a time. With the slack, the kernel ends such a timeout later,
     # which delays no event.
     prctl = ctypes.CDLL(None).prctl

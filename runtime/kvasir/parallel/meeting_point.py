@@ -98,7 +98,7 @@ class MeetingPoint:
             ) from error
 
     def _listen(self, address: str, port: int) -> TCPStore:
-        """Listen at this address only: torch's own store would listen on all interfaces."""
+        # At this address only: torch's own store would listen on all interfaces.
         return TCPStore(
             address,
             port,
@@ -132,7 +132,6 @@ class MeetingPoint:
         return store
 
     def _reach(self, address: str, port: int) -> str:
-        """Wait until rank 0 listens; return the own address of the connection."""
         end = time.monotonic() + self._limit
         while True:
             try:
@@ -165,7 +164,7 @@ class MeetingPoint:
 
     @contextmanager
     def _answers(self) -> Iterator[None]:
-        """Name the loss of rank 0, which serves the store."""
+        # Rank 0 serves the store.
         try:
             yield
         except dist.DistError as error:

@@ -94,7 +94,7 @@ def within(limit: timedelta, make: Callable[[], Any], message: str) -> Any:
 
 
 def _own(partition: list[list[int]], rank: int, limit: timedelta) -> Group:
-    """Return the group of this rank. All ranks make all groups, in the same order."""
+    # All ranks make all groups, in the same order.
     own: Group = ALONE
     for ranks in partition:
         if len(ranks) == 1:

@@ -52,7 +52,7 @@ def gpu_facts() -> DeviceFacts | str:
 
 
 def _why_unavailable() -> str:
-    """Return torch's reason, such as a driver that is too old, without its advice."""
+    # Torch's reason, such as a driver that is too old, without its advice.
     import torch
 
     try:

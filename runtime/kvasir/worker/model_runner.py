@@ -66,7 +66,7 @@ class ModelRunner:
         return self._launch(step, is_awaited=False)
 
     def _launch(self, step: StepInput, *, is_awaited: bool) -> LaunchedStep:
-        """`is_awaited`: the host has the tokens before it launches the next step."""
+        # is_awaited: the host has the tokens before it launches the next step.
         table = self._table
         # Such a step would be sampled by the parameters of this one, whose numbers take the same memory.
         assert not any(each.awaited for each in self._launched), "a step before still waits for its masks"
@@ -142,7 +142,6 @@ class ModelRunner:
             return self._model.logits(hidden if batch.sampled is None else hidden[batch.sampled])
 
     def _build(self, scheduled: Sequence[ScheduledRow], is_awaited: bool) -> StepBatch:
-        """Build the step's inputs. Rows whose inputs cannot be built fail."""
         try:
             return self._inputs.build(scheduled, is_awaited=is_awaited)
         except Exception:
@@ -158,7 +157,6 @@ class ModelRunner:
             self._table.fail(row.request_id, error)
 
     def _failed(self, scheduled: Sequence[ScheduledRow]) -> dict[int, str]:
-        """Return why rows have failed, by index in the step's output."""
         rows = [self._table.row_of(row.request_id) for row in scheduled]
         failures = self._table.failures
         return {place: failures[row] for place, row in enumerate(rows) if row in failures}
@@ -178,7 +176,6 @@ class ModelRunner:
     def _sample_masked(
         self, launched: LaunchedStep, batch: StepBatch, logits: Tensor, masked: Sequence[int], late: LateInput
     ) -> None:
-        """`masked` has indexes of the step's rows."""
         row_of = {place: row for row, place in enumerate(batch.outputs.tolist())}
         masks = masks_for(late.masks, [row_of[place] for place in masked], logits.shape[1], logits.device)
         with phase("sample"):

@@ -240,7 +240,6 @@ class Worker:
         return captured_bytes(lambda: runner.capture_graphs(sizes[-1:]), len(sizes)) if sizes else 0
 
     def _largest_step(self) -> None:
-        """Run the steps that need the most memory, over a cache of the null block only."""
         assert self._model is not None
         settings, groups = self._settings, self._groups
         requests = min(settings.max_num_seqs, settings.max_num_batched_tokens)

@@ -99,7 +99,6 @@ def warp_size(device: torch.device) -> int:
 
 
 def _problem(device: torch.device) -> str | None:
-    """Return the reason why Triton cannot compile kernels for the device, or None."""
     if importlib.util.find_spec("triton") is None:
         return "the package triton is not installed"
     if device.type != "cuda":  # the interpreter

@@ -39,7 +39,6 @@ def _of_type(x, queries):
 
 @triton.jit
 def _added(total, sums, rescale, weights, v, EXACT: tl.constexpr, INTERPRETED: tl.constexpr):
-    """Return the sums of weights and of weighted values, with a tile of keys added."""
     total = total * rescale + tl.sum(weights, 1)
     if not INTERPRETED:
         weights = weights.to(v.dtype)

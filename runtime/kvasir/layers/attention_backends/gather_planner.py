@@ -96,7 +96,6 @@ class GatherPlanner:
         return self._tensor(self._table[rows[begun], last[begun]].astype(np.int64))
 
     def _decode_groups(self, rows: Ints, lengths: Ints, window: int | None) -> Iterator[DecodeGroup]:
-        """Yield groups of rows, which are sorted by length, so that none copies or pads too much."""
         blocks = -(-lengths // self._block_size)
         # W tokens touch at most this many blocks; so many of the last ones are read, whatever the alignment.
         firsts = np.maximum(0, lengths - (window or _EVERYTHING)) // self._block_size
@@ -182,7 +181,6 @@ class GatherPlanner:
 
 
 def _repeats(befores: list[int], sizes: list[int], index: int) -> int:
-    """Return the number of chunks from this one on that have its size and no earlier tokens."""
     end = index + 1
     while end < len(sizes) and sizes[end] == sizes[index] and not befores[end]:
         end += 1

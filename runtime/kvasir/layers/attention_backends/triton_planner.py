@@ -124,7 +124,6 @@ class TritonPlanner:
 
 
 def _device_facts(device: torch.device) -> tuple[int, int]:
-    """Return the number of programs that occupy the device, and the threads of a warp."""
     if device.type != "cuda":
         return _INTERPRETED_PROGRAMS, 32
     properties = torch.cuda.get_device_properties(device)

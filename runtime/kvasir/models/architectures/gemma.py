@@ -120,7 +120,6 @@ def _sandwiched(reader: ConfigReader, heads: HeadShape, layers: Sequence[LayerCo
 
 
 def _ropes_of_gemma3(reader: ConfigReader, heads: HeadShape) -> tuple[Rope, Rope]:
-    """Return the rotations of layers that see all tokens, and of those with a window."""
     full = RopeDefaults(heads.head_dim, reader.integer("max_position_embeddings"), theta=1e6)
     sections = reader.rope(by_layer=True)
     ropes = rope_of(sections.part(FULL), full), rope_of(sections.part(SLIDING), replace(full, theta=1e4))

@@ -69,7 +69,6 @@ def read_config(config: Mapping[str, Any]) -> GPT2Config:
 
 
 def _either(reader: ConfigReader, name: str, alias: str, default: int) -> int:
-    """Return a number that files may give under the name of other architectures."""
     value = reader.integer(name, reader.integer(alias, default))
     reader.require(alias, value)
     return value

@@ -183,8 +183,6 @@ class TransformersLM:
 
 @dataclass(frozen=True)
 class _Call:
-    """A layer's call of attention."""
-
     layer: int
     heads: HeadShape
     scale: float
@@ -193,8 +191,7 @@ class _Call:
 
 
 class _Attends(Protocol):
-    """An argument of a model's forward pass that reaches each layer's attention."""
-
+    # An argument of a model's forward pass that reaches each layer's attention.
     def attend(self, call: _Call, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
         # q [1, heads, T, head_dim]; k, v [1, kv_heads, T, head_dim] → [T, heads * head_dim]
         ...
@@ -212,8 +209,6 @@ class _Step:
 
 
 class _Recorder:
-    """Records the calls, and returns zeros."""
-
     def __init__(self) -> None:
         self.calls: list[_Call] = []
 
@@ -224,14 +219,12 @@ class _Recorder:
 
 @dataclass
 class _States(MoeModelOutputWithPast):
-    """The fields of all heads."""
-
+    # The fields of all heads.
     cross_attentions: None = None
 
 
 class _GivenStates(nn.Module):
-    """Replaces the decoder: returns its input."""
-
+    # Replaces the decoder.
     @property
     def decoder(self) -> "_GivenStates":
         """Some heads call this part."""

@@ -87,7 +87,7 @@ class DeviceCounts:
         self._free += reversed(range(old, size))
 
     def _count_known(self, rows: list[int]) -> None:
-        """Count the tokens that are not counted yet. The host must have all of them."""
+        # The host must have all tokens of these rows.
         table = self._table
         prompts, outputs = [], []  # places in the counts, as one row of S * V
         for row in rows:

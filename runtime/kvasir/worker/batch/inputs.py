@@ -208,7 +208,6 @@ def _padded(numbers: Ints, size: int) -> Ints:
 
 
 def _memory_size(table: RequestTable, groups: Sequence[KVGroup], max_tokens: int) -> tuple[int, int]:
-    """Return the bytes of a usual step, and the size of its block tables at most."""
     num_rows = len(table.tokens)
     of_plans = sum(_BYTES_OF_PLANS for group in groups if group.layers) * (max_tokens + num_rows)
     return (

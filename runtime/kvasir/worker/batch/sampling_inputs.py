@@ -87,7 +87,6 @@ class SamplingInputs:
             yield from self._random_kinds(rows, random, filters, floored=False)
 
     def _random_kinds(self, rows: Ints, random: Flags, filters: Flags, floored: bool) -> Iterator[RandomRows]:
-        """Yield the rows marked in `random`: those without top-k and top-p, then the others."""
         table, params = self._table, self._table.params
         for filtered in (False, True):
             places = np.flatnonzero(random & (filters == filtered))

@@ -37,7 +37,7 @@ def collapse() -> None:
 
 
 def _madvise(address: int, size: int, advice: int) -> None:
-    """Call madvise(2). Python's own method accepts its own mappings only, and blocks all other threads."""
+    # Python's own madvise accepts its own mappings only, and blocks all other threads.
     madvise = ctypes.CDLL(None).madvise
     madvise.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
     madvise(address, size, advice)
@@ -51,7 +51,7 @@ def _allowed() -> bool:
 
 
 def _large_regions(smaps: str) -> Iterator[tuple[int, int]]:
-    """Yield ranges of whole huge pages in anonymous memory that is mostly in use; stacks and reserves are not."""
+    # Whole huge pages of anonymous memory that is mostly in use; stacks and reserves are not.
     start = end = 0
     anonymous = False
     for line in smaps.splitlines():

@@ -59,8 +59,7 @@ class _OnStream:
 
 
 class _StreamCopies:
-    """Copies to pinned memory on a stream of their own, so that the next step does not wait for them."""
-
+    # A stream of their own, so that the next step does not wait for the copies.
     def __init__(self, device: torch.device) -> None:
         self._device = device
         self._stream = torch.cuda.Stream(device)

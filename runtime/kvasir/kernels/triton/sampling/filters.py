@@ -53,7 +53,7 @@ def scale_rows(
 
 @triton.jit
 def _weight(key, maximum):
-    """Return probabilities in units of 2**-40 of the most likely token's: int32, float32 → int64."""
+    # In units of 2**-40 of the most likely token's probability: int32, float32 → int64
     return (tl.exp(number_of(key) - maximum) * UNITS).to(tl.int64)
 
 
@@ -81,7 +81,6 @@ def _above(numbers, bound, maximum, vocab, TOKENS: tl.constexpr, WEIGHS: tl.cons
 
 @triton.jit
 def _id_of_tie(numbers, tied_key, ties, vocab, TOKENS: tl.constexpr):
-    """Return the id of the last of the first `ties` tokens with a key."""
     places = tl.arange(0, TOKENS)
     before = tl.full((), 0, tl.int32)
     last = tl.full((), 0, tl.int32)
@@ -98,7 +97,6 @@ def _id_of_tie(numbers, tied_key, ties, vocab, TOKENS: tl.constexpr):
 
 @triton.jit
 def _most_likely(numbers, floor, largest, k, p, vocab, TOKENS: tl.constexpr):
-    """Return the limits of top-k and top-p."""
     # Bisects the keys. Both ends move to keys of the row, so it ends after at most 33 passes. Keys below `floor`
     # are left out; `largest` is finite.
     maximum = number_of(largest)
