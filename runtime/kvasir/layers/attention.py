@@ -1,6 +1,6 @@
-"""Attention over a paged KV cache: the shapes, and the interface between layers and attention backends.
+"""Attention over a paged KV cache: shapes, and the interface of attention backends.
 
-Once per step, the planner of each KV group makes an AttentionPlan, which every layer of the group follows.
+Each step has an AttentionPlan for each KV group, which all layers of the group follow.
 """
 
 from collections.abc import Set
@@ -35,11 +35,11 @@ class HeadShape:
         return self.heads // self.kv_heads
 
     def local(self, ranks: int) -> "HeadShape":
-        """Return the heads of one rank. If there are fewer K/V heads than ranks, they are replicated."""
+        """Return the heads of one rank. K/V heads fewer than the ranks are replicated."""
         return HeadShape(self.heads // ranks, max(1, self.kv_heads // ranks), self.head_dim)
 
     def kv_copies(self, ranks: int) -> int:
-        """Return the number of neighbouring ranks that hold the same K/V heads."""
+        """Return the number of neighbouring ranks with the same K/V heads."""
         return max(1, ranks // self.kv_heads)
 
     @property
@@ -51,7 +51,6 @@ class HeadShape:
         return self.kv_heads * self.head_dim
 
     def kv_bytes(self, dtype: torch.dtype) -> int:
-        """Return the bytes of a token in one layer."""
         return 2 * self.kv_size * dtype.itemsize
 
 
@@ -84,13 +83,12 @@ class KVCache:
 
 
 def head_major_cache(memory: Tensor, block: BlockShape, group: int) -> KVCache:
-    """Return a layer's cache in a memory that may serve one layer of each group."""
     return KVCache(memory.view(-1, 2, block.kv_heads, block.block_size, block.head_dim), group)
 
 
 @dataclass(frozen=True)
 class StepRows:
-    """The rows of a step: B requests with T new tokens. Rows with one new token come first, by length."""
+    """B requests with T new tokens. Rows with one new token come first, by length."""
 
     rows: Ints  # [B] rows of the block table
     computed: Ints  # [B] tokens before the step
@@ -103,21 +101,19 @@ class StepRows:
 class AttentionPlan(Protocol):
     """One step's attention, for the layers of one KV group.
 
-    All K and V of a step are written before a query reads, so requests of a step may share blocks. Blocks outside a
-    query's window are not read: they may belong to another request.
+    All K and V are written before a query reads: requests may share blocks. Blocks outside a query's window are not
+    read: they may belong to another request.
     """
 
-    def write(self, kv: Tensor, cache: KVCache) -> None:
-        """Write K and V [T, 2 * kv_heads * head_dim] of the step's tokens."""
+    def write(self, kv: Tensor, cache: KVCache) -> None:  # kv [T, 2 * kv_heads * head_dim]
         ...
 
     def attend(
         self, q: Tensor, cache: KVCache, scale: float, *, window: int | None = None, softcap: float | None = None
     ) -> Tensor:
-        """Return the attention of q [T, heads * head_dim], in the same shape, after `write`.
+        """q [T, heads * head_dim] → the same shape, over the last `window` tokens of each.
 
-        Each token attends to the last `window` tokens, itself included. `softcap` bounds the scores: softcap *
-        tanh(score / softcap).
+        `softcap` bounds the scores: softcap * tanh(score / softcap).
         """
         ...
 
@@ -147,9 +143,9 @@ class PadsDecodes(AttentionPlanner, Protocol):
     """A planner whose plans a CUDA graph can follow."""
 
     def plan_padded(self, step: StepRows, size: int) -> AttentionPlan:
-        """Plan a step of up to `size` rows of one new token each for `size` tokens.
+        """Plan up to `size` rows of one new token for `size` tokens. Sizes and addresses depend on `size` only.
 
-        The padding attends to nothing, and is written to the null block. Sizes and addresses depend on `size` only.
+        The padding attends to nothing, and is written to the null block.
         """
         ...
 
@@ -158,12 +154,10 @@ class AttentionBackend(Protocol):
     @property
     def name(self) -> str: ...
 
-    def supports(self, spec: KVSpec, heads: HeadShape, placement: Placement) -> bool:
-        """Return whether it computes this cache. An fp8 cache has scales in its KVCache."""
-        ...
+    def supports(self, spec: KVSpec, heads: HeadShape, placement: Placement) -> bool: ...
 
     def cache(self, memory: Tensor, block: BlockShape, group: int) -> KVCache:
-        """Lay out a layer's cache in a memory of zeros, which may serve one layer of each KV group."""
+        """Lay out a layer's cache in a memory of zeros, which may serve one layer of each group."""
         ...
 
     def planner(
@@ -175,7 +169,5 @@ class AttentionBackend(Protocol):
         placement: Placement,
         memory: StepMemory,
     ) -> AttentionPlanner:
-        """`table` is the group's block table, which changes from step to step. `windows` are those of its layers;
-        None: all tokens. Plans put arrays for a device into `memory`.
-        """
+        """The content of `table` changes from step to step. `windows` are those of its layers; None: all tokens."""
         ...

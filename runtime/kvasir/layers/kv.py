@@ -1,9 +1,8 @@
 """What each layer keeps in the KV cache, and the groups of layers that share block tables. Imports no torch.
 
-Layers that keep different tokens cannot share a block table: a sliding window frees blocks that full attention
-still reads. As in vLLM's hybrid KV cache manager, layers are split into groups of about the same size. A block id
-belongs to one group and is an index of every memory, so a memory can serve one layer of each group. Gemma 3 has six
-groups: docs/design/attention.md.
+Layers that keep different tokens cannot share a block table: a window frees blocks that full attention still reads.
+A block id belongs to one group and is an index of every memory, so a memory serves one layer of each group.
+docs/design/kv-cache.md has an example.
 """
 
 from collections.abc import Sequence
@@ -15,8 +14,6 @@ ALIKE = 1.25
 
 
 class BlockShape(msgspec.Struct, frozen=True):
-    """One block of one layer."""
-
     block_size: int
     """In tokens."""
     kv_heads: int
@@ -27,23 +24,22 @@ class BlockShape(msgspec.Struct, frozen=True):
 
     @property
     def is_fp8(self) -> bool:
-        """Whether K and V are stored in 8 bits, divided by scales."""
         return self.dtype == "float8_e4m3fn"
 
     @property
     def num_bytes(self) -> int:
-        """Bytes of K and V."""
+        """Of K and V."""
         return 2 * self.block_size * self.kv_heads * self.head_dim * self.dtype_bytes
 
 
 class FullAttention(msgspec.Struct, frozen=True, tag=True):
-    """Keeps K and V of every token."""
+    """Keeps all tokens."""
 
     block: BlockShape
 
 
 class SlidingWindow(msgspec.Struct, frozen=True, tag=True):
-    """Keeps K and V of the last `window` tokens."""
+    """Keeps the last `window` tokens."""
 
     block: BlockShape
     window: int
@@ -57,11 +53,11 @@ class KVGroup(msgspec.Struct, frozen=True):
 
     spec: KVSpec
     layers: tuple[int, ...]
-    """Ascending; the layer at index i uses memory i. Empty if a pipeline stage has no layer of the group."""
+    """Ascending; layer i uses memory i. Empty if a pipeline stage has no layer of the group."""
 
 
 class KVCacheConfig(msgspec.Struct, frozen=True):
-    """The KV cache of a model or a pipeline stage: `num_blocks` blocks for requests, and the null block."""
+    """`num_blocks` blocks for requests, and the null block, of a model or a pipeline stage."""
 
     groups: tuple[KVGroup, ...]
     num_blocks: int
@@ -76,7 +72,6 @@ class KVCacheConfig(msgspec.Struct, frozen=True):
 
 
 def num_memories(groups: Sequence[KVGroup]) -> int:
-    """Return the number of memories that the layers of these groups need."""
     return max(len(group.layers) for group in groups)
 
 
@@ -86,7 +81,7 @@ def block_bytes(groups: Sequence[KVGroup]) -> int:
 
 
 def layer_specs(block: BlockShape, windows: Sequence[int | None], max_model_len: int) -> list[KVSpec]:
-    """Return what each layer keeps, from its window or None. A window that no request exceeds counts as None."""
+    """Return what each layer keeps. A window that no request exceeds counts as None."""
     return [
         FullAttention(block) if window is None or window >= max_model_len else SlidingWindow(block, window)
         for window in windows
@@ -109,8 +104,6 @@ def make_groups(specs: Sequence[KVSpec]) -> tuple[KVGroup, ...]:
 
 
 def groups_of_stage(groups: Sequence[KVGroup], layers: range) -> tuple[KVGroup, ...]:
-    """Return the parts of a model's groups that a pipeline stage has.
-
-    Layers keep their numbers. A group without a layer in the stage stays: every stage has all block tables.
-    """
+    """Return a pipeline stage's parts of all groups. Layers keep their numbers."""
+    # A group without a layer in the stage stays: every stage has all block tables.
     return tuple(KVGroup(group.spec, tuple(layer for layer in group.layers if layer in layers)) for group in groups)

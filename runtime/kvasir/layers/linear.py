@@ -1,4 +1,4 @@
-"""Matrix products with weights: whole on each rank, or split over the ranks by outputs or by inputs."""
+"""Matrix products with weights: whole on each rank, or split by outputs or by inputs."""
 
 from collections.abc import Iterable, Mapping
 from functools import cached_property
@@ -14,13 +14,10 @@ from kvasir.layers.parameter import Placement
 
 
 class Linear(nn.Module):
-    """y = x Wᵀ + b, whole on each rank.
-
-    `outputs` as a mapping names the shards that checkpoints have. `tied` is a weight of another layer.
-    """
+    """y = x Wᵀ + b, whole on each rank. `outputs` may name shards; `tied` is a weight of another layer."""
 
     split_dim: ClassVar[int | None] = None
-    """The dimension of the weight [outputs, inputs] that the tensor ranks split; None: each holds all."""
+    """The split dimension of the weight [outputs, inputs]; None: each rank holds all."""
 
     weight: nn.Parameter
 
@@ -59,13 +56,13 @@ class Linear(nn.Module):
 
 
 class ColumnLinear(Linear):
-    """Each rank computes its part of the outputs. K and V heads fewer than the ranks have `copies` (see Layout)."""
+    """Each rank computes its part of the outputs. K and V heads fewer than the ranks have `copies`."""
 
     split_dim = 0
 
 
 class RowLinear(Linear):
-    """Each rank multiplies its part of the inputs. The output of each is the sum over the ranks."""
+    """Each rank multiplies its part of the inputs, and gets the sum over the ranks."""
 
     split_dim = 1
 
@@ -77,7 +74,7 @@ class RowLinear(Linear):
 
 
 class VocabHead(Linear):
-    """The logits of all tokens. Each rank multiplies by its rows; then all ranks gather all logits."""
+    """The logits of all tokens. Each rank multiplies by its rows; then all gather all logits."""
 
     split_dim = 0
 
@@ -134,13 +131,13 @@ class _StackedLayer(nn.Module):
 def grouped_product(weight: Tensor, x: Tensor, ends: Tensor) -> Tensor:
     """Multiply rows of x [T, inputs] up to ends[0] by weight[0], up to ends[1] by weight[1], and so on.
 
-    weight: [layers, outputs, inputs]. Rows after the last end are undefined. The host does not wait.
+    weight: [layers, outputs, inputs]. Rows after the last end are undefined.
     """
     return F.grouped_mm(x, weight.mT, offs=ends)
 
 
 def finish_layers(layers: Iterable[nn.Module]) -> None:
-    """Convert the weights of a loaded model to the form that its layers compute with."""
+    """Convert the loaded weights to the form that the layers compute with."""
     for layer in layers:
         if isinstance(layer, Linear):
             layer.method.finish(layer)

@@ -28,7 +28,7 @@ class LinearMethod(Protocol):
     """
 
     def parameters(self, shape: LinearShape, placement: Placement) -> Mapping[str, nn.Parameter]:
-        """Return the layer's parameters except the bias, by their names in checkpoints."""
+        """Return the parameters except the bias, by their names in checkpoints."""
         ...
 
     def finish(self, layer: nn.Module) -> None:
@@ -121,7 +121,6 @@ def _can_pack(placement: Placement) -> bool:
 
 
 def pack(weight: Tensor) -> Tensor:
-    """Return a weight [outputs, inputs] in oneDNN's blocked layout."""
     return torch.ops.mkldnn._reorder_linear_weight(weight.detach(), _PACKED_ROWS)  # type: ignore[no-any-return]
 
 

@@ -1,7 +1,6 @@
-"""A mixture of gated experts, whole or split over ranks.
+"""A mixture of gated experts. Ranks hold a part of every expert, or whole experts (expert parallelism).
 
-The ranks of an engine all see its tokens. Each holds a part of every expert, or whole experts (expert parallelism).
-They add up their sums in float32. Engines that share experts have different tokens: see `SharedExperts`.
+The ranks of an engine all see its tokens; engines that share experts have different ones (SharedExperts).
 """
 
 from typing import TYPE_CHECKING, Final
@@ -117,7 +116,7 @@ class Experts(nn.Module):
 
 
 class SharedExperts:
-    """The exchange of tokens between engines, each of which holds some of the experts.
+    """The exchange of tokens between engines that each hold some of the experts.
 
     All engines call the layers in the same order, with any number of tokens, including none.
     """
@@ -126,7 +125,7 @@ class SharedExperts:
         self._group = group
 
     def dispatch(self, x: Tensor, weights: Tensor, chosen: Tensor) -> tuple[Tensor, Tensor, Tensor, list[int]]:
-        """Return the tokens of all engines with their weights and experts, and the number of tokens of each."""
+        """Return the tokens of all engines, their weights and experts, and the number of tokens of each."""
         # A collective operation needs the same shape everywhere.
         counts = self._group.all_gather(torch.tensor([x.shape[0]], device=x.device), 0).tolist()
         if not (most := max(counts)):
@@ -141,7 +140,7 @@ class SharedExperts:
         return parts[0].view(x.dtype), parts[1].view(weights.dtype), parts[2].view(torch.int32).long(), counts
 
     def combine(self, total: Tensor, counts: list[int]) -> Tensor:
-        """Add up the sums of all engines, [all T, size] float32; return those of this engine's tokens."""
+        """Return the sums over all engines, [all T, size] float32, of this engine's tokens."""
         if not sum(counts):
             return total
         before = sum(counts[: self._group.rank])
@@ -155,8 +154,8 @@ def _as_bytes(x: Tensor) -> Tensor:  # [T, n] of any type → [T, bytes]
 class SparseMoE(nn.Module):
     """Each token goes to the `top_k` experts that the router scores highest (Shazeer et al., 2017).
 
-    `renormalise` makes a token's weights sum to 1. A token's parts are added in float32 in the order of its scores,
-    regardless of other tokens; split over ranks, first on each rank. That rounds differently.
+    `renormalise` makes a token's weights sum to 1. Its parts are added in float32 in the order of its scores, first
+    on each rank.
     """
 
     def __init__(
@@ -187,7 +186,7 @@ class SparseMoE(nn.Module):
         return self._computed(x, weights, chosen)
 
     def forward_empty(self) -> None:
-        """Take part in the exchanges of a forward pass without tokens."""
+        """Take part without tokens in the exchanges of a forward pass."""
         nothing = torch.empty(0, self._top_k, device=self._no_tokens.device)
         self._computed(self._no_tokens, nothing, nothing.long())
 

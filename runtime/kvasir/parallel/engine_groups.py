@@ -30,7 +30,7 @@ class EngineGroup:
     """A Group of one rank of each engine. Used by one thread."""
 
     def __init__(self, group: dist.ProcessGroup, timeout: float | None) -> None:
-        """`timeout`: of the group, in seconds; None: `recv` waits without a limit."""
+        """`timeout`: of the group, in seconds; None: `recv` has no limit."""
         self.rank: int = group.rank()
         self.size: int = group.size()
         self._group = group
@@ -64,14 +64,12 @@ class EngineGroup:
 
 
 class EngineWaves:
-    """A WaveGroup (see engine/waves.py)."""
-
     def __init__(self, together: EngineGroup, calls: EngineGroup) -> None:
-        """`calls` is used by two threads: one sends, the other receives."""
+        """One thread sends with `calls`, another one receives."""
         self._together = together
         self._calls = calls
         self._sent: tuple[Tensor, Sending] | None = None
-        """The last call, which gloo reads until the next engine has received it."""
+        """Gloo reads it until the next engine has received it."""
 
     def call_next(self, wave: int) -> None:
         calls, call = self._calls, torch.tensor([wave])

@@ -19,7 +19,7 @@ _SLACK_SECONDS: Final = 1.0
 
 @cache
 def register_gloo() -> str:
-    """Register the backend for the groups that are made next. Return its name for torch.distributed."""
+    """Register the backend for the groups that are made next, and return its name."""
     devices: list[Any] = []
 
     def create(options: Any, _: object) -> Any:
@@ -36,7 +36,7 @@ def register_gloo() -> str:
 
 
 def start_device(**place: str) -> Any:
-    """Start an I/O thread for an `interface`, or for a `hostname`, an address of one."""
+    """Start an I/O thread for an `interface`, or for the one with the address `hostname`."""
     gloo = dist.ProcessGroupGloo
     with _timer_slack(_SLACK_SECONDS):
         return gloo.create_device(**place) if place else gloo.create_default_device()

@@ -1,4 +1,4 @@
-"""A group of ranks and its collective operations; `Alone` is the group of a single rank.
+"""A group of ranks and its collective operations.
 
 Every rank calls the same operations in the same order, with tensors of the same shape and type.
 """
@@ -9,8 +9,6 @@ from torch import Tensor
 
 
 class Sending(Protocol):
-    """A tensor on its way to another rank."""
-
     def wait(self) -> object:
         """Wait until the tensor may be changed. Raises RuntimeError if the peer is lost."""
         ...
@@ -26,7 +24,7 @@ class Group(Protocol):
     def size(self) -> int: ...
 
     def all_reduce(self, x: Tensor) -> Tensor:
-        """Return the sum over all ranks, the same bits on each; x may be overwritten."""
+        """Return the sum over all ranks, the same bits on each. May overwrite x."""
         ...
 
     def all_gather(self, x: Tensor, dim: int) -> Tensor:
@@ -34,15 +32,15 @@ class Group(Protocol):
         ...
 
     def broadcast(self, x: Tensor, source: int) -> Tensor:
-        """Return the source's tensor; x is overwritten on the other ranks."""
+        """Return the source's tensor. Overwrites x on the other ranks."""
         ...
 
     def send(self, x: Tensor, target: int) -> Sending:
-        """Begin to send a tensor, which must not be changed until the sending is over."""
+        """Begin to send x, which must not be changed until then."""
         ...
 
     def recv(self, x: Tensor, source: int) -> Tensor:
-        """Return the tensor that a rank sends; x is overwritten."""
+        """Receive into x, and return it."""
         ...
 
 

@@ -1,8 +1,8 @@
 """Where the engines that share experts meet when they start: a store in the process of rank 0.
 
-Every wait is short or in a thread, so that a signal can end the process. An engine that restarts during the meeting
-ends it for all: the connections of its predecessor are gone.
+An engine that restarts during the meeting ends it for all: its predecessor's connections are lost.
 """
+# Every wait is short or in a thread, so that a signal can end the process.
 
 import errno
 import socket
@@ -41,9 +41,8 @@ class MeetingPoint:
         limit: float,
         waiting: Callable[[str], None] = lambda text: None,
     ) -> None:
-        """`limit`: seconds for each wait. `waiting` is called several times a second during a wait with a text that
-        names the missing engine, and with "" after it. Raises ConfigError if rank 0 cannot listen at this
-        address.
+        """`limit`: seconds for each wait, during which `waiting` is called with the name of the missing engine, and
+        with "" after it. Raises ConfigError if rank 0 cannot listen at this address.
         """
         self.rank = rank
         self.size = size
@@ -51,7 +50,7 @@ class MeetingPoint:
         self._waiting = waiting
         self._place = f"[{address}]:{port}" if ":" in address else f"{address}:{port}"
         self.host = address if rank == 0 else self._reach(address, port)
-        """The address of this machine that the other engines can reach."""
+        """Of this machine, for the other engines."""
         self._store = self._listen(address, port) if rank == 0 else self._connect(address, port)
         self._device = start_device(hostname=self.host)
         with self._answers():
@@ -85,7 +84,7 @@ class MeetingPoint:
             self._wait(state)
 
     def group(self, name: str, timeout: float) -> dist.ProcessGroup:
-        """Connect all engines, over gloo. `timeout`: seconds for each operation of the group."""
+        """Connect all engines. `timeout`: seconds for each operation of the group."""
         options = dist.ProcessGroupGloo._Options()  # type: ignore[attr-defined]
         options._timeout = timedelta(seconds=timeout)
         options._devices = [self._device]

@@ -43,10 +43,9 @@ def init_gpus(
 ) -> ParallelState:
     """Wait for all ranks of the engine, 2 or more, and return their group. Call it once per process.
 
-    `device` becomes the current GPU of this thread. `rendezvous`: as for `start.init`. `timeout` bounds the wait
-    here, in seconds. After an operation longer than `operation_timeout`, torch records the last operations and
-    aborts the process. `one_shot`: add small tensors over memory that the GPUs share, if they can. Raises
-    RuntimeError if a rank does not arrive in time.
+    `timeout` bounds the wait here, in seconds. After an operation longer than `operation_timeout`, torch records
+    the last operations and aborts the process. `one_shot`: add small tensors over shared memory, if possible.
+    Raises RuntimeError if a rank does not arrive in time.
     """
     torch.cuda.set_device(device)
     os.environ["NCCL_SOCKET_IFNAME"] = LOOPBACK
@@ -71,10 +70,7 @@ def init_gpus(
 
 
 def switch_recorder_on(environ: MutableMapping[str, str]) -> str:
-    """Switch on torch's flight recorder. Return the path of its files, to which torch adds the rank.
-
-    Call it before the first group is made. A user's own variables stay.
-    """
+    """Switch on torch's flight recorder before the first group is made. Return the path of its files."""
     # A random name, because other users may write to its directory.
     path = f"{tempfile.gettempdir()}/kvasir-nccl-{secrets.token_hex(4)}-rank-"
     environ.setdefault(_BUFFER_SIZE, str(_RECORDED_OPERATIONS))

@@ -1,9 +1,8 @@
 """Sums of small tensors over memory that the GPUs of all ranks read directly, without NCCL.
 
-A decode adds up some kilobytes twice per layer. Each rank copies its tensor into symmetric memory, and one kernel
-of torch adds those of all ranks in their order: the same bits on each rank. The memory has a fixed address for CUDA
-graphs. NCCL computes all sums if a part of torch's private module is missing, or the first sum is wrong. This has
-not run on several GPUs yet.
+Each rank copies its tensor into symmetric memory, and one kernel of torch adds those of all ranks in their order:
+the same bits on each. NCCL computes the sums if torch's private module has changed, or the first sum is wrong. This
+has not run on several GPUs yet.
 """
 
 import logging
@@ -35,7 +34,6 @@ class OneShotSum:
         self._add = add
 
     def takes(self, x: Tensor) -> bool:
-        """Return whether the sum of tensors like this one can be computed here."""
         return x.dtype in _DTYPES and 0 < x.nbytes <= self._memory.nbytes and x.nbytes % _VECTOR_BYTES == 0
 
     def all_reduce(self, x: Tensor) -> Tensor:
@@ -46,10 +44,7 @@ class OneShotSum:
 
 
 def connect_one_shot(group: dist.ProcessGroup, device: torch.device) -> OneShotSum | None:
-    """Return the sum over the ranks of this group, or None on all of them and log why.
-
-    Rank r has the GPU r of this machine. All ranks call this together.
-    """
+    """Return the sum over the ranks, of which rank r has GPU r, or None on all of them and log why."""
     try:
         symmetric = _together(group, device, lambda: _symmetric_memory(group.size()))
         memory = _together(group, device, lambda: symmetric.empty(MAX_BYTES, dtype=torch.uint8, device=device))
@@ -70,7 +65,7 @@ def connect_one_shot(group: dist.ProcessGroup, device: torch.device) -> OneShotS
 
 
 def _symmetric_memory(size: int) -> Any:
-    """Return torch's module. Raises RuntimeError if it or the machine lacks something."""
+    """Raises RuntimeError if torch or the machine lacks something."""
     try:
         import torch.distributed._symmetric_memory as symmetric
     except ImportError as error:
@@ -95,7 +90,7 @@ def _must_be_equal(ours: Tensor, sums: Tensor) -> None:
 
 
 def _together(group: dist.ProcessGroup, device: torch.device, act: Callable[[], T]) -> T:
-    """Return the result of `act`. Raise RuntimeError on all ranks if it raises an error on any."""
+    """Return the result of `act`. Raise RuntimeError on all ranks if it fails on any."""
     error: Exception | None = None
     try:
         result = act()

@@ -16,19 +16,19 @@ class UnevenSplit(ValueError):
 
 @dataclass(frozen=True)
 class ParallelState:
-    """The groups of a rank. With T tensor ranks and P stages, rank r has place r % T in stage r // T."""
+    """The groups of a rank. With T tensor ranks, rank r has place r % T in stage r // T."""
 
     tensor: Group = ALONE
-    """The ranks that each hold a part of the same layers."""
+    """Ranks that hold parts of the same layers."""
     pipeline: Group = ALONE
-    """The ranks of the same place in all stages; its rank is the stage."""
+    """Ranks of the same place in all stages."""
     expert_parallel: bool = False
-    """Ranks hold whole experts instead of a part of each."""
+    """Ranks hold whole experts."""
     data: Group = ALONE
-    """The ranks of the same place in all engines that share experts, which have different tokens."""
+    """Ranks of the same place in all engines that share experts."""
 
     def own_experts(self, count: int) -> range:
-        """Return the experts that this rank holds, of a layer with so many. Raises UnevenExperts."""
+        """Return this rank's share of so many experts. Raises UnevenExperts."""
         if not self.expert_parallel:
             return range(count)
         ranks = self.data.size * self.tensor.size

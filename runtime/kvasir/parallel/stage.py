@@ -1,4 +1,4 @@
-"""The layers of a pipeline stage, and the parameters that it therefore holds."""
+"""The layers and parameters of a pipeline stage."""
 
 from collections.abc import Set
 from dataclasses import dataclass
@@ -14,7 +14,7 @@ class Stage:
 
     @staticmethod
     def of(num_layers: int, stage: int, stages: int) -> "Stage":
-        """Return one of the stages of a model. Raises ValueError for fewer layers than stages.
+        """Raises ValueError for fewer layers than stages.
 
         >>> [len(Stage.of(10, stage, 4).layers) for stage in range(4)]
         [2, 3, 3, 2]
@@ -37,11 +37,11 @@ class Stage:
         return self.layers.stop == self.num_layers
 
     def holds(self, parameter: str, *, layers: str, first: Set[str], last: Set[str]) -> bool:
-        """Return whether this stage has a parameter of the whole model, for example layers.3.mlp.fc1.weight.
+        """Return whether this stage has a parameter, for example layers.3.mlp.fc1.weight.
 
-        `layers` comes before the number of a layer; `first` and `last` are parts that the first and the last stage
-        have. A name that no stage has belongs to all, so that each rejects it.
+        `layers` comes before the number of a layer; `first` and `last` are parts of the first and the last stage.
         """
+        # A name that no stage has belongs to all, so that each rejects it.
         part, _, rest = parameter.partition(".")
         if part in first or part in last:
             return (self.first and part in first) or (self.last and part in last)

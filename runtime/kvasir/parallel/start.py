@@ -31,10 +31,9 @@ def init(
 ) -> ParallelState:
     """Wait for all ranks of the engine and return this rank's groups. Call it once per process.
 
-    Ranks of one machine meet by a file that is empty or missing, and that no other user can write; they connect
-    over loopback only. Ranks in several pods need a TcpRendezvous. `timeout` in seconds bounds the wait here and
-    every later operation. `tensor_parallel_size` None: all ranks. Raises RuntimeError if a rank does not arrive in
-    time.
+    Ranks of one machine meet by a file that no other user can write, over loopback; those in several pods need a
+    TcpRendezvous. `timeout` in seconds bounds this wait and every operation. `tensor_parallel_size` None: all
+    ranks. Raises RuntimeError if a rank does not arrive in time.
     """
     width = size if tensor_parallel_size is None else tensor_parallel_size
     if width < 1 or size % width:
@@ -54,7 +53,6 @@ def init(
 
 
 def leave() -> None:
-    """Close the connections to the other ranks, if there are any."""
     if dist.is_initialized():
         dist.destroy_process_group()
 
@@ -77,7 +75,7 @@ def _store(rendezvous: Path | TcpRendezvous, size: int, limit: timedelta) -> Any
 
 
 def within(limit: timedelta, make: Callable[[], Any], message: str) -> Any:
-    """Return what `make` returns, within a limit. A TCPStore ignores its timeout if the port has no server."""
+    """Return what `make` returns. A TCPStore ignores its timeout if the port has no server."""
     made: Future[Any] = Future()
 
     def run() -> None:

@@ -10,8 +10,8 @@ class TcpRendezvous:
     host: str
     port: int
     interface: str
-    """The interface of this rank with which it reaches the others."""
+    """The network interface of this rank."""
     incarnation: str
-    """Of the engine: a rank of another one that reaches the port does not meet these ranks."""
+    """A rank of another incarnation does not meet these ranks."""
     listener: int | None = None
-    """The listening socket's descriptor, on the rank that serves the store."""
+    """The listening socket, on the rank that serves the store."""

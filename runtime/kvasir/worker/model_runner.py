@@ -1,7 +1,6 @@
 """Runs one step: rows in and out of the table, the forward pass, sampling.
 
-A device computes a step while the host prepares the next one. The tokens stay on the device for it
-(device_rows.py), and a copy comes to the host (host_copy.py). The host waits for the copy only if the result is
+A device computes a step while the host prepares the next one. The host waits for the tokens only if the result is
 taken, if the rules of a row depend on all tokens (bad words), and for log probabilities.
 """
 
@@ -62,7 +61,6 @@ class ModelRunner:
 
     @torch.inference_mode()
     def launch(self, step: StepInput) -> LaunchedStep:
-        """Launch a step. Steps before it may have pending tokens."""
         return self._launch(step, is_awaited=False)
 
     def _launch(self, step: StepInput, *, is_awaited: bool) -> LaunchedStep:
@@ -98,7 +96,6 @@ class ModelRunner:
 
     @property
     def graph_sizes(self) -> tuple[int, ...]:
-        """The sizes that graphs can be captured for, ascending."""
         return () if self._graphs is None else self._inputs.sizes
 
     def _settle(self) -> None:
@@ -124,7 +121,7 @@ class ModelRunner:
                 self._sample(launched, batch, logits)
 
     def _logits(self, batch: StepBatch, launched: LaunchedStep) -> Tensor | None:
-        """Return the logits [R, vocab_size] after which tokens are sampled, or None. Score prompts on the way."""
+        """Return the logits [R, vocab_size], or None. Score prompts on the way."""
         if batch.padded_to is not None and self._graphs is not None:
             with phase("forward"):
                 return self._graphs.logits(batch, self._decode_logits)
@@ -167,7 +164,6 @@ class ModelRunner:
         return self._model.forward(ForwardBatch(token_ids, batch.positions, batch.attention, self.caches, arrived))
 
     def _decode_logits(self, batch: StepBatch) -> Tensor:
-        """Return the logits [T, vocab_size] of a padded step."""
         computed = self._forward(batch)
         assert isinstance(computed, Hidden), "a stage before the last has no graphs"
         return self._model.logits(computed.last)
@@ -188,7 +184,6 @@ class ModelRunner:
         logits: Tensor,
         masks: TokenMasks | PackedMasks | None = None,
     ) -> None:
-        """Sample the next tokens of R rows from logits [R, vocab_size]."""
         plan = batch.sampling
         raw = None if plan.logprobs is None else logits[plan.logprobs.rows]  # [P, vocab_size], a copy
         if masks is not None:

@@ -68,7 +68,7 @@ class Worker:
         self._kv_scales: dict[int, KVScales] = {}
         """Of an fp8 cache, by layer."""
         self._own_groups: tuple[KVGroup, ...] = ()
-        """`_groups` with the layers of this worker's pipeline stage."""
+        """The parts of this worker's pipeline stage."""
         self._table: RequestTable | None = None
         self._model: Generates | None = None
         self._expert_layers: list[SparseMoE] = []
@@ -91,7 +91,7 @@ class Worker:
 
     @worker_call
     def kv_layout(self) -> KVCacheConfig:
-        """Return the groups of all layers, and the number of KV blocks: the set number, or as many as fit here."""
+        """Return the groups of all layers, and the set number of KV blocks, or as many as fit here."""
         assert self._groups, "load comes first"
         settings = self._settings
         available = settings.kv_cache_memory_bytes
@@ -123,7 +123,7 @@ class Worker:
 
     @worker_call
     def warm_up(self) -> None:
-        """Run small steps, so that the first requests do not wait for libraries and kernels."""
+        # Otherwise the first requests wait for libraries and kernels.
         settings = self._settings
         tokens = min(settings.block_size, settings.max_model_len - 1, settings.max_num_batched_tokens)
         if tokens > 0:
@@ -146,17 +146,15 @@ class Worker:
         return next(self._ahead, 0) > 0
 
     def execute(self, step: StepInput, late: AwaitLateInput | None = None) -> StepOutput:
-        """Compute a step. `late` brings the masks of masked rows."""
         assert self._runner is not None, "allocate_kv_cache comes first"
         return self._runner.execute(step, late)
 
     def launch(self, step: StepInput) -> LaunchedStep:
-        """Launch a step, and return before the device has computed it."""
         assert self._runner is not None, "allocate_kv_cache comes first"
         return self._runner.launch(step)
 
     def block_bytes(self) -> BlockBytes | None:
-        """Return the bytes of the KV blocks; None if they are on a GPU, or in several workers."""
+        """None: the blocks are on a GPU, or in several workers."""
         assert self._runner is not None, "allocate_kv_cache comes first"
         if self._placement.device.type != "cpu" or self._settings.executor.num_workers > 1:
             return None
@@ -169,7 +167,6 @@ class Worker:
                 layer.forward_empty()
 
     def close(self) -> None:
-        """Free the memory of weights, KV cache and CUDA graphs."""
         self._runner = self._model = self._table = None
         self._expert_layers, self._ahead = [], iter(())
         gc.collect()  # modules refer to one another
@@ -178,7 +175,6 @@ class Worker:
 
     @worker_call
     def check_idle(self) -> None:
-        """Raise AssertionError if a row is taken although the engine has no request."""
         assert self._table is not None, "load comes first"
         assert len(self._table) == 0, f"{len(self._table)} rows are taken and the engine has no request"
 

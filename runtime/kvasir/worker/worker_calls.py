@@ -1,7 +1,7 @@
 """Operations of a worker, and of an extension next to it, that are called by name.
 
-Only methods with the mark `worker_call` can be called. Arguments and results are msgpack; the annotations of the
-parameters decide which arguments are valid.
+Only methods with the mark `worker_call` can be called. The annotations of their parameters decide which msgpack
+arguments are valid.
 """
 
 import inspect
@@ -16,20 +16,17 @@ import msgspec
 from kvasir.config.options import ConfigError, flag_of
 
 WORKERS: Final = "kvasir.workers"
+# Entry points: classes with the parameters of Worker, and classes with one parameter, the worker.
 EXTENSIONS: Final = "kvasir.worker_extensions"
-"""Groups of entry points: classes with the parameters of Worker, and classes with one parameter, the worker."""
 
 _MARK: Final = "_is_worker_call"
 Method = TypeVar("Method", bound=Callable[..., Any])
 
 
 class WorkerCall(msgspec.Struct, frozen=True):
-    """A call that is not a step."""
-
     method: str
     arguments: dict[str, msgspec.Raw] = {}
     positional: list[msgspec.Raw] = []
-    """The first parameters."""
 
     @classmethod
     def of(cls, method: str, /, *positional: Any, **arguments: Any) -> "WorkerCall":
@@ -40,11 +37,8 @@ class WorkerCall(msgspec.Struct, frozen=True):
 
 
 class WorkerResult(msgspec.Struct, frozen=True):
-    """The answer of one worker."""
-
     value: Any = None
     error: str = ""
-    """Why the operation failed, or ""."""
 
 
 class CallError(ValueError):
@@ -65,10 +59,8 @@ class _Operation:
 
 
 class WorkerCalls:
-    """The operations of a worker and of its extension, if it has one."""
-
     def __init__(self, *owners: object, of_engine: Collection[str] = ()) -> None:
-        """`of_engine` names operations that `answer` rejects, because the engine calls them in order.
+        """The engine calls operations `of_engine` in order, so `answer` rejects them.
 
         Raises ConfigError if two owners share a name.
         """
@@ -82,7 +74,7 @@ class WorkerCalls:
                 self._operations[name] = _operation(method)
 
     def run(self, call: WorkerCall) -> Any:
-        """Return the method's result. Raises CallError, and whatever the method raises."""
+        """Raises CallError, and whatever the method raises."""
         operation = self._operations.get(call.method)
         if operation is None:
             raise self._unknown(call.method)
@@ -108,7 +100,6 @@ class WorkerCalls:
 
 
 def calls_of(owner: object) -> list[str]:
-    """Return the marked methods of a class or object."""
     return [name for name, method in inspect.getmembers(owner, callable) if getattr(method, _MARK, False)]
 
 
@@ -137,7 +128,7 @@ def _packed(value: Any) -> msgspec.Raw:
 
 
 def _by_name(call: WorkerCall, operation: _Operation) -> dict[str, msgspec.Raw]:
-    """Return all arguments by parameter. Raises CallError."""
+    """Raises CallError."""
     names = list(operation.parameters)[: len(call.positional)]
     if len(names) < len(call.positional):
         raise CallError(f"{call.method} has {len(names)} parameters, and got {len(call.positional)} arguments")

@@ -1,6 +1,4 @@
-"""Gathers a step's tensors from the rows of the request table, with numpy.
-
-The tokens of a step are one flat batch, decodes first, to which attention planners and CUDA graphs are adapted:
+"""Gathers a step's tensors from the request table. The tokens are one flat batch, decodes first:
 
 | decodes, by length of context | whole prompts, by length | chunks of longer prompts |
 """
@@ -41,7 +39,7 @@ _SPARE_BYTES = 2**20
 
 @dataclass(frozen=True)
 class StepBatch:
-    """A batch of T tokens. A token is sampled after R of them, the last known tokens of their requests."""
+    """T tokens. A token is sampled after R of them, the last known ones of their requests."""
 
     token_ids: Tensor  # [T], PENDING for tokens that only the device has
     pending_rows: Tensor | None  # [T] rows of the request table; None: no token is pending
@@ -56,8 +54,7 @@ class StepBatch:
     padded_to: int | None = None
     """T, if B decodes were padded. The last T - B tokens have no meaning."""
     addresses: tuple[int, ...] = ()
-    """The addresses of all tensors that the model reads in a padded step. They must recur for each step of this
-    size."""
+    """Of all tensors that the model reads in a padded step. They recur for each step of this size."""
 
 
 @dataclass(frozen=True)
@@ -86,9 +83,9 @@ class InputBuilder:
         samples: bool = True,
         sizes: Sequence[int] = (),
     ) -> None:
-        """`groups` has a KV group for each block table, `windows` a sliding window for each layer. `max_tokens` is
-        the limit of a step. Without `samples` (a pipeline stage before the last) no token is sampled. Steps of
-        decodes alone are padded to `sizes`, which are ascending, if all attention backends support it.
+        """`groups`: by block table; `windows`: by layer; `max_tokens`: of a step. Without `samples` (a pipeline
+        stage before the last) no token is sampled. Steps of decodes alone are padded to the ascending `sizes`,
+        if all attention backends can.
         """
         self._table = table
         self.device_rows = DeviceRows(len(table.tokens), placement)
@@ -137,7 +134,6 @@ class InputBuilder:
         )
 
     def build_idle(self, size: int) -> StepBatch:
-        """Return a step without requests, padded to this size."""
         nothing = np.zeros(0, np.int64)
         step = StepRows(nothing, nothing, nothing, nothing, nothing, nothing)
         self._memory.begin()
@@ -191,12 +187,10 @@ class InputBuilder:
 
 
 def _sort_keys(computed: Ints, new: Ints) -> Ints:
-    """Return a key [B] for each request, by which the batch is sorted."""
     return np.where(new == 1, computed, _PREFILL * (1 + (computed > 0)) + new)
 
 
 def _flat(rows: Ints, computed: Ints, new: Ints) -> tuple[Ints, Ints]:
-    """Return the rows and the positions [T] of the tokens of B requests."""
     return np.repeat(rows, new), np.repeat(computed, new) + places_within(new)
 
 

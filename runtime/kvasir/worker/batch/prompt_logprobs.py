@@ -1,7 +1,6 @@
 """Log probabilities of prompts: computed with the chunks of a prefill, reported with the prompt's last token.
 
-Their requests do not read the prefix cache before the first output token, because they need the logits of every
-position.
+Their requests do not read the prefix cache before the first output token: it has no logits.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -33,9 +32,7 @@ class PromptSpan:
 
 
 def prompt_spans(table: RequestTable, rows: Ints, computed: Ints, new: Ints, order: Ints) -> Iterator[PromptSpan]:
-    """Yield the spans of the scheduled rows that report their prompt. All arrays have the order of the flat batch;
-    `order` has their indexes in the step's output.
-    """
+    """Yield the spans of rows that report their prompt, whose indexes in the step's output `order` has."""
     starts = np.cumsum(new) - new
     for index, row in enumerate(rows.tolist()):
         scores = table.prompt_scores.get(row)

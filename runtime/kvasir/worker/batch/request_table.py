@@ -18,7 +18,7 @@ log = logging.getLogger(__name__)
 Ints = npt.NDArray[np.int64]
 
 PENDING: Final = -1
-"""Stands for a sampled token that the host does not have yet."""
+"""A sampled token that the host does not have yet."""
 
 _NUMBERS = np.dtype(
     [
@@ -39,10 +39,7 @@ class PendingTokens:
 
 
 class RequestTable:
-    """The rows of requests. Arrays run over all rows; free rows hold old values.
-
-    Options that few requests use are dictionaries by row, with entries for those rows only.
-    """
+    """The rows of requests; free rows hold old values. Rare options are dictionaries by row."""
 
     def __init__(
         self,
@@ -54,7 +51,7 @@ class RequestTable:
         eos_token_ids: Sequence[int] = (),
         samples: bool = True,
     ) -> None:
-        """`samples` is False on a pipeline stage before the last, which ignores sampling parameters."""
+        """`samples` is False on a pipeline stage before the last."""
         self._row_of: dict[str, int] = {}
         self._free = list(reversed(range(rows)))
         # Incremented when a row is freed.
@@ -63,23 +60,21 @@ class RequestTable:
         # One column more than the context, for the token that is sampled last and never computed.
         self.tokens: npt.NDArray[np.int32] = np.zeros((rows, max_model_len + 1), np.int32)
         self.num_tokens: npt.NDArray[np.int64] = np.zeros(rows, np.int64)
-        """The prompt and the sampled tokens. The last one may be pending."""
+        """With a pending token."""
         self.num_prompt_tokens: npt.NDArray[np.int64] = np.zeros(rows, np.int64)
         blocks = -(-max_model_len // block_size)
         self.block_tables: npt.NDArray[np.int32] = np.zeros((kv_groups, rows, blocks), np.int32)
-        """[groups, rows, blocks]. Block 0, the null block, follows a row's blocks, and replaces blocks that a
-        sliding window has left behind."""
+        """[groups, rows, blocks]. The null block 0 follows a row's blocks and replaces those that a window left
+        behind."""
         self.num_blocks: npt.NDArray[np.int64] = np.zeros((kv_groups, rows), np.int64)
         self.greedy: npt.NDArray[np.bool_] = np.zeros(rows, np.bool_)
         self.params: npt.NDArray[np.void] = np.zeros(rows, _NUMBERS)
-        """The sampling parameters that are numbers: `params["top_p"]` has one for each row."""
+        """Those that are numbers: `params["top_p"]` has one for each row."""
         self.rules: dict[int, LogitRules] = {}
         self.num_logprobs: dict[int, int] = {}
-        """The number of most likely tokens to report with each sampled one."""
         self.prompt_scores: dict[int, PromptScores] = {}
         """Of rows that report their prompt's log probabilities, until these are reported."""
         self.failures: dict[int, str] = {}
-        """Why a row cannot be sampled."""
         self._eos_token_ids = tuple(eos_token_ids)
         self._samples = samples
 
@@ -90,7 +85,7 @@ class RequestTable:
         return self._row_of[request_id]
 
     def add(self, new: NewRow) -> None:
-        """Take a row. If the parameters cannot be used, the row fails (see `fail`)."""
+        """Take a row. It fails if the parameters cannot be used."""
         row = self._free.pop()
         assert new.request_id not in self._row_of, f"request {new.request_id} has a row already"
         self._row_of[new.request_id] = row
@@ -107,7 +102,7 @@ class RequestTable:
             self.fail(new.request_id, error)
 
     def fail(self, request_id: str, error: Exception) -> None:
-        """Mark a row as failed because its sampling cannot be prepared; log the error."""
+        """Mark a row as failed; log the error."""
         # The row stays until the scheduler frees it, and is computed as a greedy one: other requests may share its
         # KV.
         log.error("request %s ends with an error: its sampling cannot be prepared", request_id, exc_info=error)
@@ -128,7 +123,7 @@ class RequestTable:
             self.prompt_scores[row] = PromptScores(params.prompt_logprobs)
 
     def tokens_of(self, row: int) -> npt.NDArray[np.int32]:
-        """Return the tokens of a row as a view, [num_tokens], with PENDING for pending ones."""
+        """[num_tokens], a view with PENDING for pending tokens"""
         return self.tokens[row, : self.num_tokens[row]]
 
     def remove(self, request_id: str) -> None:
@@ -145,7 +140,6 @@ class RequestTable:
             option.pop(row, None)
 
     def append_blocks(self, row: int, new_block_ids: Sequence[list[int]]) -> None:
-        """Append blocks by KV group."""
         for group, block_ids in enumerate(new_block_ids):
             start = int(self.num_blocks[group, row])
             end = start + len(block_ids)
@@ -162,7 +156,7 @@ class RequestTable:
             self.num_tokens[row] = end
 
     def append_pending(self, rows: Ints) -> PendingTokens:
-        """Append a pending token to each row. `settle` replaces them."""
+        """Append a pending token to each row, until `settle`."""
         places = self.num_tokens[rows]
         self.tokens[rows, places] = PENDING
         self.num_tokens[rows] = places + 1

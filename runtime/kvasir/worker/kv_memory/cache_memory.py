@@ -39,7 +39,6 @@ def single_group(model: TransformerModel, block_size: int, dtype: torch.dtype) -
 
 
 def check_backends(groups: Sequence[KVGroup], heads: HeadShape, placement: Placement) -> None:
-    """Raise ConfigError if no attention backend supports the KV cache."""
     try:
         for group in groups:
             choose_backend(group.spec, heads, placement)
@@ -53,10 +52,7 @@ def allocate(
     placement: Placement,
     scales: Mapping[int, KVScales] = _NO_SCALES,
 ) -> list[KVCache]:
-    """Return the cache of each layer, over memories that layers of different groups share.
-
-    `scales` are those of an fp8 cache, by layer; the default is 1.
-    """
+    """Return the cache of each layer, over memories that layers of different groups share."""
     # Zeros, because attention multiplies the values of padding by 0, and 0 times NaN is NaN.
     block = config.groups[0].spec.block
     size = (config.num_blocks + 1) * block.num_bytes
@@ -72,14 +68,12 @@ def allocate(
 
 
 def _zeros(num_bytes: int, dtype: torch.dtype, device: torch.device) -> Tensor:
-    """[num_bytes / size of the dtype]"""
     if device.type == "cpu":
         return torch.frombuffer(zeroed_memory(num_bytes), dtype=dtype)
     return torch.zeros(num_bytes, dtype=torch.uint8, device=device).view(dtype)
 
 
 def block_bytes_of(caches: Sequence[KVCache]) -> HostBlockBytes:
-    """Return the bytes of the blocks of all layers, on CPU."""
     memories = {cache.blocks.data_ptr(): cache.blocks for cache in caches}
     return HostBlockBytes(
         [blocks.flatten(1).view(torch.uint8).numpy() for blocks in memories.values()], layout="head-major"
@@ -98,11 +92,7 @@ def take_ahead(caches: Sequence[KVCache]) -> Iterator[int]:
 
 
 def usable_blocks(settings: ResolvedEngine, available: int, block_bytes: int) -> int:
-    """Return the number of KV blocks without the null block: the set number, or as many as fit in `available`
-    bytes.
-
-    Raises ConfigError if there is no room for any.
-    """
+    """Return the number of blocks without the null block. Raises ConfigError if there is no room for one."""
     blocks = settings.num_blocks or available // block_bytes - 1
     if blocks < 1:
         raise ConfigError(
@@ -127,10 +117,7 @@ def check_fits_memory(cache_bytes: int, ranks: int) -> None:
 
 
 def profile_gpu(utilization: float, largest_step: Callable[[], None], capture: Callable[[], int]) -> int:
-    """Return the bytes of GPU memory that remain for the KV cache while the largest step runs.
-
-    `utilization` is a share of the whole device; `capture` returns the bytes of the CUDA graphs.
-    """
+    """Return the bytes of GPU memory that remain for the KV cache while the largest step runs."""
     # Memory of other processes counts as used: two engines that start on one GPU at once get less than they could.
     # --kv-cache-memory-bytes avoids this.
     torch.cuda.synchronize()

@@ -1,8 +1,7 @@
 """CUDA graphs of steps of decodes, which a host launches more slowly than a device computes them.
 
-A graph is captured for each size, with the addresses of all tensors; a step of fewer rows is padded. It contains
-the gather of pending tokens, the forward pass and the logits. Only the content of the step memory changes between
-replays. Sampling differs from step to step and is not captured.
+A graph for each size has fixed addresses; fewer rows are padded. It contains the gather of pending tokens, the
+forward pass and the logits, but not sampling, which differs from step to step.
 """
 
 from collections.abc import Callable
@@ -18,14 +17,10 @@ Compute = Callable[[StepBatch], Tensor]
 
 
 class Recording(Protocol):
-    def replay(self) -> None:
-        """Compute with the present content of the captured addresses."""
-        ...
+    def replay(self) -> None: ...
 
 
 class Recorder(Protocol):
-    """Records the launches of a computation."""
-
     def record(self, compute: Callable[[], None]) -> Recording: ...
 
 
@@ -66,7 +61,6 @@ class DecodeGraphs:
         self._logits: Tensor | None = None  # [largest size, vocab_size]
 
     def capture(self, batch: StepBatch, compute: Compute) -> None:
-        """Capture the graph of the batch's size."""
         # The largest one comes first: all share its pool of memory, which is free again when the next one is
         # replayed.
         size = batch.padded_to

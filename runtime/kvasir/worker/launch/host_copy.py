@@ -7,20 +7,14 @@ from torch import Tensor
 
 
 class HostCopy(Protocol):
-    """Numbers on their way to the host."""
+    def done(self) -> bool: ...
 
-    def done(self) -> bool:
-        """Return whether `numbers` would not wait."""
-        ...
-
-    def numbers(self) -> list[int]:
-        """Wait for the numbers and return them."""
-        ...
+    def numbers(self) -> list[int]: ...
 
 
 class HostCopies(Protocol):
     def start(self, numbers: Tensor) -> HostCopy:
-        """Begin to copy numbers [N] int64, when the device has computed them."""
+        """Copy numbers [N] int64, when the device has computed them."""
         ...
 
 

@@ -17,8 +17,6 @@ NAN_TOKEN: Final = -1
 
 @dataclass(frozen=True)
 class SampledTokens:
-    """Tokens on their way to the host."""
-
     copy: HostCopy
     pending: PendingTokens
     outputs: list[int]  # [R] places in the step's output
@@ -29,11 +27,11 @@ class LaunchedStep:
 
     def __init__(self, table: RequestTable, num_rows: int, is_awaited: bool) -> None:
         self.is_awaited = is_awaited
-        """Whether the next step is launched after its tokens are on the host."""
+        """The host has the tokens before it launches the next step."""
         self.tokens: SampledTokens | None = None
         """None: nothing was sampled, or all is settled."""
         self.awaited: Callable[[LateInput], None] | None = None
-        """Samples a step with masked rows; None after that."""
+        """Samples masked rows; None after that."""
         self.failed: dict[int, str] = {}
         self.logprobs: dict[int, Logprobs] = {}
         self.prompt_logprobs: dict[int, Logprobs] = {}
@@ -41,7 +39,7 @@ class LaunchedStep:
         self._table = table
 
     def supply(self, late: LateInput) -> None:
-        """Sample with these masks. A step that samples nothing ignores them."""
+        """Sample with these masks."""
         awaited, self.awaited = self.awaited, None
         if awaited is not None:
             awaited(late)
@@ -51,7 +49,6 @@ class LaunchedStep:
         return self.awaited is None and self.tokens is None
 
     def done(self) -> bool:
-        """Return whether `result` would not wait."""
         return self.awaited is None and (self.tokens is None or self.tokens.copy.done())
 
     def settle(self) -> None:
