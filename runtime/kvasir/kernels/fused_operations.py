@@ -1,7 +1,7 @@
 """The element-wise operations between a layer's matrix products, each in one pass over memory.
 
-Kernels receive addresses: operations raise TypeError for other types, and ValueError for other shapes. Each has a
-`takes_…` that returns whether it supports a size.
+They raise TypeError for other types, and ValueError for other shapes. `takes_…` returns whether a size is
+supported.
 """
 
 from enum import IntEnum
@@ -18,7 +18,7 @@ class Activation(IntEnum):
 
 
 class FusedOperations(Protocol):
-    """For one device and one type of number. Results are computed in float32 and rounded once."""
+    """Results are computed in float32 and rounded once."""
 
     def takes_norm(self, size: int) -> bool: ...
 

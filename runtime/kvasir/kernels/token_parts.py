@@ -33,12 +33,11 @@ def token_parts(computed: Ints, new: Ints, most: int) -> TokenParts:
 
 
 def places_within(counts: Ints) -> Ints:
-    """Return 0 to n-1 for each n of the counts: [2, 3] → [0, 1, 0, 1, 2]."""
+    """[2, 3] → [0, 1, 0, 1, 2]"""
     return np.arange(int(counts.sum())) - np.repeat(np.cumsum(counts) - counts, counts)
 
 
 def columns(*numbers: Ints) -> Columns:
-    """Return the arrays [N] as the columns of one: [N, columns]."""
     joined = np.empty((len(numbers[0]), len(numbers)), np.int32)
     for place, column in enumerate(numbers):
         joined[:, place] = column

@@ -7,20 +7,19 @@ from typing import Final, NamedTuple
 NO_COPIES: Final = MappingProxyType[str, int]({})
 
 WHOLE: Final = ""
-"""The shard of a tensor that fills all shards of its parameter."""
+"""Fills all shards of a parameter."""
 
 Part = tuple[slice, ...]
 
 
 class Split(NamedTuple):
-    """The `rank`-th of `size` equal parts of a dimension. The last parts are padded with zeros if necessary."""
+    """The `rank`-th of `size` equal parts of a dimension. The last ones are padded with zeros if necessary."""
 
     dim: int
     rank: int
     size: int
 
     def local(self, whole: int) -> int:
-        """Return the length of a part, with its padding."""
         return -(-whole // self.size)
 
     def range_of(self, whole: int) -> slice:
@@ -38,10 +37,10 @@ class Split(NamedTuple):
 
 
 class Layout:
-    """The shape of a parameter, its shards and the part of it that this rank holds.
+    """The shape of a parameter, its shards and the part that this rank holds.
 
     A shard is a range of `shard_dim`: q, k and v are one parameter and one product. A split applies to each shard.
-    `copies` of a shard's parts are held by as many ranks (default 1).
+    `copies` ranks (default 1) hold the same part of a shard.
     """
 
     def __init__(

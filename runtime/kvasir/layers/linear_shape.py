@@ -14,7 +14,7 @@ from kvasir.parallel.parallel_state import UnevenSplit
 
 
 class Axis(NamedTuple):
-    """A dimension of a parameter, which runs along dimension `dim` of the weight [outputs, inputs].
+    """A dimension of a parameter, along dimension `dim` of the weight [outputs, inputs].
 
     One entry stands for `unit` numbers of the weight: 8 if an int32 packs numbers of 4 bits.
     """
@@ -34,7 +34,7 @@ INPUTS: Final = Axis(1)
 
 
 class Stack(NamedTuple):
-    """Equal layers in one parameter: `total` of them, of which this rank holds the range `own`."""
+    """Equal layers in one parameter, of which this rank holds the range `own`."""
 
     total: int
     own: range
@@ -42,7 +42,7 @@ class Stack(NamedTuple):
 
 @dataclass(frozen=True)
 class LinearShape:
-    """A whole layer. `outputs` maps shards (see Layout) to sizes; `split` is of the weight [outputs, inputs]."""
+    """A whole layer. `outputs` maps shards to sizes; `split` is of the weight [outputs, inputs]."""
 
     inputs: int
     outputs: Mapping[str, int]
@@ -53,7 +53,7 @@ class LinearShape:
 
     @property
     def num_weights(self) -> int:
-        """The number of weights that this rank holds."""
+        """Those of this rank."""
         return prod(self._layout((OUTPUTS, INPUTS)).local_shape)
 
     def parameter(

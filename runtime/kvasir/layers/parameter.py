@@ -24,13 +24,12 @@ class Placement:
     dtype: torch.dtype
     parallel: ParallelState = SINGLE
     batch_invariant: bool = False
-    """Compute so that the bits of a row do not depend on the other rows of a step."""
+    """The bits of a row do not depend on the other rows of a step."""
     name: str = ""
     """As in named_modules(): layers.0.mlp for example; "" is the model."""
     scheme: WeightScheme = UNQUANTISED
 
     def at(self, part: str) -> "Placement":
-        """Return the placement of a part of this layer."""
         return replace(self, name=f"{self.name}.{part}" if self.name else part)
 
 
@@ -44,8 +43,6 @@ class Source(Protocol):
 
 
 class WeightLoader(Protocol):
-    """Fills a parameter from checkpoint tensors."""
-
     @property
     def missing(self) -> set[str]:
         """The shards that no tensor has filled yet."""
@@ -66,8 +63,8 @@ class WeightLoader(Protocol):
 class TensorLoader:
     """Copies numbers. Threads may fill different shards at the same time.
 
-    Parameters of 16 bits or more convert floats; others (int8, packed int32, fp8) take their own type only.
-    `transposed`: the checkpoint stores [in, out] (GPT-2's Conv1D).
+    Parameters of 16 bits or more convert floats; others take their own type only. `transposed`: the checkpoint
+    stores [in, out] (GPT-2's Conv1D).
     """
 
     def __init__(self, layout: Layout, transposed: bool = False) -> None:
@@ -83,7 +80,7 @@ class TensorLoader:
         return [self._turned(part) for part, _ in self._layout.places(shard)]
 
     def fill(self, target: Tensor, source: Source, shard: str) -> None:
-        """Fill a parameter's values, or those of one of stacked layers. Raises ValueError as above."""
+        """Fill a parameter's values, or those of one of stacked layers."""
         self._claim(shard)
         expected = self._turned(self._layout.shape_of(shard))
         if tuple(source.shape) != expected:
@@ -155,7 +152,6 @@ def new_parameter(*shape: int, placement: Placement, split: Split | None = None)
 def parameter_with(
     loader: WeightLoader, shape: Sequence[int], placement: Placement, dtype: torch.dtype | None = None
 ) -> nn.Parameter:
-    """Return an uninitialised parameter that this loader fills."""
     empty = torch.empty(tuple(shape), dtype=dtype or placement.dtype, device=placement.device)
     parameter = nn.Parameter(empty, requires_grad=False)
     parameter.weight_loader = loader  # type: ignore[attr-defined]

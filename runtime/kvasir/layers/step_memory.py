@@ -1,7 +1,6 @@
 """Brings the numbers of a step to the device in one copy, at recurring addresses, as CUDA graphs require.
 
-Tensors of a step are valid after `send`, for all work that is launched before the next `send`. Steps that put
-arrays of the same sizes in the same order get the same addresses.
+Tensors are valid from `send` to the next `send`. Arrays of the same sizes in the same order get the same addresses.
 """
 
 import logging
@@ -28,16 +27,15 @@ class StepMemory(Protocol):
     """Takes the arrays of one step, between `begin` and `send`."""
 
     tables: Tensor
-    """All block tables of the step, int32."""
+    """int32"""
     addresses: list[int]
     """Of the step's tensors so far, in order."""
     overflows: bool
-    """Whether the memory had no room for an array."""
 
     def begin(self) -> None: ...
 
     def put(self, array: Array) -> Tensor:
-        """Return a tensor of this shape and type on the device. It has its content after `send`."""
+        """Return the array's tensor on the device, which has its content after `send`."""
         ...
 
     def put_table(self, table: npt.NDArray[np.int32]) -> int:
@@ -48,22 +46,19 @@ class StepMemory(Protocol):
 
 
 def step_memory(device: torch.device, num_bytes: int, table_numbers: int) -> "StepMemory":
-    """Return the memory for a device, for steps of at most these sizes."""
     if device.type == "cpu":
         return HostMemory(table_numbers)
     return DeviceMemory(device, num_bytes, table_numbers)
 
 
 def copied(array: Array, device: torch.device) -> Tensor:
-    """Copy an array that is not in a step's memory to a device."""
+    """Copy an array that is not in a step's memory."""
     # Pinned: otherwise CUDA may complete the work of the stream first.
     tensor = torch.from_numpy(array)
     return tensor if device.type == "cpu" else tensor.pin_memory().to(device, non_blocking=True)
 
 
 class HostMemory:
-    """For a CPU, which reads the host's arrays."""
-
     def __init__(self, table_numbers: int) -> None:
         self._tables: npt.NDArray[np.int32] = np.zeros(table_numbers, np.int32)  # takes no memory until it is used
         self.tables = torch.from_numpy(self._tables)
@@ -105,7 +100,7 @@ class _Staging:
 
 
 class DeviceMemory:
-    """For a GPU. An array that does not fit is copied on its own; its address does not recur for CUDA graphs."""
+    """An array that does not fit is copied on its own, to an address that does not recur."""
 
     def __init__(self, device: torch.device, num_bytes: int, table_numbers: int) -> None:
         self._device = device

@@ -1,8 +1,8 @@
 """Where the engines that share experts meet when they start: a store in the process of rank 0.
 
-An engine that restarts during the meeting ends it for all: its predecessor's connections are lost.
+An engine that restarts during the meeting ends it for all: its predecessor's connections are lost. Every wait
+is short or in a thread, so that a signal can end the process.
 """
-# Every wait is short or in a thread, so that a signal can end the process.
 
 import errno
 import socket

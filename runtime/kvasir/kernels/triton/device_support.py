@@ -25,7 +25,6 @@ _OLDEST: Final = 8
 
 
 def has_kernels(device: torch.device) -> bool:
-    """Return whether this is a GPU that Triton can compile kernels for."""
     return device.type == "cuda" and can_compile(device)
 
 
@@ -56,7 +55,6 @@ def _log_unproven(name: str) -> None:
 
 @functools.cache
 def log_unproven_fp8() -> None:
-    """Log once that the kernels for an fp8 cache have not run on a device yet."""
     log.warning(
         "the kernels of an fp8 KV cache have not run on a GPU yet: they are checked under Triton's interpreter and "
         "compiled ahead of time. Compare answers with those of --kv-cache-dtype auto"
@@ -94,7 +92,6 @@ def shared_bytes(device: torch.device) -> int:
 
 
 def warp_size(device: torch.device) -> int:
-    """Return the threads of a warp; those of an NVIDIA GPU for the interpreter."""
     return torch.cuda.get_device_properties(device).warp_size if device.type == "cuda" else 32
 
 

@@ -34,8 +34,6 @@ OPTIONS: Final[Mapping[str, object]] = MappingProxyType({"enable_fp_fusion": Tru
 
 @dataclass(frozen=True)
 class PagedShape:
-    """The heads, and a cache [num_blocks, 2, kv_heads, block_size, head_dim]."""
-
     heads: int
     kv_heads: int
     head_dim: int
@@ -47,13 +45,10 @@ class PagedShape:
 
     @property
     def padded_dim(self) -> int:
-        """The power of two that holds a head."""
         return _power_of_two(self.head_dim)
 
 
 class StepKind(Enum):
-    """Kinds of steps whose attention has tiles of their own."""
-
     FEW_DECODES = "few"
     """The contexts of few requests are split, to occupy the device."""
     DECODES = "decode"
@@ -68,28 +63,25 @@ def decodes_kind(requests: int, kv_heads: int, programs: int) -> StepKind:
 
 
 class AttentionTile(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
-    """The work of a program at a time."""
-
     rows: int
     """Query tokens times the query heads of one KV head."""
     keys: int
     """Unrelated to the cache's block size."""
     num_warps: int
     num_stages: int
-    """Tiles of K and V in flight, on devices that copy them to shared memory ahead of time."""
+    """Tiles of K and V in flight."""
 
     def tokens(self, group: int) -> int:
-        """Return the query tokens that a program takes."""
         return self.rows // group
 
     @property
     def shared_bytes(self) -> int:
-        """The most shared memory of a program with usual heads: Q, and the tiles of K and V."""
+        """The most of a program with usual heads: Q, and the tiles of K and V."""
         return (self.rows + 2 * self.num_stages * self.keys) * _USUAL_DIM * _USUAL_BYTES
 
 
 class DecodeTile(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
-    """The tile of a step of decodes, whose rows are the query heads of one KV head."""
+    """The rows are the query heads of one KV head."""
 
     keys: int
     num_warps: int
@@ -108,13 +100,11 @@ class AttentionTiles(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     @property
     def shared_bytes(self) -> int:
-        """The most shared memory of a program."""
         tiles = self.few.of_rows(MIN_ROWS), self.decode.of_rows(MIN_ROWS), self.prefill
         return max(tile.shared_bytes for tile in tiles)
 
 
 def has_usual_heads(shape: PagedShape, dtype_bytes: int, warp_size: int) -> bool:
-    """Return whether the tiles of a device are for such heads."""
     return shape.head_dim <= _USUAL_DIM and dtype_bytes <= _USUAL_BYTES and warp_size == 32
 
 

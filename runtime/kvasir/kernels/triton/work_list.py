@@ -1,7 +1,7 @@
 """The flat list of work items of a step: each program of the attention kernel reads its item.
 
-An item is a part of a request's new tokens, and a segment of their keys. If the items are too few to occupy the
-device, long contexts are split, and segment_merge.py merges the partial results.
+An item is a part of a request's new tokens, and a segment of their keys: long contexts are split if the items are
+too few to occupy the device, and segment_merge.py merges the partial results.
 
 new tokens of a step    | 1 | 1 |     5     |         with 2 tokens per item
 items                   | 0 | 1 | 2 | 3 | 4 |         0 has a long context: 3 segments, and slots 0 to 2
@@ -29,20 +29,20 @@ class WorkList(NamedTuple):
     """N programs per KV head; M of the items are split."""
 
     items: Columns
-    """[N, 8] row of the step's block table (the row's address, see `at_tables`), first token in the step, tokens,
+    """[N, 8] row of the step's block table (its address, see `at_tables`), first token in the step, tokens,
     position of the first token, segment, segments, slot of the partial results, unused."""
     merges: Columns
     """[M, 4] first slot, segments, first token in the step, tokens"""
     num_slots: int
 
     def at_tables(self, start: int, width: int) -> Columns:
-        """Return the items for a block table of rows of this width that begins at `start`."""
+        """Return the items for a block table of this width that begins at `start`."""
         items = self.items.copy()
         items[:, 0] = start + items[:, 0] * width
         return items
 
     def padded(self, num_items: int, num_merges: int) -> "WorkList":
-        """Return a list of these sizes, whose additional items and merges have no effect."""
+        """Add items and merges without an effect."""
         items = np.zeros((num_items, ITEM_SIZE), np.int32)
         items[:, _SEGMENTS] = 1
         items[: len(self.items)] = self.items
@@ -70,7 +70,7 @@ def work_list(
 ) -> WorkList:
     """Return the items of B requests with `new` [B] tokens each after `computed` [B] ones.
 
-    `programs` occupy the device: with fewer, long contexts are split. `padded_to` items count as present.
+    With fewer than `programs`, long contexts are split. `padded_to` items count as present.
     """
     request, token, tokens, position = token_parts(computed, new, tokens_per_item)  # [items]
     keys = position + tokens
@@ -90,6 +90,5 @@ def work_list(
 
 
 def _segments(keys: Ints, kv_heads: int, programs: int) -> Ints:
-    """Return the segments of items [items] that see so many keys, so that programs have about equal work."""
     share = max(MIN_SEGMENT_KEYS, -(-int(keys.sum()) * kv_heads // programs))
     return np.minimum(-(-keys // share), MAX_SEGMENTS)

@@ -19,7 +19,6 @@ class DecodeGroup:
     """Requests of similar length with one new token each."""
 
     tokens: slice
-    """Their places in the step."""
     pieces: Tensor  # [2 * rows * kv_heads * blocks] rows of KVCache.by_head, padded with each row's last block
     mask: Tensor | None  # [rows, 1, 1, blocks * block_size] float32, added to the scores; None: no padding
 
@@ -32,15 +31,15 @@ class PrefillChunk:
     requests: int
     pieces: Tensor | None  # [2 * kv_heads * blocks] as above; None: no earlier tokens, all K and V are in the step
     mask: Tensor | None
-    """[queries, length] added to the scores of the last new tokens; None: plainly causal. Earlier queries use it
-    moved to the left, with the keys up to their last query."""
+    """[queries, length] added to the scores of the last new tokens; None: causal. Earlier queries use it moved to
+    the left."""
     length: int
     """The tokens that the mask spans: those read from the cache and the new ones."""
 
 
 @dataclass(frozen=True)
 class GatheredReads:
-    """The blocks that layers of one window read, and the places that are masked."""
+    """The blocks that layers of one window read, and their masks."""
 
     decode: tuple[DecodeGroup, ...]
     prefill: tuple[PrefillChunk, ...]
@@ -48,8 +47,6 @@ class GatheredReads:
 
 @dataclass(frozen=True)
 class GatherPlan:
-    """An AttentionPlan."""
-
     heads: HeadShape
     blocks: Tensor  # [T] the block that each token's K and V are written to
     offsets: Tensor  # [T] and the place in it
@@ -60,7 +57,6 @@ class GatherPlan:
     """By window. None: layers that see all tokens, or whose window no context of this step exceeds."""
 
     def within(self, window: int | None) -> GatheredReads:
-        """Return the reads of layers that see the last `window` tokens (None: all)."""
         found = self.reads.get(window)
         return self.reads[None] if found is None else found
 
@@ -160,7 +156,7 @@ def _prefill(
 def _attention_by_parts(
     q: Tensor, k: Tensor, v: Tensor, mask: Tensor, scale: float, softcap: float | None
 ) -> Tensor:
-    """Attend in parts as large as the mask [queries, length].
+    """In parts as large as the mask [queries, length].
 
     q: [kv_heads, group, tokens, head_dim]; k, v: [kv_heads, group, length, head_dim]
     """
@@ -183,10 +179,8 @@ def _masked_attention(
 
 
 def _capped_attention(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, scale: float, softcap: float) -> Tensor:
-    """Attend with capped scores, which torch's attention cannot do, some queries at a time to bound the memory.
-
-    q: [kv_heads, group, tokens, head_dim]; k, v: [kv_heads, group, length, head_dim]; mask None: causal.
-    """
+    # Torch's attention cannot cap scores. Some queries at a time, to bound the memory. Shapes as above; mask None:
+    # causal.
     length = k.shape[2]
     keys = k.float().mT
     parts = []

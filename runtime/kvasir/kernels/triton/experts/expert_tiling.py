@@ -22,7 +22,7 @@ _MAX_STAGES: Final = 4
 
 @dataclass(frozen=True)
 class ExpertShape:
-    """The experts of this rank. Split over ranks, each has a part of `inner`."""
+    """Split over ranks, each has a part of `inner`."""
 
     experts: int
     size: int
@@ -32,19 +32,16 @@ class ExpertShape:
 @dataclass(frozen=True)
 class DeviceLimits:
     shared_bytes: int
-    """The most shared memory of a program."""
     warp_size: int
 
 
 @dataclass(frozen=True)
 class ProductTile:
-    """The work of a program at a time, in one of the two products."""
-
     rows: int
     columns: int
-    """Outputs of a program; the first product computes as many gates."""
+    """The first product computes as many gates."""
     depth: int
-    """Inputs that are multiplied at a time. It depends on the type alone, so all tiles add in one order."""
+    """It depends on the type alone, so all tiles add in one order."""
     num_warps: int
     num_stages: int
     """Tiles of rows and weights in flight."""

@@ -1,4 +1,4 @@
-"""The sizes of the kernel for a few rows, for launches and compilation ahead of time. No torch and no triton."""
+"""The sizes of the kernel for a few rows. No torch and no triton."""
 
 from typing import Final
 
@@ -19,7 +19,7 @@ class RowTile(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_field
     inputs: int
     num_warps: int
     num_stages: int
-    """Tiles of weights in flight."""
+    """In flight."""
 
     def shared_bytes(self, weights: int) -> int:
         """Return the most shared memory of a program, with numbers of 4 bytes. `weights`: 2 for a gate."""
@@ -27,8 +27,6 @@ class RowTile(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_field
 
 
 class RowTiles(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The tiles of a device."""
-
     norm: RowTile
     """For a product that is stored, usually of a normalised row."""
     add: RowTile
@@ -39,7 +37,6 @@ class RowTiles(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     @property
     def shared_bytes(self) -> int:
-        """The most shared memory of a program."""
         single, double = (self.norm, self.add), (self.gate_wide, self.gate)
         return max(*(tile.shared_bytes(1) for tile in single), *(tile.shared_bytes(2) for tile in double))
 
