@@ -1,7 +1,6 @@
 """Executes a plan: applies, prunes and deletes objects, and writes the status.
 
 An error of the API server about one object is recorded as a refusal, and the rest of the plan continues.
-Server-side apply with our field manager owns every field that is sent and keeps the fields of other managers.
 """
 
 import logging
@@ -29,19 +28,15 @@ log = logging.getLogger(__name__)
 _NAMESPACE_TERMINATING: Final = "NamespaceTerminating"
 _BAD_BODY: Final = (400, 422)
 _OVERLOADED: Final = (429, 503, 504)
+# of the HTTP 500 with which server-side apply rejects an unknown field
 _BAD_FIELD: Final = ("typed patch object", "merged object", "field not declared in schema")
-"""Parts of the messages of the HTTP 500 with which server-side apply rejects an unknown field."""
 
 
 @dataclass(frozen=True)
 class PlanOutcome:
-    """The result of executing a plan."""
-
-    children: Mapping[ChildKey, ChildObject]
-    """The applied children, as the API server returned them."""
+    children: Mapping[ChildKey, ChildObject]  # as the API server returned them
     refusals: Mapping[ChildKey, Refusal]
-    unchanged: Mapping[str, str]
-    """The digest of each applied child, by UID."""
+    unchanged: Mapping[str, str]  # digest of each applied child, by UID
 
     def onto(self, observed: Observed) -> Observed:
         """Return the observed facts, updated with this outcome as far as the status needs it."""
@@ -65,8 +60,7 @@ class Actor:
         self._events = events
 
     async def create_link_secret(self, owner: Object, service: InferenceService) -> str | Refusal:
-        """Create a Secret with new link keys and return its name. Raises ClusterError if the API server does not
-        respond."""
+        """Create a Secret with new link keys and return its name. Raises ClusterError without a response."""
         name = new_link_secret_name(service)
         try:
             await self._cluster.create(SECRET, service.namespace, link_secret(service, name, new_link_keys()))
@@ -152,10 +146,8 @@ class Actor:
             return await self._cluster.apply(kind, ours, force=True)
 
     async def _own_by_apply(self, kind: Kind, resource: Object) -> Object:
-        """Transfer the fields that our merge patch wrote to our apply entry.
-
-        Otherwise the patch would own them forever, and a field would remain after it leaves the desired object.
-        """
+        # Otherwise our merge patch would own its fields forever: they would remain after they leave the desired
+        # object.
         entries = resource["metadata"]["managedFields"]
         patched = [entry for entry in entries if _is_update(entry)]
         fields: Object = {}
@@ -183,7 +175,7 @@ class Actor:
 
 
 def _refusal(key: ChildKey, error: ClusterError, *, existing: bool = True) -> Refusal:
-    """Return the refusal for an error. Raises the error if the API server did not respond at all."""
+    # Raises the error if the API server did not respond at all.
     if error.status == 0:
         raise error
     kind, name = key
@@ -212,12 +204,12 @@ def _is_apply(entry: Object) -> bool:
 
 
 def _is_update(entry: Object) -> bool:
-    """Return whether the entry covers fields that our merge patch wrote."""
+    # the fields of our merge patch
     return (entry["manager"], entry["operation"], entry.get("subresource", "")) == (MANAGER, "Update", "")
 
 
 def _union(one: Object, other: Object) -> Object:
-    """Return the union of two field sets, which are trees of dictionaries."""
+    # of two field sets, which are trees of dictionaries
     return {
         name: _union(one[name], other[name]) if name in one and name in other else (one | other)[name]
         for name in one | other

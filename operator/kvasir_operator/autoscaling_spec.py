@@ -7,27 +7,22 @@ from typing import Any, Final
 from kvasir_contract.units import parse_duration
 from kvasir_operator.spec_values import parsed
 
-MAX_IDLE_SECONDS: Final = 60.0
-"""How long a service that is scaled to 0 keeps its engines after a request, at most."""
+MAX_IDLE_SECONDS: Final = 60.0  # of the engines of a service that is scaled to 0
 
 
 @dataclass(frozen=True)
 class AutoscalingSpec:
     min_ranks: int = 1
     max_ranks: int | None = None
-    to_zero_after: float | None = None
-    """Seconds without a request after which the service has no engines; None if it always has some."""
+    to_zero_after: float | None = None  # seconds without a request; None: never at zero
 
     def limited(self, ranks: int) -> int:
-        """Return the number of engines of a service that is not at zero, if the spec asks for `ranks`."""
+        """Return the number of engines if the spec asks for `ranks` and the service is not at zero."""
         return max(1, self.min_ranks, ranks if self.max_ranks is None else min(ranks, self.max_ranks))
 
 
 def parse_autoscaling(fields: Mapping[str, Any] | None, ranks: int) -> AutoscalingSpec:
-    """Return the typed form of the field; None stands for a service without it. Raises InvalidSpec.
-
-    `ranks` is the number that the spec asks for: with 0, by `kubectl scale` or KEDA, the engines go soon.
-    """
+    """Return the typed form of the field. Raises InvalidSpec. With `ranks` 0, the engines go soon."""
     if fields is None:
         return AutoscalingSpec()
     after = parsed(parse_duration, fields, "toZeroAfter", "autoscaling") if "toZeroAfter" in fields else None

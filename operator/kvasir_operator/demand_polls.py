@@ -1,7 +1,6 @@
 """Waits for demand at the frontends of services at zero, with one long poll per frontend.
 
-A request that a frontend holds thus starts engines at once. The poll only triggers a reconcile, which reads the
-reports of all frontends again. Services that have engines are not polled.
+The poll only triggers a reconcile, which reads the reports of all frontends.
 """
 
 import asyncio
@@ -14,12 +13,9 @@ from kvasir_operator.observe.service_memory import Key
 from kvasir_operator.observe.status_reports import StatusReports
 from kvasir_operator.plan.zero import has_demand
 
-RETRY_SECONDS: Final = 5.0
-"""Delay before a frontend is polled again that did not respond."""
-MOST_WAKE_SECONDS: Final = 60.0
-"""Longest interval between two wakes by a frontend whose requests do not bring engines: reconciles fail."""
-LEAST_SECONDS: Final = 1.0
-"""Shortest interval between the starts of two polls. The frontend may be any image, which responds at once."""
+RETRY_SECONDS: Final = 5.0  # after a frontend did not respond
+MOST_WAKE_SECONDS: Final = 60.0  # between two wakes by requests that bring no engines: reconciles fail
+LEAST_SECONDS: Final = 1.0  # between the starts of two polls: the frontend may be any image, which responds at once
 
 
 class DemandPolls:
@@ -34,8 +30,8 @@ class DemandPolls:
         self._reports = reports
         self._wake = wake
         self._monotonic = monotonic
+        # by UID and address of the pod, and toZeroAfter
         self._polls: dict[Key, dict[tuple[str, str, float], asyncio.Task[None]]] = {}
-        """By UID and address of the pod, and toZeroAfter."""
 
     def follow(self, key: Key, frontends: Sequence[Pod], seconds: float) -> None:
         """Poll these frontends of a service, and no others. `seconds` is its toZeroAfter."""
@@ -50,7 +46,6 @@ class DemandPolls:
             del self._polls[key]
 
     def forget(self, key: Key) -> None:
-        """Stop polling a service."""
         self.follow(key, (), 0.0)
 
     async def close(self) -> None:
@@ -62,7 +57,6 @@ class DemandPolls:
 
     @property
     def keys(self) -> Collection[Key]:
-        """Return the services that are polled."""
         return self._polls.keys()
 
     async def _poll(self, key: Key, pod: Pod, seconds: float) -> None:

@@ -1,4 +1,4 @@
-"""Generates the keys of a link and the random name of their Secret. `resources/security.py` renders the Secret."""
+"""Generates the keys of a link and the random name of their Secret."""
 
 import secrets
 from typing import Final
@@ -8,8 +8,7 @@ import zmq
 from kvasir_contract.environment import CLIENT_PUBLIC, CLIENT_SECRET, SERVER_PUBLIC, SERVER_SECRET
 from kvasir_operator.spec import InferenceService
 
-_ALPHABET: Final = "bcdfghjklmnpqrstvwxz2456789"
-"""The alphabet of Kubernetes' random names, which cannot spell words."""
+_ALPHABET: Final = "bcdfghjklmnpqrstvwxz2456789"  # Kubernetes' for random names, which cannot spell words
 _SUFFIX_LENGTH: Final = 10
 
 
@@ -27,5 +26,4 @@ def new_link_keys() -> dict[str, str]:
 
 
 def new_link_secret_name(service: InferenceService) -> str:
-    """Return an unused Secret name of the form <service>-link-<random>."""
     return f"{service.name}-link-" + "".join(secrets.choice(_ALPHABET) for _ in range(_SUFFIX_LENGTH))

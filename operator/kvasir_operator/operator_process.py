@@ -1,8 +1,4 @@
-"""The operator's process: acquires the Lease, then watches and reconciles until it is stopped or loses the Lease.
-
-The operator is never in the data path. Services continue while it is down, and it repairs their objects when it
-starts again.
-"""
+"""The operator's process: acquires the Lease, then watches and reconciles until it stops or loses the Lease."""
 
 import asyncio
 import contextlib
@@ -39,12 +35,9 @@ from kvasir_operator.upgrades import Upgrades
 
 log = logging.getLogger(__name__)
 
-SECRETS_SECONDS: Final = 45.0
-"""Time in which each service's Secrets are checked once, evenly spread."""
-_RETRY: Final = 5.0
-"""Delay before a failed resync is retried."""
-_STUCK: Final = 3.0
-"""The liveness probe fails after this many resync periods without a resync."""
+SECRETS_SECONDS: Final = 45.0  # in which each service's Secrets are checked once, evenly spread
+_RETRY: Final = 5.0  # of a failed resync
+_STUCK: Final = 3.0  # resync periods without a resync, after which the process is not live
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -73,8 +66,6 @@ class OperatorError(Exception):
 
 
 class Operator:
-    """Owns the parts of the process and starts and stops them in order."""
-
     def __init__(self, settings: OperatorSettings) -> None:
         self._settings = settings
         self._stop = asyncio.Event()
@@ -119,7 +110,6 @@ class Operator:
         self._checked = True
 
     async def _serve(self, cluster: Cluster) -> None:
-        """Wait for the Lease, then lead until stopped."""
         settings = self._settings
         lease = Lease(
             cluster,
@@ -176,7 +166,7 @@ class Operator:
             await reports.close()
 
     async def _watch(self, cluster: Cluster, queue: WorkQueue[Key], cordons: Cordons[Key]) -> None:
-        """Run kopf's watches. Restores our signal handlers, which kopf replaces when it starts."""
+        # kopf replaces our signal handlers when it starts
         namespaces = self._settings.namespaces
         started = asyncio.Event()
         waiting = asyncio.create_task(started.wait())
@@ -195,7 +185,7 @@ class Operator:
         self._stop.set()  # kopf returns without an error only after a signal
 
     async def _resync(self, cluster: Cluster, queue: WorkQueue[Key], reconciler: Reconciler) -> None:
-        """Queue every service periodically, as a fallback for the watches. Random delays spread the load."""
+        # A fallback for the watches. Random delays spread the load.
         spread = 0.0
         while True:
             try:
@@ -227,7 +217,7 @@ class Operator:
             loop.add_signal_handler(number, self._stop.set)
 
     async def _unless_stopped(self, work: Coroutine[Any, Any, None]) -> bool:
-        """Run `work` until it completes or the process is stopped. Return False if the process was stopped."""
+        """Run `work` until it completes or the process is stopped, which returns False."""
         task, stop = asyncio.create_task(work), asyncio.create_task(self._stop.wait())
         try:
             await asyncio.wait((task, stop), return_when=asyncio.FIRST_COMPLETED)

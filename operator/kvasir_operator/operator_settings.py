@@ -1,7 +1,4 @@
-"""The operator's settings: command-line options, each with an equivalent environment variable.
-
-They are read once into one frozen object. An invalid value ends the process with a one-line message.
-"""
+"""The operator's settings: command-line options, each with an equivalent environment variable."""
 
 import argparse
 import importlib.metadata
@@ -21,33 +18,23 @@ from kvasir_operator.resources.release import Release
 
 _NAMESPACE_FILE: Final = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
 
-OPERATOR_NAMESPACE: Final = "kvasir-system"
-"""The namespace of the manifests."""
+OPERATOR_NAMESPACE: Final = "kvasir-system"  # of the manifests
 
 
 @dataclass(frozen=True)
 class OperatorSettings:
     release: Release
-    operator_class: str
-    """The operator handles only services of this class."""
-    max_upgrades: int
-    """How many services may upgrade automatically at the same time; 0 if none may."""
-    drain_taints: tuple[str, ...]
-    """Keys of the taints that announce the removal of a node."""
-    namespaces: tuple[str, ...]
-    """Watched namespaces; empty for all."""
+    operator_class: str  # of the services that it handles
+    max_upgrades: int  # automatic ones at a time; 0: none
+    drain_taints: tuple[str, ...]  # keys
+    namespaces: tuple[str, ...]  # empty: all
     lease_namespace: str
-    lease_duration: float
-    """In seconds."""
-    identity: str
-    """The name of this replica in the Lease."""
+    lease_duration: float  # seconds
+    identity: str  # in the Lease
     host: str
-    port: int
-    """Port of probes and metrics."""
-    resync: float
-    """Interval in seconds at which every service is reconciled without an event."""
-    workers: int
-    """How many services are reconciled at the same time."""
+    port: int  # of probes and metrics
+    resync: float  # seconds between two reconciles of a service without an event
+    workers: int  # services at a time
     log_level: str
     log_format: str
 
@@ -66,10 +53,7 @@ def parse_settings(arguments: Sequence[str], environment: Mapping[str, str] = os
 def parse_preview(
     arguments: Sequence[str], environment: Mapping[str, str] = os.environ
 ) -> tuple[Path, bool, OperatorSettings]:
-    """Return the file, whether to ask no cluster, and the settings from the arguments of `kvasir-operator plan`.
-
-    The images may be "".
-    """
+    """Return the file, whether to ask no cluster, and the settings, whose images may be ""."""
     parser = _parser({"POD_NAMESPACE": OPERATOR_NAMESPACE, **environment})
     parser.prog = "kvasir-operator plan"
     parser.description = "Print the changes that the operator would make for a manifest, without making them."
@@ -181,7 +165,7 @@ def _own_namespace(environment: Mapping[str, str]) -> str:
 
 
 def _identity(environment: Mapping[str, str]) -> str:
-    """Return a name that is unique among replicas: a pod's name, or host and PID outside a cluster."""
+    # unique among replicas: the pod's name, or host and PID outside a cluster
     return environment.get("POD_NAME") or f"{socket.gethostname()}_{os.getpid()}"
 
 

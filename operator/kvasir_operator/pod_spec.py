@@ -6,8 +6,7 @@ from typing import Any
 
 from kvasir_operator.spec_values import parse_quantity, parsed
 
-Json = Mapping[str, Any]
-"""A part of a Kubernetes object that is passed on unchanged."""
+Json = Mapping[str, Any]  # passed on unchanged
 
 
 @dataclass(frozen=True)
@@ -28,8 +27,7 @@ class PodSpec:
     labels: Mapping[str, str]
     annotations: Mapping[str, str]
     # Fields with defaults are not part of the digest of a service that does not set them.
-    security_context: Json = field(default_factory=dict)
-    """Overrides of the container's settings."""
+    security_context: Json = field(default_factory=dict)  # of the container
     pod_security_context: Json = field(default_factory=dict)
 
 

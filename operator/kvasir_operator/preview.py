@@ -1,8 +1,7 @@
 """The command `kvasir-operator plan FILE`: a dry run of the operator for the InferenceServices of a manifest.
 
-Nothing is written. The API server fills in defaults and validates the service and each of its children with dry-run
-requests, so the output includes its refusals. Without a cluster, only the schema's defaults are filled in, and the
-service is planned as a new one.
+The API server fills in defaults and validates with dry-run requests. Without a cluster, only the schema's defaults
+are filled in, and the service is planned as a new one.
 """
 
 import asyncio
@@ -72,7 +71,7 @@ def read_manifest(file: Path) -> list[Object]:
 
 
 def _is_alone() -> bool:
-    """Return whether nothing names a cluster. A kubeconfig that cannot be used is an error instead."""
+    # Nothing names a cluster. A kubeconfig that cannot be used is an error instead.
     named = any(os.environ.get(name) for name in ("KUBECONFIG", "KUBERNETES_SERVICE_HOST"))
     return not named and not (Path.home() / ".kube" / "config").exists()
 
@@ -116,14 +115,13 @@ def _filled(value: Any, schema: Mapping[str, Any]) -> Any:
 
 
 def _crd() -> Path:
-    """Return the package data of an installed operator; in a checkout, the file itself."""
+    # package data of an installed operator; in a checkout, the file itself
     package = Path(__file__).parent
     installed = package / "crds" / f"{CRD_NAME}.yaml"
     return installed if installed.exists() else package.parents[1] / "crds" / f"{CRD_NAME}.yaml"
 
 
 async def _release(cluster: Cluster, settings: OperatorSettings) -> Release:
-    """Return the release with the images of the options, or else those of the operator's Deployment."""
     release = await release_in(cluster, settings.release)
     if release.frontend_image and release.engine_image:
         return release
@@ -206,8 +204,7 @@ async def _plan(
 
 
 async def _stored(cluster: Cluster, manifest: Object) -> Object:
-    """Return the service as the API server would store it, with defaults and without fields removed from the
-    manifest."""
+    # with defaults, and without fields that left the manifest
     metadata = manifest["metadata"]
     try:
         found = await cluster.get(INFERENCE_SERVICE, metadata["namespace"], metadata["name"])
@@ -222,7 +219,6 @@ async def _stored(cluster: Cluster, manifest: Object) -> Object:
 
 
 async def _changes(cluster: Cluster, apply: Apply) -> bool:
-    """Return whether the apply would change the stored object."""
     applied = await cluster.apply(apply.key[0], apply.body, force=True, dry_run=True)
     if apply.existing is None:
         return True

@@ -1,7 +1,4 @@
-"""The HTTP server of the probes and metrics: /healthz, /readyz and /metrics.
-
-It starts first. A standby replica is live and ready.
-"""
+"""The HTTP server of the probes and metrics. A standby replica is live and ready."""
 
 import logging
 from collections.abc import Callable
@@ -19,8 +16,7 @@ class ProbeServer:
     def __init__(
         self, registry: CollectorRegistry, *, trouble: Callable[[], str], unready: Callable[[], str]
     ) -> None:
-        """`trouble` returns why the process should be restarted, `unready` why it cannot work yet; "" for no
-        problem."""
+        """`trouble` returns why to restart the process, `unready` why it cannot work yet; "" for no problem."""
         self._registry = registry
         self._trouble = trouble
         self._unready = unready

@@ -1,8 +1,6 @@
 """Reconciles one InferenceService: observe, plan, act, write the status.
 
-`Reconciler.reconcile` is the handler of the work queue. It is level-triggered: it compares the existing objects
-with the desired ones, whatever triggered it, and may be killed at any point. The state that it keeps between calls
-only saves requests.
+It is level-triggered and may be killed at any point. The state that it keeps between calls only saves requests.
 """
 
 import logging
@@ -34,12 +32,11 @@ from kvasir_operator.upgrades import Upgrades
 
 log = logging.getLogger(__name__)
 
-STATUS_INTERVAL_SECONDS: Final = 2.0
-"""Shortest interval between two writes of a service's status."""
+STATUS_INTERVAL_SECONDS: Final = 2.0  # between two writes of a service's status
 
 
+# its SecurityContextConstraints reject a fsGroup outside the namespace's range
 _OPENSHIFT: Final = "security.openshift.io"
-"""The API group of OpenShift's SecurityContextConstraints, which reject a fsGroup outside the namespace's range."""
 
 
 async def release_in(cluster: Cluster, release: Release) -> Release:
@@ -147,10 +144,8 @@ class Reconciler:
         return plan
 
     async def _keep_refused_surge(self, resource: Object, plan: Plan) -> None:
-        """Write that there is no room for a surge rank, before a rank is deleted because of this.
-
-        The next operator would otherwise start a surge rank in the place of the deleted one, which then has none.
-        """
+        # Before a rank is deleted for lack of room: the next operator would start a surge rank in its place, and
+        # it then would have none.
         stored: Status = resource.get("status") or {}
         rollout = plan.status.get("rollout", {})
         refused = rollout.get("surgeRefused")
@@ -165,7 +160,7 @@ class Reconciler:
         outcome: PlanOutcome,
         refusals: Mapping[ChildKey, Refusal],
     ) -> None:
-        """Keep refusals and digests for the next plan. `refusals` are those before the outcome."""
+        # `refusals` are those before the outcome.
         attempted = {apply.key for apply in plan.applies}
         kept = {key: refusal for key, refusal in observed.refusals.items() if key in plan.held_back - attempted}
         at = self._monotonic()
@@ -177,23 +172,22 @@ class Reconciler:
 
     @property
     def keys(self) -> Collection[Key]:
-        """Return the services that this operator handles."""
         return [*self._memories]
 
     async def lost_a_secret(self, key: Key) -> bool:
-        """Return whether a Secret of the service was deleted, of which no watch reports."""
+        # no watch reports this
         memory = self._memories.get(key)
         return memory is not None and await self._observer.lost_a_secret(key.namespace, memory)
 
     def forget_all_but(self, keys: Collection[Key]) -> None:
-        """Drop the state of services that no longer exist, in case a watch missed their deletion."""
+        # a watch may have missed their deletion
         for key in [key for key in self._memories if key not in keys]:
             self._forget(key)
 
     # -------------------------------------------------------------------------------------------------- details
 
     async def _get(self, key: Key) -> Object | None:
-        """Return the service, or None if it is deleted or terminating. The garbage collector deletes children."""
+        # None: deleted or terminating. The garbage collector deletes children.
         try:
             resource = await self._cluster.get(INFERENCE_SERVICE, key.namespace, key.name)
         except NotFoundError:

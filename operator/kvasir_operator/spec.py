@@ -1,8 +1,6 @@
 """The InferenceService as typed Python. Only this module reads the resource's raw dictionary.
 
-The operator and `kvasir up` use it. The schema in crds/ has already defaulted and validated the resource, so a
-missing required field means that the installed schema is older than the operator. A value that an older schema
-accepted raises `InvalidSpec`.
+The schema in crds/ has already defaulted and validated the resource.
 """
 
 from dataclasses import dataclass
@@ -21,27 +19,22 @@ class SecretKey:
 
 @dataclass(frozen=True)
 class ModelSpec:
-    source: str
-    """hf://org/name[@revision], file:///path or demo://"""
-    served_names: tuple[str, ...]
-    """Never empty."""
+    source: str  # hf://org/name[@revision], file:///path or demo://
+    served_names: tuple[str, ...]  # never empty
     token_secret: SecretKey | None
 
 
 @dataclass(frozen=True)
 class KVCacheSpec:
     block_size: int
-    memory_utilization: float
-    """Share of the GPU's memory. Ignored for CPU engines and if `memory` is set."""
-    memory: int | None
-    """In bytes."""
+    memory_utilization: float  # share of the GPU's memory, unless `memory` is set
+    memory: int | None  # bytes
 
 
 @dataclass(frozen=True)
 class EngineSpec:
     data_parallel_size: int
-    resource_name: str
-    """The extended resource that each worker of an engine requests; "" for the CPU."""
+    resource_name: str  # that each worker requests; "" for the CPU
     dtype: str
     max_model_len: int | None
     max_num_seqs: int | None
@@ -53,13 +46,12 @@ class EngineSpec:
     # Fields with defaults are not part of the digest of a service that does not set them.
     tensor_parallel_size: int = 1
     pipeline_parallel_size: int = 1
-    nodes: int = 1
-    """Pods of each engine."""
+    nodes: int = 1  # pods of each engine
     image: str | None = None
 
     @property
     def workers(self) -> int:
-        """Worker processes of an engine."""
+        # processes of an engine
         return self.tensor_parallel_size * self.pipeline_parallel_size
 
     @property
@@ -68,36 +60,28 @@ class EngineSpec:
 
     @property
     def pods(self) -> int:
-        """Pods of all desired engines."""
+        # of all desired engines
         return self.data_parallel_size * self.nodes
 
 
 @dataclass(frozen=True)
 class FrontendSpec:
     replicas: int
-    api_keys: str | None
-    """Name of the Secret that holds the accepted keys."""
-    admin_api_keys: str | None
-    """Name of the Secret that holds the keys for control calls."""
-    max_client_share: float | None
-    """Fraction of the requests in flight that one client may have."""
-    max_parsed_bytes: int | None
-    """Memory of the bodies of all requests in flight."""
-    tool_call_parser: str | None
-    """How the model writes tool calls. None: as its chat template shows."""
-    reasoning_parser: str | None
-    """How the model marks its reasoning. None: as its chat template shows."""
-    drain_timeout: float
-    """In seconds."""
+    api_keys: str | None  # name of a Secret
+    admin_api_keys: str | None  # name of a Secret, for control calls
+    max_client_share: float | None  # of the requests in flight, for one client
+    max_parsed_bytes: int | None  # of the bodies of all requests in flight
+    tool_call_parser: str | None  # None: as the chat template shows
+    reasoning_parser: str | None  # None: as the chat template shows
+    drain_timeout: float  # seconds
     extra_args: tuple[str, ...]
     pod: PodSpec
     image: str | None = None
-    is_autoscaled: bool = False
-    """Whether `replicas` is not set, so that an autoscaler may scale the Deployment."""
+    is_autoscaled: bool = False  # `replicas` is not set, so an autoscaler may scale the Deployment
 
     @property
     def serves_https(self) -> bool:
-        """Whether the HTTP port speaks TLS, which only `extraArgs` can set."""
+        # which only extraArgs can set
         return any(arg.partition("=")[0].replace("_", "-") == "--ssl-certfile" for arg in self.extra_args)
 
     @property
@@ -111,24 +95,17 @@ class FrontendSpec:
 class RolloutSpec:
     """How pods are replaced. At least one of the two numbers is positive."""
 
-    max_surge: int
-    """How many engines may run in addition to the desired ones during a roll-out."""
-    max_unavailable: int
-    """How many engines may be missing if the cluster has no room for additional ones."""
-    drain_timeout: float
-    """Seconds that an engine has to finish its requests."""
-    surge_timeout: float
-    """Seconds that an additional engine may wait for a node."""
+    max_surge: int  # engines in addition to the desired ones
+    max_unavailable: int  # missing engines, if there is no room for additional ones
+    drain_timeout: float  # seconds for an engine's requests
+    surge_timeout: float  # seconds for which an additional engine may wait for a node
 
 
 @dataclass(frozen=True)
 class NetworkSpec:
     policy: bool
-    """Whether NetworkPolicies restrict access to the pods."""
-    allow_from: tuple[Json, ...] | None
-    """Peers that may use the API, as in a NetworkPolicy; None for everyone."""
-    allow_metrics_from: tuple[Json, ...]
-    """Peers that may read metrics and status, in addition to the operator."""
+    allow_from: tuple[Json, ...] | None  # peers of the API, as in a NetworkPolicy; None: everyone
+    allow_metrics_from: tuple[Json, ...]  # in addition to the operator
 
 
 @dataclass(frozen=True)
@@ -141,13 +118,10 @@ class InferenceService:
     frontend: FrontendSpec
     rollout: RolloutSpec
     network: NetworkSpec
-    paused: bool
-    """Whether the operator only reports the status and changes nothing."""
-    operator_class: str
-    """The operator installation that handles the service."""
+    paused: bool  # the operator only reports the status
+    operator_class: str  # which installation handles it
     autoscaling: AutoscalingSpec  # engine.data_parallel_size is within its limits
-    image: str | None
-    """None for the images of the operator's release."""
+    image: str | None  # None: those of the operator's release
     image_pull_policy: str | None
     image_pull_secrets: tuple[str, ...]
 

@@ -11,8 +11,8 @@ from kvasir_contract.units import parse_bytes
 Fields = Mapping[str, Any]
 Value = TypeVar("Value")
 
+# not negative
 _QUANTITY: Final = re.compile(r"\+?([0-9]+(\.[0-9]*)?|\.[0-9]+)([numkMGTPE]|[KMGTPE]i|[eE][+-]?[0-9]+)?", re.ASCII)
-"""A non-negative Kubernetes resource quantity."""
 
 
 class InvalidSpec(ValueError):
@@ -28,7 +28,6 @@ def parsed(parse: Callable[[Any], Value], fields: Fields, name: str, where: str)
 
 
 def optional_size(fields: Fields, name: str, where: str) -> int | None:
-    """Return a field in bytes; None if it is not set."""
     return parsed(_parse_size, fields, name, where) if name in fields else None
 
 

@@ -1,8 +1,7 @@
-"""A client of the API server that uses plain dictionaries. Every request of the operator passes through it.
+"""A client of the API server that uses plain dictionaries.
 
-kubernetes.aio provides the connection: the server's address, TLS, and tokens with their renewal. Its typed models
-are not used, because they cost memory and import time and drop unknown fields. kopf runs the watches (watch.py)
-with the credentials of this connection.
+kubernetes.aio provides the connection and renews tokens. Its typed models cost memory and import time, and drop
+unknown fields.
 """
 
 import json
@@ -23,8 +22,7 @@ Object = dict[str, Any]
 
 CONNECT_TIMEOUT: Final = 5.0
 REQUEST_TIMEOUT: Final = 30.0
-PAGE: Final = 500
-"""Objects per page of a list."""
+PAGE: Final = 500  # objects of a list
 
 _JSON: Final = "application/json"
 _APPLY: Final = "application/apply-patch+yaml"
@@ -38,12 +36,9 @@ class ClusterError(Exception):
         self, message: str, *, status: int = 0, reason: str = "", causes: frozenset[str] = frozenset()
     ) -> None:
         super().__init__(message)
-        self.status = status
-        """HTTP status; 0 if there was no response."""
-        self.reason = reason
-        """The reason in Kubernetes' terms, such as Forbidden or Invalid."""
-        self.causes = causes
-        """The reasons of the causes, such as NamespaceTerminating or FieldValueInvalid."""
+        self.status = status  # 0 without a response
+        self.reason = reason  # such as Forbidden or Invalid
+        self.causes = causes  # such as NamespaceTerminating
 
 
 class NotFoundError(ClusterError):
@@ -100,10 +95,7 @@ class Cluster:
     async def list(
         self, kind: Kind, namespace: str | None, selector: str = "", *, fields: str = "", page: int = PAGE
     ) -> list[Object]:
-        """List objects, read from etcd and not from a cache.
-
-        `selector` selects by labels, `fields` by those fields that the API server supports.
-        """
+        """List objects, read from etcd and not from a cache, by labels (`selector`) and supported `fields`."""
         found: list[Object] = []
         selectors = {"labelSelector": selector, "fieldSelector": fields}
         query = {"limit": str(page)} | {name: text for name, text in selectors.items() if text}
@@ -116,11 +108,10 @@ class Cluster:
             query["continue"] = more
 
     async def probe(self, kind: Kind, namespace: str | None) -> None:
-        """Check that this kind can be listed. Raises ClusterError."""
+        """Raise ClusterError if this kind cannot be listed."""
         await self._request("GET", kind.path(namespace), {"limit": "1"})
 
     async def has_api_group(self, name: str) -> bool:
-        """Return whether the API server serves this group of kinds."""
         try:
             await self._request("GET", f"/apis/{name}")
         except ClusterError as error:
@@ -138,10 +129,7 @@ class Cluster:
         subresource: str | None = None,
         dry_run: bool = False,
     ) -> Object:
-        """Apply an object. Without `force`, raises ConflictError if another manager owns one of the fields.
-
-        The API server rejects unknown fields instead of dropping them.
-        """
+        """Apply an object. Without `force`, raises ConflictError if another manager owns one of the fields."""
         metadata = resource["metadata"]
         path = kind.path(metadata["namespace"], metadata["name"], subresource)
         query = {"fieldManager": MANAGER, "force": "true" if force else "false", "fieldValidation": "Strict"}
@@ -211,7 +199,7 @@ def _dry(dry_run: bool) -> dict[str, str]:
 
 
 def _error(status: int, data: bytes) -> ClusterError:
-    """Return the error for a Status object, or for any other body that a proxy may return."""
+    # A proxy may return any other body.
     causes: frozenset[str] = frozenset()
     try:
         answer = json.loads(data)

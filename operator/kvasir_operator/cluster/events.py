@@ -1,7 +1,4 @@
-"""Kubernetes Events about an InferenceService, for `kubectl describe`.
-
-Repetitions of an Event within 15 minutes are dropped. Events are best effort: a failed write is only logged.
-"""
+"""Kubernetes Events about an InferenceService. A failed write is only logged."""
 
 import logging
 import time
@@ -20,8 +17,7 @@ log = logging.getLogger(__name__)
 NORMAL: Final = "Normal"
 WARNING: Final = "Warning"
 
-QUIET: Final = 900.0
-"""Time for which the same Event is not repeated."""
+QUIET: Final = 900.0  # for which the same Event is not repeated
 REMEMBERED: Final = 4096
 
 
@@ -32,7 +28,6 @@ class Events:
         self._recorded: OrderedDict[tuple[str, str, str], float] = OrderedDict()
 
     async def record(self, about: Object, reason: str, message: str, kind: str = NORMAL) -> None:
-        """Write an Event about an InferenceService, unless it is a repetition."""
         if not self._is_new((about["metadata"]["uid"], reason, message)):
             return
         try:

@@ -14,7 +14,7 @@ class Kind:
 
     @property
     def group(self) -> str:
-        """The API group; "" for the core group."""
+        # "" for the core group
         return self.api_version.rpartition("/")[0]
 
     @property
@@ -43,11 +43,8 @@ NODE: Final = Kind("v1", "Node", "nodes")
 EVENT: Final = Kind("v1", "Event", "events")
 LEASE: Final = Kind("coordination.k8s.io/v1", "Lease", "leases")
 
+# In the order in which they are applied. Secrets are not listed: the operator may only create them.
 CHILDREN: Final = (SERVICE_ACCOUNT, SERVICE, DISRUPTION_BUDGET, NETWORK_POLICY, DEPLOYMENT, STATEFUL_SET)
-"""The kinds of an InferenceService's children, in the order in which they are applied: dependencies of pods first.
-
-The link's Secrets are not listed here, because the operator may create Secrets but neither list nor read them.
-"""
 
 
 def kind_of(resource: dict[str, object]) -> Kind:

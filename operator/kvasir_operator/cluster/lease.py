@@ -1,8 +1,7 @@
 """Leader election by a Lease: one replica of the operator works, the others stand by.
 
-The library's election is not used, because it ends with the process at the first broken connection and does not
-release the Lease. Clocks of different machines are never compared: a holder is considered gone when its record has
-not changed for its duration, measured on the local clock.
+The library's election ends with the process at the first broken connection and does not release the Lease. Clocks
+of different machines are never compared: a holder is gone when its record has not changed for its duration.
 """
 
 import asyncio
@@ -45,12 +44,9 @@ class Lease:
         self._identity = identity
         self._duration = duration
         self._clock = clock
-        self._interval = duration / 7.5
-        """Interval between attempts, 2 s for a duration of 15 s."""
-        self._record: Object | None = None
-        """The record that this candidate last read or wrote."""
-        self._seen_at = 0.0
-        """When the record last changed."""
+        self._interval = duration / 7.5  # 2 s for a duration of 15 s
+        self._record: Object | None = None  # last read or written
+        self._seen_at = 0.0  # of its last change
 
     async def acquire(self) -> None:
         """Return when this candidate leads. Raises ClusterError if the API server denies access."""
@@ -90,7 +86,6 @@ class Lease:
                 raise LeaseLostError(f"lost the Lease {self._namespace}/{self._name}: {cause}")
 
     async def release(self) -> None:
-        """Release the Lease, so that another candidate can lead at once."""
         if self._record is None or _holder(self._record) != self._identity:
             return
         spec = {**self._record["spec"], "holderIdentity": "", "leaseDurationSeconds": 1}
@@ -104,7 +99,7 @@ class Lease:
     # ------------------------------------------------------------------------------------------------- one attempt
 
     def _remaining(self) -> float:
-        """Return the seconds of leadership left after the last renewal, with a margin for clock drift."""
+        # with a margin for clock drift
         return self._seen_at + self._duration * 0.8 - self._clock()
 
     async def _try(self) -> str:
@@ -160,7 +155,6 @@ class Lease:
 
 
 def _holder(record: Object) -> str:
-    """Return the holder's identity; "" if there is none."""
     return record["spec"].get("holderIdentity") or ""
 
 

@@ -1,7 +1,6 @@
 """Watches, run by kopf. A change of a service, a child or a pod puts the service's key on the work queue.
 
-Only low-level event handlers are registered, so kopf writes nothing to the cluster: no finalizer, annotation,
-status or Event. The watches are only triggers; reconciler.py reads the state itself.
+Only low-level event handlers are registered, so kopf writes nothing to the cluster.
 """
 
 import hashlib
@@ -89,7 +88,7 @@ def kopf_settings() -> kopf.OperatorSettings:
 
 
 async def connection(cluster: Cluster) -> kopf.ConnectionInfo:
-    """Return the credentials of our own connection. kopf calls this again when they are rejected."""
+    # kopf calls this again when the credentials are rejected
     configuration = cluster.configuration
     header = await configuration.get_api_key_with_prefix("BearerToken", alias="authorization") or ""
     scheme, _, token = header.rpartition(" ")

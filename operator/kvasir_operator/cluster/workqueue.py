@@ -1,8 +1,7 @@
 """The work queue: handles each key in at most one worker at a time, and retries failures with backoff.
 
-Watches and the resync add keys; the reconciler is the handler. Adding a key that is already waiting has no effect.
-A key that is added while it is being handled is handled once more afterwards. No event is missed, and a burst of
-events causes one run.
+Adding a key that is waiting has no effect. A key that is added while it is handled is handled once more afterwards,
+so no event is missed, and a burst of events causes one run.
 """
 
 import asyncio
@@ -20,21 +19,16 @@ KeyT = TypeVar("KeyT", bound=Hashable)
 
 @dataclass(frozen=True)
 class Backoff:
-    """Exponential backoff between attempts, in seconds."""
-
     first: float = 1.0
     most: float = 120.0
 
     def delay(self, failures: int) -> float:
-        """Return the delay after this many failures in a row. Jitter spreads keys that failed together."""
+        # Jitter spreads keys that failed together.
         return min(self.most, self.first * 2.0 ** min(failures - 1, 30)) * random.uniform(0.8, 1.2)
 
 
 class WorkQueue(Generic[KeyT]):
-    """A queue of keys for `handle`.
-
-    `handle(key)` returns the seconds after which to call it again, or None. An exception counts as a failure.
-    """
+    """A queue of keys for `handle`, which returns the seconds after which to call it again, or None."""
 
     def __init__(
         self,
@@ -47,11 +41,9 @@ class WorkQueue(Generic[KeyT]):
         self._workers = workers
         self._backoff = backoff
         self._waiting: deque[KeyT] = deque()
-        self._queued: set[KeyT] = set()
-        """The keys in `_waiting`."""
+        self._queued: set[KeyT] = set()  # those in `_waiting`
         self._active: set[KeyT] = set()
-        self._again: set[KeyT] = set()
-        """Active keys that were added again in the meantime."""
+        self._again: set[KeyT] = set()  # active, and added again in the meantime
         self._later: dict[KeyT, asyncio.TimerHandle] = {}
         self._failures: dict[KeyT, int] = {}
         self._filled = asyncio.Event()
@@ -82,12 +74,12 @@ class WorkQueue(Generic[KeyT]):
 
     @property
     def depth(self) -> int:
-        """Number of keys that wait for a worker."""
+        # keys that wait for a worker
         return len(self._waiting)
 
     @property
     def failing(self) -> int:
-        """Number of keys whose last attempt failed."""
+        # keys whose last attempt failed
         return len(self._failures)
 
     async def run(self) -> None:

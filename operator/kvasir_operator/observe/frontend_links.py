@@ -1,8 +1,7 @@
 """Whether an engine is linked to every frontend that may get requests, so that another engine may stop.
 
 Counting links is not enough: a frontend becomes ready with its first engine, and other engines find it seconds
-later.
-If the first engine stopped in between, the frontend would have none.
+later. If the first engine stopped in between, the frontend would have none.
 """
 
 from collections.abc import Mapping, Sequence

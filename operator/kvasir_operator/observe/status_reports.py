@@ -1,8 +1,7 @@
 """Requests the status of pods on their ops port, and waits there for the demand of frontends.
 
 A pod that does not respond is described by its Kubernetes status. The responder may be any image of a tenant, so
-size,
-duration and every field are limited.
+size, duration and every field are limited.
 """
 
 import asyncio

@@ -16,19 +16,15 @@ from kvasir_operator.plan.problem import Problem
 class Apply:
     key: ChildKey
     body: Object
-    existing: ChildObject | None
-    """None to create the object. A conflict then means that another client created it first."""
+    existing: ChildObject | None  # None: a conflict means that another client created it first
 
 
 @dataclass(frozen=True)
 class Applies:
     applies: tuple[Apply, ...]
-    taken: tuple[Problem, ...]
-    """Names that belong to foreign objects."""
-    held_back: frozenset[ChildKey]
-    """Children that were refused recently and would be refused again."""
-    awaited: tuple[str, ...] = ()
-    """Foreign objects that are being deleted, and whose names are then free."""
+    taken: tuple[Problem, ...]  # names of foreign objects
+    held_back: frozenset[ChildKey]  # refused recently, and would be again
+    awaited: tuple[str, ...] = ()  # foreign objects that are being deleted
 
 
 def plan_applies(desired: Sequence[Object], observed: Observed, retry_seconds: float) -> Applies:
@@ -76,8 +72,7 @@ def digest_of(body: Object) -> str:
 def digest(body: Object, child: Object) -> str:
     """Return a digest that changes only with the desired body or with one of our fields.
 
-    If another client changes one of our fields, the API server removes it from our managed fields. A complete set
-    therefore means that all values are still ours. This saves the apply requests of an idle service.
+    The API server removes a field that another client changes from our managed fields, so a complete set is ours.
     """
     ours = [
         entry.get("fieldsV1")

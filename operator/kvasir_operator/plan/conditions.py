@@ -41,15 +41,14 @@ CONDITIONS: Final = (
     *("Ready", "EnginesReady", "FrontendsReady", "Progressing", "Degraded", "UpgradeAvailable"),
     *("Reconciling", "Stalled"),
 )
-STALLED_SECONDS: Final = 30.0
-"""How long a failure must last until Stalled is true, which ends the wait of a tool. Until then it is Unknown."""
+STALLED_SECONDS: Final = 30.0  # Stalled ends the wait of a tool; a failure is Unknown until it has lasted so long
 MAX_MESSAGE_BYTES: Final = 4096
+# in EnginesReady, if engines have several pods
 UNENCRYPTED: Final = "; the pods of an engine exchange tensors without encryption"
-"""In EnginesReady of a service whose engines have several pods."""
 
 
+# the service stays as it is until something outside changes
 _STEADY: Final = (Reason.PAUSED, Reason.FRONTENDS_UNREACHABLE, Reason.SCALED_TO_ZERO)
-"""Reasons of a service that stays as it is until something outside changes."""
 
 
 @dataclass(frozen=True)
@@ -59,14 +58,10 @@ class Decisions:
     problems: tuple[Problem, ...] = ()
     under_way: tuple[str, ...] = ()
     surge: frozenset[int] = frozenset()
-    rollout: Mapping[str, Any] = field(default_factory=dict)
-    """The state of the roll-out that the next plan needs."""
-    release: str = ""
-    """The release whose pod templates run."""
-    upgrade: str = ""
-    """The release that is available but not requested; "" if there is none."""
-    unpinned: tuple[str, ...] = ()
-    """Workloads whose pod templates are too long to be kept when the operator is upgraded."""
+    rollout: Mapping[str, Any] = field(default_factory=dict)  # state for the next plan
+    release: str = ""  # that of the running pod templates
+    upgrade: str = ""  # available but not requested; "" if none
+    unpinned: tuple[str, ...] = ()  # workloads whose pod templates are too long to be kept
     zero: ZeroDecision = field(default_factory=ZeroDecision)
 
 
@@ -75,8 +70,7 @@ class Condition:
     """A condition without its generation and time."""
 
     type: str
-    status: bool | None
-    """None for Unknown."""
+    status: bool | None  # None: Unknown
     reason: Reason
     message: str
 
@@ -88,10 +82,8 @@ class PodGroup:
     name: str
     ready: int
     desired: int
-    problem: Problem | None
-    """Why some pods are not ready; None if all are ready."""
-    note: str = ""
-    """A fact at the end of the condition's message, whatever its status is."""
+    problem: Problem | None  # None if all are ready
+    note: str = ""  # at the end of the message in any case
 
     @property
     def count(self) -> str:
@@ -104,12 +96,12 @@ class PodGroup:
 
 
 def condition(status: Mapping[str, Any], kind: str) -> Mapping[str, Any]:
-    """Return the condition of this type from a status, or {} if there is none."""
+    """Return the condition of this type from a status; {} if there is none."""
     return next((entry for entry in status.get("conditions", ()) if entry["type"] == kind), {})
 
 
 def engine_group(service: InferenceService, ranks: Sequence[EngineRank], decisions: Decisions) -> PodGroup:
-    """Return the group of engines. A ready surge rank counts in place of the rank that is being replaced."""
+    # A ready surge rank counts in place of the rank that is being replaced.
     desired = service.engine.data_parallel_size
     states = [rank.state for rank in ranks if rank.number < desired]
     surge = [rank.state for rank in ranks if rank.number in decisions.surge and rank.state.ready]
@@ -175,20 +167,19 @@ def _seconds_since(entry: Mapping[str, Any], now: datetime) -> float:
 
 
 def is_reachable(service: InferenceService, observed: Observed) -> bool:
-    """Return whether the Service for clients exists and belongs to this InferenceService."""
+    """Return whether the Service for clients exists and is ours."""
     child = observed.children.get((SERVICE, service.name))
     return child is not None and child.ownership is not Ownership.FOREIGN
 
 
 def serving(states: Sequence[PodState]) -> int:
-    """Return the number of pods that serve."""
     return sum(state.ready for state in states)
 
 
 def stamped(
     conditions: Sequence[Condition], previous: Sequence[Mapping[str, Any]], generation: int, now: str
 ) -> list[dict[str, Any]]:
-    """Return conditions as the API stores them. One whose status did not change keeps its transition time."""
+    """Return conditions as the API stores them, with the old transition time if the status is the same."""
     before = {entry["type"]: entry for entry in previous}
     entries = []
     for condition in conditions:
@@ -218,7 +209,6 @@ def _group(name: str, states: Sequence[PodState], desired: int) -> PodGroup:
 def _most_urgent_problem(
     service: InferenceService, ranks: Sequence[EngineRank], decisions: Decisions, groups: Sequence[PodGroup]
 ) -> Problem | None:
-    """Return the most urgent problem of the service, whose reason becomes the reason of Ready."""
     desired = service.engine.data_parallel_size
     leaving = sum(len(rank.pods) for rank in ranks if rank.number >= desired and rank.number not in decisions.surge)
     under_way = [*decisions.under_way]

@@ -1,10 +1,8 @@
 """The roll-out of the engines: the size of the StatefulSet and the pods to delete now.
 
-The decision is made again after every change; only the status keeps state between decisions. A rank is *outdated*
-if one of its pods runs an old revision or is on a node that is being drained. With `maxSurge`, additional ranks
-(from the desired size upwards) start first. An outdated rank that serves is then deleted only while a surge rank
-serves in its place. If no node has room for a surge rank, at most `maxUnavailable` ranks are replaced at a time.
-Every number here counts ranks, and the pods of a rank are deleted together.
+A rank is *outdated* if one of its pods runs an old revision or is on a drained node. With `maxSurge`, additional
+ranks (from the desired size upwards) start first, and each stands in for one outdated rank that is deleted. If no
+node has room for them, at most `maxUnavailable` ranks are replaced at a time. Numbers count ranks, never pods.
 """
 
 import math
@@ -25,30 +23,22 @@ class PodDeletion:
     """A pod to delete now, with the Event that explains the deletion."""
 
     pod: Pod
-    event: str
-    """Reason of the Event."""
+    event: str  # its reason
     why: str
-    grace: int | None = None
-    """Grace period in seconds; None for the pod's own."""
+    grace: int | None = None  # seconds; None for the pod's own
 
 
 @dataclass(frozen=True)
 class EngineRollout:
-    """The next action of the engines' roll-out."""
-
-    ranks: int
-    """Ranks that the StatefulSet has pods for, including surge ranks."""
+    ranks: int  # that the StatefulSet has pods for, with surge ranks
     deletions: tuple[PodDeletion, ...] = ()
-    under_way: str = ""
-    """A description of the roll-out for the status; "" if there is none."""
-    surge_refused: str = ""
-    """The revision whose roll-out continues without surge ranks; "" if there is none."""
-    surge: frozenset[int] = frozenset()
-    """Ranks that exist only during the roll-out."""
+    under_way: str = ""  # for the status; "" without a roll-out
+    surge_refused: str = ""  # the revision that continues without surge ranks
+    surge: frozenset[int] = frozenset()  # ranks of the roll-out only
 
     @property
     def memo(self) -> dict[str, Any]:
-        """The state that the next decision needs. The status keeps it."""
+        """Return the state that the next decision needs. The status keeps it."""
         surge = {"surgeFrom": min(self.surge)} if self.surge else {}
         return surge | ({"surgeRefused": self.surge_refused} if self.surge_refused else {})
 
@@ -92,32 +82,25 @@ class _Template:
     cordoned: Collection[str]
 
     def is_left_by(self, pod: Pod) -> bool:
-        """Return whether a pod runs an old revision or is on a node that is being drained."""
         return (self.revision != "" and pod.revision != self.revision) or pod.leaves(self.cordoned)
 
     def outdated(self, rank: EngineRank) -> list[Pod]:
-        """Return the outdated pods of a rank, without those that are terminating."""
+        # without those that are terminating
         return [member.pod for member in rank.remaining if self.is_left_by(member.pod)]
 
 
 @dataclass(frozen=True)
 class _Ranks:
-    """The existing ranks below the desired size."""
+    """The existing ranks, from the roll-out's point of view."""
 
     existing: list[EngineRank]
     outdated: list[EngineRank]
-    broken: list[EngineRank]
-    """Outdated ranks that cannot serve: they are deleted at once."""
-    running: list[EngineRank]
-    """The other outdated ranks."""
-    awaited: int
-    """Ranks that are neither outdated nor settled: their new pods do not serve yet."""
-    surplus: list[EngineRank]
-    """The existing ranks from the desired size upwards."""
-    halves: list[EngineRank]
-    """Ranks with the new template of which a part is on nodes: surge ranks may have the room of the others."""
+    broken: list[EngineRank]  # outdated, and cannot serve: deleted at once
+    running: list[EngineRank]  # the other outdated ones
+    awaited: int  # neither outdated nor settled: their new pods do not serve yet
+    surplus: list[EngineRank]  # from the desired size upwards
+    halves: list[EngineRank]  # partly on nodes: surge ranks may have the room of their other pods
     all_serve: bool
-    """Whether all desired ranks serve."""
 
     @classmethod
     def of(cls, service: InferenceService, ranks: Sequence[EngineRank], template: _Template) -> "_Ranks":
@@ -147,7 +130,6 @@ def _roll_running(
     surge_refused: str,
     under_way: str,
 ) -> EngineRollout:
-    """Replace ranks that may serve: with surge ranks if they find room, otherwise within maxUnavailable."""
     desired, rollout = service.engine.data_parallel_size, service.rollout
     surge_size = min(rollout.max_surge, len(ranks.running) + ranks.awaited)
     surge = [rank for rank in ranks.surplus if rank.number < desired + surge_size]
@@ -177,34 +159,27 @@ def _roll_running(
 
 
 def _may_go_without_surge(service: InferenceService, rank: EngineRank, template: _Template) -> bool:
-    """Return whether a rank may be replaced without a surge rank, although it may serve.
-
-    Deleting a pod on a cordoned node frees no room for its successor, so it stays until a node has room for a surge
-    rank, or until `kubectl drain` evicts it. The eviction would take a single pod of a larger rank, so the operator
-    replaces such a rank as a whole if others remain.
-    """
+    # Deleting a pod on a cordoned node frees no room for its successor, so it waits for a surge rank or its
+    # eviction. An eviction would take a single pod of a larger rank; the operator replaces such a rank as a whole
+    # if others remain.
     if all(not pod.leaves(template.cordoned) for pod in template.outdated(rank)):
         return True
     return service.engine.nodes > 1 and service.engine.data_parallel_size > 1
 
 
 def _is_broken(rank: EngineRank) -> bool:
-    """Return whether an outdated rank does not serve and will not recover by itself, so that nothing is lost."""
+    # It does not serve and will not recover by itself, so nothing is lost.
     if rank.serves:
         return False
     return not rank.is_whole or rank.state.reason.is_failure or rank.state.phase in (*PENDING, Phase.FAILED)
 
 
 def _is_half(rank: EngineRank) -> bool:
-    """Return whether some of several pods are on nodes and others wait for one."""
     return len({member.pod.node == "" for member in rank.pods}) > 1
 
 
 def _has_no_room(service: InferenceService, observed: Observed, ranks: Sequence[EngineRank]) -> bool:
-    """Return whether one of these ranks waits for room, so that the roll-out goes on without surge ranks.
-
-    With maxUnavailable 0, the roll-out waits for them forever.
-    """
+    """Return whether one of these ranks has waited too long for room. With maxUnavailable 0, none has."""
     if service.rollout.max_unavailable == 0:
         return False
     patience = service.rollout.surge_timeout
@@ -216,8 +191,7 @@ def _has_no_room(service: InferenceService, observed: Observed, ranks: Sequence[
 
 
 def _cannot_be_placed(rank: EngineRank) -> bool:
-    """Return whether no node accepts a pod of the rank and none is being added, or its volume is still attached to
-    another pod."""
+    # no node accepts a pod and none is being added, or its volume is still attached to another pod
     if rank.state.phase is Phase.SCHEDULING:
         return rank.state.reason is not Reason.WAITING_FOR_NODE
     return rank.state.reason is Reason.VOLUME_FAILED and "Multi-Attach" in rank.state.message
@@ -228,7 +202,7 @@ def _deletions_of(ranks: Sequence[EngineRank], template: _Template) -> tuple[Pod
 
 
 def _deletions_of_rank(rank: EngineRank, template: _Template) -> Iterator[PodDeletion]:
-    """Yield the deletions of all pods of a rank, or of its outdated ones if others are already replaced."""
+    # all pods, or the outdated ones if others are already replaced
     outdated = template.outdated(rank)
     for pod in (member.pod for member in rank.remaining):
         if pod in outdated:

@@ -10,27 +10,20 @@ from kvasir_operator.spec import InferenceService
 
 @dataclass(frozen=True)
 class FrontendRollout:
-    """The next action of the frontends' roll-out."""
-
-    replicas: int | None
-    """Replicas of the Deployment; None if an autoscaler may set them."""
+    replicas: int | None  # None if an autoscaler may set them
     deletions: tuple[PodDeletion, ...] = ()
     under_way: str = ""
 
 
 def with_scaled_frontends(service: InferenceService, deployment: WorkloadState | None) -> InferenceService:
-    """Return the service with the number of frontends that an autoscaler has set, if it has."""
+    """Return the service with the number of frontends that an autoscaler has set."""
     if not service.frontend.is_autoscaled or deployment is None or deployment.applies_replicas:
         return service
     return replace(service, frontend=replace(service.frontend, replicas=max(1, deployment.replicas)))
 
 
 def roll_frontends(service: InferenceService, observed: Observed) -> FrontendRollout:
-    """Return the next action.
-
-    While pods are on a cordoned node, one additional frontend runs. The pods on the node are deleted one at a time,
-    as long as enough others serve. If an autoscaler runs several frontends, one may be missing instead.
-    """
+    """Return the next action. While pods are on a drained node, one more frontend runs, and one goes at a time."""
     desired, deployment = service.frontend.replicas, observed.deployment
     autoscaled = service.frontend.is_autoscaled
     # Autoscalers leave a Deployment with 0 replicas alone.

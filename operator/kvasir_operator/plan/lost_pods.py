@@ -10,19 +10,16 @@ from kvasir_operator.plan.engine_rollout import PodDeletion
 from kvasir_operator.resources.names import workload_name
 from kvasir_operator.spec import InferenceService
 
-LOST_POD_MARGIN_SECONDS: Final = 5.0
-"""How long a terminating pod must be observed on a lost node before it is force-deleted."""
+LOST_POD_MARGIN_SECONDS: Final = 5.0  # from a look at a terminating pod on a lost node to its forced deletion
+# for the other pods of a rank to notice that one is gone, and to start again by themselves
 REJOIN_SECONDS: Final = 60.0
-"""How long the other pods of a rank have to notice that a pod is gone. They then start again by themselves."""
-_NEEDS_ALL: Final = (Phase.WARMING, Phase.READY)
-"""Phases that a pod of a rank reaches only together with the others."""
+_NEEDS_ALL: Final = (Phase.WARMING, Phase.READY)  # phases that pods of a rank reach only together
 
 
 def release_lost(observed: Observed) -> tuple[PodDeletion, ...]:
     """Return forced deletions of terminating pods on lost nodes, where no kubelet can end them.
 
-    A pod on a live node is never force-deleted, however long it takes, because its process may still hold the GPU.
-    If the process on a lost node still runs, the link distinguishes it from its successor by the incarnation.
+    On a live node, the process may still hold the GPU. On a lost one, the incarnation distinguishes it on the link.
     """
     return tuple(
         PodDeletion(member.pod, "Released", f"{member.state.message or 'its node does not respond'}", grace=0)
@@ -32,9 +29,9 @@ def release_lost(observed: Observed) -> tuple[PodDeletion, ...]:
 
 
 def regroup(service: InferenceService, observed: Observed, ranks: Sequence[EngineRank]) -> tuple[PodDeletion, ...]:
-    """Return deletions of pods that go on although another pod of their rank is gone. The rank then starts again.
+    """Return deletions of pods that go on although another pod of their rank is gone.
 
-    While a pod of the rank is pending, nothing is deleted: with a slow image this would never end.
+    Nothing is deleted while a pod of the rank is pending: with a slow image this would never end.
     """
     if service.engine.nodes == 1:
         return ()
@@ -60,11 +57,8 @@ def _gone(rank: EngineRank, name: str, observed: Observed) -> Iterator[str]:
 
 
 def _behind(rank: EngineRank, member: Member) -> tuple[Phase, ...]:
-    """Return the phases of a pod that contradict a later phase of the others: it started again, and they did not.
-
-    The leader starts the members, so it is never before them, but a member may load faster than others. The phase
-    of a pod without a report is not known: it may be later.
-    """
+    # A pod in one of these phases started again, and the others did not. The leader starts the members, so it is
+    # never before them; a member may load faster. A pod without a report may be further.
     if not member.reported:
         return ()
     leader = rank.pods[0]

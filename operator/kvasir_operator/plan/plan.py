@@ -1,7 +1,7 @@
 """The plan of a reconcile: everything it writes and deletes, and the status.
 
-`make_plan` is a pure function. `actor` executes the plan and adds the API server's answers (refusals and the newest
-children) to the observed facts. A second plan from these facts gives the status.
+`actor` executes the plan and adds the API server's answers to the observed facts. A second plan from these facts
+gives the status.
 """
 
 from collections.abc import Mapping, Sequence
@@ -31,10 +31,9 @@ from kvasir_operator.spec import InferenceService
 
 TIME_FORMAT: Final = "%Y-%m-%dT%H:%M:%SZ"
 
+# between two looks at starting pods, whose progress triggers no event
 PROGRESS_INTERVAL_SECONDS: Final = (2.0, 30.0)
-"""Shortest and longest interval between two looks at starting pods, whose progress triggers no watch event."""
-BLOCKED_INTERVAL_SECONDS: Final = 30.0
-"""Interval between two looks at an obstacle that is not watched, such as a quota."""
+BLOCKED_INTERVAL_SECONDS: Final = 30.0  # between two looks at an obstacle that is not watched, such as a quota
 WORKLOADS: Final = (DEPLOYMENT, STATEFUL_SET)
 
 
@@ -43,20 +42,15 @@ class Plan:
     """The actions of a reconcile, in the order of the fields below `status`."""
 
     status: Status
-    new_link_keys: bool = False
-    """Whether to create the Secret with the link's keys first, and then make a new plan."""
+    new_link_keys: bool = False  # create their Secret first, and then make a new plan
     gates: tuple[GateOrder, ...] = ()
     applies: tuple[Apply, ...] = ()
     prunes: tuple[tuple[ChildKey, ChildObject], ...] = ()
     deletions: tuple[PodDeletion, ...] = ()
-    again: float | None = None
-    """Seconds until the state may have changed without a watch event; None if it cannot."""
-    held_back: frozenset[ChildKey] = frozenset()
-    """Children that were refused recently and are not retried in this pass."""
-    polled: tuple[Pod, ...] = ()
-    """Frontends whose demand must be waited for."""
-    upgrade_available: bool = False
-    """Whether the operator's release would change the pods of this service and is not requested yet."""
+    again: float | None = None  # seconds until something may change without a watch event
+    held_back: frozenset[ChildKey] = frozenset()  # refused recently, and not retried in this pass
+    polled: tuple[Pod, ...] = ()  # frontends whose demand must be waited for
+    upgrade_available: bool = False  # and not requested yet
 
 
 def make_plan(
@@ -106,7 +100,7 @@ def make_plan(
 
 
 def _at_zero(service: InferenceService) -> InferenceService:
-    """Return the service as it is without engines, for all decisions but those about its children."""
+    # for all decisions but those about children
     return replace(service, engine=replace(service.engine, data_parallel_size=0))
 
 
@@ -135,7 +129,6 @@ def _under_way(
     engines: EngineRollout,
     frontends: FrontendRollout,
 ) -> tuple[str, ...]:
-    """Return descriptions of the changes that are in progress."""
     awaited = f"the deletion of {', '.join(found.awaited[:MAX_NAMED])} is awaited" if found.awaited else ""
     blocked = (
         f"the pod of surge rank {rank} cannot be created ({why})"
@@ -148,15 +141,10 @@ def _under_way(
 
 @dataclass(frozen=True)
 class _Desired:
-    """The children that should exist."""
-
     bodies: tuple[Object, ...]
-    release: str
-    """The release whose pod templates run."""
-    upgrade: str
-    """The release that is available but not requested; "" if there is none."""
-    unpinned: tuple[str, ...]
-    """Workloads whose pod templates are too long to be kept."""
+    release: str  # that of the running pod templates
+    upgrade: str  # available but not requested; "" if none
+    unpinned: tuple[str, ...]  # workloads with templates too long to be kept
 
 
 def _desired(
@@ -200,7 +188,7 @@ def _desired(
 
 
 def _writes(observed: Observed, applies: Sequence[Apply]) -> str:
-    """Describe the objects that this plan writes. They count as under way until the next plan sees them."""
+    # These count as under way until the next plan sees them.
     names = [f"{kind.kind} {name}" for kind, name in (apply.key for apply in applies)]
     if _needs_link_keys(observed):
         names.insert(0, "the link's keys")
@@ -264,10 +252,7 @@ def _again(
     zero_again: float | None,
     rolling: bool,
 ) -> float | None:
-    """Return the seconds until the state may have changed without a watch event.
-
-    `zero_again` is that of the decision about zero. `rolling`: whether engines are being replaced.
-    """
+    """Return the seconds until the state may have changed without a watch event."""
     members = (*observed.engines, *observed.frontends)
     waits = [] if zero_again is None else [zero_again]
     moving = [

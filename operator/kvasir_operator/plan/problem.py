@@ -7,8 +7,7 @@ from typing import Final
 from kvasir_contract.reasons import Reason
 from kvasir_operator.observe.observed import PodState
 
-MAX_NAMED: Final = 3
-"""The most objects that a message names. A failure names one pod, because its message is long."""
+MAX_NAMED: Final = 3  # A failure names one pod, because its message is long.
 
 
 @dataclass(frozen=True)
@@ -48,7 +47,6 @@ def count(number: int, noun: str) -> str:
 
 
 def verb(number: int, singular: str, plural: str) -> str:
-    """Return the verb form that agrees with a number."""
     return singular if number == 1 else plural
 
 

@@ -10,7 +10,7 @@ from kvasir_operator.observe.engine_ranks import EngineRank
 def rank_entries(
     ranks: Sequence[EngineRank], previous: Sequence[Mapping[str, Any]], now: str
 ) -> list[dict[str, Any]]:
-    """Return `status.engines.ranks`. A rank that keeps its pod and phase keeps its `since` of `previous`."""
+    """Return `status.engines.ranks`. A rank with the same pod and phase keeps its `since` of `previous`."""
     before = {entry["rank"]: entry for entry in previous}
     most = _message_bytes(len(ranks))
     entries: list[dict[str, Any]] = []
@@ -31,8 +31,5 @@ def rank_entries(
 
 
 def _message_bytes(ranks: int) -> int:
-    """Return the longest message of a rank.
-
-    All messages together take at most 128 KiB. JSON escapes may make that six times longer; etcd accepts 1.5 MiB.
-    """
+    # 128 KiB for all: JSON escapes may need six times as much, and etcd accepts 1.5 MiB
     return min(1024, max(64, 128 * 1024 // max(1, ranks)))

@@ -1,7 +1,6 @@
 """The status of an InferenceService, from the observed facts and the decisions of the plan.
 
-The same facts give the same status, because unchanged entries keep their timestamps. The operator therefore writes
-a status only after a change. A status never claims more than the facts show: a change that a controller has not
+The same facts give the same status, so it is written only after a change. A change that a controller has not
 processed yet counts as under way.
 """
 
@@ -71,7 +70,7 @@ def service_status(
 
 
 def _scale_selector(service: InferenceService) -> str:
-    """Return the selector of one pod per rank, because an autoscaler takes pods for replicas."""
+    # one pod per rank, because an autoscaler takes pods for replicas
     labels = ",".join(f"{name}={value}" for name, value in selector_labels(service, "engine").items())
     if service.engine.nodes == 1:
         return labels
@@ -80,7 +79,7 @@ def _scale_selector(service: InferenceService) -> str:
 
 
 def invalid_status(error: str, generation: int, previous: Mapping[str, Any], now: str) -> Status:
-    """Return the status of a service whose spec cannot be used; every other field keeps its previous value."""
+    """Return the status of a service whose spec cannot be used. The other fields keep their values."""
     message = f"{error}; the operator changes nothing until this is corrected"
     # The pods keep running, so Ready and the other conditions keep their last value.
     conditions = [

@@ -6,12 +6,10 @@ from typing import Any, Final
 from kvasir_operator.plan.applies import Apply
 from kvasir_operator.plan.plan import Plan
 
-MAX_CHANGES: Final = 12
-"""How many changed fields of an object are listed."""
+MAX_CHANGES: Final = 12  # listed fields of an object
 
 
 def render(plan: Plan) -> str:
-    """Return the plan as lines of text."""
     lines = []
     if plan.new_link_keys:
         lines.append("create Secret with new link keys")
@@ -78,8 +76,7 @@ def changed_fields(wanted: object, found: object, path: str = "") -> Iterator[st
 
 
 _KEYS: Final = ("name", "mountPath", "uid")
-_RECORDS: Final = ("/template", "/inputs")
-"""Annotations that only repeat what other fields show."""
+_RECORDS: Final = ("/template", "/inputs")  # annotations that repeat what other fields show
 
 
 def _short(value: object) -> str:

@@ -1,8 +1,7 @@
 """Deletions of pods that hold room for a rank of which another pod finds none.
 
-Kubernetes places pods one by one. Two ranks, or a rank and other work, can therefore each hold a part of the room
-that the other one needs, for ever. All pods of the rank are deleted, also those without a node: their successors
-queue behind every pod that waits already, while an old pod without a node would take the room again.
+Kubernetes places pods one by one, so two ranks can each hold room that the other one needs. All pods of a rank are
+deleted: their successors queue behind every pod that waits, while an old pod would take the room again.
 """
 
 import zlib
@@ -16,12 +15,9 @@ from kvasir_operator.plan.conditions import condition
 from kvasir_operator.plan.engine_rollout import PodDeletion
 from kvasir_operator.spec import InferenceService
 
-MIN_HOLD_SECONDS: Final = 900.0
-"""How long a rank may hold room before its pods are deleted. The cluster autoscaler gives a new node as long."""
-MAX_HOLD_SECONDS: Final = 3600.0
-"""The longest time between two deletions; that of Kueue's backoff."""
-MIN_OBSERVED_SECONDS: Final = 60.0
-"""How long this operator must have observed a pod without room. This limits the rate if clocks are wrong."""
+MIN_HOLD_SECONDS: Final = 900.0  # the cluster autoscaler gives a new node as long
+MAX_HOLD_SECONDS: Final = 3600.0  # as Kueue's backoff
+MIN_OBSERVED_SECONDS: Final = 60.0  # by this operator: limits the rate if clocks are wrong
 
 
 def give_room_back(
@@ -33,7 +29,7 @@ def give_room_back(
 ) -> tuple[PodDeletion, ...]:
     """Return deletions of the pods of one rank that has held room for too long. `previous` is the current status.
 
-    Only the highest rank is deleted, and only after the others have had time to take the room of an earlier one.
+    It is the highest rank, and only after the others have had time to take the room of an earlier one.
     """
     if service.engine.nodes == 1:
         return ()
@@ -54,12 +50,11 @@ def _holds_room_in_vain(rank: EngineRank) -> bool:
 
 
 def _is_placed(rank: EngineRank) -> bool:
-    """Return whether all pods of a rank have a node."""
     return not rank.missing and all(member.pod.node and not member.pod.terminating for member in rank.pods)
 
 
 def _held(rank: EngineRank, now: datetime) -> float:
-    """Return the seconds since a pod of the rank was created or placed; 0.0 while one is terminating."""
+    # seconds since a pod of the rank was created or placed
     if len(rank.remaining) < len(rank.pods):
         return 0.0
     times = [member.pod.scheduling_changed for member in rank.pods]
@@ -67,11 +62,8 @@ def _held(rank: EngineRank, now: datetime) -> float:
 
 
 def _patience(service: InferenceService, previous: Mapping[str, Any], now: datetime) -> float:
-    """Return how long a rank may hold room: half of the time for which engines have not been ready.
-
-    The interval thus doubles, except for a surge rank while all engines are ready. Services differ by up to 50 %,
-    so that two of them do not give back and take each other's room at the same times.
-    """
+    # Half of the time without ready engines: the interval doubles. Services differ by up to 50 %, so that two of
+    # them do not give back and take each other's room at the same times.
     ready = condition(previous, "EnginesReady")
     unready = _seconds(ready["lastTransitionTime"], now) if ready.get("status") == "False" else 0.0
     spread = 1 + zlib.crc32(service.uid.encode()) / 2**33

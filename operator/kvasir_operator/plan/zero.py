@@ -1,12 +1,9 @@
 """Whether a service has no engines because it gets no requests, and the orders for the gates of its frontends.
 
-A service goes to zero in two phases. When all frontends have been idle for `toZeroAfter`, they are asked to close
-their gates, behind which requests are held. Only after all of them have reported that they are closed and still
-idle, the engines are removed. If one reports demand or does not respond, the gates are opened again. At zero, a
-request at any frontend starts the engines, and so does a frontend that cannot be asked.
-
-The decision follows from the replicas of the StatefulSet and the reports of this pass. Thus an operator that starts
-again continues in the middle of any phase.
+When all frontends have been idle for `toZeroAfter`, they are asked to close their gates, behind which requests are
+held. The engines are removed when all gates are closed and all frontends still idle. At zero, a request at any
+frontend starts the engines, and so does a frontend that cannot be asked. Nothing is kept but the size of the
+StatefulSet, so an operator continues in the middle of any phase.
 """
 
 from collections.abc import Mapping, Sequence
@@ -17,17 +14,12 @@ from kvasir_contract.status_report import StatusReport
 from kvasir_operator.observe.observed import Member, Observed, Pod
 from kvasir_operator.spec import InferenceService
 
+# between the order to close the gates and the next look; less than GATE_SECONDS
 CLOSING_INTERVAL_SECONDS: Final = 1.0
-"""Time between the order to close the gates and the next look at them. They stay closed for GATE_SECONDS."""
-LEAST_INTERVAL_SECONDS: Final = 5.0
-"""Shortest interval between two looks at a service in use, whatever its toZeroAfter."""
-UNKNOWN_INTERVAL_SECONDS: Final = 30.0
-"""Interval between two looks while it is not known whether the service is idle."""
-UNREACHED_SECONDS: Final = 30.0
-"""How long a frontend may hide its demand until it counts as unreachable, and starts the engines of a service at
-zero."""
-FROM_ZERO: Final = "fromZero"
-"""In `status.rollout`: no engine has been ready since the service was at zero."""
+LEAST_INTERVAL_SECONDS: Final = 5.0  # between two looks at a service in use
+UNKNOWN_INTERVAL_SECONDS: Final = 30.0  # between two looks while it is not known whether the service is idle
+UNREACHED_SECONDS: Final = 30.0  # a frontend that hides its demand for so long starts the engines
+FROM_ZERO: Final = "fromZero"  # in status.rollout: no engine has been ready since the service was at zero
 
 
 @dataclass(frozen=True)
@@ -39,18 +31,12 @@ class GateOrder:
 @dataclass(frozen=True)
 class ZeroDecision:
     at_zero: bool = False
-    """Whether the service has no engines now."""
-    waking: bool = False
-    """Whether the first engines after a time at zero are on their way."""
+    waking: bool = False  # the first engines after zero are on their way
     gates: tuple[GateOrder, ...] = ()
-    polled: tuple[Pod, ...] = ()
-    """The frontends whose demand must be waited for, because it starts the engines."""
-    again: float | None = None
-    """Seconds until the decision may change without an event."""
-    memo: Mapping[str, Any] = field(default_factory=dict)
-    """The state that the next decision needs. The status keeps it."""
-    unreachable: tuple[str, ...] = ()
-    """Names of frontends that hide their demand, so that the service has engines."""
+    polled: tuple[Pod, ...] = ()  # frontends whose demand must be waited for
+    again: float | None = None  # seconds until it may change without an event
+    memo: Mapping[str, Any] = field(default_factory=dict)  # for the next decision; the status keeps it
+    unreachable: tuple[str, ...] = ()  # names of frontends that hide their demand
 
 
 def decide_zero(service: InferenceService, observed: Observed, memo: Mapping[str, Any]) -> ZeroDecision:
@@ -85,7 +71,7 @@ def decide_zero(service: InferenceService, observed: Observed, memo: Mapping[str
 
 
 def has_demand(report: StatusReport | None, seconds: float) -> bool:
-    """Return whether a frontend has got a request within the last `seconds`. Without a report it has not."""
+    """Return whether a frontend has reported a request within the last `seconds`."""
     if report is None or report.demand is None:
         return False
     since = report.demand.request_seconds
@@ -93,7 +79,7 @@ def has_demand(report: StatusReport | None, seconds: float) -> bool:
 
 
 def _cannot_hold(frontend: Member) -> bool:
-    """Return whether a frontend rejects requests without an engine, so that it is never ready at zero."""
+    # Such a frontend is never ready at zero.
     report = frontend.report
     return report is not None and report.demand is not None and not report.demand.can_hold
 
@@ -107,7 +93,6 @@ def _unreachable(frontends: Sequence[Member]) -> tuple[str, ...]:
 
 
 def _seconds_until_unreachable(frontends: Sequence[Member]) -> float | None:
-    """Return the seconds after which a frontend counts as unreachable if it stays as it is; None if all report."""
     waits = [UNREACHED_SECONDS - member.unreached for member in frontends if member.unreached is not None]
     return max(1.0, min(waits)) if waits else None
 
@@ -125,7 +110,7 @@ def _memo(from_zero: bool) -> Mapping[str, Any]:
 
 
 def _orders(frontends: Sequence[Member], *, closed: bool) -> tuple[GateOrder, ...]:
-    """Return orders for the frontends that report another state of their gate."""
+    # for those whose gate is in another state
     return tuple(
         GateOrder(member.pod, closed)
         for member in frontends
@@ -140,11 +125,8 @@ def _is_closed(member: Member) -> bool:
 
 
 def _seconds_until_idle(observed: Observed, seconds: float) -> float:
-    """Return how long the engines are needed at least; 0.0 if every frontend has been idle for `seconds`.
-
-    A frontend counts as idle only from the time when it had a ready engine, so that engines that never become ready
-    stay, with their failure in the status.
-    """
+    # A frontend counts as idle only from its first ready engine, so that engines that never become ready stay,
+    # with their failure in the status.
     if not observed.frontends or observed.leaving_frontends:
         return UNKNOWN_INTERVAL_SECONDS
     waits = [_seconds_until_idle_at(member.report, seconds) for member in observed.frontends]
@@ -152,7 +134,7 @@ def _seconds_until_idle(observed: Observed, seconds: float) -> float:
 
 
 def _seconds_until_idle_at(report: StatusReport | None, seconds: float) -> float | None:
-    """Return the seconds for a frontend; None if they are not known."""
+    # None: not known
     if report is None or report.demand is None or not report.demand.can_hold:
         return None
     if report.live_requests:

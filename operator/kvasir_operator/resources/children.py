@@ -18,8 +18,7 @@ from kvasir_operator.spec import InferenceService
 def children(service: InferenceService, release: Release, link_secret: str) -> list[Object]:
     """Return the objects in the order in which they are applied, dependencies of pods first.
 
-    `link_secret` is the name of the Secret with the link's keys. The Secret itself is not included, because the
-    operator creates it once and cannot read it afterwards.
+    `link_secret` is the name of a Secret that the operator creates once and cannot read.
     """
     return [
         service_account(service, link_secret),
@@ -34,7 +33,6 @@ def children(service: InferenceService, release: Release, link_secret: str) -> l
 
 
 def child_keys(service: InferenceService) -> list[tuple[Kind, str]]:
-    """Return kind and name of every object that `children` returns."""
     return [(kind_of(child), child["metadata"]["name"]) for child in children(service, _NO_RELEASE, "")]
 
 

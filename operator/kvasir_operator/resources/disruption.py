@@ -27,12 +27,11 @@ def disruption_budgets(service: InferenceService, release: Release) -> list[Obje
 
 
 def _stays(pod: PodSpec) -> bool:
-    """Return whether the operator leaves a pod on a node that is being drained, as its successor might return."""
+    # The operator leaves such a pod where it is, as its successor might return to the node.
     return any(tolerates(toleration, CORDON_TAINT) for toleration in pod.tolerations)
 
 
 def _moves_engines(service: InferenceService) -> bool:
-    """Return whether the operator replaces engines on a node that is being drained."""
     engine = service.engine
     return service.rollout.max_surge > 0 or (engine.nodes > 1 and engine.data_parallel_size > 1)
 
@@ -40,11 +39,11 @@ def _moves_engines(service: InferenceService) -> bool:
 def _budget(
     service: InferenceService, component: Component, units: int, *, moved: bool, alone: bool = True
 ) -> Object:
-    """Return a budget of one engine or frontend at a time, which is one pod at a time.
+    """Return a budget of one engine or frontend at a time.
 
-    `moved` is whether the operator replaces pods on the node itself. If it does not, evictions must be allowed, or
-    the drain would never end. If it does, evictions wait for it in two cases: for the only engine or frontend, and
-    if a pod does not serve `alone`, because the eviction of one pod would end the requests of its whole engine.
+    If the operator moves pods (`moved`), evictions wait for it: for the only unit, and if a pod does not serve
+    `alone`, because the eviction of one pod would end the requests of its engine. Otherwise the drain would never
+    end.
     """
     return {
         "apiVersion": "policy/v1",

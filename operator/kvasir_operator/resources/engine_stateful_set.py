@@ -1,7 +1,4 @@
-"""The engines of an InferenceService: a StatefulSet whose ordinals are the data-parallel ranks.
-
-If an engine has several pods, `nodes` consecutive ordinals are one rank; the first of them is the engine itself.
-"""
+"""The engines of an InferenceService: a StatefulSet whose ordinals are the data-parallel ranks."""
 
 import math
 from typing import Final
@@ -25,21 +22,16 @@ from kvasir_operator.resources.pod import Mount, http_probe, option_args, pod_te
 from kvasir_operator.resources.release import Release
 from kvasir_operator.spec import InferenceService
 
+# Upper bound of /dev/shm for each worker. NCCL keeps the buffers between GPUs without a direct connection there,
+# up to some hundred MiB for each GPU.
 SHARED_MEMORY_GIB: Final = 1
-"""Upper bound of /dev/shm for each worker of the pod. Memory is allocated only when it is used.
 
-NCCL keeps the buffers between GPUs without a direct connection there, up to some hundred MiB for each GPU. The
-executor's messages and gloo's connections do not use it.
-"""
-
-_CPU_WORKER_BYTES: Final = 512 * 2**20
-"""Requested for the process of a worker on CPU and the weights of a small model."""
-_CPU_KV_CACHE_BYTES: Final = 2**30
-"""The KV cache of a worker on CPU if kvCache.memory is not set."""
+_CPU_WORKER_BYTES: Final = 512 * 2**20  # the process and a small model
+_CPU_KV_CACHE_BYTES: Final = 2**30  # the runtime's default
 
 
 def engine_stateful_set(service: InferenceService, release: Release, link_secret: str) -> Object:
-    """Return the StatefulSet. All ranks start at once, and OnDelete lets the operator replace old pods itself."""
+    # All ranks start at once, and OnDelete lets the operator replace old pods itself.
     name = workload_name(service, "engine")
     template = engine_template(service, release, link_secret)
     annotations = workload_annotations(service, "engine", release, link_secret, template)
@@ -59,7 +51,7 @@ def engine_stateful_set(service: InferenceService, release: Release, link_secret
 
 
 def hands_kv_over(service: InferenceService) -> bool:
-    """Return whether KV blocks are in the memory of the engine's process, so that other engines can fetch them."""
+    """Return whether KV blocks are in the process's memory, so that other engines can fetch them."""
     return service.engine.workers == 1 and not service.engine.resource_name
 
 
@@ -111,12 +103,12 @@ def _options(service: InferenceService) -> list[str]:
 
 
 def _several(size: int) -> int | None:
-    """Return the size, or None for 1: options that are left out keep the pods of existing services."""
+    # None for 1: options that are left out keep the pods of existing services.
     return size if size > 1 else None
 
 
 def _master_address(service: InferenceService) -> str:
-    """Return the name of a rank's first pod. The process of each pod replaces {leader} by its ordinal."""
+    # The process of each pod replaces {leader} by the ordinal of its rank's first pod.
     name = workload_name(service, "engine")
     return f"{name}-{{leader}}.{name}"
 

@@ -77,7 +77,7 @@ def frontend_template(service: InferenceService, release: Release, link_secret: 
 
 
 def _fetching(serving: Object) -> Object:
-    """Return an init container that fetches config and tokenizer: clients reach only the one without the token."""
+    # Clients reach only the other container, which has no token.
     kept = {name: serving[name] for name in ("image", "env", "resources")}
     return {**kept, "name": FETCH_CONTAINER, "args": [*serving["args"], "--fetch-only"]}
 

@@ -13,8 +13,7 @@ from kvasir_contract.endpoints import (
 from kvasir_operator.resources.names import Component, Object, metadata, selector_labels, workload_name
 from kvasir_operator.spec import InferenceService
 
-_CLIENT_PORT: Final = 80
-"""Also with TLS: another port would cut off the clients of a service that gets a certificate."""
+_CLIENT_PORT: Final = 80  # with TLS too: clients keep their port when a service gets a certificate
 
 
 def http_service(service: InferenceService) -> Object:
@@ -29,10 +28,7 @@ def http_service(service: InferenceService) -> Object:
 
 
 def frontend_service(service: InferenceService) -> Object:
-    """Return the headless Service with the addresses of all frontends, for engines and monitoring.
-
-    It includes frontends that are not ready, because a frontend becomes ready when an engine connects.
-    """
+    """Return the headless Service with all frontends: one becomes ready when an engine has found it here."""
     ports = [
         {"name": LINK_PORT_NAME, "port": LINK_PORT},
         {"name": HTTP_PORT_NAME, "port": HTTP_PORT},
@@ -42,12 +38,11 @@ def frontend_service(service: InferenceService) -> Object:
 
 
 def engine_service(service: InferenceService) -> Object:
-    """Return the headless Service with the name and address of each rank, including loading ranks."""
+    """Return the headless Service with each rank, also while it loads."""
     return _headless(service, "engine", [{"name": OPS_PORT_NAME, "port": OPS_PORT}])
 
 
 def url(service: InferenceService) -> str:
-    """Return the base URL for clients in the cluster."""
     host = f"{service.name}.{service.namespace}.svc"
     return f"https://{host}:{_CLIENT_PORT}/v1" if service.frontend.serves_https else f"http://{host}/v1"
 

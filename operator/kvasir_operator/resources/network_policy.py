@@ -1,7 +1,4 @@
-"""NetworkPolicies, which limit the incoming connections of pods. Outgoing connections are not limited.
-
-The kubelet's probes need no rule, because Kubernetes allows connections from a pod's own node.
-"""
+"""NetworkPolicies, which limit the incoming connections of pods. The kubelet's probes are always allowed."""
 
 from collections.abc import Sequence
 from typing import Final
@@ -13,10 +10,9 @@ from kvasir_operator.resources.names import Component, Object, metadata, selecto
 from kvasir_operator.resources.release import Release
 from kvasir_operator.spec import InferenceService
 
-_NAMESPACE_LABEL: Final = "kubernetes.io/metadata.name"
-"""Set by Kubernetes on every namespace."""
+_NAMESPACE_LABEL: Final = "kubernetes.io/metadata.name"  # set by Kubernetes
+# Linux's for sockets without a port of their own, as those of gloo and NCCL
 _COLLECTIVE_PORTS: Final = (32768, 60999)
-"""The ports that Linux gives to sockets without a port of their own, as those of gloo and NCCL."""
 
 
 def network_policies(service: InferenceService, release: Release) -> list[Object]:
@@ -31,10 +27,7 @@ def network_policies(service: InferenceService, release: Release) -> list[Object
 
 
 def _among_engines(service: InferenceService, engines: Sequence[Json]) -> list[Object]:
-    """Return the rules for engines that fetch KV blocks from each other, or for the pods of an engine.
-
-    All engines of the service may connect: a policy cannot distinguish ranks.
-    """
+    # All engines of the service may connect: a policy cannot distinguish ranks.
     if hands_kv_over(service):
         return _rule(KV_HAND_OVER_PORT, engines)
     return _collectives(engines) if service.engine.nodes > 1 else []
@@ -47,7 +40,7 @@ def _collectives(engines: Sequence[Json]) -> list[Object]:
 
 
 def _readers(service: InferenceService, release: Release) -> list[Json]:
-    """Return the peers that may read status and metrics: the operator and those that the user configured."""
+    # of status and metrics
     operator: list[Json] = []
     if release.operator_namespace:
         operator = [{"namespaceSelector": {"matchLabels": {_NAMESPACE_LABEL: release.operator_namespace}}}]
@@ -70,7 +63,7 @@ def _policy(service: InferenceService, component: Component, rules: Sequence[Obj
 
 
 def _rule(port: int, peers: Sequence[Json]) -> list[Object]:
-    """Return a rule, or none if there are no peers, because an empty `from` would allow everyone."""
+    # An empty `from` would allow everyone.
     return [{**_open(port), "from": [dict(peer) for peer in peers]}] if peers else []
 
 

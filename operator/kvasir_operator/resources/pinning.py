@@ -1,7 +1,6 @@
-"""Keeps a workload's pod template when the operator is upgraded, so that an upgrade replaces no pods by itself.
+"""Keeps a workload's pod template when the operator is upgraded.
 
-Annotations of a workload record the release that made its template, a digest of the user's inputs, and the template
-as it was applied. `pin` compares them.
+Annotations record the release that made the template, a digest of the user's inputs, and the template as applied.
 """
 
 import hashlib
@@ -20,12 +19,11 @@ from kvasir_operator.resources.names import (
 from kvasir_operator.resources.release import Release
 from kvasir_operator.spec import InferenceService
 
-MAX_TEMPLATE_BYTES: Final = 128 * 1024
-"""Longer templates are not recorded and therefore not kept. The API server accepts 256 KiB of annotations."""
+MAX_TEMPLATE_BYTES: Final = 128 * 1024  # the API server accepts 256 KiB of annotations
+# the number of pods is not part of a template
 _COUNTS: Final = {"engine": ("data_parallel_size",), "frontend": ("replicas", "is_autoscaled")}
-"""The number of pods is not part of a pod template."""
+# not part of a template, or of one of them only
 _OTHERS: Final = ("engine", "frontend", "rollout", "network", "autoscaling", "paused", "operator_class")
-"""Fields of a service that are not part of a pod template, or of one of its templates only."""
 
 
 def workload_annotations(
@@ -43,11 +41,7 @@ def workload_annotations(
 
 
 def inputs(service: InferenceService, component: Component, link_secret: str) -> str:
-    """Return a digest of all inputs of the template except the release.
-
-    Fields at their default do not count, so a release that adds a field does not change the digests of existing
-    services.
-    """
+    """Return a digest of all inputs of the template except the release."""
     user: dict[str, Any] = {
         **_set_fields(service, without=_OTHERS),
         component: _set_fields(getattr(service, component), without=_COUNTS[component]),
@@ -82,7 +76,7 @@ def pin(desired: Object, existing: Object) -> Object:
 
 
 def _set_fields(part: Any, without: tuple[str, ...] = ()) -> dict[str, Any]:
-    """Return the fields of a dataclass that are neither empty nor at their default."""
+    # Without defaults, so that a release that adds a field does not change existing digests.
     values = {}
     for field in fields(part):
         value = getattr(part, field.name)

@@ -12,14 +12,13 @@ from kvasir_operator.pod_spec import PodSpec
 from kvasir_operator.resources.names import LINK_KEYS_ANNOTATION, Component, Object, labels, selector_labels
 from kvasir_operator.spec import InferenceService
 
-LOST_NODE_SECONDS: Final = 30
-"""How long a pod stays bound to a lost node. Other pods have taken over its work by then."""
+LOST_NODE_SECONDS: Final = 30  # for which a pod stays bound to a lost node; others have its work by then
 _LOST_NODE_TAINTS: Final = ("node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable")
+# set by the workload's controller
 _REVISION_LABELS: Final[Mapping[Component, str]] = {
     "engine": "controller-revision-hash",
     "frontend": "pod-template-hash",
 }
-"""The label with a pod's revision, which the workload's controller sets."""
 _NVIDIA: Final = "nvidia.com/"
 _NVIDIA_TAINT: Final = "nvidia.com/gpu"
 
@@ -46,10 +45,7 @@ def pod_template(
     grace: float,
     fetch: Object | None = None,
 ) -> Object:
-    """Return a pod template with the container, completed with the common fields.
-
-    With `fetch`, an init container, only that one gets the hub's token.
-    """
+    """Return a pod template with the container. With the init container `fetch`, only that one gets the token."""
     mounts = [*mounts, _link_keys(link_secret, component), *_scratch()]
     token = _token(service)
     before = [] if fetch is None else [_container(service, component, pod, fetch, _scratch(), token)]
@@ -90,17 +86,13 @@ def option_args(**options: str | int | float | Sequence[str] | None) -> list[str
 
 
 def with_default_requests(resources: Mapping[str, Any], **defaults: str) -> Object:
-    """Return the resources with a request for each of `defaults` that has neither a request nor a limit.
-
-    Kubernetes requests the limit of a resource that has no request, and rejects a request above it.
-    """
+    # Kubernetes requests the limit of a resource without a request, and rejects a request above it.
     limits, requests = resources.get("limits", {}), resources.get("requests", {})
     added = {name: amount for name, amount in defaults.items() if name not in limits}
     return {**resources, "requests": {**added, **requests}}
 
 
 def http_probe(timing: ProbeTiming) -> Object:
-    """Return a probe of the ops port."""
     return {
         "httpGet": {"path": timing.path, "port": OPS_PORT_NAME},
         "periodSeconds": timing.period,
@@ -110,7 +102,7 @@ def http_probe(timing: ProbeTiming) -> Object:
 
 
 def without_empty(fields: Mapping[str, Any]) -> Object:
-    """Return the fields without None, {} and [], because server-side apply takes ownership of empty fields."""
+    # Server-side apply would own empty fields.
     return {name: value for name, value in fields.items() if value is not None and value not in ({}, [])}
 
 
@@ -140,7 +132,6 @@ def _container(
 
 
 def _device(service: InferenceService, component: Component) -> str:
-    """Return the extended resource that the component's pods request; "" if none."""
     return service.engine.resource_name if component == "engine" else ""
 
 
@@ -199,7 +190,7 @@ def _token(service: InferenceService) -> list[Object]:
 
 
 def _link_keys(secret: str, component: Component) -> Mount:
-    """Return a mount of this side's secret key and the other side's public key, without the other keys."""
+    # the own secret key and the other side's public key
     files = environment.FRONTEND_KEY_FILES if component == "frontend" else environment.ENGINE_KEY_FILES
     source = {"secretName": secret, "items": [{"key": file, "path": file} for file in files]}
     return Mount("kvasir-link", environment.LINK_KEYS_DIRECTORY, {"secret": source}, read_only=True)
@@ -220,10 +211,7 @@ def _volume_mount(mount: Mount) -> Object:
 
 
 def _tolerations(pod: PodSpec, device: str) -> list[Object]:
-    """Return the user's tolerations, and ours for taints that the user's are not about.
-
-    Ours are for a lost node, and for nodes that are reserved for pods with the device.
-    """
+    # Ours are for a lost node and for nodes reserved for the device, unless the user's are about these taints.
     theirs = [dict(toleration) for toleration in pod.tolerations]
     lost: list[Object] = [
         {"key": key, "operator": "Exists", "effect": "NoExecute", "tolerationSeconds": LOST_NODE_SECONDS}
@@ -239,15 +227,13 @@ def _tolerations(pod: PodSpec, device: str) -> list[Object]:
 
 
 def _is_about(toleration: Object, ours: Object) -> bool:
-    """Return whether a toleration is about the taint of `ours`. No key or effect means all of them."""
+    # no key or effect means all of them
     return all(toleration.get(field) in (None, "", ours[field]) for field in ("key", "effect"))
 
 
 def _spread(service: InferenceService, component: Component, pod: PodSpec) -> list[Object]:
-    """Return the user's constraints, or by default a spread over nodes, so that a lost node is not an outage.
-
-    Pods are counted per revision, so the new pods of a roll-out spread independently of the old ones.
-    """
+    # By default over nodes, so that a lost node is not an outage; per revision, so that a roll-out's pods spread
+    # too.
     counted = {"labelSelector": {"matchLabels": selector_labels(service, component)}}
     if pod.topology_spread_constraints:
         return [{**counted, **constraint} for constraint in pod.topology_spread_constraints]

@@ -9,10 +9,7 @@ from kvasir_operator.spec import InferenceService
 
 
 def service_account(service: InferenceService, link_secret: str) -> Object:
-    """Return the pods' ServiceAccount, which has no permissions and whose token is not mounted.
-
-    It records the name of the Secret with the link's keys, because it is written before the pods that mount them.
-    """
+    # It records the Secret's name, because it is written before the pods that mount the keys.
     fields = metadata(service, service.name, "link")
     return {
         "apiVersion": "v1",
@@ -23,11 +20,7 @@ def service_account(service: InferenceService, link_secret: str) -> Object:
 
 
 def link_secret(service: InferenceService, name: str, keys: Mapping[str, str]) -> Object:
-    """Return the Secret that holds `keys`, by file name.
-
-    New keys get a new name, so that a kubelet that caches an immutable Secret never mounts old keys. If the Secret
-    is deleted, the operator creates new keys, which replaces every pod.
-    """
+    # New keys get a new name: a kubelet that caches an immutable Secret never mounts old ones.
     return {
         "apiVersion": "v1",
         "kind": "Secret",
