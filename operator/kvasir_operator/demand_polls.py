@@ -14,8 +14,10 @@ from kvasir_operator.observe.status_reports import StatusReports
 from kvasir_operator.plan.zero import has_demand
 
 RETRY_SECONDS: Final = 5.0  # after a frontend did not respond
-MOST_WAKE_SECONDS: Final = 60.0  # between two wakes by requests that bring no engines: reconciles fail
-LEAST_SECONDS: Final = 1.0  # between the starts of two polls: the frontend may be any image, which responds at once
+MAX_WAKE_SECONDS: Final = 60.0  # between two wakes by requests that bring no engines: reconciles fail
+MIN_POLL_SECONDS: Final = (
+    1.0  # between the starts of two polls: the frontend may be any image, which responds at once
+)
 
 
 class DemandPolls:
@@ -60,7 +62,7 @@ class DemandPolls:
         return self._polls.keys()
 
     async def _poll(self, key: Key, pod: Pod, seconds: float) -> None:
-        delay, reached = LEAST_SECONDS, True
+        delay, reached = MIN_POLL_SECONDS, True
         while True:
             began = self._monotonic()
             report = await self._reports.wait_for_demand(pod)
@@ -70,8 +72,8 @@ class DemandPolls:
             reached = is_reached
             if has_demand(report, seconds):
                 self._wake(key)
-                least, delay = delay, min(2 * delay, MOST_WAKE_SECONDS)  # engines do not start: do not insist
+                least, delay = delay, min(2 * delay, MAX_WAKE_SECONDS)  # engines do not start: do not insist
             else:
-                least = RETRY_SECONDS if report is None else LEAST_SECONDS
-                delay = LEAST_SECONDS
+                least = RETRY_SECONDS if report is None else MIN_POLL_SECONDS
+                delay = MIN_POLL_SECONDS
             await asyncio.sleep(max(0.0, began + least - self._monotonic()))

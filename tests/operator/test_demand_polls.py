@@ -68,7 +68,7 @@ class Bench:
 
 @pytest.fixture
 async def bench(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Bench]:
-    monkeypatch.setattr(demand_polls, "LEAST_SECONDS", 0.0)
+    monkeypatch.setattr(demand_polls, "MIN_POLL_SECONDS", 0.0)
     monkeypatch.setattr(demand_polls, "RETRY_SECONDS", 0.0)
     bench = Bench()
     yield bench
@@ -76,7 +76,7 @@ async def bench(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Bench]:
 
 
 def test_a_poll_that_returns_at_once_is_not_repeated_at_once() -> None:
-    assert (demand_polls.LEAST_SECONDS, demand_polls.RETRY_SECONDS) == (1.0, 5.0)
+    assert (demand_polls.MIN_POLL_SECONDS, demand_polls.RETRY_SECONDS) == (1.0, 5.0)
 
 
 async def test_demand_wakes_the_service(bench: Bench) -> None:

@@ -16,7 +16,7 @@ from kvasir_operator.spec import InferenceService
 
 # between the order to close the gates and the next look; less than GATE_SECONDS
 CLOSING_INTERVAL_SECONDS: Final = 1.0
-LEAST_INTERVAL_SECONDS: Final = 5.0  # between two looks at a service in use
+MIN_INTERVAL_SECONDS: Final = 5.0  # between two looks at a service in use
 UNKNOWN_INTERVAL_SECONDS: Final = 30.0  # between two looks while it is not known whether the service is idle
 UNREACHED_SECONDS: Final = 30.0  # a frontend that hides its demand for so long starts the engines
 FROM_ZERO: Final = "fromZero"  # in status.rollout: no engine has been ready since the service was at zero
@@ -62,7 +62,7 @@ def decide_zero(service: InferenceService, observed: Observed, memo: Mapping[str
         )
     wait = _seconds_until_idle(observed, seconds)
     if wait > 0:
-        kept = _with_engines(waking, frontends, max(wait, LEAST_INTERVAL_SECONDS))
+        kept = _with_engines(waking, frontends, max(wait, MIN_INTERVAL_SECONDS))
         return replace(kept, unreachable=unreachable)
     if all(_is_closed(member) for member in frontends):
         return _at_zero(polled=tuple(member.pod for member in frontends))

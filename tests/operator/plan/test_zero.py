@@ -14,7 +14,7 @@ from kvasir_operator.plan.conditions import condition
 from kvasir_operator.plan.plan import Plan, make_plan
 from kvasir_operator.plan.zero import (
     CLOSING_INTERVAL_SECONDS,
-    LEAST_INTERVAL_SECONDS,
+    MIN_INTERVAL_SECONDS,
     UNKNOWN_INTERVAL_SECONDS,
     ZeroDecision,
     decide_zero,
@@ -102,7 +102,7 @@ def test_an_open_gate_keeps_the_engines_and_all_are_closed_for_longer() -> None:
         (replace(IDLE, request_seconds=0.0), 1, AFTER),  # came before its gate closed
         (CLOSED, 1, AFTER),  # came between the reads of two facts
         (replace(CLOSED, request_seconds=0.5), 0, AFTER - 0.5),  # came and left
-        (replace(CLOSED, request_seconds=AFTER - 0.5), 0, LEAST_INTERVAL_SECONDS),
+        (replace(CLOSED, request_seconds=AFTER - 0.5), 0, MIN_INTERVAL_SECONDS),
         (replace(CLOSED, request_seconds=None, engine_seconds=10.0), 0, AFTER - 10.0),
         (replace(CLOSED, engine_seconds=None), 0, UNKNOWN_INTERVAL_SECONDS),
         (replace(IDLE, can_hold=False), 0, UNKNOWN_INTERVAL_SECONDS),
@@ -142,7 +142,7 @@ def test_frontends_that_hold_no_requests_wake_the_service() -> None:
 def test_a_busy_service_is_looked_at_every_few_seconds_whatever_its_timeout() -> None:
     just_now = replace(IDLE, request_seconds=0.0)
     busy = decided(fronts(just_now), autoscaling={**TO_ZERO, "toZeroAfter": "1s"})
-    assert busy.again == LEAST_INTERVAL_SECONDS
+    assert busy.again == MIN_INTERVAL_SECONDS
 
 
 def test_a_service_without_frontends_keeps_the_engines() -> None:
