@@ -54,7 +54,7 @@ def test_two_workers_give_the_answer_of_one(
     assert option in container["args"]
 
 
-def test_an_engine_of_two_pods_answers_and_names_what_is_not_encrypted(split: Namespace, whole_answer: str) -> None:
+def test_an_engine_of_two_pods_answers_and_warns(split: Namespace, whole_answer: str) -> None:
     assert answer_of(split) == whole_answer
     service = split.get("kvs/demo")
     (ready,) = (entry for entry in service["status"]["conditions"] if entry["type"] == "EnginesReady")

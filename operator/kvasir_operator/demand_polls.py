@@ -15,9 +15,7 @@ from kvasir_operator.plan.zero import has_demand
 
 RETRY_SECONDS: Final = 5.0  # after a frontend did not respond
 MAX_WAKE_SECONDS: Final = 60.0  # between two wakes by requests that bring no engines: reconciles fail
-MIN_POLL_SECONDS: Final = (
-    1.0  # between the starts of two polls: the frontend may be any image, which responds at once
-)
+MIN_POLL_SECONDS: Final = 1.0  # between two polls: the frontend may be any image, which responds at once
 
 
 class DemandPolls:

@@ -25,7 +25,7 @@ class EngineRank:
     number: int
     leader: str  # name of the pod, which may be missing
     pods: tuple[Member, ...]  # by ordinal
-    missing: tuple[int, ...]  # ordinals
+    missing: tuple[int, ...]
     state: PodState  # of the leader, or of a member that keeps the rank from serving
     waited: float  # seconds in that state, as this operator has observed
     without_room: float  # seconds of its pod that has waited longest for room

@@ -53,7 +53,7 @@ class Ended:
 
     code: int
     out_of_memory: bool
-    message: str  # the termination message
+    message: str
 
 
 @dataclass(frozen=True)
@@ -62,7 +62,7 @@ class Container:
     state: str  # running, waiting or terminated; "" before the first status
     waiting_reason: str
     waiting_message: str
-    ended: Ended | None  # in state terminated
+    ended: Ended | None
     ended_before: Ended | None  # of the previous instance
     restarts: int
     name: str = ""
@@ -77,7 +77,7 @@ class Pod:
     component: str
     node: str  # "" until it is scheduled
     ip: str
-    addresses: frozenset[str]  # with `ip`
+    addresses: frozenset[str]
     revision: str  # of an engine
     terminating: bool
     ready: bool
@@ -87,12 +87,12 @@ class Pod:
     schedule_message: str
     scheduling_changed: str  # when it was placed or first found no room (RFC 3339); before that, its creation
     container: Container
-    gates: tuple[str, ...] = ()  # scheduling gates
-    init_containers: tuple[Container, ...] = ()  # those that webhooks have added; as `sidecars`
+    gates: tuple[str, ...] = ()
+    init_containers: tuple[Container, ...] = ()  # added by webhooks, as are `sidecars`
     sidecars: tuple[Container, ...] = ()
     fetch: Container | None = None  # the init container that fetches config and tokenizer
     tolerations: tuple[Mapping[str, Any], ...] = field(default=(), hash=False)  # demand polls keep pods in sets
-    stays: bool = False  # it tolerates the drain of its node
+    stays: bool = False  # it tolerates that its node is drained
 
     @property
     def ordinal(self) -> int:
@@ -146,7 +146,7 @@ class Member:
     state: PodState
     waited: float  # seconds in the state, by this operator's clock
     linked: bool | None = None  # an engine's, by every frontend that gets requests or soon will; None if unknown
-    reported: bool = True  # otherwise a running pod that is not ready counts as Starting
+    reported: bool = True  # otherwise, a running pod that is not ready counts as Starting
     report: StatusReport | None = None  # of this pass
 
     unreached: float | None = None  # seconds for which a running frontend has not reported its demand
@@ -173,10 +173,10 @@ class Refusal:
 
 @dataclass(frozen=True)
 class Observed:
-    generation: int  # of the InferenceService
+    generation: int
     asked_release: str  # by the annotation; "" if none
     children: Mapping[ChildKey, ChildObject] = field(default_factory=dict)
-    stateful_set: WorkloadState | None = None  # None if it is not ours either; as `deployment`
+    stateful_set: WorkloadState | None = None  # None also if it is not ours; so is `deployment`
     deployment: WorkloadState | None = None
     engines: tuple[Member, ...] = ()
     frontends: tuple[Member, ...] = ()

@@ -23,18 +23,18 @@ class PodDeletion:
     """A pod to delete now, with the Event that explains the deletion."""
 
     pod: Pod
-    event: str  # its reason
+    event: str
     why: str
     grace: int | None = None  # seconds; None for the pod's own
 
 
 @dataclass(frozen=True)
 class EngineRollout:
-    ranks: int  # that the StatefulSet has pods for, with surge ranks
+    ranks: int  # of the StatefulSet, with surge ranks
     deletions: tuple[PodDeletion, ...] = ()
     under_way: str = ""  # for the status; "" without a roll-out
     surge_refused: str = ""  # the revision that continues without surge ranks
-    surge: frozenset[int] = frozenset()  # ranks of the roll-out only
+    surge: frozenset[int] = frozenset()  # ranks that exist only during the roll-out
 
     @property
     def memo(self) -> dict[str, Any]:
@@ -96,7 +96,7 @@ class _Ranks:
     existing: list[EngineRank]
     outdated: list[EngineRank]
     broken: list[EngineRank]  # outdated, and cannot serve: deleted at once
-    running: list[EngineRank]  # the other outdated ones
+    running: list[EngineRank]
     awaited: int  # neither outdated nor settled: their new pods do not serve yet
     surplus: list[EngineRank]  # from the desired size upwards
     halves: list[EngineRank]  # partly on nodes: surge ranks may have the room of their other pods

@@ -110,7 +110,6 @@ def _memo(from_zero: bool) -> Mapping[str, Any]:
 
 
 def _orders(frontends: Sequence[Member], *, closed: bool) -> tuple[GateOrder, ...]:
-    # for those whose gate is in another state
     return tuple(
         GateOrder(member.pod, closed)
         for member in frontends

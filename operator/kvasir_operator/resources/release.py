@@ -10,9 +10,9 @@ IMAGE_GROUP: Final = 65532  # of the user in the images
 
 @dataclass(frozen=True)
 class Release:
-    frontend_image: str  # for services without one; as `engine_image`
+    frontend_image: str  # for services without an image of their own
     engine_image: str
-    version: str  # of the package
+    version: str
     operator_namespace: str = ""  # whose requests NetworkPolicies allow; "" for none
     reads_nodes: bool = True  # it sees cordons, so evictions can wait for it
     fs_group: int | None = IMAGE_GROUP  # may write to volumes; None on OpenShift, which chooses one

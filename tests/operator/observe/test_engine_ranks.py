@@ -28,7 +28,7 @@ def test_consecutive_pods_are_a_rank() -> None:
     assert [member.pod.name for member in second.pods] == ["demo-engine-4", "demo-engine-5"]
 
 
-def test_ranks_without_pods_and_ranks_above_the_desired_size_are_listed() -> None:
+def test_ranks_without_pods_and_surplus_ranks_are_listed() -> None:
     of = several(2)
     found = engine_ranks(of, observed(of, engines("-", "-", "ready", "ready", "ready")))
     assert [(rank.number, len(rank.pods)) for rank in found] == [(0, 0), (1, 2), (2, 1)]

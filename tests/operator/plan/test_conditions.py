@@ -155,7 +155,7 @@ def test_conditions(case: str) -> None:
     ("waited", "ready"),
     [(SURGE_SECONDS - 0.1, "True RollingOut"), (SURGE_SECONDS, "True Unschedulable")],
 )
-def test_a_surge_rank_without_room_is_a_problem_after_its_patience(waited: float, ready: str) -> None:
+def test_a_surge_rank_without_room_is_a_problem_in_time(waited: float, ready: str) -> None:
     ranks = [*engines("old ready", "old ready"), *engines("-", "-", "pending", waited=waited)]
     assert conditions(status_of(ranks, READY, SURGE))["Ready"] == ready
 

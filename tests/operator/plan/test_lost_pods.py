@@ -101,7 +101,7 @@ def test_the_deletion_names_the_pod_that_is_gone() -> None:
     assert deletion.why == "pod demo-engine-0 does not notice that pod demo-engine-1 is gone"
 
 
-def test_a_lost_pod_is_looked_at_again_until_the_others_are_deleted() -> None:
+def test_a_lost_pod_is_looked_at_until_the_others_are_deleted() -> None:
     of = service(1, engine=THREE)
     found = observed(of, engines("ready", "-", "ready"), frontends("ready"), missing={1: 1.0})
     again = make_plan(of, found, {}, RELEASE, NOON).again

@@ -290,7 +290,7 @@ def test_an_upgrade_is_available_until_it_was_asked_for(
 
 
 @pytest.mark.parametrize("exists", [True, False])
-def test_a_refused_secret_is_a_problem_while_the_link_keys_are_missing(exists: bool) -> None:
+def test_a_refused_secret_is_a_problem_while_keys_are_missing(exists: bool) -> None:
     of = service()
     refusals = {(SECRET, "demo-link"): Refusal(Reason.REFUSED, "exceeded quota")}
     found = observed(

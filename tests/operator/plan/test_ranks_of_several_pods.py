@@ -154,7 +154,7 @@ def test_a_scaled_down_rank_is_counted_by_its_pods() -> None:
 
 
 @pytest.mark.parametrize("second", ["ready", "crashing"])
-def test_the_status_says_that_pods_exchange_tensors_without_encryption(second: str) -> None:
+def test_the_status_names_tensors_without_encryption(second: str) -> None:
     of = several(1)
     status = make_plan(of, observed(of, engines("ready", second), frontends("ready")), {}, RELEASE, NOON).status
     assert message(status, "EnginesReady").endswith(UNENCRYPTED)
@@ -237,7 +237,7 @@ def test_a_rollout_ends_and_enough_ranks_serve_meanwhile(sizes: tuple[int, int, 
 
 @settings(deadline=None, max_examples=50)
 @given(SIZES, st.dictionaries(st.integers(0, 20), st.integers(0, 15), max_size=6))
-def test_with_evictions_a_rollout_ends_and_never_leaves_half_a_rank(
+def test_a_rollout_with_evictions_never_leaves_half_a_rank(
     sizes: tuple[int, int, int, int], evictions: dict[int, int]
 ) -> None:
     cluster = Simulation(*sizes)

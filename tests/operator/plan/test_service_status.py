@@ -40,7 +40,7 @@ def test_ranks_that_leave_are_counted_in_the_message(ranks: tuple[str, ...], wor
         ([Reason.REFUSED] * 3, "Refused; also: Refused; also: Refused"),
     ],
 )
-def test_all_problems_are_in_the_message_and_the_most_urgent_is_first(reasons: list[Reason], words: str) -> None:
+def test_the_message_has_all_problems_most_urgent_first(reasons: list[Reason], words: str) -> None:
     problems = tuple(Problem(reason, f"{reason}") for reason in reasons)
     status = status_of(engines("ready", "ready"), READY, Decisions(problems))
     assert message(status) == f"2/2 engines are ready, 1/1 frontends are ready; {words}"

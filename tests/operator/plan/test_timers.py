@@ -73,7 +73,7 @@ def test_a_pod_without_room_is_looked_at_like_an_obstacle() -> None:
     assert stuck.again <= BLOCKED_INTERVAL_SECONDS
 
 
-def test_an_engine_that_no_frontend_accepted_yet_is_looked_at_in_a_rollout() -> None:
+def test_an_engine_not_accepted_yet_is_looked_at_in_a_rollout() -> None:
     """No event reports that the frontends accept it, and the roll-out waits for that."""
     assert planned(engines("old ready", "ready unlinked")).again == LEAST
     assert planned(engines("ready", "ready unlinked")).again is None

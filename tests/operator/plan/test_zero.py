@@ -90,7 +90,7 @@ def test_engines_go_when_all_gates_are_closed() -> None:
     assert [pod.name for pod in decision.polled] == ["demo-frontend-a", "demo-frontend-b"]
 
 
-def test_an_open_gate_keeps_the_engines_and_all_are_closed_for_longer() -> None:
+def test_an_open_gate_keeps_the_engines_and_all_close_again() -> None:
     decision = decided(fronts(CLOSED, IDLE))
     assert (decision.at_zero, orders(decision)) == (False, [True, True])
 
@@ -139,7 +139,7 @@ def test_frontends_that_hold_no_requests_wake_the_service() -> None:
     assert not decided(fronts(CLOSED, replace(ASLEEP, can_hold=False)), replicas=0).at_zero
 
 
-def test_a_busy_service_is_looked_at_every_few_seconds_whatever_its_timeout() -> None:
+def test_a_busy_service_is_looked_at_every_few_seconds() -> None:
     just_now = replace(IDLE, request_seconds=0.0)
     busy = decided(fronts(just_now), autoscaling={**TO_ZERO, "toZeroAfter": "1s"})
     assert busy.again == MIN_INTERVAL_SECONDS

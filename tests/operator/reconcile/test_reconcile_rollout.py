@@ -96,7 +96,7 @@ async def test_a_rollout_with_room_has_one_more_rank_meanwhile(settled: Operator
     await settled.settle()
 
 
-async def test_an_operator_that_is_killed_after_a_deletion_has_kept_the_refused_surge(
+async def test_a_killed_operator_has_kept_the_refused_surge(
     settled: Operator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Otherwise the next operator starts a surge rank in the place of the deleted rank."""

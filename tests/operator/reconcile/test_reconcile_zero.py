@@ -172,7 +172,7 @@ async def test_an_api_server_that_fails_delays_the_wake(world: World) -> None:
     await world.until_answered()
 
 
-async def test_a_frontend_that_starts_at_zero_gets_the_order_that_makes_it_ready(world: World) -> None:
+async def test_a_frontend_that_starts_at_zero_is_made_ready(world: World) -> None:
     await world.until_size(0)
     for _ in range(int(GATE_SECONDS) + 5):
         await world.tick()
