@@ -27,7 +27,7 @@ class Cordons(Generic[KeyT]):
         """`put` is called with the key of each service that a change of a node affects."""
         self._put = put
         self._drain_taints = frozenset(drain_taints)
-        self._drained: dict[str, Taints] = {}  # by node
+        self._drains: dict[str, Taints] = {}  # by node; [] for those that stay
         self._nodes: dict[KeyT, frozenset[str]] = {}
 
     def drains(self, node: Object) -> Taints:
@@ -43,19 +43,24 @@ class Cordons(Generic[KeyT]):
     def node_changed(self, name: str, node: Object | None) -> None:
         # None: it was deleted
         taints = [] if node is None else self.drains(node)
-        if taints == self._drained.get(name, []):
-            return
+        before = self._drains.get(name, [])
+        self._drains[name] = taints
+        if node is None:
+            del self._drains[name]
         # Another taint counts as a change too: pods may tolerate the first one and not the second.
-        self._drained[name] = taints
-        if not taints:
-            del self._drained[name]
+        if taints == before:
+            return
         for key in [key for key, nodes in self._nodes.items() if name in nodes]:
             self._put(key)
 
     def among(self, key: KeyT, nodes: Iterable[str]) -> Mapping[str, Taints]:
-        """Return the drained ones of these nodes, on which this service has its pods from now on."""
+        """Return those of a service's nodes that may be drained: as the watch reports, or has not reported yet."""
         self._nodes[key] = frozenset(nodes)
-        return {name: self._drained[name] for name in sorted(self._nodes[key] & self._drained.keys())}
+        return {
+            name: self._drains.get(name, [])
+            for name in sorted(self._nodes[key])
+            if name not in self._drains or self._drains[name]
+        }
 
     def forget(self, key: KeyT) -> None:
         self._nodes.pop(key, None)
@@ -108,6 +113,8 @@ class Nodes:
     async def drained(self, key: Key, members: Sequence[Member]) -> tuple[frozenset[str], list[Member]]:
         """Return the nodes that members should leave, and the members, with `stays` set."""
         drained: dict[str, Taints] = {}
+        if not self._reads_nodes:
+            return frozenset(), [*members]
         candidates = self._cordons.among(key, (member.pod.node for member in members if member.pod.node))
         for name, seen in candidates.items():
             try:

@@ -13,7 +13,20 @@ CORDONED = {"spec": {"unschedulable": True}}
 
 def made() -> tuple[Cordons[str], list[str]]:
     concerned: list[str] = []
-    return Cordons(concerned.append), concerned
+    cordons = Cordons(concerned.append)
+    for name in ("n1", "n2", "n3"):
+        cordons.node_changed(name, {})
+    return cordons, concerned
+
+
+def test_a_node_that_the_watch_has_not_reported_may_be_drained() -> None:
+    cordons: Cordons[str] = Cordons(lambda _: None)
+    cordons.node_changed("n1", {})
+    assert cordons.among("one", ["n1", "n2"]) == {"n2": []}
+    cordons.node_changed("n2", {})
+    assert cordons.among("one", ["n1", "n2"]) == {}
+    cordons.node_changed("n1", None)
+    assert cordons.among("one", ["n1", "n2"]) == {"n1": []}
 
 
 def test_a_cordon_concerns_the_services_with_pods_there() -> None:
@@ -43,7 +56,7 @@ def test_a_further_taint_of_a_drained_node_is_a_change() -> None:
     tainted = {"spec": {"taints": [taint(DRAIN_TAINTS[0])]}}
     cordons.node_changed("n1", tainted)
     cordons.node_changed("n1", {"spec": {**tainted["spec"], "unschedulable": True}})
-    cordons.node_changed("n1", None)
+    cordons.node_changed("n1", {})
     assert concerned == ["one"] * 3
     assert cordons.among("one", ["n1"]) == {}
 

@@ -41,6 +41,7 @@ class Looks:
     def __init__(self, operator: Operator) -> None:
         self.cluster, self.clock = operator.cluster, operator.clock
         self.cordons: Cordons[Key] = Cordons(lambda _: None)
+        self.cordons.node_changed("node-1", {})
         self.memory = ServiceMemory("uid-1")
         self._observer = ServiceObserver(
             self.cluster, StatusReports(), self.cordons, monotonic=self.clock.monotonic, now=self.clock.now
@@ -308,6 +309,13 @@ async def test_a_cordon_is_read_before_it_counts(looks: Looks, unschedulable: bo
     looks.cordons.node_changed("node-2", node(unschedulable=True))
     await looks.look()
     assert looks.cluster.calls["get", "Node"] == 2
+
+
+async def test_a_node_that_no_watch_has_reported_is_read(looks: Looks) -> None:
+    """An operator that has just started would otherwise end a drain, and begin it again."""
+    looks.cluster.put(NODE, node(unschedulable=True))
+    looks.cordons.node_changed("node-1", None)
+    assert (await looks.look()).cordoned == {"node-1"}
 
 
 async def test_an_unreadable_node_stays_drained(looks: Looks) -> None:
