@@ -39,7 +39,6 @@ class PlanOutcome:
     unchanged: Mapping[str, str]  # digest of each applied child, by UID
 
     def onto(self, observed: Observed) -> Observed:
-        """Return the observed facts, updated with this outcome as far as the status needs it."""
         workloads = {
             kind: workload_of(child.object)
             for (kind, _), child in self.children.items()

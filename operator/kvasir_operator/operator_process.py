@@ -96,7 +96,6 @@ class Operator:
             await self._serve(cluster)
 
     async def _check(self, cluster: Cluster) -> None:
-        """Raise ClusterError with a helpful message if a required kind or permission is missing."""
         for namespace in self._namespaces():
             try:
                 await cluster.probe(INFERENCE_SERVICE, namespace)
@@ -134,7 +133,7 @@ class Operator:
         log.info("stopped")
 
     async def _lead(self, cluster: Cluster, lease: Lease) -> None:
-        """Reconcile until cancelled. Raises LeaseLostError or the error that ended a part."""
+        # Raises LeaseLostError or the error that ended a part.
         settings, reports = self._settings, StatusReports()
         release = await release_in(cluster, settings.release)
         cordons: Cordons[Key] = Cordons(lambda key: queue.add(key), settings.drain_taints)

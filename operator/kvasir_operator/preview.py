@@ -97,7 +97,6 @@ def _preview_offline(services: Sequence[Object], settings: OperatorSettings) -> 
 
 
 def with_defaults(manifest: Object) -> Object:
-    """Return the service with the defaults of the CustomResourceDefinition."""
     (version,) = yaml.safe_load(_crd().read_text())["spec"]["versions"]
     schema = version["schema"]["openAPIV3Schema"]
     filled: Object = _filled(manifest, schema)

@@ -29,7 +29,6 @@ class Upgrades(Generic[KeyT]):
         return True
 
     def settle(self, key: KeyT, status: Mapping[str, Any]) -> None:
-        """Release the slot if everything is as desired."""
         upgrade = condition(status, "UpgradeAvailable").get("status") == "True"
         paused = condition(status, "Progressing").get("reason") == Reason.PAUSED
         if paused or (_is_settled(status) and not upgrade):

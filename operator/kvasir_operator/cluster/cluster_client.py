@@ -95,7 +95,7 @@ class Cluster:
     async def list(
         self, kind: Kind, namespace: str | None, selector: str = "", *, fields: str = "", page: int = PAGE
     ) -> list[Object]:
-        """List objects, read from etcd and not from a cache, by labels (`selector`) and supported `fields`."""
+        """List objects by labels (`selector`) and `fields`, read from etcd and not from a cache."""
         found: list[Object] = []
         selectors = {"labelSelector": selector, "fieldSelector": fields}
         query = {"limit": str(page)} | {name: text for name, text in selectors.items() if text}
@@ -108,7 +108,6 @@ class Cluster:
             query["continue"] = more
 
     async def probe(self, kind: Kind, namespace: str | None) -> None:
-        """Raise ClusterError if this kind cannot be listed."""
         await self._request("GET", kind.path(namespace), {"limit": "1"})
 
     async def has_api_group(self, name: str) -> bool:
@@ -136,25 +135,24 @@ class Cluster:
         return await self._request("PATCH", path, query | _dry(dry_run), resource, _APPLY)
 
     async def merge(self, kind: Kind, existing: Object, fields: Object) -> Object:
-        """Send a merge patch, which replaces whole lists. Raises ConflictError if the object has changed."""
+        # replaces whole lists; conflicts if the object has changed
         metadata = existing["metadata"]
         own = {**fields.get("metadata", {}), "resourceVersion": metadata["resourceVersion"]}
         path = kind.path(metadata["namespace"], metadata["name"])
         return await self._request("PATCH", path, {"fieldManager": MANAGER}, {**fields, "metadata": own}, _MERGE)
 
     async def create(self, kind: Kind, namespace: str, resource: Object, *, dry_run: bool = False) -> Object:
-        """Create an object. Raises ConflictError if one of this name exists."""
         query = {"fieldManager": MANAGER} | _dry(dry_run)
         return await self._request("POST", kind.path(namespace), query, resource)
 
     async def replace(self, kind: Kind, resource: Object, *, dry_run: bool = False) -> Object:
-        """Replace an object. Raises ConflictError if it has changed since its resourceVersion."""
+        # conflicts if the object has changed since its resourceVersion
         metadata = resource["metadata"]
         path = kind.path(metadata["namespace"], metadata["name"])
         return await self._request("PUT", path, {"fieldManager": MANAGER} | _dry(dry_run), resource)
 
     async def delete(self, kind: Kind, resource: Object, *, grace: int | None = None) -> None:
-        """Delete exactly this object, not a later one of the same name. A missing object is not an error."""
+        # exactly this object, by UID; a missing one is not an error
         metadata = resource["metadata"]
         options: Object = {"propagationPolicy": "Background", "preconditions": {"uid": metadata["uid"]}}
         if grace is not None:

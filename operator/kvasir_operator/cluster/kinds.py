@@ -48,7 +48,6 @@ CHILDREN: Final = (SERVICE_ACCOUNT, SERVICE, DISRUPTION_BUDGET, NETWORK_POLICY, 
 
 
 def kind_of(resource: dict[str, object]) -> Kind:
-    """Return the kind of a rendered child. Raises KeyError for any other object."""
     return _BY_NAME[(str(resource["apiVersion"]), str(resource["kind"]))]
 
 

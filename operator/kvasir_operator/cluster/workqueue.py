@@ -49,7 +49,7 @@ class WorkQueue(Generic[KeyT]):
         self._filled = asyncio.Event()
 
     def add(self, key: KeyT) -> None:
-        """Handle a key as soon as a worker is free. Call this from the event loop's thread."""
+        # only from the event loop's thread
         timer = self._later.pop(key, None)
         if timer is not None:
             timer.cancel()
@@ -61,7 +61,6 @@ class WorkQueue(Generic[KeyT]):
             self._filled.set()
 
     def add_after(self, key: KeyT, delay: float) -> None:
-        """Handle a key after a delay, unless it is handled sooner."""
         loop = asyncio.get_running_loop()
         if key in self._queued or key in self._again:
             return
@@ -83,7 +82,6 @@ class WorkQueue(Generic[KeyT]):
         return len(self._failures)
 
     async def run(self) -> None:
-        """Run the workers until cancelled, which also cancels keys that are being handled."""
         try:
             async with asyncio.TaskGroup() as group:
                 for _ in range(self._workers):

@@ -31,7 +31,6 @@ class Cordons(Generic[KeyT]):
         self._nodes: dict[KeyT, frozenset[str]] = {}
 
     def drains(self, node: Object) -> Taints:
-        """Return the taints because of which pods should leave the node."""
         spec = node.get("spec", {})
         taints = [
             taint

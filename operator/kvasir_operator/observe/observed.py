@@ -49,8 +49,6 @@ class WorkloadState:
 
 @dataclass(frozen=True)
 class Ended:
-    """How a container terminated."""
-
     code: int
     out_of_memory: bool
     message: str
@@ -121,8 +119,6 @@ class Pod:
 
 @dataclass(frozen=True)
 class PodState:
-    """The phase of a pod, and why it is not further."""
-
     pod: str
     phase: Phase
     reason: Reason

@@ -46,7 +46,6 @@ def unscheduled(message: str, resource_name: str, amount: int = 1, component: st
 
 
 def counts_taints(message: str) -> bool:
-    """Return whether the message counts nodes with taints without naming them."""
     return _COUNTED_TAINTS.search(message) is not None
 
 

@@ -41,6 +41,5 @@ class ServiceMemory:
         return now - self.first_seen.setdefault(mark, now)
 
     def forget_but(self, marks: Collection[Mark], *, of_missing: bool) -> None:
-        """Drop outdated marks, either those of missing pods or those of existing ones."""
         for mark in [mark for mark in self.first_seen if (mark[0] == MISSING) is of_missing and mark not in marks]:
             del self.first_seen[mark]

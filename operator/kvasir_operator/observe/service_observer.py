@@ -73,7 +73,6 @@ class ServiceObserver:
         return self._now()
 
     async def observe(self, resource: Object, service: InferenceService, memory: ServiceMemory) -> Observed:
-        """Read the facts of a service. Raises ClusterError if the API server does not respond."""
         children, pods = await self._children(service)
         stateful_set = _workload(children, (STATEFUL_SET, workload_name(service, "engine")))
         deployment = _workload(children, (DEPLOYMENT, workload_name(service, "frontend")))

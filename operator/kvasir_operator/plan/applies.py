@@ -48,7 +48,6 @@ def plan_applies(desired: Sequence[Object], observed: Observed, retry_seconds: f
 
 
 def plan_prunes(wanted: Sequence[ChildKey], observed: Observed) -> tuple[tuple[ChildKey, ChildObject], ...]:
-    """Return the service's own children that are no longer wanted."""
     return tuple(
         (key, child)
         for key, child in observed.children.items()

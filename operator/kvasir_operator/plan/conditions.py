@@ -53,8 +53,6 @@ _STEADY: Final = (Reason.PAUSED, Reason.FRONTENDS_UNREACHABLE, Reason.SCALED_TO_
 
 @dataclass(frozen=True)
 class Decisions:
-    """The decisions of a plan that its status shows."""
-
     problems: tuple[Problem, ...] = ()
     under_way: tuple[str, ...] = ()
     surge: frozenset[int] = frozenset()
@@ -77,8 +75,6 @@ class Condition:
 
 @dataclass(frozen=True)
 class PodGroup:
-    """All engines or all frontends."""
-
     name: str
     ready: int
     desired: int
@@ -167,7 +163,6 @@ def _seconds_since(entry: Mapping[str, Any], now: datetime) -> float:
 
 
 def is_reachable(service: InferenceService, observed: Observed) -> bool:
-    """Return whether the Service for clients exists and is ours."""
     child = observed.children.get((SERVICE, service.name))
     return child is not None and child.ownership is not Ownership.FOREIGN
 

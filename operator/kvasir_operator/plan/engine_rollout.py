@@ -76,8 +76,6 @@ _UNOBSERVED: Final = "the StatefulSet controller has not processed the new spec 
 
 @dataclass(frozen=True)
 class _Template:
-    """The template and the nodes that pods should have."""
-
     revision: str
     cordoned: Collection[str]
 

@@ -16,7 +16,6 @@ class FrontendRollout:
 
 
 def with_scaled_frontends(service: InferenceService, deployment: WorkloadState | None) -> InferenceService:
-    """Return the service with the number of frontends that an autoscaler has set."""
     if not service.frontend.is_autoscaled or deployment is None or deployment.applies_replicas:
         return service
     return replace(service, frontend=replace(service.frontend, replicas=max(1, deployment.replicas)))

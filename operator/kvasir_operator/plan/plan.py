@@ -154,7 +154,7 @@ def _desired(
     engines: EngineRollout,
     frontends: FrontendRollout,
 ) -> _Desired:
-    """Return the desired children, without workloads that cannot run yet."""
+    # without workloads that cannot run yet
     may_upgrade = observed.asked_release == release.id or observed.may_upgrade
     replicas = {STATEFUL_SET: engines.ranks * service.engine.nodes, DEPLOYMENT: frontends.replicas}
     # Pods must not use a foreign ServiceAccount, and they cannot start without the link's keys.
@@ -252,7 +252,7 @@ def _again(
     zero_again: float | None,
     rolling: bool,
 ) -> float | None:
-    """Return the seconds until the state may have changed without a watch event."""
+    # seconds until the state may have changed without a watch event
     members = (*observed.engines, *observed.frontends)
     waits = [] if zero_again is None else [zero_again]
     moving = [

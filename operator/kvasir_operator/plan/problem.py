@@ -17,12 +17,11 @@ class Problem:
 
 
 def most_urgent(problems: Iterable[Problem]) -> Problem | None:
-    """Return the most urgent problem; the first of several equally urgent ones."""
     return min(problems, key=lambda problem: problem.reason.urgency, default=None)
 
 
 def together(problems: Sequence[Problem]) -> Problem:
-    """Combine problems into one message, most urgent first, because each of them must be fixed."""
+    # because each of them must be fixed
     in_order = sorted(problems, key=lambda problem: problem.reason.urgency)
     messages = [problem.message for problem in in_order[:MAX_NAMED]]
     more = f"; and {len(in_order) - MAX_NAMED} more" if len(in_order) > MAX_NAMED else ""
@@ -30,7 +29,6 @@ def together(problems: Sequence[Problem]) -> Problem:
 
 
 def most_urgent_of_pods(states: Sequence[PodState]) -> Problem | None:
-    """Return the most urgent reason of the pods that are not ready, and name pods with this reason."""
     unready = [state for state in states if not state.ready]
     if not unready:
         return None

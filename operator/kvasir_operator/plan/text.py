@@ -25,7 +25,6 @@ def render(plan: Plan) -> str:
 
 
 def describe(apply: Apply) -> list[str]:
-    """Return the lines for an apply, with the fields that it changes."""
     kind, name = apply.key
     if apply.existing is None:
         return [f"create {kind.kind}/{name}"]
@@ -36,7 +35,6 @@ def describe(apply: Apply) -> list[str]:
 
 
 def status_lines(status: Mapping[str, Any]) -> list[str]:
-    """Return the lines for the conditions and ranks of a status."""
     engines, frontends = status.get("engines", {}), status.get("frontends", {})
     lines = [
         f"status: engines {engines.get('summary', '-')}, "

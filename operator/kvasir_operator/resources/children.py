@@ -40,5 +40,4 @@ _NO_RELEASE: Final = Release(frontend_image="", engine_image="", version="")
 
 
 def children_selector(name: str) -> str:
-    """Return the label selector of the children and pods of this InferenceService."""
     return f"{INSTANCE_LABEL}={name},{MANAGED_BY_LABEL}={MANAGER}"

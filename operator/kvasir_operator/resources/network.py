@@ -17,7 +17,6 @@ _CLIENT_PORT: Final = 80  # with TLS too: clients keep their port when a service
 
 
 def http_service(service: InferenceService) -> Object:
-    """Return the Service for clients of the OpenAI API."""
     port = {
         "name": HTTP_PORT_NAME,
         "port": _CLIENT_PORT,
@@ -28,7 +27,7 @@ def http_service(service: InferenceService) -> Object:
 
 
 def frontend_service(service: InferenceService) -> Object:
-    """Return the headless Service with all frontends: one becomes ready when an engine has found it here."""
+    # a frontend becomes ready when an engine has found it here
     ports = [
         {"name": LINK_PORT_NAME, "port": LINK_PORT},
         {"name": HTTP_PORT_NAME, "port": HTTP_PORT},
@@ -38,7 +37,7 @@ def frontend_service(service: InferenceService) -> Object:
 
 
 def engine_service(service: InferenceService) -> Object:
-    """Return the headless Service with each rank, also while it loads."""
+    # with loading ranks
     return _headless(service, "engine", [{"name": OPS_PORT_NAME, "port": OPS_PORT}])
 
 

@@ -29,7 +29,6 @@ _OTHERS: Final = ("engine", "frontend", "rollout", "network", "autoscaling", "pa
 def workload_annotations(
     service: InferenceService, component: Component, release: Release, link_secret: str, template: Object
 ) -> dict[str, str]:
-    """Return the annotations that `pin` reads in the next release."""
     annotations = {
         INPUTS_ANNOTATION: inputs(service, component, link_secret),
         RELEASE_ANNOTATION: release.id,

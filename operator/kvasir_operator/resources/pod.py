@@ -25,8 +25,6 @@ _NVIDIA_TAINT: Final = "nvidia.com/gpu"
 
 @dataclass(frozen=True)
 class Mount:
-    """A volume that Kvasir adds, and its path in the container."""
-
     name: str
     path: str
     source: Object
