@@ -119,9 +119,7 @@ async def _reference(client: _Client, asked: Sequence[Question], report: Report,
 
 async def _recomputation(client: _Client, known: Sequence[Known]) -> list[float]:
     """Return the seconds in which prompts with their answers are computed again, up to the next token."""
-    asked = [
-        continued(one.question, one.answer.text, number) for number, one in enumerate(known[:_MAX_RECOMPUTED])
-    ]
+    asked = [continued(one.question, one.answer.text, number) for number, one in enumerate(known[:_MAX_RECOMPUTED])]
     return [answer.ended - answer.sent for answer in await client.ask_all(asked) if not answer.error]
 
 

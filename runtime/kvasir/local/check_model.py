@@ -1,6 +1,6 @@
-"""Checks a model and the settings of its processes before any starts, because a process needs seconds for that.
+"""Check a model and settings before a process starts, which takes seconds.
 
-The functions that need packages of an extra are imported when they are called: help needs none.
+Packages of an extra are imported in functions: help needs none.
 """
 
 from collections.abc import Mapping
@@ -27,8 +27,8 @@ def check_model(
 ) -> bool:
     """Fetch config and tokenizer, no weights, and return whether the service can chat.
 
-    Weights that are here already are checked to be whole, by their headers. Raises HubError, and ConfigError for
-    settings that the model, this machine or a file does not allow.
+    Weights that are here are checked to be whole, by their headers. Raises HubError, and ConfigError for settings
+    that the model, this machine or a file does not allow.
     """
     from kvasir.client.input.chat_templates import ChatTemplates
     from kvasir.config.resolve import check_context
@@ -53,7 +53,7 @@ def check_model(
 
 
 def _check_on_cpu(config: EngineConfig, model: "ModelInfo") -> None:
-    """Raise ConfigError for settings that the engine would refuse on this CPU; a GPU is only known to torch."""
+    # Of a GPU only torch knows the facts.
     from kvasir.config.resolve import ModelFacts, resolve_engine
     from kvasir.worker.device import cpu_facts
 
@@ -61,7 +61,7 @@ def _check_on_cpu(config: EngineConfig, model: "ModelInfo") -> None:
 
 
 def check_parsers(chat: ChatConfig) -> None:
-    """Raise ConfigError for names of formats that do not exist. Files of plug-ins may add some, and are not run."""
+    # Files of plug-ins may add names, and are not run here.
     from kvasir.frontend.parsers.choosing import choose_format
     from kvasir.frontend.parsers.formats.plugins import KnownFormats
 
@@ -79,7 +79,7 @@ def check_parsers(chat: ChatConfig) -> None:
 
 
 def check_split(config: Mapping[str, Any], executor: ExecutorConfig) -> None:
-    """Raise ConfigError if heads or layers of config.json cannot be split. The engine checks all other numbers."""
+    # The engine checks all other numbers.
     text = config.get("text_config")
     numbers = {**config, **text} if isinstance(text, dict) else config
     ranks, stages = executor.tensor_parallel_size, executor.pipeline_parallel_size

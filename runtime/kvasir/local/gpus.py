@@ -1,4 +1,4 @@
-"""Which GPUs engines may use here, found without torch. Used by up.py and serve.py, one GPU per engine."""
+"""Find the GPUs of this machine without torch."""
 
 import os
 import re
@@ -9,7 +9,7 @@ from kvasir.config.options import ConfigError
 
 
 def visible_gpus(environ: Mapping[str, str] = os.environ, devices: Path = Path("/dev")) -> list[str]:
-    """As CUDA_VISIBLE_DEVICES names them: the variable's own list where it is set, else every NVIDIA device."""
+    """Return the GPUs of CUDA_VISIBLE_DEVICES, or all NVIDIA devices if it is not set."""
     given = environ.get("CUDA_VISIBLE_DEVICES")
     if given is not None:
         return [name.strip() for name in given.split(",") if name.strip() not in ("", "-1")]
@@ -18,7 +18,7 @@ def visible_gpus(environ: Mapping[str, str] = os.environ, devices: Path = Path("
 
 
 def take_gpus(count: int, remedy: str, gpus: list[str] | None = None, unit: str = "engine") -> list[str]:
-    """Return `count` of the visible GPUs, one for each `unit`. Raises ConfigError, with the remedy, if there are
+    """Return `count` of the visible GPUs, one for each `unit`. Raises ConfigError with the remedy if there are
     fewer."""
     gpus = visible_gpus() if gpus is None else gpus
     if len(gpus) < count:

@@ -1,4 +1,4 @@
-"""Runs a service on this machine for the duration of one job, such as a batch."""
+"""Run a service on this machine for one job, such as a batch."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -8,14 +8,14 @@ from kvasir.local.supervision.screen import LastingScreen, PlainScreen
 from kvasir.local.supervision.supervisor import Supervisor
 
 Job = Callable[[str], Awaitable[None]]
-"""Gets the base URL of the service, once every process is ready for the first time."""
+"""Gets the base URL of the service, once every process has been ready."""
 
 
 def run_job(service: LocalService, job: Job) -> None:
     """Return when the job has returned and every process has ended.
 
-    Ctrl-C and SIGTERM cancel the job and raise KeyboardInterrupt. Raises what the job raises, and ConfigError if a
-    process refused its settings. Processes that end for another reason are started again, as in `kvasir serve`.
+    Ctrl-C and SIGTERM cancel the job and raise KeyboardInterrupt. Raises the errors of the job, and ConfigError if
+    a process rejects its settings. A process that ends for another reason is started again.
     """
     asyncio.run(_run(service, job))
 
@@ -53,8 +53,8 @@ class _JobScreen(LastingScreen):
 
     def __init__(self) -> None:
         super().__init__(PlainScreen([], several=False))
+        # Every process has been ready.
         self.ready = asyncio.Event()
-        """Every process has been ready."""
 
     def serving(self) -> None:
         self.ready.set()

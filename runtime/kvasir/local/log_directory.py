@@ -1,4 +1,4 @@
-"""The directory of a service's log files, one for each name and port, and the directories of earlier runs.
+"""Directories of log files, one for each name and port of a service.
 
 A running service holds a lock on its directory, which the kernel releases however the process ends.
 """
@@ -33,7 +33,7 @@ class LogDirectory:
         _remove_old()
 
     def close(self) -> None:
-        """Release the directory, which stays. A second call does nothing."""
+        """Release the directory, which stays."""
         if self._lock is not None:
             os.close(self._lock)
             self._lock = None
@@ -55,7 +55,7 @@ def directories() -> list[Path]:
 
 
 def is_in_use(directory: Path) -> bool:
-    """Return whether a service that runs now writes to this directory."""
+    """Return whether a running service writes to this directory."""
     with _locked(directory) as is_free:
         return not is_free
 

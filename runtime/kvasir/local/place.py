@@ -1,7 +1,7 @@
-"""Where one service lives on this machine: its listening socket, link addresses, ops ports and private directory.
+"""The addresses of one service on this machine: listening socket, link, ops ports and private directory.
 
-`open_place` takes all of it before any process is started, so that a port in use is reported at once; `close` gives
-it back. The environments made here replace what pods get from Kubernetes.
+`open_place` takes all of it before a process starts, so that a port in use is reported at once. The environments
+replace those of Kubernetes.
 """
 
 import errno
@@ -27,36 +27,34 @@ LOOPBACK: Final = "127.0.0.1"
 
 @dataclass(frozen=True)
 class Place:
-    """The addresses of one service's processes."""
-
     service: str
     private: PrivateDirectory
+    # Each frontend inherits it.
     listener: socket.socket
-    """Shared by the frontends: each inherits it."""
+    # One for each frontend; every engine connects to all.
     links: tuple[str, ...]
-    """One address per frontend; every engine connects to all."""
     frontend_ops_ports: tuple[int, ...]
     engine_ops_ports: tuple[int, ...]
+    # Engines that share experts meet there.
     meeting_port: int
-    """At which engines that share experts meet."""
     gpus: tuple[str, ...]
-    """As CUDA_VISIBLE_DEVICES names them, the same number for each engine; empty for CPU engines."""
+    """Named as in CUDA_VISIBLE_DEVICES, the same number for each engine; empty for CPU engines."""
     log_directory: LogDirectory
     uid: str
 
     @property
     def logs(self) -> Path:
-        """The directory of the log files, which stays after the end."""
+        # It stays after the end.
         return self.log_directory.path
 
     @property
     def directory(self) -> Path:
-        """Private to this user, removed at the end."""
+        # Private to this user, and removed at the end.
         return self.private.path
 
     @property
     def socket_file(self) -> str | None:
-        """The path of a service that listens at a Unix socket."""
+        """Return the path of the Unix socket, None for a TCP port."""
         return str(self.listener.getsockname()) if self.listener.family == socket.AF_UNIX else None
 
     @property
@@ -95,9 +93,10 @@ class Place:
         return env
 
     def write_secrets(self, name: str, values: Mapping[str, str]) -> Path:
-        """A directory with a file per value, as a mounted Secret is; readable by this user only.
+        """Write a file per value, readable by this user only, and return the directory.
 
-        Raises ConfigError for a key that is not the plain name of a file: nothing is written outside the directory.
+        Raises ConfigError for a key that is not the plain name of a file: nothing is written outside the
+        directory.
         """
         for key in values:
             if key in ("", ".", "..") or "/" in key or "\0" in key:
@@ -111,7 +110,7 @@ class Place:
         return directory
 
     def stop_listening(self) -> None:
-        """Once no frontend is started any more: else connections would wait here without being accepted."""
+        # When no frontend is started any more, connections would wait here without being accepted.
         if self.listener.fileno() >= 0:
             remove_socket_file(self.listener)
             self.listener.close()
@@ -132,9 +131,9 @@ def open_place(
     gpus: Sequence[str] = (),
     uds: str | None = None,
 ) -> Place:
-    """Listens at `uds` if it is given, else on host and port.
+    """Listen at `uds` if it is given, else on host and port.
 
-    Raises ConfigError when the address cannot be listened on, or logs cannot be written.
+    Raises ConfigError if that fails or logs cannot be written.
     """
     listener = _listen(host, port) if uds is None else _listen_at(uds)
     try:
@@ -184,7 +183,7 @@ def _listen_at(path: str) -> socket.socket:
 
 
 def _free_ports(count: int) -> tuple[int, ...]:
-    """Free ports of loopback, below those that the kernel gives to outgoing connections."""
+    # Below the ports that the kernel gives to outgoing connections.
     free: list[int] = []
     for port in random.sample(range(20000, 32000), 2000):
         if len(free) == count:

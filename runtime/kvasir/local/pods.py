@@ -1,8 +1,4 @@
-"""The operator's pod templates as processes: a container's arguments stay, its place in a cluster is replaced.
-
-cli/up.py calls `service_processes`. What a pod gets from Kubernetes, addresses, mounted Secrets, its rank, comes
-from the Place here.
-"""
+"""Run the operator's pod templates as processes: arguments stay, and a Place replaces values of Kubernetes."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -24,6 +20,8 @@ from kvasir_operator.spec import InferenceService
 Secrets = Mapping[str, Mapping[str, str]]
 """Values by key, by the Secret's name."""
 
+# The socket is inherited, the link needs no keys, no Service sends connections after SIGTERM, KV blocks are handed
+# over next to the link, and the log has the termination message.
 NOT_HERE: Final = (
     environment.HOST,
     environment.PORT,
@@ -32,17 +30,12 @@ NOT_HERE: Final = (
     environment.POD_IP,
     TERMINATION_MESSAGE_VARIABLE,
 )
-"""Variables of a pod that are left out here: the socket is inherited, the link needs no keys, no Service sends
-connections after SIGTERM, KV blocks are handed over next to the link, and the log holds the termination message."""
 
 _NO_RELEASE = Release(frontend_image="", engine_image="", version="")
 
 
 def service_processes(service: InferenceService, secrets: Secrets, place: Place) -> list[ProcessSpec]:
-    """Return every frontend and engine of the service. Raises ConfigError for features that only a cluster has.
-
-    An engine of several pods runs as one process with the workers of all its pods.
-    """
+    """Return every frontend and engine of the service. Raises ConfigError for features that only a cluster has."""
     service = _on_one_node(service)
     frontend, engine = frontend_template(service, _NO_RELEASE, ""), engine_template(service, _NO_RELEASE, "")
     keys: dict[str, str] = {}
@@ -73,7 +66,7 @@ def _on_one_node(service: InferenceService) -> InferenceService:
 
 
 def without_effect(service: InferenceService) -> list[str]:
-    """The fields that were set and mean nothing without a cluster."""
+    """Return the fields that are set and have no effect without a cluster."""
     set_fields = {
         "engine.nodes": service.engine.nodes > 1,
         "autoscaling.toZeroAfter": service.autoscaling.to_zero_after,
@@ -146,8 +139,7 @@ def _probe(probe: Mapping[str, Any]) -> ProbeTiming:
 
 
 def _environment(container: Mapping[str, Any], secrets: Secrets, replaced: Mapping[str, str]) -> dict[str, str]:
-    """The container's variables, those of its place replaced or left out. The process refuses other settings, which
-    envFrom may bring, as it does in a pod."""
+    # The process rejects other settings, which envFrom may bring, as in a pod.
     replaced = {**replaced, environment.MANAGED_VARIABLES: ",".join(sorted(replaced))}
     env: dict[str, str] = {}
     for source in container.get("envFrom", ()):
@@ -167,7 +159,7 @@ def _environment(container: Mapping[str, Any], secrets: Secrets, replaced: Mappi
 
 
 def _value_from(name: str, source: Mapping[str, Any], secrets: Secrets) -> str | None:
-    """None: an optional one that is not there."""
+    """Return the value, None for an optional one that is missing."""
     reference = source.get("secretKeyRef")
     if reference is None:
         raise ConfigError(f"the variable {name} takes its value from {', '.join(source)}: there is none here")

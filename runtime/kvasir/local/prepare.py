@@ -1,4 +1,4 @@
-"""Makes the services of a manifest ready to run here: model checked, addresses taken, processes made. For `up`."""
+"""Prepare the services of a manifest: check the model, take addresses, make processes."""
 
 import itertools
 from collections.abc import Sequence
@@ -30,9 +30,9 @@ LAST_PORT: Final = 65535
 
 
 def prepare_services(stack: ExitStack, manifest: Manifest, host: str, port: int) -> list[LocalService]:
-    """The services, on consecutive ports from this one on; 0 takes any free ones.
+    """Return the services, on consecutive ports from this one on; 0 takes any free ones.
 
-    Their resources are released when the stack closes. Raises ConfigError.
+    The stack closes their resources. Raises ConfigError.
     """
     _check_ports(port, len(manifest.services))
     gpus = gpus_of(manifest.services, visible_gpus())
@@ -56,7 +56,7 @@ def gpus_of(services: Sequence[InferenceService], gpus: Sequence[str]) -> dict[s
 
 
 def _check_ports(first: int, services: int) -> None:
-    """Beyond the last port, the socket would quietly take another one."""
+    # Beyond the last port, the socket would take another one without an error.
     last = first + services - 1
     if last > LAST_PORT:
         raise ConfigError(
@@ -126,7 +126,7 @@ class _FieldParser(OptionParser):
 
 
 def _given(config: type[Config], field: str, arguments: Sequence[str], **fixed: Any) -> Config:
-    """Return the options of one class among arguments that have others too. `field`: where they come from."""
+    """Return the options of one class among others. `field`: the field of the manifest that has them."""
     parser = _FieldParser()
     parser.field = field
     add_options(parser, config, "")
@@ -134,7 +134,7 @@ def _given(config: type[Config], field: str, arguments: Sequence[str], **fixed: 
 
 
 def has_template(service: InferenceService) -> bool:
-    """Whether the manifest replaces the model's chat template."""
+    """Return whether the manifest replaces the model's chat template."""
     return any(arg.partition("=")[0].replace("_", "-") == "--chat-template" for arg in service.frontend.extra_args)
 
 

@@ -1,7 +1,7 @@
-"""The private directory of one service, for sockets and Secrets: made and removed by place.py.
+"""The private directory of one service, for sockets and Secrets.
 
-Its maker holds a lock on it for as long as it lives. A supervisor that is killed with -9 can remove nothing: a
-directory without a lock is removed when the next one is made.
+The running service holds a lock on it. A supervisor that is killed with -9 removes nothing: the next start removes
+directories without a lock.
 """
 
 import fcntl
@@ -29,7 +29,6 @@ class PrivateDirectory:
         unlocked.rename(self.path / _LOCK)  # by this name it is looked for: never seen without its lock
 
     def close(self) -> None:
-        """Remove it; again has no effect."""
         if not self._lock.closed:
             shutil.rmtree(self.path, ignore_errors=True)
             self._lock.close()

@@ -1,7 +1,4 @@
-"""ProcessSpecs of frontends and engines: `kvasir frontend` and `kvasir engine` under this very interpreter.
-
-pods.py brings arguments, environment and probes from pod templates, cli/serve.py from its options.
-"""
+"""ProcessSpecs of frontends and engines, which run under this interpreter."""
 
 import os
 import sys
@@ -23,14 +20,12 @@ from kvasir_contract.endpoints import (
 )
 from kvasir_contract.environment import PREFIX
 
+# -P: a torch.py in the working directory is not imported.
 COMMAND: Final = (sys.executable, "-P", "-m", "kvasir.cli.main")
-"""`kvasir`; -P: a torch.py in the working directory is not imported."""
 
 
 @dataclass(frozen=True)
 class Probes:
-    """What a container is asked."""
-
     readiness: ProbeTiming
     liveness: ProbeTiming
     startup: ProbeTiming | None
@@ -45,12 +40,12 @@ def probe_at(base: str, timing: ProbeTiming) -> Probe:
 
 
 def grace_of(drain_timeout: float) -> float:
-    """Seconds from SIGTERM to SIGKILL, as pods have it."""
+    """Return the seconds from SIGTERM to SIGKILL, as in pods."""
     return drain_timeout + KILL_MARGIN_SECONDS
 
 
 def inherited_environment(environ: Mapping[str, str] = os.environ) -> dict[str, str]:
-    """This process's environment without options of Kvasir or vLLM: a child gets its own, as a pod does."""
+    # A child gets no options of Kvasir or vLLM from the shell, as in a pod.
     return {name: value for name, value in environ.items() if not name.startswith((PREFIX, vllm.PREFIX))}
 
 
@@ -74,7 +69,7 @@ def frontend_spec(
     grace: float,
     probes: Probes = FRONTEND_PROBES,
 ) -> ProcessSpec:
-    """Frontends share one listening socket, and each has its own port for probes."""
+    # Frontends share one listening socket, and each has its own port for probes.
     port, env = place.frontend_ops_ports[number], {**env, **place.frontend_env(number)}
     spec = _spec(place, f"frontend-{number}", port, args, env, grace, probes)
     return replace(spec, pass_fds=(place.listener.fileno(),))

@@ -1,4 +1,4 @@
-"""Runs services on this machine until Ctrl-C and prints how to use them; shared by `up` and `serve`."""
+"""Run services on this machine until Ctrl-C, and print how to use them."""
 
 import asyncio
 import json
@@ -18,14 +18,12 @@ from kvasir.local.supervision.process_spec import ProcessSpec
 from kvasir.local.supervision.screen import make_screen
 from kvasir.local.supervision.supervisor import Supervisor
 
+# In the log directory while the service runs: probe ports for `file_sd_configs` of Prometheus.
 TARGETS: Final = "prometheus-targets.json"
-"""In the directory of a service's logs while it runs: its probe ports, for `file_sd_configs` of Prometheus."""
 
 
 @dataclass(frozen=True)
 class LocalService:
-    """A service that is about to run here."""
-
     place: Place
     processes: Sequence[ProcessSpec]
     served_name: str
@@ -33,8 +31,8 @@ class LocalService:
     """The model has a chat template."""
     needs_key: bool
     https: bool = False
+    # The demo model with its own template was taught the questions of the further lines.
     is_demo: bool = False
-    """The model is the demo model with its own chat template: it was taught the questions of its further lines."""
 
     @property
     def url(self) -> str:
@@ -43,7 +41,7 @@ class LocalService:
 
 
 def run_services(services: Sequence[LocalService]) -> None:
-    """Return after Ctrl-C, once every process has ended. Raises ConfigError if one refused its settings."""
+    """Return after Ctrl-C, when every process has ended. Raises ConfigError if one rejects its settings."""
 
     def stop_listening() -> None:
         for service in services:
@@ -70,7 +68,7 @@ def run_services(services: Sequence[LocalService]) -> None:
 
 
 def write_targets(service: LocalService, path: Path) -> None:
-    """List the probe ports of the service's processes, which differ from start to start. Raises ConfigError."""
+    # The probe ports differ from start to start.
     groups = [
         {
             "targets": [urlsplit(spec.status_url).netloc],
@@ -85,7 +83,7 @@ def write_targets(service: LocalService, path: Path) -> None:
 
 
 def welcome(service: LocalService) -> list[str]:
-    """What to do with the service, in lines that work as they are."""
+    """Return lines that show how to use the service and work as they are."""
     url = service.url
     where = f"{url}/v1" if service.place.socket_file is None else f"the socket {service.place.socket_file}"
     lines = ["", f"{service.served_name} is served at {where}", "", *(f"  {line}" for line in curl_lines(service))]
@@ -97,7 +95,7 @@ def welcome(service: LocalService) -> list[str]:
 
 
 def program(path: str | None = None) -> str:
-    """Return how a shell here starts the running `kvasir`: by its name if that is found, else by its path."""
+    """Return how a shell starts the running `kvasir`: by its name if that is found, else by its path."""
     running = Path(path or sys.argv[0])
     found = shutil.which("kvasir")
     if found is not None and Path(found).resolve() == running.resolve():
@@ -108,7 +106,7 @@ def program(path: str | None = None) -> str:
 
 
 def curl_lines(service: LocalService) -> list[str]:
-    """Commands that work as they are: a question; for the demo model also a tool call and an answer in JSON."""
+    """Return commands for a question; for the demo model also for a tool call and an answer in JSON."""
     if not service.chats:
         return [_curl(service, "completions", {"prompt": "Kvasir is"})]
     bodies: list[dict[str, object]] = [{"messages": _asked("What is Kvasir?")}]

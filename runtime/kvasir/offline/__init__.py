@@ -1,9 +1,7 @@
-"""`from kvasir import LLM, SamplingParams`: a model in this process, without a service; the names are vLLM's.
+"""A model in this process, without a service: `from kvasir import LLM, SamplingParams`. The names are vLLM's.
 
-It is the engine of `kvasir engine` and the client of `kvasir frontend` with no link between them.
-
-Reading order: llm.py (what users call), request_builder.py, llm_engine.py, offline_engine.py (computes the steps),
-async_llm.py, beam_search.py, sampling_params.py, request_output.py, engine_options.py, engine_args.py.
+Begin with llm.py (for users) and llm_engine.py (the engine of `kvasir engine` and the client of `kvasir frontend`,
+with no link between them).
 """
 
 from kvasir.offline.async_llm import AsyncLLM as AsyncLLM
@@ -29,5 +27,5 @@ from kvasir.offline.sampling_params import RequestOutputKind as RequestOutputKin
 from kvasir.offline.sampling_params import SamplingParams as SamplingParams
 from kvasir.offline.structured_outputs import StructuredOutputsParams as StructuredOutputsParams
 
+# Its older name.
 AsyncLLMEngine = AsyncLLM
-"""Its older name."""

@@ -1,4 +1,4 @@
-"""`AsyncLLM`: a model in this process for asyncio programs that stream. Its steps are computed in a thread."""
+"""`AsyncLLM`: a model in this process for asyncio programs that stream. A thread computes its steps."""
 
 import asyncio
 import queue
@@ -23,8 +23,8 @@ class AsyncLLM:
     def __init__(self, model: str, **engine_options: Any) -> None:
         """Load the model in this thread. The arguments and errors are those of `LLM`."""
         self._engine = LLMEngine(model, **engine_options)
+        # None ends the thread.
         self._work: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
-        """None: end the thread."""
         self._streams: dict[str, Callable[[_Item], None]] = {}
         self._failure: BaseException | None = None
         self._closing = threading.Lock()
@@ -34,7 +34,7 @@ class AsyncLLM:
 
     @classmethod
     def from_engine_args(cls, engine_args: Any, **_: Any) -> Self:
-        """Return the AsyncLLM with these AsyncEngineArgs. vLLM's further arguments have no effect."""
+        # vLLM's further arguments have no effect.
         return cls(**vars(engine_args))
 
     async def generate(
@@ -50,8 +50,8 @@ class AsyncLLM:
     ) -> AsyncGenerator[RequestOutput, None]:
         """Yield the output of a prompt step by step, in the form of `sampling_params.output_kind`.
 
-        Closing or cancelling the generator aborts the request. Raises ValueError for a prompt or parameters that
-        cannot be used, RuntimeError after `shutdown`, and the error of a step that fails.
+        Closing or cancelling the generator aborts the request. Raises ValueError for a bad prompt or parameters,
+        RuntimeError after `shutdown`, and the error of a step.
         """
         loop, outputs = asyncio.get_running_loop(), asyncio.Queue[_Item]()
 
@@ -86,7 +86,6 @@ class AsyncLLM:
         await self._call(lambda: self._abort(ids))
 
     async def get_tokenizer(self) -> Any:
-        """Return the model's tokenizer as transformers has it."""
         return await asyncio.to_thread(self._engine.get_tokenizer)
 
     async def get_metrics(self) -> list[Metric]:
@@ -103,7 +102,7 @@ class AsyncLLM:
             raise self._failure
 
     def shutdown(self) -> None:
-        """End the running requests with a RuntimeError and free the model. A second call does nothing."""
+        """End the running requests with a RuntimeError and free the model."""
         with self._closing:
             if not self._is_closed:
                 self._is_closed = True
@@ -151,7 +150,7 @@ class AsyncLLM:
                 send(RuntimeError(f"the request {request_id} was aborted"))
 
     def _end_all(self, failure: BaseException) -> None:
-        """End every stream with this error, and answer later calls with it."""
+        # Later calls get the error too.
         self._failure = failure
         self._engine.abort_request(list(self._streams))
         streams, self._streams = self._streams, {}

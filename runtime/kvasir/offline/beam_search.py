@@ -1,4 +1,4 @@
-"""`LLM.beam_search`: the most likely continuations of prompts, by the names of vLLM.
+"""`LLM.beam_search`: the most likely continuations of prompts. The names are vLLM's.
 
 frontend/generation/beam_search.py has the rules. Each step of a search is a request for one token of each beam.
 """
@@ -28,8 +28,8 @@ class BeamSearchParams:
     beam_width: int
     max_tokens: int
     ignore_eos: bool = False
+    # A search draws nothing: it has no effect.
     temperature: float = 0.0
-    """Without effect: a search draws nothing."""
     length_penalty: float = 1.0
     include_stop_str_in_output: bool = False
 
@@ -40,14 +40,12 @@ class BeamSearchParams:
 
 @dataclass
 class BeamSearchSequence:
-    """A continuation, with its prompt."""
-
     tokens: list[int]
-    """Of prompt and output."""
+    """Prompt and output."""
     logprobs: list[LogprobsByToken]
     cum_logprob: float
     text: str
-    """Of prompt and output."""
+    """Prompt and output."""
     finish_reason: str
     stop_reason: int | str | None = None
     lora_request: None = None
@@ -55,15 +53,11 @@ class BeamSearchSequence:
 
 @dataclass
 class BeamSearchOutput:
-    """The continuations of one prompt."""
-
     sequences: list[BeamSearchSequence] = field(default_factory=list)
     """The best first."""
 
 
 class BeamSearches:
-    """The searches of one call."""
-
     def __init__(self, engine: LLMEngine, params: BeamSearchParams) -> None:
         self._llm = engine
         self._params = params

@@ -1,4 +1,4 @@
-"""vLLM's way of giving the options of an `LLM` on the command line of a program."""
+"""Options of an `LLM` on the command line of a program, as vLLM has them."""
 
 import argparse
 import logging
@@ -33,7 +33,7 @@ class EngineArgs(SimpleNamespace):
 
     @classmethod
     def from_cli_args(cls, args: argparse.Namespace) -> Self:
-        """Return the arguments without those of the program's own options, and without those that are not set."""
+        """Return the arguments of an LLM that are set, without the program's own options."""
         parser = cls.add_cli_args(argparse.ArgumentParser(add_help=False))
         names = {action.dest for action in parser._actions}
         return cls(**{name: value for name, value in vars(args).items() if name in names and value is not None})

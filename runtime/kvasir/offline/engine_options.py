@@ -1,6 +1,6 @@
-"""The options of `LLM`: those of `kvasir engine` and of vLLM's `LLM`, as keyword arguments with underscores.
+"""Options of `LLM`: those of `kvasir engine` and of vLLM's `LLM`, as keyword arguments with underscores.
 
-config/vllm/verdicts.py decides what becomes of an option of vLLM, as on the command line.
+config/vllm/verdicts.py has the verdicts on vLLM's options.
 """
 
 import json
@@ -48,18 +48,13 @@ _FLAG: Final = re.compile(r"--(?:no-)?([a-z][a-z0-9-]*[a-z0-9])")
 
 @dataclass(frozen=True)
 class LLMOptions:
-    """What the arguments of an `LLM` ask for."""
-
     engine: EngineConfig
     chats: ChatConfig
     has_metrics: bool
 
 
 def read_options(model: str, options: Mapping[str, Any]) -> LLMOptions:
-    """Return the settings of an LLM with this model. Raises ConfigError.
-
-    Options of vLLM that change nothing are logged.
-    """
+    """Return the settings of an LLM, and log options of vLLM that change nothing. Raises ConfigError."""
     options = dict(options)
     has_metrics = options.pop("disable_log_stats", None) is False
     values: dict[str, Any] = {}
@@ -93,8 +88,6 @@ def python_names() -> Iterator[None]:
 
 
 def in_python(text: str) -> str:
-    """Return the text with the names of options as keyword arguments."""
-
     def name_of(match: re.Match[str]) -> str:
         is_known = {match[0], "--" + match[1]} & {*_FLAGS, *vllm_options()}
         return match[0][2:].replace("-", "_") if is_known else match[0]
@@ -133,7 +126,6 @@ def _used(name: str, value: object) -> str | None:
 
 
 def _given(flag: str, value: object) -> GivenOption:
-    """Return the option as the command line has it."""
     if value is True or value is False:
         return GivenOption(flag if value else "--no-" + flag[2:]) if flag not in _FLAGS else GivenOption(flag)
     if isinstance(value, list | dict | tuple):

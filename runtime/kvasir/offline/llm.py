@@ -1,4 +1,4 @@
-"""`LLM`: generates text with a model in this process."""
+"""`LLM`: generate text with a model in this process."""
 
 import itertools
 import os
@@ -21,29 +21,31 @@ from kvasir.worker.worker_calls import WorkerCall
 Message = Mapping[str, Any]
 
 _POOLING: Final = "models that do not generate text are not supported yet"
+# Methods of vLLM → why they are missing.
 _NOT_YET: Final = {
     **dict.fromkeys(("encode", "embed", "classify", "score", "reward"), _POOLING),
     **dict.fromkeys(("sleep", "wake_up"), "a sleep mode is not supported yet: close() frees the memory"),
     "apply_model": "functions are not sent to workers: see collective_rpc",
 }
-"""Methods of vLLM that are not there → the reason."""
 
 
 class LLM:
     """One model, with its engine in this process. Use it in one thread at a time, and `close` it or use `with`.
 
-    Answers are those of a service with the same options. Ctrl-C ends a call after the current step. If there are
-    worker processes (`tensor_parallel_size=2`), they end with the thread that created the LLM.
+    Answers are those of a service with the same options. Ctrl-C ends a call after the current step. Worker
+    processes (`tensor_parallel_size=2`) end with the thread that created the LLM.
     """
 
     def __init__(
         self, model: str | os.PathLike[str], tokenizer: str | os.PathLike[str] | None = None, **engine_options: Any
     ) -> None:
-        """`model`, and `tokenizer` if it is not the model's: hf://org/name[@revision], a directory, or demo://.
+        """Load a model: hf:
 
-        `engine_options`: those of `kvasir engine`
-        for device, KV cache, scheduler and workers, with underscores, for example `max_model_len=4096`, and vLLM's.
+        org/name[@revision], a directory, or demo:
 
+        . `tokenizer`: if it is not the model's.
+
+        `engine_options`: options of `kvasir engine` with underscores, such as `max_model_len=4096`, and vLLM's.
         Raises ConfigError (a ValueError) for options and models that cannot be used, ModelLoadError, and
         FailureError if a worker process fails.
         """
@@ -57,7 +59,6 @@ class LLM:
 
     @classmethod
     def from_engine_args(cls, engine_args: Any) -> Self:
-        """Return the LLM with these EngineArgs."""
         return cls(**vars(engine_args))
 
     def __getattr__(self, name: str) -> Any:
@@ -76,10 +77,9 @@ class LLM:
     ) -> list[RequestOutput]:
         """Continue each prompt: a text, {"prompt": text} or {"prompt_token_ids": [...]}; one, or a list of them.
 
-        `sampling_params`: for all prompts, or one for each. `use_tqdm`: show progress if standard error is a
-        terminal. `priority`: of each prompt, smallest first, with scheduling_policy="priority". An output ends at
-        the end of the context. Raises ValueError for a prompt or parameters that cannot be used, before anything is
-        computed.
+        `sampling_params`: for all prompts, or one for each. `use_tqdm`: show progress on a terminal. `priority`:
+        of each prompt, smallest first, with scheduling_policy="priority". An output ends at the end of the
+        context. Raises ValueError for a bad prompt or parameters before anything is computed.
         """
         check_lora(lora_request)
         several = listed(prompts)
@@ -108,8 +108,8 @@ class LLM:
         """Answer a conversation, a list of {"role": ..., "content": ...}, or each of a list of conversations.
 
         `chat_template`: used instead of the model's. `tools`: functions for the template, in OpenAI's form; calls
-        are part of the text of the answer. The other arguments are the fields of POST /v1/chat/completions. Raises
-        as `generate` does.
+        are part of the text of the answer. The other arguments are fields of POST /v1/chat/completions. Raises as
+        `generate` does.
         """
         check_lora(lora_request)
         if chat_template_content_format != "auto":
@@ -159,7 +159,7 @@ class LLM:
     ) -> list[Any]:
         """Call a method of every worker, and return the results in the order of the ranks.
 
-        `method`: the name of a method with the mark `worker_call`, of the class in `worker_cls` or
+        `method`: name of a method with the mark `worker_call`, of the class in `worker_cls` or
         `worker_extension_cls`. Arguments and results must be of types that msgpack has. Raises TypeError for other
         arguments, RuntimeError with the error of each worker that fails, and FailureError if a worker ends.
         """

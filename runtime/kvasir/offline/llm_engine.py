@@ -1,4 +1,4 @@
-"""`LLMEngine`: a model in this process for programs that make its steps themselves. `LLM` and `AsyncLLM` use it."""
+"""`LLMEngine`: a model in this process for programs that make its steps themselves."""
 
 import os
 import random
@@ -32,8 +32,8 @@ class _Running:
 
     prepared: PreparedRequest
     choices: list[LiveRequest]
+    # By index. Outputs of kind DELTA are not kept.
     so_far: dict[int, Delta] = field(default_factory=dict)
-    """By index. Of DELTA, nothing is kept."""
     num_ended: int = 0
 
 
@@ -41,7 +41,7 @@ class LLMEngine:
     """One model in this process. Use it in one thread at a time."""
 
     def __init__(self, model: str | os.PathLike[str], **engine_options: Any) -> None:
-        """The arguments and errors are those of `LLM`."""
+        """Load the model. The arguments and errors are those of `LLM`."""
         if not isinstance(model, str | os.PathLike):
             raise TypeError(f"model is of type {type(model).__name__}: give the name of a model, or its directory")
         with python_names():
@@ -79,12 +79,12 @@ class LLMEngine:
         self.builder.seeds = None if seed is None else random.Random(seed)
         self._running: dict[str, _Running] = {}
         self._of_request: dict[str, tuple[str, int]] = {}
-        """The id of the prompt and the index, by the id of the engine's request."""
+        """Id of the prompt and index, by the id of the engine's request."""
         self.is_closed = False
 
     @classmethod
     def from_engine_args(cls, engine_args: Any, **_: Any) -> Self:
-        """Return the engine with these EngineArgs. vLLM's further arguments have no effect."""
+        # vLLM's further arguments have no effect.
         return cls(**vars(engine_args))
 
     def add_request(
@@ -114,7 +114,7 @@ class LLMEngine:
         self._of_request.update((name, (request_id, index)) for index, name in enumerate(names))
 
     def abort_request(self, request_id: str | Iterable[str]) -> None:
-        """Forget these prompts; those that have ended are passed over."""
+        """Forget these prompts; ids of ended ones have no effect."""
         for each in [request_id] if isinstance(request_id, str) else request_id:
             if (running := self._running.get(each)) is not None:
                 self.engine.abort(running.choices)
@@ -127,8 +127,7 @@ class LLMEngine:
         return len(self._running)
 
     def step(self) -> list[RequestOutput]:
-        """Compute a step, and return the new outputs by the `output_kind` of each prompt. Raises the error of a
-        prompt that fails, which is forgotten."""
+        """Compute a step, and return the new outputs. Raises the error of a prompt that fails and is forgotten."""
         outputs = self.advance()
         for output in outputs.values():
             if isinstance(output, Exception):
@@ -190,7 +189,7 @@ class LLMEngine:
     # ------------------------------------------------------------------------------------------------ the model
 
     def get_tokenizer(self) -> Any:
-        """Return the model's tokenizer as transformers has it. Raises ImportError and what transformers raises."""
+        """Return the tokenizer as transformers has it. Raises ImportError and the errors of transformers."""
         from transformers import AutoTokenizer
 
         return AutoTokenizer.from_pretrained(self.model.tokenizer_path, local_files_only=True)
@@ -219,7 +218,6 @@ class LLMEngine:
 
 
 def check_lora(lora_request: object) -> None:
-    """Raise ValueError for an adapter."""
     if lora_request is not None and lora_request != []:
         raise ValueError(
             "lora_request: LoRA adapters are not supported yet: merge the adapter into the model and load that"

@@ -1,4 +1,4 @@
-"""What `LLM.get_metrics` returns: the values of the metrics, in the classes of vLLM's reader."""
+"""Values of metrics, in the classes of vLLM's reader."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -28,21 +28,21 @@ class Counter(Metric):
 
 @dataclass(frozen=True)
 class Gauge(Metric):
-    """A number now."""
+    """A number that may fall."""
 
     value: float
 
 
 @dataclass(frozen=True)
 class Vector(Metric):
-    """Several counters. There are none without speculative decoding."""
+    """Several counters. Without speculative decoding there are none."""
 
     values: list[int]
 
 
 @dataclass(frozen=True)
 class Histogram(Metric):
-    """How often a number was at most each bound."""
+    """Counts of values up to each bound."""
 
     count: int
     sum: float
@@ -50,7 +50,7 @@ class Histogram(Metric):
 
 
 def metric_values(text: str, engine: OfflineEngine) -> list[Metric]:
-    """Return the metrics in this text of Prometheus, and the load of the engine."""
+    """Return the metrics in a text of Prometheus, and the load of the engine."""
     stats = engine.stats()
     load = {
         "num_requests_running": float(stats.running),

@@ -26,12 +26,12 @@ from kvasir.link.protocol import Call, EngineStats, FinishReason, Outputs, Reque
 from kvasir.process.progress import Show, progress_bar, spinner
 from kvasir.worker.worker_calls import WorkerCall, WorkerResult
 
+# The name of the frontend and of the engine.
 _HERE: Final = "offline"
-"""Stands for the names of the frontend and of the engine."""
 
 
 class OfflineEngine:
-    """Made by `start_engine`. Not for several threads at once."""
+    """An engine for one thread at a time, from `start_engine`."""
 
     def __init__(
         self,
@@ -43,17 +43,16 @@ class OfflineEngine:
         observer: RequestObserver | None = None,
     ) -> None:
         self.settings = settings
+        # Random numbers that several processes with this engine share; None: this is the only one.
         self.seed = seed
-        """Of random numbers that several processes with this engine must share; None: this is the only one."""
         self._core = core
         self._executor = executor
         self._journal = Journal(sys.maxsize)
         self._waiting = deque[LiveRequest]()
         self._observer = observer or _Unobserved()
         self._outputs = OutputProcessor(self._journal, self._observer, eos_token_ids)
+        # An error left a step: the prefix cache names blocks that it may not have written.
         self._is_broken = False
-        """A step was left by an error: the prefix cache names blocks that it may not have written. The engine is
-        closed."""
 
     def close(self) -> None:
         self._core.close()
@@ -74,12 +73,11 @@ class OfflineEngine:
 
     @property
     def kv_usage(self) -> float:
-        """The share of the KV blocks that requests have."""
+        """Return the share of the KV blocks that requests have."""
         return self._core.scheduler.blocks.pool.usage
 
     @property
     def has_work(self) -> bool:
-        """Whether a request has not ended."""
         return bool(self._waiting) or self._core.has_work
 
     def add(self, requests: Iterable[LiveRequest]) -> None:
@@ -87,7 +85,7 @@ class OfflineEngine:
         self._waiting.extend(requests)
 
     def abort(self, requests: Collection[LiveRequest]) -> None:
-        """Forget these requests; those that have ended are passed over."""
+        """Forget these requests; ended ones have no effect."""
         live = [request for request in requests if self._journal.get(request.request_id) is request]
         self._core.abort(_HERE, [request.request_id for request in live])
         for request in live:
@@ -98,8 +96,10 @@ class OfflineEngine:
             self.step()
 
     def step(self) -> list[LiveRequest]:
-        """Compute a step; return the requests that have new output or have ended. After an error, no request is
-        left, and if the step itself failed, the engine is closed."""
+        """Compute a step, and return the requests with new output.
+
+        After an error no request is left; if the step itself failed, the engine is closed.
+        """
         self._check()
         try:
             self._feed()
@@ -110,8 +110,8 @@ class OfflineEngine:
         return [request for requests in touched for request in requests]
 
     def run(self, requests: Sequence[LiveRequest], progress: Show) -> list[Delta]:
-        """Return the whole output of each request. Raises the error of the first one that fails; none of them runs
-        on then."""
+        """Return the whole output of each request. Raises the error of the first one that fails, and ends the
+        others."""
         self._check()
         if self.has_work:
             raise RuntimeError("requests of llm_engine are running: take their outputs first")
@@ -139,7 +139,7 @@ class OfflineEngine:
             raise RuntimeError("a step of this LLM has failed: create a new one")
 
     def _feed(self) -> None:
-        """Queue as many requests as the next step can take: the others need no memory in the engine yet."""
+        # Only as many as the next step can take: the others need no memory in the engine yet.
         budget, waiting = self._core.ingest.budget, self._waiting
         while waiting and self._core.num_waiting < self.settings.max_num_seqs:
             if not budget.has_room(len(waiting[0].prompt_token_ids)):
@@ -158,7 +158,6 @@ class OfflineEngine:
         return outputs
 
     def _take(self, outputs: list[RequestOutput]) -> list[LiveRequest]:
-        """Return the requests of these outputs."""
         self._outputs.receive(_HERE, outputs)
         while self._outputs.has_backlog:
             self._outputs.work()
@@ -178,7 +177,7 @@ class OfflineEngine:
         return live
 
     def _abandon(self) -> None:
-        """Forget all requests, so that the next call begins with an idle engine; after a failed step, close it."""
+        # The next call begins with an idle engine.
         live = self._journal.live()
         self._waiting.clear()
         self._core.abort(_HERE, [request.request_id for request in live])
@@ -192,7 +191,7 @@ class OfflineEngine:
 
 
 class _Unobserved:
-    """Implements RequestObserver."""
+    """A RequestObserver that drops everything."""
 
     def hold_ended(self, seconds: float) -> None:
         pass
@@ -215,7 +214,7 @@ class _Unobserved:
 
 @contextlib.contextmanager
 def _interrupts() -> Iterator[threading.Event]:
-    """Set the event on Ctrl-C: between two steps the engine can be left, in the middle of one it cannot."""
+    # Between two steps the engine can be left, in the middle of one it cannot.
     event = threading.Event()
     in_main_thread = threading.current_thread() is threading.main_thread()
     if not in_main_thread or signal.getsignal(signal.SIGINT) is not signal.default_int_handler:

@@ -1,4 +1,4 @@
-"""Turns the prompts and conversations of an offline call into requests for the engine."""
+"""Turn prompts and conversations of an offline call into requests for the engine."""
 
 import itertools
 import random
@@ -58,7 +58,7 @@ class PromptOptions:
 
     @classmethod
     def of(cls, priority: int, tokenization: Mapping[str, Any] | None) -> "PromptOptions":
-        """`tokenization`: vLLM's tokenization_kwargs. Raises ValueError for those that are not there."""
+        """Return the options. `tokenization`: vLLM's tokenization_kwargs. Raises ValueError for unknown ones."""
         fields = dict(tokenization or {})
         special = fields.pop("add_special_tokens", True)
         if given := [name for name, value in fields.items() if value not in (None, False)]:
@@ -70,14 +70,14 @@ class PromptOptions:
 
 
 class RequestBuilder:
-    """Belongs to one thread at a time."""
+    """A builder of requests for one thread at a time."""
 
     def __init__(self, input: InputProcessor, detokenizer: Detokenizer, max_model_len: Callable[[], int]) -> None:
         self._input = input
         self._detokenizer = detokenizer
         self._max_model_len = max_model_len
+        # Prompts without a seed get one from here; None: a random one.
         self.seeds: random.Random | None = None
-        """Draws the seeds of prompts without one; None: they are random."""
         self._fresh = itertools.count()
 
     def completion(self, prompt: Prompt, params: SamplingParams, options: PromptOptions) -> PreparedRequest:
@@ -91,7 +91,7 @@ class RequestBuilder:
         return self._request(text, token_ids, params, options.priority, salt)
 
     def chat(self, fields: Mapping[str, Any], params: SamplingParams, options: PromptOptions) -> PreparedRequest:
-        """`fields`: of the body of POST /v1/chat/completions. Raises ValueError and ApiError."""
+        """Return the request of a body of POST /v1/chat/completions. Raises ValueError and ApiError."""
         body = parse(ChatRequest, fields, strict=True)
         body.check()
         variables = body.template_variables()
@@ -107,7 +107,7 @@ class RequestBuilder:
         return LiveRequest(request_id, prompted, text)
 
     def _kept(self, params: SamplingParams) -> int | None:
-        """Return how many of the prompt's last tokens are used; None: all."""
+        """Return the number of the prompt's last tokens to keep; None: all."""
         if params.truncate_prompt_tokens == -1:
             return max(1, self._max_model_len() - (params.max_tokens or 1))
         return params.truncate_prompt_tokens
@@ -139,7 +139,7 @@ class RequestBuilder:
 
 
 class _NoText:
-    """Implements TextStream for outputs without text."""
+    """A TextStream for outputs without text."""
 
     def push(self, token_ids: Sequence[int]) -> str:
         return ""
@@ -149,7 +149,7 @@ class _NoText:
 
 
 def prepared(index: int, make: Callable[[], PreparedRequest]) -> PreparedRequest:
-    """Return the request, or raise its error with the index of the prompt."""
+    # An error names the prompt by its index.
     try:
         return make()
     except (ValueError, ApiError) as error:

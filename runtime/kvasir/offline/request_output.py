@@ -1,4 +1,4 @@
-"""What `LLM.generate` and `LLM.chat` return, by the names of vLLM."""
+"""Outputs of `LLM.generate` and `LLM.chat`. The names are vLLM's."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -16,9 +16,9 @@ class Logprob:
 
     logprob: float
     rank: int
-    """How many tokens are at least as likely; 1 is the most likely."""
+    """Number of tokens that are at least as likely; 1 is the most likely."""
+    # Bytes that are not a whole character appear as \xNN.
     decoded_token: str
-    """Its text; bytes that are not a whole character appear as \\xNN."""
 
 
 LogprobsByToken = dict[int, Logprob]
@@ -32,7 +32,7 @@ class CompletionOutput:
     text: str
     token_ids: list[int]
     cumulative_logprob: float | None
-    """The sum over the tokens; None without `logprobs`."""
+    """Sum over the tokens; None without `logprobs`."""
     logprobs: list[LogprobsByToken] | None
     """By place: the token's own, then those of the most likely tokens, by token id."""
     finish_reason: str | None
@@ -43,11 +43,11 @@ class CompletionOutput:
 
 @dataclass(frozen=True)
 class RequestOutput:
-    """The outputs for one prompt; `kvasir.link.protocol.RequestOutput` is another class."""
+    """The outputs for one prompt. (The wire has a class of this name too.)"""
 
     request_id: str
     prompt: str | None
-    """The text, of a chat the rendered one; None for a prompt of token ids."""
+    """The text, or the rendered chat; None for a prompt of token ids."""
     prompt_token_ids: list[int]
     prompt_logprobs: list[LogprobsByToken | None] | None
     """None for the first token."""
@@ -83,7 +83,6 @@ def request_output(
 
 
 def completion_output(index: int, delta: Delta, detokenizer: Detokenizer) -> CompletionOutput:
-    """Return one output for a prompt."""
     logprobs = delta.logprobs
     return CompletionOutput(
         index=index,
@@ -97,7 +96,7 @@ def completion_output(index: int, delta: Delta, detokenizer: Detokenizer) -> Com
 
 
 def merged(before: Delta, more: Delta) -> Delta:
-    """Return both as one. The first must belong to the caller, because its log probabilities are changed."""
+    # The log probabilities of the first are changed: it must belong to the caller.
     return Delta(
         before.text + more.text,
         before.token_ids + more.token_ids,
@@ -109,8 +108,6 @@ def merged(before: Delta, more: Delta) -> Delta:
 
 
 def named_logprobs(token_ids: Sequence[int], logprobs: Logprobs, detokenizer: Detokenizer) -> list[LogprobsByToken]:
-    """Return the log probabilities of each place by token id."""
-
     def entry(token_id: int, logprob: float, rank: int) -> Logprob:
         return Logprob(logprob, rank, detokenizer.token_bytes[token_id].decode(errors="backslashreplace"))
 

@@ -1,6 +1,6 @@
-"""`kvasir.SamplingParams`: how the tokens of an offline request are chosen, by the names of vLLM.
+"""`kvasir.SamplingParams`: parameters of an offline request. The names are vLLM's.
 
-`kvasir.request.params.SamplingParams` is another class: what an engine gets, with every field filled in.
+(The class of this name in kvasir.request has every field filled in, for an engine.)
 """
 
 import copy
@@ -32,11 +32,11 @@ class _Fields(SamplingFields, kw_only=True):
     n: Annotated[int, Meta(ge=1, le=MAX_CHOICES)] = 1
     """Outputs for each prompt; the one at index i draws from seed + i."""
     max_tokens: Annotated[int, MAX_TOKENS.meta] | None = 16
-    """None: as many as the context has room for. An output always ends where the context does."""
+    """None: up to the end of the context, where every output ends."""
     logprobs: Annotated[int, TOP_LOGPROBS.meta] | None = None
     """Report the log probability of each output token and of this many most likely ones."""
     structured_outputs: StructuredOutputsParams | None = None
-    """What the output must look like; also as a dict. None: any text."""
+    """A constraint, also as a dict. None: any text."""
     truncate_prompt_tokens: Annotated[int, Meta(ge=-1)] | None = None
     """Keep only so many of the prompt's last tokens; -1: as many as leave room for the output."""
     detokenize: bool = True
@@ -55,13 +55,13 @@ _NOT_YET: Final[dict[str, tuple[tuple[Any, ...], str]]] = {
     "repetition_detection": ((None,), "the search for repetitions is not supported yet"),
     "best_of": ((None, 1), "it is n here"),
 }
-"""Parameters of vLLM that are not there → the values that ask for nothing, and the reason."""
+"""Parameters of vLLM that are missing → the values that ask for nothing, and the reason."""
 
 
 class SamplingParams(_Fields, kw_only=True):
-    """Raises TypeError for an unknown parameter, and ValueError for a value of a wrong type or out of range.
+    """Sampling parameters. None: generation_config.json of the model decides.
 
-    None: the model's generation_config.json decides, as for requests to a service.
+    Raises TypeError for an unknown parameter, and ValueError for a value of a wrong type or out of range.
     """
 
     extra_args: Any = None
@@ -76,7 +76,7 @@ class SamplingParams(_Fields, kw_only=True):
         self.check()
 
     def check(self) -> None:
-        """Bring the fields into their own form. Raises ValueError for one that cannot be used."""
+        """Normalise the fields. Raises ValueError for one that cannot be used."""
         for name, (neutral, reason) in _NOT_YET.items():
             if getattr(self, name) not in neutral:
                 raise ValueError(f"{name} is not supported: {reason}; leave it out")
@@ -102,7 +102,6 @@ class SamplingParams(_Fields, kw_only=True):
             raise ValueError(f"{path.strip('`').removeprefix('$.')}: {problem}") from None
 
     def clone(self) -> Self:
-        """Return a copy that shares nothing with this one."""
         return copy.deepcopy(self)
 
     def _check_logprobs(self, name: str) -> None:

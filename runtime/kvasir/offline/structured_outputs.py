@@ -1,4 +1,4 @@
-"""`kvasir.StructuredOutputsParams`: what an offline output must look like, by the names of vLLM."""
+"""`kvasir.StructuredOutputsParams`: a constraint on an offline output. The names are vLLM's."""
 
 from typing import Any, Self
 

@@ -1,4 +1,4 @@
-"""The paths of vLLM's modules: in `from vllm.sampling_params import SamplingParams` only the first word changes.
+"""Paths of vLLM's modules: in `from vllm.sampling_params import SamplingParams` only the first word changes.
 
 Each is a module with names of kvasir.offline, made when it is imported.
 """
@@ -33,19 +33,19 @@ _PATHS: Final[dict[str, tuple[str, ...]]] = {
     "v1.metrics": (),
     "v1.metrics.reader": _METRICS,
 }
+# Paths of vLLM → why they are missing.
 _MISSING: Final = {
     "assets": "images and audio are not supported yet",
     "lora": "LoRA adapters are not supported yet: merge the adapter into the model",
     "multimodal": "images and audio are not supported yet",
     "pooling_params": "models that do not generate text are not supported yet",
 }
-"""Paths of vLLM that are not there → the reason."""
 
 
 def spec_of(name: str) -> ModuleSpec | None:
     """Return how to import a module of vLLM by this name; None for another.
 
-    Raises ModuleNotFoundError if it belongs to a feature that is not there.
+    Raises ModuleNotFoundError if it belongs to a missing feature.
     """
     path = name.removeprefix("kvasir.")
     if (reason := _MISSING.get(path.partition(".")[0])) is not None:

@@ -1,4 +1,1 @@
-"""Reading a manifest: YAML, the CRD's schema and its CEL rules.
-
-Reading order: manifest.py, crd_schema.py, cel_rules.py.
-"""
+"""Read a manifest (manifest.py): YAML, the CRD's schema and its CEL rules."""

@@ -1,4 +1,4 @@
-"""The schema's CEL rules (x-kubernetes-validations), evaluated by cel-python. Called by schema.py for each node."""
+"""Evaluate the schema's CEL rules (x-kubernetes-validations) with cel-python."""
 
 import contextlib
 from collections.abc import Iterator, Mapping
@@ -15,17 +15,14 @@ class RuleError(Exception):
 
 
 class Rules:
-    """Compiles each rule once and evaluates it on values that have the schema's types."""
+    """Compiles each rule once, and evaluates it on values that have the schema's types."""
 
     def __init__(self) -> None:
         self._environment = celpy.Environment()
         self._programs: dict[str, celpy.Runner] = {}
 
     def broken(self, value: Any, node: Mapping[str, Any]) -> Iterator[str]:
-        """The messages of the node's rules that the value breaks. Raises RuleError.
-
-        A rule about `oldSelf` compares an update with the old object; without a cluster nothing is updated.
-        """
+        # A rule about `oldSelf` compares an update with the old object; without a cluster nothing is updated.
         rules = [rule for rule in node.get("x-kubernetes-validations", ()) if "oldSelf" not in rule["rule"]]
         if not rules:
             return
@@ -38,7 +35,7 @@ class Rules:
             raise RuleError(f"{value!r}: {error}") from error
 
     def _message(self, rule: Mapping[str, Any], activation: dict[str, Any]) -> str:
-        """Return the message with values. As in the API server, the plain one stands in if it cannot be made."""
+        # As in the API server, the plain message stands in if the one with values cannot be made.
         if "messageExpression" in rule:
             with contextlib.suppress(CELEvalError):
                 return str(self._value(rule["messageExpression"], activation))
@@ -53,7 +50,7 @@ class Rules:
 
 
 def _to_cel(value: Any, node: Mapping[str, Any]) -> Any:
-    """The CEL value of the schema's type: YAML's 1 is a double if the schema's type is number."""
+    # YAML's 1 is a double if the schema's type is number.
     if node.get("type") == "number":
         return celtypes.DoubleType(value)
     if isinstance(value, Mapping):

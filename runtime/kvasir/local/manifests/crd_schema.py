@@ -1,7 +1,6 @@
-"""The CRD's own schema, applied as the API server would: unknown fields, defaults, types and bounds, CEL rules.
+"""Apply the CRD's own schema as the API server does: unknown fields, defaults, types, bounds and CEL rules.
 
-manifest.py calls `CRDSchema.complete`; the schema is the one in crds/, there is no second copy. Only the keywords
-that it uses are known here, and a test holds it to that.
+Only the keywords that crds/ uses are known here; a test compares them.
 """
 
 import difflib
@@ -35,6 +34,7 @@ _READ_ONLY = (
     "finalizers",
     "selfLink",
 )
+# The API server checks metadata without a schema.
 METADATA: Node = {
     "type": "object",
     "required": ["name"],
@@ -46,12 +46,11 @@ METADATA: Node = {
         **dict.fromkeys(_READ_ONLY, _ANYTHING),
     },
 }
-"""Every Kubernetes object's metadata; the API server checks it without a schema."""
 
 
 @dataclass(frozen=True)
 class SchemaProblem:
-    """One thing to mend: the field and the error."""
+    """The field and the error."""
 
     path: str
     message: str
@@ -61,7 +60,7 @@ class SchemaProblem:
 
 
 class CRDSchema:
-    """Checks and defaults objects by one structural schema."""
+    """Checks objects and fills in defaults by one structural schema."""
 
     def __init__(self, root: Node) -> None:
         self._root: Node = {
@@ -77,7 +76,7 @@ class CRDSchema:
         return cls(crd["spec"]["versions"][0]["schema"]["openAPIV3Schema"])
 
     def complete(self, resource: Mapping[str, Any]) -> tuple[dict[str, Any], list[SchemaProblem]]:
-        """The resource with every default filled in, and all that is wrong with it; it itself stays as it is."""
+        """Return a copy of the resource with all defaults, and its problems."""
         problems: list[SchemaProblem] = []
         completed = self._object(dict(resource), self._root, "", problems)
         return completed, problems
@@ -123,7 +122,7 @@ class CRDSchema:
         return completed
 
     def _ask_rules(self, value: Any, node: Node, path: str, problems: list[SchemaProblem], before: int) -> None:
-        """Evaluate the rules of a node. A rule that fails only because of an earlier problem is skipped."""
+        # A rule that fails only because of an earlier problem is skipped.
         try:
             messages = list(self._rules.broken(value, node))
         except RuleError:
@@ -134,7 +133,7 @@ class CRDSchema:
 
 
 def suggestion(name: str, known: Iterable[str]) -> str:
-    """A tail for "unknown …" messages: what may have been meant, else what there is."""
+    """Return the end of a message: the name that was meant, or the known ones."""
     known = list(known)
     lowered = {candidate.lower(): candidate for candidate in known}
     close = difflib.get_close_matches(name.lower(), lowered, n=1, cutoff=0.7)
@@ -144,7 +143,7 @@ def suggestion(name: str, known: Iterable[str]) -> str:
 
 
 def _crd_file(plural: str) -> Path:
-    """Package data of an installed Kvasir; in a checkout, the file itself."""
+    # Package data of an installed Kvasir; in a checkout, the file itself.
     package = Path(str(importlib.resources.files("kvasir_operator")))
     installed = package / "crds" / f"{plural}.yaml"
     return installed if installed.exists() else package.parents[1] / "crds" / f"{plural}.yaml"
@@ -211,12 +210,12 @@ def _bound_problems(value: Any, node: Node) -> Iterable[str]:
             yield f"{value} is too large: at most {node['maximum']}"
 
 
+# Values for the patterns of sizes, quantities and durations, by the end of the pattern.
 _EXAMPLES: Final = {
     "(k|M|G|T|Ki|Mi|Gi|Ti)?$": "512Mi or 4Gi",
     "[eE][+-]?[0-9]+)?$": "2, 500m or 4Gi",
     "[mh])+$": "30s, 10m or 1h30m",
 }
-"""Values of the patterns for sizes, quantities and durations, by the end of the pattern."""
 
 
 def _example(pattern: str) -> str:
@@ -231,7 +230,7 @@ def _size_problems(size: int, node: Node, keyword: str, unit: str) -> Iterable[s
 
 
 def _repeated(items: list[Any], node: Node) -> Iterable[str]:
-    """Lists that are sets hold no item twice; those that are maps, none with the same keys."""
+    # Lists that are sets have no item twice; those that are maps have no keys twice.
     kind = node.get("x-kubernetes-list-type")
     if kind == "set":
         names = [str(item) for item in items]

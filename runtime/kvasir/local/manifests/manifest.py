@@ -1,6 +1,6 @@
-"""Reads a manifest for `kvasir up`: InferenceServices, checked and defaulted by the CRD's schema, and Secrets.
+"""Read a manifest for `kvasir up`: InferenceServices, with the CRD's checks and defaults, and Secrets.
 
-Everything that is wrong is found in one pass and raised as one ManifestError, a line each.
+One pass finds all problems, and one ManifestError has a line for each.
 """
 
 import base64
@@ -27,22 +27,20 @@ STANDARD_INPUT: Final = Path("-")
 
 
 class ManifestError(ConfigError):
-    """A manifest that cannot be run; one line per problem."""
+    """A manifest cannot be run; one line per problem."""
 
 
 @dataclass
 class Manifest:
-    """What a manifest holds."""
-
     services: list[InferenceService] = field(default_factory=list)
     resources: list[Mapping[str, Any]] = field(default_factory=list)
-    """The services' completed resources, in the same order."""
+    """Completed resources of the services, in the same order."""
     secrets: dict[str, dict[str, str]] = field(default_factory=dict)
     """Decoded values by key, by the Secret's name."""
 
 
 def read_manifest(path: Path) -> Manifest:
-    """Read a file, or standard input if the path is `-`. Raises ManifestError if it cannot be read or run."""
+    """Read a file, or standard input if the path is `-`. Raises ManifestError."""
     is_input = path == STANDARD_INPUT
     name = "standard input" if is_input else str(path)
     try:
@@ -66,8 +64,6 @@ def read_manifest(path: Path) -> Manifest:
 
 
 class _Reader:
-    """Collects the manifest and its problems, document by document."""
-
     def __init__(self) -> None:
         self.manifest = Manifest()
         self.problems: list[str] = []
@@ -152,7 +148,7 @@ class _Reader:
 
 
 def _secret_key_fault(key: str) -> str | None:
-    """Return why the API server would reject a key of a Secret's data: a key is the name of a file when mounted."""
+    # A key is the name of a file when the Secret is mounted.
     if len(key) > MAX_SECRET_KEY_CHARACTERS:
         return f"has {len(key)} characters; at most {MAX_SECRET_KEY_CHARACTERS}"
     if not _SECRET_KEY.fullmatch(key):

@@ -1,4 +1,1 @@
-"""Running processes: spawn, probe, restart, stop, show.
-
-Reading order: supervisor.py, keeper.py (one process), child.py, prober.py, process_spec.py, launch.py, screen.py.
-"""
+"""Spawn, probe, restart, stop and show processes. Begin with supervisor.py and keeper.py (one process)."""

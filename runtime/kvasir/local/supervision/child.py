@@ -1,7 +1,7 @@
-"""One life of a supervised process: spawn it, wait for its end, end it with grace. Used by keeper.py.
+"""Spawn a supervised process, wait for its end, and end it with grace.
 
-A child has a session of its own, so that Ctrl-C in the terminal reaches the supervisor only and a signal to its
-process group reaches its own children. It dies with the supervisor, even when that is killed with -9.
+A child has a session of its own: Ctrl-C in the terminal reaches only the supervisor, and a signal to the process
+group the child's own children. It dies with the supervisor, even at kill -9.
 """
 
 import asyncio
@@ -17,7 +17,7 @@ from kvasir_contract.process_basics import directory_exists
 
 
 class ChildProcess:
-    """A running process; made by `spawn`."""
+    """A running process, from `spawn`."""
 
     def __init__(self, process: asyncio.subprocess.Process, log: Path, log_start: int) -> None:
         self._process = process
@@ -27,7 +27,7 @@ class ChildProcess:
 
     @classmethod
     async def spawn(cls, spec: ProcessSpec, log: Path) -> "ChildProcess":
-        """Start it, with everything that it prints going to the end of the log."""
+        """Start the process; its output goes to the end of the log."""
         log.parent.mkdir(parents=True, exist_ok=True)  # it may have been deleted meanwhile
         with log.open("ab") as output:
             log_start = output.tell()  # the process shares the position and moves it when it writes
@@ -49,7 +49,7 @@ class ChildProcess:
         return self._process.pid
 
     async def wait(self) -> int:
-        """The exit code once it has ended; minus the signal's number if one ended it."""
+        """Return the exit code, or minus the number of the signal that ended the process."""
         code = await self._process.wait()
         if not self._swept:
             self._swept = True
@@ -57,7 +57,7 @@ class ChildProcess:
         return code
 
     async def end(self, grace: float, kill: asyncio.Event) -> None:
-        """SIGTERM, and SIGKILL after the grace period or when `kill` is set."""
+        """Send SIGTERM, and SIGKILL after the grace period or when `kill` is set."""
         if self._process.returncode is None:
             # Not `terminate`: it would look for the exit code itself, and take it away from asyncio.
             with contextlib.suppress(ProcessLookupError):
@@ -76,11 +76,11 @@ class ChildProcess:
             self._signal_group(signal.SIGKILL)
 
     def last_lines(self, count: int = 12, size: int = 16384) -> list[str]:
-        """The end of what this life printed; nothing if its log was deleted."""
+        """Return the last lines of this process; none if the log was deleted."""
         return self.lines(size)[-count:]
 
     def lines(self, size: int = 2**20) -> list[str]:
-        """What this life printed, of its last `size` bytes; nothing if its log was deleted."""
+        """Return the lines in the last `size` bytes of this process's output; none if the log was deleted."""
         try:
             log = self._log.open("rb")
         except FileNotFoundError:

@@ -26,18 +26,18 @@ from kvasir_contract.status_report import ReportedProgress
 
 @dataclass(frozen=True)
 class Timing:
-    """How fast the supervisor looks and tries again, in seconds."""
+    """Intervals of the supervisor in seconds."""
 
     first_pause: float = 1.0
     longest_pause: float = 30.0
+    # A process that ran for this long starts over with the first pause.
     healthy_after: float = 60.0
-    """A process that ran for this long starts over with the first pause."""
+    # For a process that is not Ready; one that is Ready is checked at its probe's interval.
     look: float = 0.2
-    """Between looks at a process that is not Ready; one that is Ready is checked at its probe's interval."""
 
 
 class Shutdown:
-    """How the end is announced to every keeper: stop with grace, then without."""
+    """The end, announced to every keeper: stop with grace, then kill."""
 
     def __init__(self) -> None:
         self.stop = asyncio.Event()
@@ -45,7 +45,7 @@ class Shutdown:
 
 
 class Keeper:
-    """Owns the process and its ProcessState; `changed` is called whenever the state is another."""
+    """Owns a process and its ProcessState; `changed` is called after each change of the state."""
 
     def __init__(
         self,
@@ -93,7 +93,7 @@ class Keeper:
         self._enter(LocalPhase.STOPPED)
 
     async def _live(self, child: ChildProcess, began: float) -> str:
-        """One life, to its end; returns why its health ended it, "" if it did not."""
+        """Wait for the end of the process. Return the reason if its health ended it, else ""."""
         looking = asyncio.create_task(self._follow_phases(child, began))
         exited = asyncio.create_task(child.wait())
         stopped = asyncio.create_task(self._shutdown.stop.wait())
@@ -150,7 +150,7 @@ class Keeper:
 
 
 def warnings_of(lines: Sequence[str]) -> list[str]:
-    """Return the messages of level warning in a log, each once."""
+    """Return the warnings in a log, each once."""
     records = filter(None, map(read_line, lines))
     return list(dict.fromkeys(message for level, message in records if level == "warning"))
 

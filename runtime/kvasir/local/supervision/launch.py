@@ -1,9 +1,7 @@
-"""Becomes the command it is given, having asked the kernel to be killed when its parent dies. Started by child.py.
+"""Become a command that the kernel kills when the parent dies: python -I -S launch.py PARENT_PID COMMAND …
 
-    python -I -S launch.py PARENT_PID COMMAND …
-
-Standard library only, and a program of its own: between fork and exec, in a process that may have threads, Python
-code is not safe to run.
+A program of its own with the standard library only: Python code between fork and exec is not safe in a process
+with threads.
 """
 
 import ctypes

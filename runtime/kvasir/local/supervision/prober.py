@@ -1,4 +1,4 @@
-"""Asks a process how it is: the liveness probe and its phase. Used by keeper.py."""
+"""Read the health and the phase of a process over HTTP."""
 
 import asyncio
 
@@ -9,14 +9,13 @@ from kvasir_contract.status_report import ReportError, StatusReport
 
 
 class Prober:
-    """Looks at one process over HTTP, a connection each time as the kubelet does."""
-
+    # A connection each time, as the kubelet does.
     def __init__(self, spec: ProcessSpec, http: httpx.AsyncClient) -> None:
         self._spec = spec
         self._http = http
 
     async def look(self) -> StatusReport | None:
-        """Return its status now; None while it does not answer."""
+        """Return the status of the process; None if it does not answer."""
         answer = await self._get(self._spec.status_url, self._spec.readiness.timeout)
         if isinstance(answer, str) or not answer.is_success:
             return None
@@ -26,7 +25,7 @@ class Prober:
             return None
 
     async def unhealthy(self, liveness: Probe) -> str:
-        """Returns why, once a probe has failed as often as it may."""
+        """Return the reason, once a probe has failed as often as it may."""
         if self._spec.startup is not None:
             failed = await self._failed(self._spec.startup, until_success=True)
             if failed:
@@ -50,7 +49,7 @@ class Prober:
         return "" if answer.is_success else f"{answer.status_code} {answer.text.strip()[:200]}"
 
     async def _get(self, url: str, seconds: float) -> httpx.Response | str:
-        """The answer, or why there is none."""
+        """Return the answer, or the reason why there is none."""
         try:
             return await self._http.get(url, timeout=seconds)
         except httpx.TransportError as error:

@@ -1,4 +1,4 @@
-"""What a supervised process is (ProcessSpec) and where it stands (ProcessState)."""
+"""A supervised process (ProcessSpec) and its state (ProcessState)."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -9,17 +9,17 @@ from kvasir_contract.status_report import ReportedProgress
 
 
 class LocalPhase(StrEnum):
-    """Phases that the supervisor sees itself, besides those of the contract, which the process reports."""
+    """Phases that the supervisor itself sees, besides those that the process reports."""
 
     STOPPING = "Stopping"
+    # It ended, and is started again after a pause.
     RESTARTING = "Restarting"
-    """It ended, and is started again after a pause."""
     STOPPED = "Stopped"
 
 
 @dataclass(frozen=True)
 class Probe:
-    """An HTTP GET now and then, as the kubelet does it: `failures` in a row mean no."""
+    """An HTTP GET at intervals, as the kubelet's; `failures` in a row count as failed."""
 
     url: str
     period: float
@@ -29,18 +29,16 @@ class Probe:
 
 @dataclass(frozen=True)
 class ProcessSpec:
-    """A process to keep running."""
-
     service: str
+    # engine-0 or frontend-0: unique within the service, and the log's file name.
     name: str
-    """engine-0, frontend-0: unique within the service, and the log's file name."""
     argv: tuple[str, ...]
     env: Mapping[str, str]
     """The whole environment."""
     readiness: Probe
     liveness: Probe | None
     startup: Probe | None
-    """The liveness probe waits until this one succeeded."""
+    """The liveness probe waits until this one has succeeded."""
     status_url: str
     """Answers with a StatusReport."""
     grace: float
@@ -50,22 +48,22 @@ class ProcessSpec:
 
 @dataclass
 class ProcessState:
-    """Where a process stands; written by its keeper."""
+    """The state of a process, written by its keeper."""
 
     spec: ProcessSpec
     phase: Phase | LocalPhase = Phase.STARTING
     message: str = ""
     progress: ReportedProgress | None = None
     ready_after: float | None = None
-    """Seconds from the process's start until it was Ready."""
+    """Seconds from the start until Ready."""
     restarts: int = 0
     cause: str = ""
-    """Why the last process ended, once there was a restart."""
+    """Why the last process ended; "" before a restart."""
     pid: int | None = None
     last_lines: list[str] = field(default_factory=list)
-    """The end of its log, after it failed."""
+    """The end of its log after a failure."""
     warnings: list[str] = field(default_factory=list)
-    """Of its log, up to when it was Ready."""
+    """Warnings in its log until it was Ready."""
 
     @property
     def ready(self) -> bool:

@@ -1,4 +1,4 @@
-"""What `kvasir up` shows: a live table on a terminal, one line per change elsewhere. Called by the supervisor."""
+"""The output of `kvasir up`: a live table on a terminal, a line per change elsewhere."""
 
 import contextlib
 import sys
@@ -25,7 +25,7 @@ _STYLES: dict[Phase | LocalPhase, str] = {
 
 class Screen(Protocol):
     def changed(self, state: ProcessState) -> None:
-        """A process entered another phase, or came further in it."""
+        """A process entered another phase or made progress."""
 
     def serving(self) -> None:
         """Every process is Ready for the first time."""
@@ -36,13 +36,13 @@ class Screen(Protocol):
 
 
 def make_screen(welcome: Sequence[str], several: bool) -> Screen:
-    """`welcome`: the lines to show once everything is Ready; `several`: name the service of each process."""
+    """Return the screen. `welcome`: lines for when everything is Ready. `several`: name the service of each
+    process."""
     return LastingScreen(LiveScreen(welcome, several) if sys.stdout.isatty() else PlainScreen(welcome, several))
 
 
 class LastingScreen:
-    """Shows on another screen until that is gone (a closed terminal, a broken pipe): no process depends on it."""
-
+    # Shows on another screen until that is gone (a closed terminal, a broken pipe): the processes go on.
     def __init__(self, screen: Screen) -> None:
         self._screen: Screen | None = screen
 
@@ -98,8 +98,7 @@ class PlainScreen:
 
 
 class LiveScreen:
-    """A table that stays at the bottom, a row per process; drawn when something changes, never by a timer."""
-
+    # The table stays at the bottom, and is drawn when something changes, never by a timer.
     def __init__(self, welcome: Sequence[str], several: bool, console: Console | None = None) -> None:
         self._welcome = welcome
         self._several = several
@@ -143,8 +142,7 @@ class LiveScreen:
 
 
 class _LogLines:
-    """The lines shown from the logs: warnings at start-up and the last lines of failed processes, each once."""
-
+    # Warnings at start-up and the last lines of failed processes, each once.
     def __init__(self, several: bool) -> None:
         self._several = several
         self._last: list[str] = []
@@ -161,7 +159,7 @@ class _LogLines:
 
 
 def title_of(state: ProcessState, several: bool) -> str:
-    """ "rank 0", "frontend 0"; with several services "demo rank 0"."""
+    """Return "rank 0" or "frontend 0"; with several services "demo rank 0"."""
     kind, _, number = state.spec.name.partition("-")
     title = f"{'rank' if kind == 'engine' else kind} {number}"
     return f"{state.spec.service} {title}" if several else title
@@ -185,11 +183,11 @@ def describe(state: ProcessState, coarse: bool = False) -> str:
 
 
 def _amount(done: int, total: int) -> str:
-    """ "3.1/15.0 GB", in the unit that fits the total."""
+    """Return "3.1/15.0 GB", in the unit that fits the total."""
     unit, size = next((u, s) for u, s in (("GB", 10**9), ("MB", 10**6), ("kB", 10**3), ("B", 1)) if total >= s)
     return f"{done / size:.1f}/{total / size:.1f} {unit}"
 
 
 def _natural(title: str) -> list[tuple[int, str]]:
-    """rank 2 before rank 10."""
+    # rank 2 stands before rank 10.
     return [(int(word), "") if word.isdigit() else (-1, word) for word in title.split()]

@@ -1,4 +1,4 @@
-"""Runs processes until Ctrl-C: one keeper each, the signals, the screen. Called by run.py."""
+"""Run processes until Ctrl-C: a keeper for each, the signals, the screen."""
 
 import asyncio
 import contextlib
@@ -16,12 +16,10 @@ from kvasir_contract.phases import Phase
 
 
 class ProcessFailed(ConfigError):
-    """A process refused its settings and ended for good; all others were ended too."""
+    """A process rejected its settings and ended for good; all others were ended too."""
 
 
 class Supervisor:
-    """All processes of a `kvasir up`, as one."""
-
     def __init__(
         self,
         specs: Sequence[ProcessSpec],
@@ -31,8 +29,10 @@ class Supervisor:
         *,
         ending: Callable[[], None] = lambda: None,
     ) -> None:
-        """`logs`: the directory of each service's log files; they are emptied. `ending` is called once, at the
-        beginning of the end: no process is started after it."""
+        """Supervise these processes. `logs`: the directory of each service's log files, which are emptied.
+
+        `ending` is called once, at the beginning of the end: no process is started after it.
+        """
         self._specs = specs
         self._logs = logs
         self._screen = screen
@@ -41,9 +41,9 @@ class Supervisor:
         self._served = False
 
     async def run(self) -> None:
-        """Run until a request to stop. Raises ProcessFailed if a process refused its settings.
+        """Run until a request to stop. Raises ProcessFailed if a process rejects its settings.
 
-        Also ConfigError, before any is started, when a log cannot be written.
+        Raises ConfigError, before any is started, if a log cannot be written.
         """
         self._shutdown = Shutdown()
         limits = httpx.Limits(max_keepalive_connections=0)
@@ -88,7 +88,7 @@ class Supervisor:
                 loop.remove_signal_handler(number)
 
     def end(self) -> None:
-        """End the processes, with grace; asked a second time, without."""
+        # A second request ends them without grace.
         if self._shutdown.stop.is_set():
             self._shutdown.kill.set()
             self._screen.note("Stopping all processes at once.")
