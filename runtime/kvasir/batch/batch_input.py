@@ -1,7 +1,7 @@
-"""The input of a batch: a JSON object per line, with custom_id, method, url and body, as OpenAI's batch API has it.
+"""Read the input of a batch: a JSON object per line, in the format of OpenAI's batch API.
 
-The file is read line by line, twice: `survey` finds the bad lines before anything is sent, and `requests` yields
-the others. Memory per line is a 64-bit hash of its custom_id, whatever the size of its body.
+The file is read twice, line by line: `survey` finds the bad lines before anything is sent, and `requests` yields
+the others. Memory per line is 64 bits.
 """
 
 import shlex
@@ -15,18 +15,16 @@ import msgspec
 
 Decoded = TypeVar("Decoded")
 
+# Servers accept bodies of 32 MiB by default.
 MAX_LINE_BYTES: Final = 64 * 2**20
-"""A longer line is a bad line. Servers accept bodies of 32 MiB by default."""
 MAX_ID_CHARACTERS: Final = 512
 
 
 class BadLine(ValueError):
-    """A line that is not a request. The message gives the reason."""
+    """A line is not a request. The message gives the reason."""
 
 
 class BatchRequest(msgspec.Struct):
-    """One line."""
-
     custom_id: str
     url: str
     body: msgspec.Raw
@@ -40,16 +38,16 @@ class _Body(msgspec.Struct):
 
 @dataclass
 class Survey:
-    """What a batch file holds."""
+    """The content of a batch file."""
 
     requests: int = 0
-    """Lines that can be sent, the answered ones included."""
+    """Lines that can be sent, with the answered ones."""
     answered: int = 0
-    """Those of them that have an answer in the output already."""
+    """Lines that have an answer in the output."""
     bad_lines: set[int] = field(default_factory=set)
     """Numbers of the lines that cannot be sent."""
     failed: set[int] = field(default_factory=set)
-    """Hashes of the ids whose answer in the output has an error status."""
+    """Hashes of the ids whose answer has an error status."""
 
 
 _line_decoder = msgspec.json.Decoder(BatchRequest)
@@ -57,12 +55,11 @@ _body_decoder = msgspec.json.Decoder(_Body)
 
 
 def id_hash(custom_id: str) -> int:
-    """Return 64 bits that stand for a custom_id."""
     return int.from_bytes(blake2b(custom_id.encode(errors="surrogatepass"), digest_size=8).digest(), "little")
 
 
 def parse_line(line: bytes, served: Sequence[str] = ()) -> BatchRequest:
-    """Return the request of a line; `served`: the possible names of its model, if known. Raises BadLine."""
+    """Return the request of a line. `served`: the names of the model, if known. Raises BadLine."""
     request = _decoded(_line_decoder, line, "")
     body = _decoded(_body_decoder, request.body, "body: ")
     if not 0 < len(request.custom_id) <= MAX_ID_CHARACTERS:
@@ -98,8 +95,10 @@ def survey(
     failed: Collection[int] = (),
     served: Sequence[str] = (),
 ) -> Survey:
-    """Read the whole file. `answered`: hashes of the ids in the output, `failed`: those of them with an error
-    status; `report` gets each bad line's number and reason. Raises OSError."""
+    """Read the whole file. `report` gets the number of each bad line and the reason. Raises OSError.
+
+    `answered`, `failed`: hashes of the ids with an answer and with an error status.
+    """
     result, seen = Survey(), set[int]()
     for number, line in _lines(path):
         try:
@@ -134,7 +133,7 @@ def _checked(line: bytes | None, served: Sequence[str]) -> BatchRequest:
 
 
 def _lines(path: Path) -> Iterator[tuple[int, bytes | None]]:
-    """Yield the lines that are not blank, with their numbers; None for one that is too long."""
+    # Blank lines are left out; None stands for one that is too long.
     with path.open("rb") as file:
         number = 0
         while line := file.readline(MAX_LINE_BYTES):

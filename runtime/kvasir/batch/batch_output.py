@@ -1,7 +1,7 @@
-"""The output of a batch: a JSON object per line, in the order in which the answers came.
+"""Write the output of a batch: a JSON object per answer.
 
-Each answer is one write to the file, so that a run that is interrupted leaves whole lines. A run that starts again
-keeps the answers that stand, and cuts off a line that was written in part (a full disk, a crash of the machine).
+Each answer is one write, so an interrupted run leaves whole lines. The next run keeps the answers and cuts off a
+partial line, as a full disk leaves it.
 """
 
 import fcntl
@@ -19,8 +19,6 @@ from kvasir.config.options import CommandFailed, ConfigError
 
 
 class BatchResponse(msgspec.Struct):
-    """The answer of the server to one request."""
-
     status_code: int
     request_id: str
     body: msgspec.Raw
@@ -34,9 +32,9 @@ class _Answer(msgspec.Struct):
     id: str
     custom_id: str
     response: BatchResponse
+    # OpenAI's format has an error for requests without an answer. Here they are not in the file, so that the next
+    # run sends them.
     error: None = None
-    """OpenAI's format has an error for requests that were not answered. Such requests are not in this file, so that
-    the next run sends them."""
 
 
 class _ReadResponse(msgspec.Struct):
@@ -52,15 +50,15 @@ _decoder = msgspec.json.Decoder(_Answered)
 
 
 class AnswerFile:
-    """The output file; a context manager. No second process can write it at the same time."""
+    """The output file of one process; a context manager."""
 
     def __init__(self, path: Path) -> None:
-        """Raises ConfigError for a file that cannot be written, is in use, or holds something else."""
+        """Open the file. Raises ConfigError if it cannot be written, is in use, or holds something else."""
         self._path = path
         self.answered: set[int] = set()
         """Hashes of the ids that have an answer."""
         self.failed: set[int] = set()
-        """Those of them whose answer has an error status."""
+        """Hashes of the ids whose answer has an error status."""
         self._outdated: Set[int] = frozenset()
         with ExitStack() as files:
             try:
@@ -81,7 +79,7 @@ class AnswerFile:
         self._files.close()
 
     def replace(self, failed: Set[int]) -> None:
-        """Take these answers for outdated. They stay in the file until the first new answer is written."""
+        # Outdated answers stay in the file until the first new one is written.
         self._outdated = failed & self.failed
         self.answered -= self._outdated
 
@@ -97,7 +95,7 @@ class AnswerFile:
             raise CommandFailed(f"cannot write {self._path}: {error.strerror}") from error
 
     def _remove_outdated(self) -> None:
-        """Replace the file by a copy without the outdated answers, so that a kill leaves one or the other."""
+        # The file is replaced by a copy, so that a kill leaves one or the other.
         path = self._path.resolve()
         partial = path.with_name(f".{path.name}.{os.getpid()}")
         new = os.open(partial, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
@@ -124,7 +122,7 @@ class AnswerFile:
             raise ConfigError(f"{self._path} is being written by another run-batch: wait for it") from None
 
     def _read(self) -> None:
-        """Collect the hashes of the answered ids, and set the file's position behind the last whole line."""
+        # The position of the file ends up behind the last whole line.
         end = 0
         with os.fdopen(os.dup(self._file), "rb") as file:
             for number, line in enumerate(file, 1):

@@ -1,4 +1,4 @@
-"""Runs a batch against a server: sends the requests that have no answer yet, several at the same time."""
+"""Run a batch: send the requests that have no answer yet, several at the same time."""
 
 import asyncio
 import time
@@ -20,8 +20,6 @@ CONNECT_SECONDS: Final = 10.0
 
 @dataclass(frozen=True)
 class BatchOptions:
-    """How a batch is sent."""
-
     concurrency: int
     patience: Patience
     timeout: float
@@ -30,7 +28,7 @@ class BatchOptions:
 
 @dataclass
 class Figures:
-    """What became of the requests of this run."""
+    """Numbers of requests of this run."""
 
     succeeded: int = 0
     failed: int = 0
@@ -44,8 +42,11 @@ class Figures:
 
 
 class BatchRun:
-    """One run. `report` gets the number of a line and the reason why it has no answer, or the error that is its
-    answer; `progress` gets the numbers of answers so far and of requests."""
+    """One run of a batch.
+
+    `report` gets the number of a line and the reason why it has no good answer; `progress` the numbers of answers
+    and of requests.
+    """
 
     def __init__(
         self,
@@ -63,14 +64,14 @@ class BatchRun:
         self._options = options
         self._report = report
         self._progress = progress
+        # The server answered anything at that time.
         self._last_answer = 0.0
-        """When the server last answered anything."""
 
     async def run(self, url: str, api_key: str | None, *, by_proxy: bool = True) -> None:
-        """Send the other requests to the server at this URL; return when each has an answer or was reported.
+        """Send the requests; return when each has an answer or was reported.
 
-        `by_proxy`: use the proxy that the environment names. Raises ConfigError for a key that the server refuses,
-        CommandFailed if the server is unreachable. Answers that came before are in the output in any case.
+        `by_proxy`: use the proxy that the environment names. Raises ConfigError for a key that the server rejects,
+        CommandFailed if the server is unreachable.
         """
         size = self._options.concurrency
         limits = httpx.Limits(max_connections=size, max_keepalive_connections=size)
@@ -133,8 +134,7 @@ class BatchRun:
 
 
 async def _paths(http: httpx.AsyncClient, url: str) -> frozenset[str] | None:
-    """Return the paths that accept POST; None if the server does not describe itself. Raises CommandFailed if it is
-    unreachable."""
+    """Return the paths that accept POST, None if the server does not describe itself. Raises CommandFailed."""
     try:
         answer = await http.get("/openapi.json")
     except httpx.RequestError as error:

@@ -1,4 +1,4 @@
-"""Delivers one request to the server: waits and repeats while the server is busy, starting or unreachable."""
+"""Deliver one request: wait and repeat while the server is busy, starting or unreachable."""
 
 from asyncio import sleep
 from dataclasses import dataclass
@@ -11,13 +11,13 @@ import msgspec
 from kvasir.batch.batch_input import BatchRequest
 from kvasir.batch.batch_output import BatchResponse
 
+# Seconds; each later pause is twice as long.
 FIRST_PAUSE: Final = 0.5
-"""Seconds before the second attempt; each later pause is twice as long."""
 LONGEST_PAUSE: Final = 30.0
+# A server cannot make a batch wait longer than this between two attempts.
 MAX_RETRY_AFTER: Final = 300.0
-"""Seconds: a server cannot make a batch wait longer than this between two attempts."""
+# After so many answers with status 500 or more, the request itself may be the cause.
 FAILED_ATTEMPTS: Final = 3
-"""After so many answers with status 500 or more, the answer is the result: the request itself may be the cause."""
 
 _BUSY: Final = (429, 503)
 _REFUSED_KEY: Final = (401, 403)
@@ -28,8 +28,8 @@ class NotDelivered(Exception):
 
     def __init__(self, message: str, reached: bool) -> None:
         super().__init__(message)
+        # The last attempt got an answer: the server is busy, and not unreachable.
         self.reached = reached
-        """The last attempt got an answer: the server is busy, and not unreachable."""
 
 
 class KeyRefused(Exception):
@@ -38,15 +38,11 @@ class KeyRefused(Exception):
 
 @dataclass(frozen=True)
 class Patience:
-    """Limits on the delivery of a request, in seconds."""
-
     retry: float
-    """Begin another attempt only within this time after the first one."""
+    """Seconds after the first attempt in which another one may begin."""
 
 
 class Delivery:
-    """Sends requests, any number at the same time, with one HTTP client."""
-
     def __init__(self, http: httpx.AsyncClient, patience: Patience) -> None:
         self._http = http
         self._patience = patience
@@ -87,7 +83,7 @@ def _response(answer: httpx.Response) -> BatchResponse:
 
 
 def _one_line(content: bytes) -> msgspec.Raw:
-    """Return JSON without line breaks; a JSON string with the text of an answer that is not JSON."""
+    # An answer that is not JSON becomes a JSON string.
     try:
         return msgspec.Raw(msgspec.json.format(content, indent=-1))
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
@@ -95,7 +91,7 @@ def _one_line(content: bytes) -> msgspec.Raw:
 
 
 def _retry_after(answer: httpx.Response) -> float:
-    """Return the seconds of the header Retry-After; 0 without one, or if it is a date."""
+    # Retry-After may be a date, which counts as 0.
     text = answer.headers.get("Retry-After", "")
     return min(float(text), MAX_RETRY_AFTER) if text.isascii() and text.isdigit() else 0.0
 

@@ -1,9 +1,5 @@
-"""What `kvasir bench` measures.
+"""Measurements of `kvasir bench`.
 
-`serve` puts load on any server of the OpenAI API: workload.py (the requests), timed_request.py (one request and its
-times), load_generator.py (when each is sent), figures.py (the figures). `throughput` and `latency` run an engine in
-this process: local_engine.py, offline.py. `startup` measures `kvasir serve` from its spawn on: startup.py,
-process_memory.py.
-
-The load generator imports neither torch nor the engine.
+`serve` puts load on a server: load_generator.py, without torch or an engine. `throughput` and `latency` run an
+engine in this process: offline.py. `startup` times `kvasir serve`: startup.py.
 """

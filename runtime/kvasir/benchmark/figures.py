@@ -1,4 +1,4 @@
-"""The figures of a benchmark: percentiles, the lines that `kvasir bench` prints and its JSON file."""
+"""Figures of a benchmark: percentiles, lines and a JSON file."""
 
 import errno
 import json
@@ -87,7 +87,7 @@ def time_lines(rows: Sequence[tuple[str, dict[str, float] | None]]) -> list[str]
 
 
 def check_json(path: str) -> None:
-    """Before anything is measured: raises ConfigError where the file could not be written."""
+    """Raise ConfigError if the file could not be written, before anything is measured."""
     file = Path(path)
     problem = 0
     if file.is_dir():
@@ -101,7 +101,7 @@ def check_json(path: str) -> None:
 
 
 def write_json(path: str, figures: Figures) -> None:
-    """Raises ConfigError where the file cannot be written."""
+    """Write the file. Raises ConfigError if that fails."""
     try:
         Path(path).write_text(json.dumps(figures, indent=2) + "\n")
     except OSError as error:

@@ -1,8 +1,8 @@
-"""The load generator of `kvasir bench serve`: sends a workload to a server and collects what its clients saw.
+"""Send a workload to a server, and collect what its clients see.
 
-Closed loop by default: `concurrency` streams, each sends its next request when the last one is answered. With a
-request rate the loop is open: requests leave at Poisson times whatever the server does, and a concurrency only
-bounds how many are on their way.
+The loop is closed by default: each of `concurrency` streams sends its next request when the last one is answered.
+With a request rate it is open: requests leave at Poisson times, and a concurrency only bounds their number in
+flight.
 """
 
 import asyncio
@@ -21,21 +21,22 @@ from kvasir.config.options import CommandFailed
 
 @dataclass(frozen=True)
 class Measured:
-    """Every request's outcome, and the seconds from the first one's start to the last one's end."""
+    """The outcome of each request, and the seconds from the first start to the last end."""
 
     model: str
     outcomes: list[RequestOutcome]
     seconds: float
+    # By Ctrl-C. Requests in flight have no outcome.
     interrupted: bool = False
-    """By Ctrl-C: requests that were on their way have no outcome."""
 
 
 async def measure(
     url: str, api_key: str | None, workload: Workload, pace: Pace, progress: Callable[[int, int], None]
 ) -> Measured:
-    """Call `progress` with the requests done and in all. A cancellation ends it with the figures measured so far.
+    """Return the outcomes; `progress` gets the requests done and in all. Raises CommandFailed if no server
+    answers.
 
-    Raises CommandFailed where no server answers.
+    A cancellation ends the measurement with the figures so far.
     """
     headers = {"Authorization": f"Bearer {api_key}"} if api_key else {}
     connector = aiohttp.TCPConnector(limit=0, force_close=pace.new_connections)
@@ -62,7 +63,7 @@ async def measure(
 
 
 def arrivals(rate: float | None, seed: int) -> Iterator[float]:
-    """Seconds from the start at which requests may leave: exponential gaps, or all at once."""
+    # Exponential gaps, or all at once.
     rng, at = random.Random(seed), 0.0
     while True:
         yield at
@@ -91,7 +92,7 @@ async def _send_all(
 
 
 async def _warm_up(session: aiohttp.ClientSession, url: str, plan: RequestPlan) -> None:
-    """Send one request first: a server that refuses it refuses all, and the error comes before the measurement."""
+    # A server that rejects one request rejects all: the error comes before the measurement.
     outcome = await send(session, url, replace(plan, hang_up_after=None))
     if outcome.error:
         raise CommandFailed(f"{url}{plan.path}: {outcome.error}")

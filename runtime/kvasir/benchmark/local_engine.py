@@ -1,7 +1,4 @@
-"""An engine in this process, without frontend, link or HTTP: scheduler and worker driven step by step.
-
-Used by offline.py; it is what an engine's process has between its inbox and its outputs.
-"""
+"""An engine in this process, without frontend, link or HTTP."""
 
 import time
 from collections.abc import Callable, Sequence
@@ -21,13 +18,13 @@ from kvasir.layers.kv import KVCacheConfig
 from kvasir.link.protocol import AddRequest
 from kvasir.process.progress import progress_bar
 
+# For the name of a frontend.
 _HERE = "bench"
-"""Stands where a frontend's name would."""
 
 
 @dataclass
 class RequestTimes:
-    """Times in seconds since the requests were given; tokens that came out."""
+    """Seconds since the requests were given, and tokens."""
 
     first: float = 0.0
     last: float = 0.0
@@ -37,11 +34,9 @@ class RequestTimes:
 
 @dataclass
 class Run:
-    """The outcome of a batch of requests."""
-
     seconds: float
     steps: list[float] = field(default_factory=list)
-    """Seconds that each step took."""
+    """Seconds of each step."""
     requests: dict[str, RequestTimes] = field(default_factory=dict)
 
     @property
@@ -50,7 +45,7 @@ class Run:
 
 
 class LocalEngine:
-    """Made by `start_engine`."""
+    """An engine from `start_engine`."""
 
     def __init__(
         self,
@@ -68,12 +63,13 @@ class LocalEngine:
         self.settings = settings
 
     def close(self) -> None:
-        """End its worker processes."""
+        """End the worker processes."""
         self._core.close()
         self._executor.shutdown()
 
     def run(self, requests: Sequence[AddRequest], progress: Callable[[int, int], None]) -> Run:
-        """Give all requests at once and step until the last has ended; `progress` gets how many have."""
+        """Give all requests at once, and step until the last has ended; `progress` gets the number of ended
+        ones."""
         core, times, ended = self._core, {r.request_id: RequestTimes() for r in requests}, 0
         result = Run(0.0, requests=times)
         began = before = time.perf_counter()
@@ -98,7 +94,7 @@ class LocalEngine:
 
 
 def start_engine(config: EngineConfig) -> LocalEngine:
-    """Fetch and load the model, with a bar for each; raises ConfigError and ModelLoadError as an engine would."""
+    """Fetch and load the model. Raises ConfigError and ModelLoadError as an engine would."""
     shown = shows_results(config.executor)
     source = normalise(config.model.source)
     with progress_bar(f"fetching {config.model.source}", in_bytes=True, shown=shown) as progress:

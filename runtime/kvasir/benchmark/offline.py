@@ -1,4 +1,4 @@
-"""`kvasir bench throughput` and `latency`: what an engine does when nothing but its model is in the way."""
+"""`kvasir bench throughput` and `latency`: the speed of an engine without server or tokenizer."""
 
 import random
 import resource
@@ -23,14 +23,14 @@ from kvasir.request.tokens import packed
 
 @dataclass(frozen=True)
 class Measurement:
-    """Figures for JSON, and the same in lines to read."""
+    """Figures for JSON, and lines to read."""
 
     figures: Figures
     lines: list[str]
 
 
 def measure_throughput(config: EngineConfig, workload: OfflineWorkload, requests: int) -> Measurement:
-    """All requests are given at once; the engine batches them as it likes."""
+    """Give all requests at once."""
     with closing(start_engine(config)) as engine:
         return _throughput(engine, workload, requests)
 
@@ -139,7 +139,7 @@ def _use_lines(use: Figures) -> list[str]:
 
 
 def random_requests(engine: LocalEngine, workload: OfflineWorkload) -> Iterator[AddRequest]:
-    """Requests of random tokens, without end."""
+    """Yield requests of random tokens, without end."""
     longest = workload.input_len + workload.output_len
     if longest > engine.settings.max_model_len:
         raise ConfigError(
@@ -194,5 +194,4 @@ def _title(engine: LocalEngine) -> str:
 
 
 def _peak_memory() -> int:
-    """Bytes that this process has held at most."""
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024

@@ -1,4 +1,4 @@
-"""Memory of a process and of everything it started, from /proc; used by startup.py."""
+"""Memory of a process and its descendants, from /proc."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -7,7 +7,7 @@ from pathlib import Path
 
 @dataclass(frozen=True)
 class ProcessMemory:
-    """Bytes that one process holds, and has held at most."""
+    """Bytes of a process now, and at most."""
 
     command: tuple[str, ...]
     resident: int
@@ -15,7 +15,7 @@ class ProcessMemory:
 
 
 def memory_of_tree(pid: int) -> list[ProcessMemory]:
-    """The process first; what ends meanwhile is left out."""
+    """Return the memory of each process, the given one first. A process that ends meanwhile is left out."""
     found = []
     for each in _tree(pid):
         try:

@@ -1,4 +1,4 @@
-"""What the client of one request saw; written by client.py, read by report.py."""
+"""The outcome of one request for its client."""
 
 import dataclasses
 
@@ -9,10 +9,10 @@ class RequestOutcome:
 
     start: float
     first: float = 0.0
-    """When the first token came, in a streamed answer."""
+    """Arrival of the first token of a streamed answer."""
     last: float = 0.0
     gaps: list[float] = dataclasses.field(default_factory=list)
-    """Between one chunk and the next."""
+    """Seconds between chunks."""
     tokens: int = 0
     prompt_tokens: int = 0
     hung_up: bool = False

@@ -1,7 +1,6 @@
-"""`kvasir bench startup`: `kvasir serve` from its spawn to its first token, phase by phase, and its memory.
+"""Time `kvasir serve` from its spawn to its first token, and read its memory.
 
-Everything is measured from outside, but for the engine's phases, which the engine reports on its ops port. Looks at
-the server come every ten milliseconds, so that is how fine the times are.
+All is measured from outside, every ten milliseconds, except the phases that engines report on their ops ports.
 """
 
 import asyncio
@@ -27,28 +26,26 @@ from kvasir_contract.endpoints import LIVE_PATH, STATUS_PATH
 from kvasir_contract.status_report import StatusReport
 
 _LOOK: Final = 0.01
+# Seconds in which a server may end before it is killed.
 _ENDING: Final = 30.0
-"""Seconds that a server may take to end before it is killed."""
 _LOGS = re.compile(r"Logs of .*: (.*-(\d+))$")
 _OPS = re.compile(r"probes and metrics on (http://\S+)")
 
 
 @dataclass
 class Startup:
-    """One start; times in seconds."""
-
     times: dict[str, float] = field(default_factory=dict)
-    """The milestones reached, in seconds after the spawn; `first token` counts from Ready."""
+    """Seconds after the spawn; `first token` counts from Ready."""
     phases: dict[str, float] = field(default_factory=dict)
-    """Of the slowest engine, how long each took."""
+    """Seconds of each phase of the slowest engine."""
     peak_memory: dict[str, int] = field(default_factory=dict)
-    """Bytes, by process, after the first token."""
+    """Bytes by process, after the first token."""
 
 
 def measure_startups(
     argv: Sequence[str], env: Mapping[str, str], api_key: str | None, repeat: int, limit: float
 ) -> list[Startup]:
-    """Start `kvasir` with these arguments (serve MODEL …), one time after the other. Raises CommandFailed."""
+    """Start `kvasir` with these arguments (serve MODEL …) several times. Raises CommandFailed."""
     result = []
     with progress_bar("starts") as progress:
         for number in range(repeat):
@@ -78,7 +75,7 @@ async def _measure_one(argv: Sequence[str], env: Mapping[str, str], api_key: str
 
 
 class _Output:
-    """What the server prints, read as it comes."""
+    """The output of the server, read as it comes."""
 
     def __init__(self, server: asyncio.subprocess.Process) -> None:
         self._server = server
@@ -91,7 +88,8 @@ class _Output:
         return "\n".join(self._lines[-12:])
 
     async def logs(self) -> tuple[Path, int]:
-        """The directory of the logs, and the port. Raises CommandFailed if the server ends before it logs them."""
+        """Return the directory of the logs, and the port. Raises CommandFailed if the server ends before it
+        logs them."""
         found = await self._logs
         return Path(found[1]), int(found[2])
 
@@ -146,7 +144,7 @@ async def _first_token(http: httpx.AsyncClient) -> None:
 
 
 def _ops_urls(logs: Path) -> list[str]:
-    """Return the engines' status URLs, which each engine writes into its log."""
+    # Each engine writes it into its log.
     urls = []
     for log in sorted(logs.glob("engine-*.log")):
         found = _OPS.search(log.read_text(errors="replace"))
@@ -202,7 +200,7 @@ def startup_lines(figures: Figures) -> list[str]:
 
 
 def _spread(runs: Sequence[dict[str, Any]]) -> dict[str, dict[str, float]]:
-    """Median, least and most of each name's values."""
+    """Return median, minimum and maximum of each name's values."""
     result = {}
     for name in runs[0]:
         values = [run[name] for run in runs if name in run]

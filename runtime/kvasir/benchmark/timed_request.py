@@ -1,6 +1,6 @@
-"""One request of the load generator, as its client sees it: sent, read to the end, timed. Called by load.py.
+"""Send one request of the load generator and time its answer.
 
-A token's time is the time its chunk arrived. Chunks are decoded only as far as the figures need.
+The time of a token is that of its chunk. Chunks are decoded only as far as the figures need.
 """
 
 import time
@@ -28,7 +28,7 @@ class _Choice(msgspec.Struct):
 
     @property
     def has_token(self) -> bool:
-        """A chat's first chunk may hold the role alone, a last chunk the reason of the end alone."""
+        # A chat's first chunk may hold the role alone, a last chunk the reason of the end alone.
         if self.delta is None:
             return bool(self.text) or self.finish_reason is None
         delta = self.delta
@@ -42,8 +42,6 @@ class _Usage(msgspec.Struct):
 
 
 class _Answer(msgspec.Struct):
-    """What the figures need of a chunk, or of a whole answer."""
-
     choices: list[_Choice] = []
     usage: _Usage | None = None
     error: Any = None

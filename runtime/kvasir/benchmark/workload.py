@@ -1,7 +1,5 @@
-"""Settings of the load generator, and the requests that it sends.
-
-Prompts are random token ids (the same for the same seed), or come from a file.
-"""
+"""Settings of the load generator, and its requests: random token ids (the same for the same seed), or those of
+a file."""
 
 import json
 import math
@@ -17,8 +15,9 @@ from kvasir_contract.units import parse_duration
 
 COMPLETIONS: Final = "completions"
 CHAT: Final = "chat"
+# Without --concurrency and --request-rate.
 CONCURRENCY: Final = 8
-"""Concurrent streams if neither --concurrency nor --request-rate is given."""
+# One token each in most vocabularies, for prompts that cannot be token ids.
 _WORDS: Final = (
     *(
         "the",
@@ -41,14 +40,13 @@ _WORDS: Final = (
     ),
     *("be", "this", "from", "have", "or", "by", "one", "had", "not", "but", "what", "all", "were", "when", "we"),
 )
-"""Words that are one token in most vocabularies, for prompts that cannot be token ids."""
 
+# A line of a file may have these fields of a request.
 _OPTIONAL: Final = frozenset({"max_tokens", "response_format", "structured_outputs"})
-"""Fields of a request that a line of a file may have."""
 
 
 def _endpoint(text: str) -> str:
-    """Return the endpoint of vLLM's names for it: a path, or a backend."""
+    # vLLM names the endpoint by a path, or a backend.
     names = {"/v1/completions": COMPLETIONS, "/v1/chat/completions": CHAT, "openai-chat": CHAT}
     return names.get(text, COMPLETIONS if text in ("vllm", "openai") else text)
 
@@ -59,8 +57,6 @@ def _rate(text: str) -> float:
 
 @dataclass(frozen=True)
 class Workload:
-    """Number and kind of the requests."""
-
     model: str | None = option(
         None,
         "name of the model [default: the first served name]",
@@ -129,8 +125,6 @@ class Workload:
 
 @dataclass(frozen=True)
 class Pace:
-    """Times at which requests are sent."""
-
     concurrency: int | None = option(
         None,
         f"maximum concurrent requests [default: {CONCURRENCY}; unlimited with --request-rate]",
@@ -168,16 +162,14 @@ class OfflineWorkload:
 
 @dataclass(frozen=True)
 class RequestPlan:
-    """One request to send."""
-
     path: str
     body: dict[str, Any]
+    # After so many chunks.
     hang_up_after: int | None = None
-    """Chunks after which the client closes the connection."""
 
 
 def plans(workload: Workload, model: str) -> list[RequestPlan]:
-    """Raises ConfigError for a file of prompts that cannot be used."""
+    """Yield the requests. Raises ConfigError for a file of prompts that cannot be used."""
     rng = random.Random(workload.seed)
     prompts = _from_file(workload) if workload.prompts else _random(workload, rng)
     result = []
@@ -194,7 +186,6 @@ def plans(workload: Workload, model: str) -> list[RequestPlan]:
 
 
 def lengths(middle: int, ratio: float, rng: random.Random) -> int:
-    """At least 1."""
     spread = int(middle * ratio)
     return max(1, rng.randint(middle - spread, middle + spread))
 
@@ -210,7 +201,7 @@ def _random(workload: Workload, rng: random.Random) -> Iterator[dict[str, Any]]:
 
 
 def _from_file(workload: Workload) -> Iterator[dict[str, Any]]:
-    """The file's prompts in their order, over and over."""
+    # The prompts in their order, over and over.
     assert workload.prompts is not None
     path = Path(workload.prompts)
     try:

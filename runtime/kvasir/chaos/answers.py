@@ -1,7 +1,4 @@
-"""Sends a request and keeps its answer, with the times of its chunks; compares it with the expected one.
-
-Ids, times and the count of cached tokens are left out, because they differ from run to run.
-"""
+"""Send a request, keep its answer with the times of its chunks, and compare it with the expected one."""
 
 import json
 import math
@@ -15,31 +12,29 @@ import aiohttp
 from kvasir.benchmark.event_stream import DONE, EventStream
 from kvasir.chaos.questions import Question
 
+# The code of the error of a request that looks as if it ended its engines (docs/design/poison.md).
 REFUSED: Final = "engine_failed_repeatedly"
-"""The code of the error of a request that looks as if it ended its engines (docs/design/poison.md)."""
 _LEFT_OUT: Final = frozenset({"id", "created", "prompt_tokens_details"})
+# These values of a chunk replace the earlier ones. Other texts and lists are appended.
 _REPLACED: Final = frozenset(
     {"finish_reason", "stop_reason", "role", "object", "model", "system_fingerprint", "type"}
 )
-"""Values of a chunk that replace the earlier ones. Other texts and lists are appended."""
 
 
 @dataclass
 class Answer:
-    """What the client saw."""
+    """The answer as the client got it. Times are seconds of time.monotonic."""
 
     sent: float
-    """Seconds of time.monotonic, as all times here."""
     ended: float = 0.0
     chunks: list[float] = field(default_factory=list)
-    """When each chunk with a token came; empty if the answer was not streamed."""
+    """Times of the chunks with a token; empty if the answer was not streamed."""
     content: dict[str, Any] = field(default_factory=dict)
     error: str = ""
     code: str = ""
 
     @property
     def text(self) -> str:
-        """The text of the first choice."""
         choices = self.content.get("choices")
         choice = (choices or [{}])[0]
         return str(choice.get("text") or (choice.get("message") or choice.get("delta") or {}).get("content") or "")
@@ -63,8 +58,10 @@ async def ask(session: aiohttp.ClientSession, url: str, question: Question) -> A
 
 
 def difference(value: Any, expected: Any, tolerance: float, path: str = "") -> str:
-    """Return the first place that differs, with both values; "" if there is none. Numbers with a fraction are log
-    probabilities, which may differ by the tolerance."""
+    """Return the first place that differs, with both values; "" if there is none.
+
+    Numbers with a fraction are log probabilities, which may differ by the tolerance.
+    """
     if isinstance(expected, dict) and isinstance(value, dict):
         if value.keys() != expected.keys():
             return f"{path}: fields {sorted(value)} instead of {sorted(expected)}"
@@ -82,7 +79,7 @@ def difference(value: Any, expected: Any, tolerance: float, path: str = "") -> s
 
 
 def join_chunk(joined: dict[int, dict[str, Any]], chunk: Mapping[str, Any]) -> bool:
-    """Add a chunk of a stream to its choices; returns whether it had a token or the end of a choice."""
+    """Add a chunk of a stream to its choices. Return whether it had a token or the end of a choice."""
     found = False
     for choice in chunk.get("choices", ()):
         delta = choice.get("delta") or {}
@@ -124,7 +121,7 @@ def _add(joined: dict[str, Any], part: Mapping[str, Any]) -> None:
 
 
 def _add_calls(joined: list[dict[str, Any]], pieces: Iterable[Mapping[str, Any]]) -> None:
-    """Add the pieces of calls to the calls that they belong to, by their index."""
+    # A piece names the call that it belongs to by its index.
     for piece in pieces:
         call = next((call for call in joined if call["index"] == piece["index"]), None)
         if call is None:

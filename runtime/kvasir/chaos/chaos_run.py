@@ -1,4 +1,4 @@
-"""A chaos run: the answers of the undisturbed service, then load and disturbances at once, then the report."""
+"""A chaos run: answers of the undisturbed service, then load and disturbances at once, then the report."""
 
 import asyncio
 import contextlib
@@ -44,7 +44,8 @@ async def run(
     seed: int,
     note: Note,
 ) -> Report:
-    """Raises CommandFailed if the undisturbed service does not answer, or has too few engines to disturb one."""
+    """Return the report. Raises CommandFailed if the undisturbed service does not answer, or has too few
+    engines."""
     headers = {"Authorization": f"Bearer {api_key}"} if api_key else {}
     timeout = aiohttp.ClientTimeout(total=load.timeout)
     async with aiohttp.ClientSession(headers=headers, timeout=timeout) as session:
@@ -74,7 +75,7 @@ async def run(
 
 
 class _Client:
-    """Sends many requests, so many at a time."""
+    """Sends many requests with a bound on their number in flight."""
 
     def __init__(self, session: aiohttp.ClientSession, url: str, concurrency: int) -> None:
         self._session = session
@@ -131,7 +132,7 @@ async def _disturb_under_load(
     plan: Sequence[Disturbance],
     report: Report,
 ) -> None:
-    """Return when the disturbances are over and all requests have ended. A failure of the target ends the load."""
+    # A failure of the target ends the load.
     rng = random.Random(f"load {report.seed}")
     disturbing = asyncio.create_task(havoc_run.run(plan))
     sent = 0
@@ -165,7 +166,7 @@ class _HavocRun:
         self._havoc = havoc
         self._note = note
         self._disturbed: set[str] = set()
-        """The ranks that have not recovered yet."""
+        """Ranks that have not recovered yet."""
         self.events: list[Event] = []
 
     async def run(self, plan: Sequence[Disturbance]) -> None:

@@ -1,7 +1,6 @@
-"""The kinds of requests whose output a grammar constrains, and what a complete answer to each has to be.
+"""Requests whose output a grammar constrains, and checks of their answers.
 
-The checks are written for these grammars, so that a run needs no validator of JSON Schema. They hold for each
-choice that is complete; one that was cut by its length is only compared with that of the undisturbed run.
+The checks are written for these grammars, without a validator of JSON Schema. They hold for each complete choice.
 """
 
 import json
@@ -37,8 +36,8 @@ _CITY: Final[dict[str, Any]] = {
     "additionalProperties": False,
 }
 _FUNCTION: Final = "get_weather"
+# Tokens. The grammars end nearly every output earlier.
 _LONGEST: Final = 256
-"""Tokens: the grammars end nearly every output earlier."""
 _SEEDED: Final = {"temperature": 1.0, "seed": 11, "max_tokens": _LONGEST}
 
 CONSTRAINED: Final[dict[str, dict[str, Any]]] = {
@@ -59,11 +58,10 @@ CONSTRAINED: Final[dict[str, dict[str, Any]]] = {
         "parallel_tool_calls": False,
     },
 }
-"""Fields of the requests of each kind."""
 
 
 def invalid(kind: str, content: Mapping[str, Any]) -> str:
-    """Return what makes an answer to this kind invalid; "" if nothing does, or if the kind has no grammar."""
+    """Return the reason why an answer to this kind is invalid; "" if it is valid or the kind has no grammar."""
     if kind not in _CHECKS:
         return ""
     for choice in content.get("choices", ()):
@@ -100,7 +98,7 @@ def _check_call(choice: Mapping[str, Any]) -> None:
 
 
 def _message(choice: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return the message of a whole answer, or that of the joined chunks of a stream."""
+    """Return the message of a whole answer, or of the joined chunks of a stream."""
     message: Mapping[str, Any] = choice.get("message") or choice["delta"]
     return message
 

@@ -1,4 +1,4 @@
-"""The disturbances of a run, drawn from a seed, and what a target has to be able to do."""
+"""Disturbances of a run, drawn from a seed, and the interface of a target."""
 
 import random
 from collections.abc import Collection, Sequence
@@ -22,27 +22,30 @@ class Disturbance:
     pause: float
     """Seconds after the recovery from the previous one."""
     draw: float
-    """From 0 to 1: which of the engines there are at that moment."""
+    """From 0 to 1: which of the running engines."""
 
     def victim(self, ranks: Sequence[str]) -> str:
         return ranks[int(self.draw * len(ranks))]
 
 
 class Target(Protocol):
-    """The engines of one service, and no other process."""
+    """The engines of one service."""
 
     @property
     def kinds(self) -> Collection[Kind]:
         """What can be done to them."""
 
     async def engines(self) -> list[str]:
-        """Return the ranks of the engines that run now, in order: none between two that are replaced at once.
+        """Return the ranks of the running engines, in order; none while engines are replaced.
 
         Raises CommandFailed if the service is gone.
         """
 
     async def disturb(self, kind: Kind, rank: str) -> None:
-        """Return when it is done, but not recovered from. After a cancellation no engine is left frozen."""
+        """Disturb an engine, without waiting for its recovery.
+
+        A cancellation leaves no engine frozen.
+        """
 
 
 def plan(havoc: Havoc, seed: int, possible: Collection[Kind]) -> list[Disturbance]:

@@ -23,7 +23,7 @@ class KubernetesTarget:
         self._selector = f"{NAME_LABEL}={APP},{INSTANCE_LABEL}={service},{COMPONENT_LABEL}=engine"
 
     async def engines(self) -> list[str]:
-        """Raises CommandFailed if kubectl fails, or the InferenceService is gone."""
+        # The InferenceService may be gone.
         found = json.loads(await self._kubectl("get", "pods", "--selector", self._selector, "--output", "json"))
         if not (ranks := [_rank(pod) for pod in found["items"] if "deletionTimestamp" not in pod["metadata"]]):
             await self._kubectl("get", CRD_NAME, self._service)  # fails if it is gone

@@ -1,8 +1,7 @@
-"""The engines of a `kvasir up` or `kvasir serve` of this machine, found by the port of its URL.
+"""Engines of a `kvasir up` or `kvasir serve` on this machine, found by the port of the URL.
 
-The supervisor listens at the port, and its frontends inherit the socket. Engines are the supervisor's children with
-the service's id in their environment. A signal goes through a descriptor of the process that was checked, so it
-cannot reach another one that got the number later.
+The supervisor listens at the port. Engines are its children with the service's id in their environment. A signal
+goes through a descriptor of the process that was checked, so it cannot reach another one with the same number.
 """
 
 import asyncio
@@ -34,7 +33,7 @@ class LocalTarget:
     kinds = frozenset({Kind.KILL, Kind.FREEZE, Kind.DRAIN})
 
     def __init__(self, port: int, freeze_time: float) -> None:
-        """Raises ConfigError if no service of this user listens at the port."""
+        """Find the service. Raises ConfigError if this user has none at the port."""
         self._freeze_time = freeze_time
         self._supervisor, self._uid = find_service(port)
 
@@ -129,7 +128,7 @@ def _environment(pid: int) -> dict[str, str]:
 
 
 def _has_ended(pid: int) -> bool:
-    """Return whether the process has ended, even if its parent has not waited for it."""
+    # It may be a zombie that its parent has not waited for.
     return _stat(pid)[0] in ("X", "Z")
 
 

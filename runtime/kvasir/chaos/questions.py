@@ -1,4 +1,4 @@
-"""The requests of a chaos run: every kind that has to survive the loss of its engine, drawn from a seed."""
+"""Requests of a chaos run: each kind that must survive the loss of its engine, drawn from a seed."""
 
 import random
 from collections.abc import Sequence
@@ -9,8 +9,8 @@ from kvasir.chaos.constrained import CONSTRAINED
 
 COMPLETIONS: Final = "/v1/completions"
 CHAT: Final = "/v1/chat/completions"
+# This kind gets its stop string when its greedy answer is known, see `with_stop`.
 STOP_STRING: Final = "stop string"
-"""The kind that gets its stop string when its greedy answer is known, see `with_stop`."""
 
 _SEEDED: Final = {"temperature": 1.0, "seed": 11}
 KINDS: Final[dict[str, dict[str, Any]]] = {
@@ -64,26 +64,24 @@ def questions(count: int, model: str, max_tokens: int, seed: int) -> list[Questi
 
 
 def with_stop(question: Question, answer: str) -> Question:
-    """Let the answer stop late at a part of itself, of several tokens: each is held back until the next one."""
+    # A stop string of several tokens holds each of them back until the next one.
     return replace(question, body={**question.body, "stop": [answer[-14:-3] or answer]}) if answer else question
 
 
 def continued(question: Question, answer: str, number: int) -> Question:
-    """Ask for one token after the prompt and the answer, with a beginning that no prefix cache has."""
+    # Its beginning is in no prefix cache.
     prompt = f"Again {number}. {text_of(question)} {answer}"
     body = {"model": question.body["model"], "prompt": prompt, "max_tokens": 1, "temperature": 0}
     return Question("again", COMPLETIONS, body)
 
 
 def text_of(question: Question) -> str:
-    """Return the prompt."""
     if "prompt" in question.body:
         return str(question.body["prompt"])
     return " ".join(message["content"] for message in question.body["messages"])
 
 
 def names(asked: Sequence[Question]) -> list[str]:
-    """Return the kinds in these requests."""
     return sorted({question.kind for question in asked})
 
 
@@ -100,6 +98,6 @@ def _question(kind: str, text: str, streamed: bool, model: str, tokens: int, rng
 
 
 def _text(number: int, rng: random.Random) -> str:
-    """Return a prompt: most are short, and none begins like another one."""
+    # Most are short, and none begins like another one.
     words = rng.choices(_WORDS, k=max(3, int(_MAX_WORDS * rng.random() ** 3)))
     return f"{number}: {' '.join(words)}"

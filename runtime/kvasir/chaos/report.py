@@ -1,4 +1,4 @@
-"""What a chaos run has found: figures for JSON, lines for people, and whether the service has passed."""
+"""The report of a chaos run: figures for JSON, lines for people, and whether the service has passed."""
 
 import itertools
 import math
@@ -21,10 +21,9 @@ class Event:
 
     kind: Kind
     rank: str
-    """Of the engine."""
     at: float
     recovery: float | None
-    """Seconds until the engine took requests again; None if it did not in the time for this."""
+    """Seconds until the engine took requests again; None if it did not within the limit."""
 
 
 @dataclass(frozen=True)
@@ -48,11 +47,11 @@ class Report:
     exchanges: list[Exchange] = field(default_factory=list)
     events: list[Event] = field(default_factory=list)
     moved: int = 0
-    """Requests that continued on another engine, as the service counts them."""
+    """Requests that continued on another engine, by the metrics of the service."""
     tolerance: float = 0.0
     seconds: float = 0.0
     stopped_by: str = ""
-    """Why the run ended before its plan, if it did."""
+    """Why the run ended before its plan; "" if it did not."""
 
     def figures(self) -> dict[str, Any]:
         lost = [one for one in self.exchanges if one.answer.error]
@@ -109,7 +108,7 @@ class Report:
 
 
 def passed(figures: dict[str, Any]) -> bool:
-    """Return whether the run was complete, each answer was as it has to be, and each engine came back."""
+    """Return whether the run was complete, all answers were right and all engines came back."""
     complete = not figures["stopped_by"] and not any(
         each["not_recovered"] for each in figures["disturbances"].values()
     )
@@ -117,7 +116,6 @@ def passed(figures: dict[str, Any]) -> bool:
 
 
 def lines(figures: dict[str, Any]) -> list[str]:
-    """Return the report for a terminal."""
     result = [
         f"seed          {figures['seed']}",
         f"requests      {figures['requests']} in {figures['seconds']:.0f} s: {figures['lost']} lost, "
@@ -142,7 +140,7 @@ def lines(figures: dict[str, Any]) -> list[str]:
 
 
 def spread(values: Sequence[float]) -> dict[str, float] | None:
-    """Return count, median, 99th percentile and maximum in the unit of the values; None without values."""
+    """Return count, median, 99th percentile and maximum; None without values."""
     if not values:
         return None
     ordered = sorted(values)
@@ -154,7 +152,7 @@ def spread(values: Sequence[float]) -> dict[str, float] | None:
 
 
 def gap_at(answer: Answer, at: float) -> float:
-    """Return the longest time without a token of a stream from a disturbance on; 0 if it was not open then."""
+    """Return the longest time without a token after a disturbance; 0 if the stream was not open then."""
     if not answer.chunks or not answer.sent < at < answer.chunks[-1]:
         return 0.0
     times = [answer.sent, *answer.chunks]

@@ -1,4 +1,4 @@
-"""The service as its frontend's metrics show it: how many engines take requests, and how many requests moved."""
+"""The service in the metrics of its frontend: engines that take requests, and requests that moved."""
 
 import asyncio
 import re
@@ -17,14 +17,12 @@ _MAX_SECONDS_UNTIL_NOTICED: Final = 5.0
 
 
 class ServiceView:
-    """Reads the metrics of the frontend at a URL."""
-
     def __init__(self, session: aiohttp.ClientSession, url: str) -> None:
         self._session = session
         self._url = url + METRICS_PATH
 
     async def moves(self) -> int:
-        """Return how many requests have moved to another engine."""
+        """Return the number of requests that have moved to another engine."""
         return int(sum(float(value) for value in _MOVES.findall(await self._metrics())))
 
     async def usable(self) -> set[str]:
@@ -32,9 +30,9 @@ class ServiceView:
         return set(_USABLE.findall(await self._metrics()))
 
     async def recovery(self, ranks: set[str], disturbed: "asyncio.Task[None]", limit: float) -> float | None:
-        """Return the seconds from now until the disturbance is over and these engines take requests again.
+        """Return the seconds until these engines take requests again after the disturbance; None after `limit`.
 
-        A loss that the frontend has not noticed soon after the disturbance was none: 0. After `limit`: None.
+        0 for a loss that the frontend has not noticed soon after the disturbance: there was none.
         """
         since = time.monotonic()
         noticed, over = False, 0.0
@@ -51,7 +49,7 @@ class ServiceView:
         return None
 
     async def _metrics(self) -> str:
-        """Raises CommandFailed without an answer."""
+        """Return the metrics. Raises CommandFailed without an answer."""
         try:
             async with self._session.get(self._url) as response:
                 return await response.text()

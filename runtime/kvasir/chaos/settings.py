@@ -1,4 +1,4 @@
-"""The options of a chaos run."""
+"""Options of a chaos run."""
 
 from dataclasses import dataclass
 
@@ -9,7 +9,7 @@ from kvasir_contract.units import parse_duration
 
 @dataclass(frozen=True)
 class Load:
-    """The requests, which are sent from before the first disturbance until after the last recovery."""
+    """Requests from before the first disturbance until after the last recovery."""
 
     model: str | None = option(None, "name of the model [default: the first served name]", metavar="NAME")
     requests: int = option(
@@ -27,8 +27,6 @@ class Load:
 
 @dataclass(frozen=True)
 class Havoc:
-    """The disturbances."""
-
     kills: int = option(5, "engines killed at once (SIGKILL)", parse=parse_int(0))
     freezes: int = option(0, "engines stopped (SIGSTOP) and continued (SIGCONT)", parse=parse_int(0))
     drains: int = option(0, "engines ended in order (SIGTERM)", parse=parse_int(0))

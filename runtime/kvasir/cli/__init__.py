@@ -1,5 +1,4 @@
-"""The `kvasir` command. main.py finds the sub-command; every other module is one
-sub-command, but api_client.py and conversation.py."""
+"""The `kvasir` command. main.py finds the sub-command; most other modules are one sub-command each."""
 
 import os
 import signal

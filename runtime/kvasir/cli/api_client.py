@@ -1,4 +1,4 @@
-"""A client of one server of the OpenAI API, and the options that `kvasir chat` and `kvasir complete` share.
+"""A client of a server of the OpenAI API, and options of `kvasir chat` and `kvasir complete`.
 
 A server that is unreachable or fails raises CommandFailed. A request that the server rejects raises ConfigError,
 because the user can correct it.
@@ -34,7 +34,7 @@ def default_url() -> str:
 
 
 def base_url(text: str) -> str:
-    """Return the URL without a trailing /v1, and with a scheme. Raises ConfigError for an invalid URL."""
+    """Return the URL with a scheme and without a trailing /v1. Raises ConfigError for an invalid URL."""
     try:
         url = httpx.URL(text if "://" in text else f"http://{text}")
     except (httpx.InvalidURL, UnicodeError) as error:
@@ -45,12 +45,12 @@ def base_url(text: str) -> str:
 
 
 def looks_like_url(text: str) -> bool:
-    """Return whether a text is a URL or host:port; names of models can contain "://" too (demo://, hf://org/name)."""
+    # Names of models can contain "://" too (demo://, hf://org/name).
     return text.startswith(("http://", "https://")) or _HOST_AND_PORT.fullmatch(text) is not None
 
 
 def add_request_options(parser: OptionParser) -> None:
-    """Add the sampling options. Options that are not given are left to the server."""
+    # Options that are not given are left to the server.
     group = parser.add_argument_group("request")
     number = argument_type(parse_number(0))
     group.add_argument("--temperature", type=number, metavar="T", help="sampling temperature; 0 is greedy")
@@ -81,7 +81,6 @@ def add_api_key(parser: OptionParser) -> None:
 
 
 def request_fields(args: argparse.Namespace) -> dict[str, Any]:
-    """Return the fields of `add_request_options` that were given."""
     return {name: value for name in _SAMPLING if (value := getattr(args, name)) is not None}
 
 
@@ -130,7 +129,6 @@ class ApiServer:
         self._http.close()
 
     def first_model(self) -> str:
-        """Return the name of the first served model."""
         try:
             answer = self._http.get("/v1/models")
         except httpx.RequestError as error:
@@ -145,7 +143,6 @@ class ApiServer:
             ) from None
 
     def ask(self, path: str, body: dict[str, Any]) -> Event:
-        """Return the whole answer."""
         try:
             answer = self._http.post(path, json=body)
         except httpx.RequestError as error:
@@ -155,7 +152,6 @@ class ApiServer:
         return _object(answer.text)
 
     def stream(self, path: str, body: dict[str, Any]) -> Iterator[Event]:
-        """Yield the events of a streamed answer."""
         has_ended = False
         try:
             with connect_sse(self._http, "POST", path, json=body | {"stream": True}) as source:

@@ -82,7 +82,7 @@ def _target(url: str, havoc: Havoc, service: str | None) -> Target:
 
 
 def _is_here(host: str) -> bool:
-    """Return whether the host is an address of this machine: only such an address can be bound."""
+    # Only an address of this machine can be bound.
     with contextlib.suppress(OSError):
         for family, kind, _, _, address in socket.getaddrinfo(host, 0, type=socket.SOCK_STREAM):
             with contextlib.suppress(OSError), socket.socket(family, kind) as probe:

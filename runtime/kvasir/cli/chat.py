@@ -98,7 +98,7 @@ def _dialogue(chat: Conversation) -> int:
 
 
 def _read() -> str:
-    """Return a message, without a command's spaces. Lines between triple quotes are one message."""
+    # Lines between triple quotes are one message.
     text = input("\n> ").strip()
     if not text.startswith(_QUOTES):
         return text
@@ -109,7 +109,7 @@ def _read() -> str:
 
 
 def _is_command(text: str) -> bool:
-    """A path such as /etc/hosts is not one."""
+    # A path such as /etc/hosts is not a command.
     word = text.partition(" ")[0]
     return word.startswith("/") and "/" not in word[1:] and "\n" not in text
 

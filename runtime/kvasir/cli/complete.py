@@ -81,7 +81,7 @@ def _prompt(given: str | None) -> str:
 
 
 def _print_stream(server: ApiServer, body: dict[str, Any], count: int) -> None:
-    """Print the first continuation as it streams in, then the others, each below a line of dashes."""
+    # The first continuation as it streams in, then the others, each below a line of dashes.
     texts = [""] * count
     try:
         for event in server.stream("/v1/completions", body):

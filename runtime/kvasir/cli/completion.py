@@ -1,4 +1,4 @@
-"""`kvasir completion [SHELL]`: a script made from the parsers that completes commands, options and values."""
+"""`kvasir completion [SHELL]`: a script, made from the parsers, that completes commands, options and values."""
 
 import argparse
 import importlib
@@ -49,7 +49,6 @@ def script(shell: str) -> str:
 
 
 def _mark_paths(parser: argparse.ArgumentParser) -> None:
-    """Let the values of options that take paths be completed as such."""
     for action in parser._actions:
         path: Any = action
         if isinstance(action, argparse._SubParsersAction):

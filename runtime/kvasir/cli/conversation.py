@@ -1,4 +1,4 @@
-"""A conversation of `kvasir chat`: its messages, the request for the next answer, and the display of that."""
+"""A conversation of `kvasir chat`: its messages, the request for the next answer, and its display."""
 
 import sys
 import time
@@ -14,7 +14,7 @@ _PLAIN: Final = "\x1b[0m"
 
 @dataclass(frozen=True)
 class Display:
-    """What of an answer is printed."""
+    """Settings of the output."""
 
     hides_reasoning: bool = False
     has_stats: bool = False
@@ -23,8 +23,7 @@ class Display:
 
 
 class Conversation:
-    """Only complete answers are added to the messages."""
-
+    # Only complete answers are added to the messages.
     def __init__(
         self, server: ApiServer, model: str, system: str | None, fields: dict[str, Any], display: Display
     ) -> None:
@@ -68,8 +67,7 @@ class Conversation:
 
 
 class _Printer:
-    """Prints reasoning dim, or between marks on standard error, and the content on standard output."""
-
+    # Reasoning is dim, or between marks on standard error; the content is on standard output.
     def __init__(self, display: Display) -> None:
         self._display = display
         self._reasons = False
@@ -100,8 +98,7 @@ class _Printer:
 
 
 class _Stats:
-    """Counts the tokens of an answer: as the server reports them, else its chunks."""
-
+    # Tokens are those that the server reports, else chunks.
     def __init__(self) -> None:
         self._start = time.monotonic()
         self._first = self._last = 0.0
@@ -128,7 +125,7 @@ class _Stats:
 
 
 def _texts(choice: Any) -> tuple[str, str]:
-    """Return reasoning and content of a chunk; servers name the reasoning in one of two ways."""
+    # Servers name the reasoning in one of two ways.
     delta = choice["delta"]
     return str(delta.get("reasoning_content") or delta.get("reasoning") or ""), str(delta.get("content") or "")
 

@@ -50,7 +50,7 @@ def parser() -> OptionParser:
 
 
 def config_of(args: argparse.Namespace) -> EngineConfig:
-    """Raises ConfigError."""
+    """Return the settings. Raises ConfigError."""
     parallel, nodes = _place_of(args)
     executor = from_args(ExecutorConfig, args)
     nodes.check(executor.num_workers)
@@ -72,7 +72,6 @@ def config_of(args: argparse.Namespace) -> EngineConfig:
 
 
 def _check_backend(backend: str | None, nodes: NodesConfig) -> None:
-    """Raise ConfigError for workers that cannot be spread over nodes."""
     if backend not in (None, "mp", RAY):
         raise ConfigError(
             f"--nnodes {nodes.nnodes} with --distributed-executor-backend {backend}: only worker processes (mp or "
@@ -86,7 +85,7 @@ def _check_backend(backend: str | None, nodes: NodesConfig) -> None:
 
 
 def _place_of(args: argparse.Namespace) -> tuple[ParallelConfig, NodesConfig]:
-    """Return the data-parallel rank and the node of this process: from its options, or from its pod's index."""
+    # The rank and the node come from options, or from the pod's index.
     parallel, nodes = from_args(ParallelConfig, args), from_args(NodesConfig, args)
     index = pod_index()
     if index is None:

@@ -1,7 +1,6 @@
 """`kvasir serve --headless`: an engine without an API server, as `kvasir engine` starts it.
 
-vLLM's options for the ranks and the address of the head become those of `kvasir engine`. The head is a `kvasir
-frontend`: the engines of a `kvasir serve` are all on its own machine.
+vLLM's options for the ranks and the address of the head become those of `kvasir engine`.
 """
 
 from collections.abc import Sequence
@@ -53,7 +52,7 @@ def _is_left_out(name: str, shares_experts: bool) -> bool:
 
 
 def _link(options: dict[str, GivenOption]) -> list[str]:
-    """Return the option for the frontend's address, if the engine needs it and it is not given."""
+    # A node other than the first needs no address.
     if "--link" in options or _value(options, "--node-rank") not in ("", "0"):
         return []
     address = _value(options, "--data-parallel-address")

@@ -69,7 +69,7 @@ def find(service: str | None) -> Path:
 
 
 class _Files:
-    """The log files of a directory. Each call of `lines` returns what was written since the last one."""
+    """Log files of a directory. Each call of `lines` returns the lines since the last one."""
 
     def __init__(self, directory: Path, process: str | None) -> None:
         self._directory = directory
@@ -93,7 +93,7 @@ class _Files:
 
 
 def _complete(file: BinaryIO) -> Iterator[bytes]:
-    """Yield whole lines; the beginning of a line that is being written stays in the file."""
+    # The beginning of a line that is being written stays in the file.
     while line := file.readline():
         if not line.endswith(b"\n"):
             file.seek(-len(line), 1)
@@ -102,7 +102,7 @@ def _complete(file: BinaryIO) -> Iterator[bytes]:
 
 
 def _timed(prefix: str, lines: Iterable[bytes]) -> Iterator[tuple[str, str]]:
-    """Yield each line with its time. A line without one, as of a traceback, has the time of the line before it."""
+    # A line without a time, as of a traceback, has the time of the line before it.
     last = ""
     for line in lines:
         text = line.decode(errors="replace").rstrip("\r\n")

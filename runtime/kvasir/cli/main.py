@@ -1,8 +1,8 @@
-"""The `kvasir` command: finds the sub-command, imports its module and runs it.
+"""The `kvasir` command: find the sub-command, import its module and run it.
 
 A sub-command's module has parser() and run(args) → exit code. ConfigError is an error of the user: one line, exit
-code 2, no traceback. CommandFailed (for example an unreachable server) prints one line too, with exit code 1.
-Engines and frontends, which run in pods, report every error as a failure as well (kvasir_contract.failure).
+code 2. CommandFailed, such as an unreachable server: one line, exit code 1. Engines and frontends also report
+errors as failures (kvasir_contract.failure).
 """
 
 import argparse
@@ -41,11 +41,12 @@ COMMANDS = {
     "engine": "run one engine, a data-parallel rank (the command of an engine pod)",
 }
 PROCESSES: Final = ("frontend", "engine")
+# They run in a deleted working directory too.
 _WITHOUT_FILES: Final = ("chat", "complete", "collect-env", "completion")
-"""Commands that run in a deleted working directory too."""
 _OUTPUT_FAILED: Final = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EBADF)
 
 
+# Commands of Ollama, docker and others → the same here.
 _ELSEWHERE: Final = {
     "run": "kvasir serve MODEL serves a model, and kvasir chat chats with it",
     "pull": "kvasir serve MODEL downloads a model that is missing; hf download org/name only downloads it",
@@ -56,11 +57,10 @@ _ELSEWHERE: Final = {
     "ps": "kvasir serve and kvasir up show their processes; GET /health of a server shows its engines",
     "stop": "Ctrl-C ends kvasir serve and kvasir up",
 }
-"""Commands of Ollama, docker and others: what does the same here."""
 
 
 class Command(Protocol):
-    """The functions that a sub-command's module has."""
+    """The module of a sub-command."""
 
     def parser(self) -> argparse.ArgumentParser: ...
 
@@ -89,7 +89,6 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def _drop_output() -> None:
-    """Send the buffered rest of the output to /dev/null."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
@@ -126,7 +125,7 @@ def _run_headless(argv: list[str]) -> int:
 
 
 def _run_process(name: str, argv: list[str]) -> int:
-    """Run a frontend or engine. Every error is reported as a failure too, even before logging is set up."""
+    # Errors are reported as failures, even before logging is set up.
     # The kernel ignores signals without a handler for the first process of a container.
     before = signal.signal(signal.SIGTERM, _end_early)
     try:
@@ -144,7 +143,7 @@ def _run_process(name: str, argv: list[str]) -> int:
 
 
 def _end_early(*_: object) -> None:
-    """Exit on SIGTERM before the process has installed its own handler."""
+    # The process has not installed its own handler yet.
     with contextlib.suppress(OSError):
         os.write(sys.stderr.fileno(), b"stopped before it was ready\n")
     os._exit(ExitCode.OK)
@@ -183,7 +182,7 @@ def _command(name: str, argv: list[str]) -> int:
 
 
 def _missing(command: str, error: ModuleNotFoundError) -> str:
-    """Return advice on the extra to install for a missing module, "" if it is not in an extra."""
+    """Return advice on the extra that has a missing module, "" if none has it."""
     extra = _extra_of(error.name or "")
     if command in ("bench", "chaos") and error.name == "uvloop":
         extra = "bench"
@@ -213,7 +212,6 @@ def _overview() -> str:
 
 
 def _extra_of(module: str) -> str | None:
-    """Return the extra that contains this third-party module; None for other modules."""
     top = module.partition(".")[0]
     servers = ("fastapi", "pydantic", "pydantic_core", "starlette", "uvicorn", "uvloop", "httptools")
     if top in (*servers, "fastapi_offline", "orjson", "tokenizers", "jinja2"):

@@ -26,8 +26,8 @@ from kvasir.process.progress import progress_bar
 from kvasir.process.words import count
 from kvasir_contract.units import parse_duration
 
+# Of further lines only the number is printed.
 SHOWN_LINES: Final = 100
-"""Bad lines that are named. Of the others only the number is printed."""
 _SET_HERE: Final = ("host", "port", "api_key", "api_key_dir")
 
 
@@ -195,8 +195,6 @@ def _summarize(args: argparse.Namespace, found: Survey, batch: BatchRun) -> None
 
 
 class _Report:
-    """Names the lines of the input without a good answer, on standard error."""
-
     def __init__(self, path: Path) -> None:
         self._path = path
         self._count = 0

@@ -50,8 +50,6 @@ _SERVER_SET_HERE = ("fd",)
 
 @dataclass(frozen=True)
 class ServeConfig:
-    """Options that only `kvasir serve` has."""
-
     data_parallel_size: int = option(
         1,
         "number of engines, each with its own copy of the model (and its own GPU); with --enable-expert-parallel "
@@ -68,8 +66,6 @@ class ServeConfig:
 
 @dataclass(frozen=True)
 class ServeSettings:
-    """All settings of `kvasir serve`."""
-
     serve: ServeConfig
     model: ModelConfig
     server: ServerConfig
@@ -88,7 +84,6 @@ class ServeSettings:
 
 
 CONFIGS: Final[tuple[type[Any], ...]] = tuple(get_type_hints(ServeSettings).values())
-"""The classes of these settings."""
 
 
 def parser() -> OptionParser:
@@ -107,13 +102,11 @@ def parser() -> OptionParser:
 
 
 def add_serve_options(parser: OptionParser, without: Collection[str] = ()) -> None:
-    """Add the options of `kvasir serve`, except `without`; `kvasir bench startup` has them too."""
     parser.add_argument("model", metavar="MODEL", help="hf://org/name[@revision], a directory, or demo://")
     add_service_options(parser, without)
 
 
 def add_service_options(parser: OptionParser, without: Collection[str] = ()) -> None:
-    """Add the options of `add_serve_options` but the model."""
     parser.takes_vllm = True
     add_options(parser, ServeConfig, "parallelism")
     add_options(parser, ModelConfig, "model")
@@ -160,7 +153,8 @@ def run(args: argparse.Namespace) -> int:
 
 
 def check_settings(settings: ServeSettings) -> bool:
-    """Return whether the service can chat. Raises ConfigError or HubError for what its processes would refuse."""
+    """Return whether the service can chat. Raises ConfigError or HubError for settings that its processes would
+    reject."""
     for package in ("uvicorn", "torch"):  # of the frontend's extra and of the engine's
         if importlib.util.find_spec(package) is None:
             raise ModuleNotFoundError(name=package)
@@ -182,7 +176,7 @@ def check_settings(settings: ServeSettings) -> bool:
 
 
 def settings_of(args: argparse.Namespace) -> ServeSettings:
-    """Build the settings. Raises ConfigError for options that contradict each other."""
+    """Build the settings. Raises ConfigError for a contradiction."""
     executor = from_args(ExecutorConfig, args)
     executor.check_serves()
     return ServeSettings(
@@ -212,7 +206,7 @@ def argv_of(settings: ServeSettings) -> list[str]:
 
 
 def environment_of(settings: ServeSettings) -> dict[str, str]:
-    """Return the environment that belongs to `argv_of`: API keys, and no other option of Kvasir."""
+    """Return the API keys of the settings as environment, and no other option of Kvasir."""
     return inherited_environment() | _key_environment(settings.server)
 
 
@@ -234,7 +228,6 @@ def processes_of(settings: ServeSettings, place: Place) -> list[ProcessSpec]:
 
 
 def _sharing(settings: ServeSettings, place: Place) -> list[str]:
-    """Return the options of engines that share experts, besides --enable-expert-parallel."""
     size = settings.serve.data_parallel_size
     if size == 1 or not settings.executor.enable_expert_parallel:
         return []
@@ -250,7 +243,7 @@ def _without_keys(server: ServerConfig) -> ServerConfig:
 
 
 def _key_environment(server: ServerConfig) -> dict[str, str]:
-    """Pass keys in the environment, because every user of the machine can read a process's arguments."""
+    # Every user of the machine can read a process's arguments: keys go into the environment.
     env = {}
     for name, keys in (("api_key", server.api_key), ("admin_api_key", server.admin_api_key)):
         flag = flag_of(name)
@@ -264,7 +257,7 @@ def _key_environment(server: ServerConfig) -> dict[str, str]:
 
 
 def gpus_of(settings: ServeSettings) -> list[str]:
-    """Reserve a GPU for each worker of each engine. A single engine with device auto uses the first ones."""
+    # A single engine with device auto uses the first GPUs.
     engines, device = settings.serve.data_parallel_size, settings.device.device
     if device == "cpu" or (device == "auto" and not visible_gpus()):
         return []
