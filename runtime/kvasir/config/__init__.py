@@ -1,2 +1,2 @@
-"""Settings of processes: what they are (settings.py), how they are read (options.py), how `auto` becomes a value
+"""Settings of processes: settings.py (the fields), options.py (reads them), resolve.py (replaces `auto` by a value)."""
 (resolve.py)."""

@@ -53,7 +53,7 @@ def check_model(
 
 
 def _check_on_cpu(config: EngineConfig, model: "ModelInfo") -> None:
-    # Of a GPU only torch knows the facts.
+    # Only torch finds the facts of a GPU.
     from kvasir.config.resolve import ModelFacts, resolve_engine
     from kvasir.worker.device import cpu_facts
 
