@@ -27,7 +27,7 @@ class FusedOperations(Protocol):
         ...
 
     def rms_norm_(self, x: Tensor, weight: Tensor, eps: float, shift: float) -> None:
-        """In place. x [T, heads, size], of any stride between tokens."""
+        """In place. x [T, heads, size], any token stride."""
         ...
 
     def add_rms_norm_(self, x: Tensor, added: Tensor, weight: Tensor, eps: float, shift: float) -> Tensor:
@@ -45,6 +45,6 @@ class FusedOperations(Protocol):
     def rotate_(self, x: Tensor, cos: Tensor, sin: Tensor) -> None:
         """Rotate the first `dim` numbers of each head in place.
 
-        x [T, heads, head_dim], of any stride between tokens; cos, sin [T, 1, dim] of a Rotation.
+        x [T, heads, head_dim], any token stride; cos, sin [T, 1, dim] of a Rotation.
         """
         ...

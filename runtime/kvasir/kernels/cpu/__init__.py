@@ -165,7 +165,7 @@ class Kernels:
         return out
 
     def write(self, step: PagedStep, kv: Tensor, cache: Tensor) -> None:
-        """Write kv [T, 2 * kv_heads * head_dim], of any stride between tokens, into the cache.
+        """Write kv [T, 2 * kv_heads * head_dim], any token stride, into the cache.
 
         The cache is [num_blocks, 2, kv_heads, block_size, head_dim].
         """
@@ -175,13 +175,13 @@ class Kernels:
 
     def attend(
         self, step: PagedStep, q: Tensor, cache: Tensor, window: int | None, scale: float, softcap: float | None
-    ) -> Tensor:  # q [T, heads * head_dim], of any stride between tokens → the same shape
+    ) -> Tensor:  # q [T, heads * head_dim], any token stride → the same shape
         self._check_step(step, q, step.heads, cache, "q")
         return self._run(self._attend, step, q, cache, window, scale, softcap)
 
     def write_and_attend(
         self, step: PagedStep, qkv: Tensor, cache: Tensor, window: int | None, scale: float, softcap: float | None
-    ) -> Tensor:  # qkv [T, (heads + 2 kv_heads) * head_dim], of any stride between tokens → [T, heads * head_dim]
+    ) -> Tensor:  # qkv [T, (heads + 2 kv_heads) * head_dim], any token stride → [T, heads * head_dim]
         self._check_step(step, qkv, step.heads + 2 * step.kv_heads, cache, "qkv")
         return self._run(self._write_and_attend, step, qkv, cache, window, scale, softcap)
 

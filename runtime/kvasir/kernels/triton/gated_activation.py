@@ -10,7 +10,7 @@ import triton.language as tl
 @triton.jit
 def gated_activation(
     out,  # [T, SIZE]
-    x,  # [T, 2 * SIZE], of the stride x_stride between tokens: the gate, then the other half
+    x,  # [T, 2 * SIZE], stride x_stride: the gate, then the other half
     x_stride,
     SIZE: tl.constexpr,
     NUMBERS: tl.constexpr,

@@ -14,7 +14,7 @@ def stored(x, inverse_scale, cache):  # NaN stays NaN, so that a broken request 
 @triton.jit(do_not_specialize=["num_tokens"])
 def write_kv(
     cache,  # [num_blocks, 2, KV_HEADS, BLOCK_SIZE, HEAD_DIM]
-    kv,  # [T, 2 * KV_HEADS * HEAD_DIM], of the stride kv_stride between tokens
+    kv,  # [T, 2 * KV_HEADS * HEAD_DIM], stride kv_stride
     slots,  # [T] int32: block * BLOCK_SIZE + place in the block
     num_tokens,
     kv_stride,

@@ -48,7 +48,7 @@ def _added(total, sums, rescale, weights, v, EXACT: tl.constexpr, INTERPRETED: t
 @triton.jit(do_not_specialize=["window"])
 def attend_paged(
     out,  # [T, KV_HEADS * GROUP * HEAD_DIM]
-    q,  # the same, of the stride q_stride between tokens
+    q,  # the same, stride q_stride
     cache,  # [num_blocks, 2, KV_HEADS, BLOCK_SIZE, HEAD_DIM] of the type of q, or of float8_e4m3fn
     tables,  # [numbers] int32: the blocks of the step's requests
     items,  # [N, ITEM_SIZE] int32

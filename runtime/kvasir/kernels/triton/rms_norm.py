@@ -9,9 +9,9 @@ import triton.language as tl
 
 @triton.jit(do_not_specialize=["rows"])
 def rms_norm(
-    out,  # [T, HEADS, SIZE], of the stride out_stride between tokens; may be x
-    x,  # [T, HEADS, SIZE], of the stride x_stride between tokens; becomes the sum if ADDS
-    added,  # [T, SIZE], of the stride added_stride between tokens; read if ADDS
+    out,  # [T, HEADS, SIZE], stride out_stride; may be x
+    x,  # [T, HEADS, SIZE], stride x_stride; becomes the sum if ADDS
+    added,  # [T, SIZE], stride added_stride; read if ADDS
     weight,  # [SIZE]
     rows,  # T * HEADS
     eps,

@@ -8,7 +8,7 @@ from kvasir.kernels.triton.kv_write import stored
 
 @triton.jit
 def rotate(
-    x,  # [T, HEADS, HEAD_DIM], of the stride x_stride between tokens
+    x,  # [T, HEADS, HEAD_DIM], stride x_stride
     cos,  # [T, 2 * HALF], of which the halves are equal
     sin,  # [T, 2 * HALF], of which the first half is the second one negated
     x_stride,
@@ -36,7 +36,7 @@ def rotate(
 @triton.jit(do_not_specialize=["num_tokens"])
 def rotate_and_write(
     cache,  # [num_blocks, 2, KV_HEADS, BLOCK_SIZE, HEAD_DIM]
-    qkv,  # [T, (HEADS + 2 * KV_HEADS) * HEAD_DIM], of the stride qkv_stride between tokens
+    qkv,  # [T, (HEADS + 2 * KV_HEADS) * HEAD_DIM], stride qkv_stride
     cos,  # as above
     sin,
     slots,  # [T] int32: block * BLOCK_SIZE + place in the block

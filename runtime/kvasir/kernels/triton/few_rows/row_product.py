@@ -18,8 +18,8 @@ def _activated(gate, GELU: tl.constexpr):
 
 @triton.jit
 def multiply_row(
-    out,  # [T, outputs], of the stride out_stride between rows
-    x,  # [T, inputs], of the stride x_stride between rows
+    out,  # [T, outputs], stride out_stride
+    x,  # [T, inputs], stride x_stride
     weight,  # [outputs, inputs]; if GATED [2 * outputs, inputs], the gate first
     bias,  # [outputs], or [2 * outputs]; read if BIASED
     norm_weight,  # [inputs]; read if NORMED

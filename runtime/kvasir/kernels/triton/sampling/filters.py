@@ -30,7 +30,7 @@ ALL = tl.constexpr(0x7FFFFFFF)
 def scale_rows(
     scaled,  # [N, V] float32: out, if STORED
     largest,  # [N, parts] int32: out, the largest key of each part
-    logits,  # [R, V] of any floating type, of the stride `stride`
+    logits,  # [R, V] of any floating type, stride `stride`
     rows,  # [N] int64
     temperature,  # [N] float32
     vocab,
@@ -147,7 +147,7 @@ def _most_likely(numbers, floor, largest, k, p, vocab, TOKENS: tl.constexpr):
 def find_limits(
     limit_keys,  # [N] int32: out
     limit_ids,  # [N] int32: out
-    scaled,  # [N, V] float32, of the stride scaled_stride: FILTERED
+    scaled,  # [N, V] float32, stride scaled_stride: FILTERED
     largest,  # [N, parts] int32
     log_min_p,  # [N] float32: FLOORED
     top_k,  # [N] int64: FILTERED

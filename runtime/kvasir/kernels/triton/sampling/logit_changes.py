@@ -11,7 +11,7 @@ MINUS_INFINITY = tl.constexpr(float("-inf"))
 
 @triton.jit(do_not_specialize=["vocab", "num_words"])
 def forbid_masked(
-    logits,  # [R, V] float32, of the stride `stride`: changed in place
+    logits,  # [R, V] float32, stride `stride`, in and out
     words,  # [N, num_words] int32
     rows,  # [N] int64
     vocab,
@@ -31,7 +31,7 @@ def forbid_masked(
 @triton.jit(do_not_specialize=["vocab"])
 def count_left(
     left,  # [N, parts] int32: out, tokens of each part whose logit is not -inf
-    logits,  # [R, V] float32, of the stride `stride`
+    logits,  # [R, V] float32, stride `stride`
     rows,  # [N] int64
     vocab,
     stride,
@@ -48,7 +48,7 @@ def count_left(
 
 @triton.jit(do_not_specialize=["vocab", "parts"])
 def restore_empty(
-    logits,  # [R, V] float32, of the stride `stride`: changed in place
+    logits,  # [R, V] float32, stride `stride`, in and out
     saved,  # [N, V] float32, of the stride saved_stride
     left,  # [N, parts] int32
     rows,  # [N] int64
@@ -72,7 +72,7 @@ def restore_empty(
 
 @triton.jit(do_not_specialize=["num_entries"])
 def add_to_entries(
-    logits,  # [R, V] float32, of the stride `stride`: changed in place
+    logits,  # [R, V] float32, stride `stride`, in and out
     rows,  # [M] int64
     tokens,  # [M] int64: with `rows`, no entry twice
     added,  # [M] float32
@@ -90,10 +90,10 @@ def add_to_entries(
 
 @triton.jit(do_not_specialize=["vocab"])
 def penalise_tokens(
-    logits,  # [R, V] float32, of the stride `stride`: changed in place
+    logits,  # [R, V] float32, stride `stride`, in and out
     rows,  # [N] int64
     slots,  # [N] int64
-    counts,  # [S, V] int32, of the stride counts_stride: 0 for tokens without a penalty
+    counts,  # [S, V] int32, stride counts_stride: 0 for tokens without a penalty
     penalties,  # [S, 3] float64: repetition, frequency and presence penalty
     vocab,
     stride,

@@ -57,7 +57,7 @@ def log_exponential(u, INTERPRETED: tl.constexpr):
 @triton.jit(do_not_specialize=["vocab"])
 def race_tokens(
     best,  # [N, parts] int64: out, the best candidate of each part
-    numbers,  # logits [R, V] of any floating type and of the stride `stride`; or SCALED: [N, V] float32
+    numbers,  # logits [R, V] of any floating type, stride `stride`; or SCALED: [N, V] float32
     rows,  # [N] int64: RANDOM and not SCALED: the rows of the logits
     temperature,  # [N] float32: RANDOM and not SCALED
     seeds,  # [N] int64: RANDOM
