@@ -1,1 +1,1 @@
-"""Settings of processes: settings.py (the fields), options.py (reads them), resolve.py (replaces `auto` by a value)."""
+"""Settings of processes: settings.py (the fields), options.py (reads them), resolve.py (replaces `auto`)."""
