@@ -38,8 +38,6 @@ class _Body(msgspec.Struct):
 
 @dataclass
 class Survey:
-    """The content of a batch file."""
-
     requests: int = 0
     """Lines that can be sent, with the answered ones."""
     answered: int = 0
@@ -59,7 +57,7 @@ def id_hash(custom_id: str) -> int:
 
 
 def parse_line(line: bytes, served: Sequence[str] = ()) -> BatchRequest:
-    """Return the request of a line. `served`: the names of the model, if known. Raises BadLine."""
+    """Raises BadLine. `served`: the names of the model, if known."""
     request = _decoded(_line_decoder, line, "")
     body = _decoded(_body_decoder, request.body, "body: ")
     if not 0 < len(request.custom_id) <= MAX_ID_CHARACTERS:
@@ -118,7 +116,7 @@ def survey(
 
 
 def requests(path: Path, found: Survey, answered: Collection[int]) -> Iterator[tuple[int, BatchRequest]]:
-    """Yield the requests without an answer, with their line numbers. Raises OSError."""
+    """Yield the requests without an answer, with their line numbers."""
     for number, line in _lines(path):
         if number not in found.bad_lines and line is not None:
             request = parse_line(line)

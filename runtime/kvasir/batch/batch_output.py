@@ -84,7 +84,7 @@ class AnswerFile:
         self.answered -= self._outdated
 
     def write(self, custom_id: str, response: BatchResponse) -> None:
-        """Append an answer. Raises CommandFailed if the disk does not take it."""
+        """Raises CommandFailed if the disk does not take it."""
         line = msgspec.json.encode(_Answer(f"batch_req_{secrets.token_hex(12)}", custom_id, response)) + b"\n"
         try:
             if self._outdated:

@@ -28,8 +28,6 @@ class BatchOptions:
 
 @dataclass
 class Figures:
-    """Numbers of requests of this run."""
-
     succeeded: int = 0
     failed: int = 0
     """Answered with an error status."""

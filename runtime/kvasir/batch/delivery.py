@@ -24,7 +24,7 @@ _REFUSED_KEY: Final = (401, 403)
 
 
 class NotDelivered(Exception):
-    """The server took the request in none of the attempts. The next run sends it again."""
+    """The server took the request in none of the attempts."""
 
     def __init__(self, message: str, reached: bool) -> None:
         super().__init__(message)
@@ -48,7 +48,7 @@ class Delivery:
         self._patience = patience
 
     async def deliver(self, request: BatchRequest) -> BatchResponse:
-        """Return the answer of the server. Raises NotDelivered or KeyRefused."""
+        """Raises NotDelivered or KeyRefused."""
         last = monotonic() + self._patience.retry
         pause, failed = FIRST_PAUSE, 0
         while True:
@@ -64,7 +64,6 @@ class Delivery:
             pause = min(2 * pause, LONGEST_PAUSE)
 
     async def _attempt(self, request: BatchRequest) -> tuple[httpx.Response | None, str]:
-        """Return the answer, or None, and the problem with it."""
         headers = {"Content-Type": "application/json"}
         try:
             answer = await self._http.post(request.url, content=bytes(request.body), headers=headers)

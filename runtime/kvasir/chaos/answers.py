@@ -41,7 +41,7 @@ class Answer:
 
 
 async def ask(session: aiohttp.ClientSession, url: str, question: Question) -> Answer:
-    """Return the answer, also if it is an error. Raises nothing."""
+    # Errors become part of the answer.
     answer = Answer(time.monotonic())
     try:
         async with session.post(url + question.path, json=question.body) as response:

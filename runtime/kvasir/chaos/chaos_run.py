@@ -26,8 +26,6 @@ _MOVES_SECONDS: Final = 5.0
 
 @dataclass(frozen=True)
 class Known:
-    """A request and its answer by the undisturbed service."""
-
     question: Question
     answer: Answer
 
@@ -75,8 +73,6 @@ async def run(
 
 
 class _Client:
-    """Sends many requests with a bound on their number in flight."""
-
     def __init__(self, session: aiohttp.ClientSession, url: str, concurrency: int) -> None:
         self._session = session
         self._url = url
@@ -170,7 +166,6 @@ class _HavocRun:
         self.events: list[Event] = []
 
     async def run(self, plan: Sequence[Disturbance]) -> None:
-        """Return at the end, or when an engine has not recovered."""
         try:
             await self._carry_out(plan)
         except ExceptionGroup as errors:
@@ -187,7 +182,6 @@ class _HavocRun:
                 running.create_task(self._disturb(disturbance.kind, victim, f"{number}/{len(plan)}"))
 
     async def _victim(self, disturbance: Disturbance) -> str:
-        """Return the rank of an undisturbed engine, when enough engines take requests."""
         least = min(self._havoc.min_usable or len(self._ranks), len(self._ranks))
         until = time.monotonic() + self._havoc.recovery_timeout
         while True:

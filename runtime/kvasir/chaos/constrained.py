@@ -61,7 +61,7 @@ CONSTRAINED: Final[dict[str, dict[str, Any]]] = {
 
 
 def invalid(kind: str, content: Mapping[str, Any]) -> str:
-    """Return the reason why an answer to this kind is invalid; "" if it is valid or the kind has no grammar."""
+    """Return the reason, "" for a valid answer and for a kind without grammar."""
     if kind not in _CHECKS:
         return ""
     for choice in content.get("choices", ()):
@@ -98,7 +98,7 @@ def _check_call(choice: Mapping[str, Any]) -> None:
 
 
 def _message(choice: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return the message of a whole answer, or of the joined chunks of a stream."""
+    # Of a whole answer, or of the joined chunks of a stream.
     message: Mapping[str, Any] = choice.get("message") or choice["delta"]
     return message
 

@@ -13,8 +13,7 @@ _OPTIONS: Final = {Kind.KILL: ("--force", "--grace-period=0"), Kind.DRAIN: ()}
 
 
 class KubernetesTarget:
-    """Deletes pods of engines with one pod each, whose ordinals are the ranks."""
-
+    # Engines have one pod each, whose ordinals are the ranks.
     kinds = frozenset(_OPTIONS)
 
     def __init__(self, namespace: str, service: str) -> None:

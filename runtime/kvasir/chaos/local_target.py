@@ -28,8 +28,6 @@ class EngineProcess:
 
 
 class LocalTarget:
-    """Sends signals to engine processes."""
-
     kinds = frozenset({Kind.KILL, Kind.FREEZE, Kind.DRAIN})
 
     def __init__(self, port: int, freeze_time: float) -> None:
@@ -88,7 +86,7 @@ class LocalTarget:
 
 
 def find_service(port: int) -> tuple[int, str]:
-    """Return the supervisor and the id of the service at a port. Raises ConfigError if there is none."""
+    """Raises ConfigError if no service is there."""
     sockets = {f"socket:[{inode}]" for inode in _listening(port)}
     for pid in sorted(int(entry.name) for entry in _PROC.iterdir() if entry.name.isdigit()):
         variables = _environment(pid)
@@ -137,7 +135,7 @@ def _parent(pid: int) -> int:
 
 
 def _stat(pid: int) -> Sequence[str]:
-    """Return state, parent and so on, see proc_pid_stat(5); X and 0 for a process that is gone."""
+    # proc_pid_stat(5): state, parent and so on; X and 0 for a process that is gone.
     try:
         text = (_PROC / str(pid) / "stat").read_text()
     except OSError:

@@ -52,7 +52,7 @@ class Question:
 
 
 def questions(count: int, model: str, max_tokens: int, seed: int) -> list[Question]:
-    """Return requests of all kinds in turn, streamed and not, with prompts of different lengths."""
+    # In turn, streamed and not, with prompts of different lengths.
     rng = random.Random(f"questions {seed}")
     kinds = list(KINDS)
     found = []

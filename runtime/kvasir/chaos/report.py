@@ -17,8 +17,6 @@ _MAX_DESCRIBED: Final = 20
 
 @dataclass(frozen=True)
 class Event:
-    """A disturbance that took place."""
-
     kind: Kind
     rank: str
     at: float
@@ -28,8 +26,6 @@ class Event:
 
 @dataclass(frozen=True)
 class Exchange:
-    """A request during the disturbances, with its answer and the expected one."""
-
     question: Question
     answer: Answer
     expected: Any
@@ -140,7 +136,6 @@ def lines(figures: dict[str, Any]) -> list[str]:
 
 
 def spread(values: Sequence[float]) -> dict[str, float] | None:
-    """Return count, median, 99th percentile and maximum; None without values."""
     if not values:
         return None
     ordered = sorted(values)
@@ -161,7 +156,6 @@ def gap_at(answer: Answer, at: float) -> float:
 
 
 def longest_gap(times: Sequence[float]) -> float:
-    """Return the longest time between two neighbours."""
     return max((after - before for before, after in itertools.pairwise(times)), default=0.0)
 
 

@@ -22,11 +22,9 @@ class ServiceView:
         self._url = url + METRICS_PATH
 
     async def moves(self) -> int:
-        """Return the number of requests that have moved to another engine."""
         return int(sum(float(value) for value in _MOVES.findall(await self._metrics())))
 
     async def usable(self) -> set[str]:
-        """Return the ranks of the engines that take requests."""
         return set(_USABLE.findall(await self._metrics()))
 
     async def recovery(self, ranks: set[str], disturbed: "asyncio.Task[None]", limit: float) -> float | None:

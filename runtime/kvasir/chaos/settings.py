@@ -1,5 +1,3 @@
-"""Options of a chaos run."""
-
 from dataclasses import dataclass
 
 from kvasir.config.options import ConfigError, option

@@ -32,7 +32,6 @@ class CpuUse:
 
 
 def cpu_use(root: Path = Path("/")) -> CpuUse | None:
-    """Return how processes compete for the cores; None if /proc does not show it."""
     try:
         return CpuUse(waited=_waited(root), others=_busy(root) - time.process_time())
     except (OSError, ValueError, IndexError):
@@ -40,7 +39,7 @@ def cpu_use(root: Path = Path("/")) -> CpuUse | None:
 
 
 def openmp_threads(environ: Mapping[str, str] = os.environ) -> int | None:
-    """Return the number of threads of OMP_NUM_THREADS; None if it is not set."""
+    # None: it is not set.
     first = environ.get("OMP_NUM_THREADS", "").partition(",")[0].strip()  # a list has a number for each level
     return int(first) if first.isdecimal() and int(first) > 0 else None
 
@@ -94,7 +93,7 @@ def process_age() -> float:
 
 
 def cpu_flags(root: Path = Path("/")) -> frozenset[str]:
-    """Return the instruction sets of the first core, named as in /proc/cpuinfo; empty if it has none."""
+    # Named as in /proc/cpuinfo.
     try:
         for line in (root / "proc/cpuinfo").read_text().splitlines():
             name, _, value = line.partition(":")
@@ -139,7 +138,7 @@ def _folders(controller: str, root: Path) -> list[Path]:
 
 
 def _quota(folder: Path) -> float | None:
-    """Return the cores of a folder's CPU quota; None if it has none."""
+    # None: there is no quota.
     try:
         quota, period = (folder / "cpu.max").read_text().split()
         return None if quota == "max" else int(quota) / int(period)
@@ -183,7 +182,7 @@ def _number(file: Path) -> int | None:
 
 
 def _available_in(folder: Path, otherwise: int) -> int:
-    """Return the bytes below the limit of a cgroup; `otherwise` if it has none."""
+    # `otherwise` if it has no limit.
     for limit_name, use_name, file_pages in (
         ("memory.max", "memory.current", "inactive_file"),
         ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"),

@@ -241,7 +241,7 @@ def _checked(field: dataclasses.Field[Any], value: object) -> Any:
 
 
 def to_args(config: Any) -> list[str]:
-    """Return the arguments that build this config object, without defaults."""
+    # Defaults are left out.
     args: list[str] = []
     for field in _options(type(config)):
         value = getattr(config, field.name)

@@ -46,7 +46,7 @@ class ChatTemplateTooSlow(ChatTemplateError):
 
 class ChatTemplate:
     def __init__(self, text: str, special_tokens: Mapping[str, str], where: str = "the chat template") -> None:
-        """Compile a template with its variables bos_token, eos_token, …. Raises HubError."""
+        """Raises HubError."""
         environment = _environment()
         try:
             self._template = environment.from_string(text)
@@ -67,7 +67,7 @@ class ChatTemplate:
 
     @classmethod
     def load(cls, path: Path) -> "ChatTemplate | None":
-        """Return the template of the model in this directory, None if it has none. Raises HubError."""
+        """Return the template of the model in this directory. Raises HubError."""
         found = _find(path)
         if found is None:
             return None

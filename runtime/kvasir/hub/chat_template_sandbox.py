@@ -43,8 +43,6 @@ class TemplateTooCostly(SecurityError):
 
 
 class Budget:
-    """The rest of the time and size of one rendering."""
-
     def __init__(self, seconds: float, characters: int) -> None:
         self._end = time.thread_time() + seconds
         self._characters = characters
@@ -63,7 +61,6 @@ class Budget:
             raise TemplateTooCostly("it makes too long texts of these messages and variables")
 
     def write(self, size: int) -> None:
-        """Count characters of the output or of a macro. Raises TemplateTooCostly."""
         self._written += size
         if self._written > self._characters:
             raise TemplateTooCostly("its text is much longer than the context: shorten messages and variables")
@@ -74,7 +71,6 @@ _budget: ContextVar[Budget] = ContextVar("budget")
 
 @contextmanager
 def budget_of(seconds: float, characters: int) -> Iterator[None]:
-    """Bound a rendering in this context."""
     token = _budget.set(Budget(seconds, characters))
     try:
         yield

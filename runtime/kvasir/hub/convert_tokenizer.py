@@ -18,7 +18,6 @@ from kvasir.hub.tokenizer_files import VOCABULARY_FILES, canonical_json, tokeniz
 
 _TIMEOUT = 600.0
 _NO_TRANSFORMERS = 3
-"""Exit status of the child if it cannot import transformers."""
 # Libraries that transformers reads vocabularies with; the extra `engine` has them.
 _READERS = ("sentencepiece", "tiktoken")
 _BY_HAND = (
@@ -33,7 +32,7 @@ def tokenizer_directory(path: Path) -> Path:
 
 
 def converted_tokenizer(path: Path) -> Path:
-    """Return the directory with the tokenizer.json made of this model's files. Raises HubError."""
+    """Raises HubError."""
     if not any(file.is_file() for pattern in VOCABULARY_FILES for file in path.glob(pattern)):
         raise HubError(
             f"{path} holds no tokenizer: neither tokenizer.json nor a vocabulary; download the model again"
@@ -105,7 +104,6 @@ def _publish(made: Path, target: Path) -> None:
 
 
 def main(path: str, folder: str) -> int:
-    """Save the tokenizer of `path` in `folder`, as the child process."""
     try:
         from transformers import AutoTokenizer
     except ImportError as error:

@@ -18,8 +18,8 @@ _OFF: Final = MappingProxyType[str, tuple[float, float]](
     {"top_k": (-1, 0), "top_p": (0, 1.0), "repetition_penalty": (0, 1.0), "min_p": (-1, 0.0)}
 )
 
+# Gets the name, the value and the accepted values of an unusable field.
 Refuse = Callable[[str, Any, str], None]
-"""Gets the name, the value and the accepted values of a field that cannot be used."""
 
 
 def sampling_defaults(values: Mapping[str, Any], refuse: Refuse) -> dict[str, float | int]:
@@ -39,7 +39,6 @@ def sampling_defaults(values: Mapping[str, Any], refuse: Refuse) -> dict[str, fl
 
 
 def max_new_tokens(values: Mapping[str, Any], refuse: Refuse) -> int | None:
-    """Return the tokens that a request generates by default."""
     value = values.get(MAX_NEW_TOKENS)
     if value is None or is_token_id(value, least=1):
         return value

@@ -1,11 +1,9 @@
-"""Errors between the name of a model and its files; each message includes the next step."""
-
 from kvasir.config.options import ConfigError
 from kvasir_contract.reasons import Reason
 
 
 class HubError(ConfigError):
-    """A source or a file of a model cannot be used."""
+    """A model cannot be used."""
 
 
 class ModelNotFound(HubError):
@@ -15,6 +13,6 @@ class ModelNotFound(HubError):
 
 
 class DownloadFailed(HubError):
-    """A download failed because of the network, the hub or the disk. Another try may succeed."""
+    """The network, the hub or the disk failed. Another try may succeed."""
 
     reason = Reason.DOWNLOAD_FAILED

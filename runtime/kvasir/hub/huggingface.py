@@ -35,7 +35,7 @@ def download(
     cache_dir: str | None,
     progress: Callable[[int, int], None] | None,
 ) -> Path:
-    """Return the snapshot of a repository with the files of these patterns. Raises HubError."""
+    """Return the directory of a repository with the files of these patterns. Raises HubError."""
     meter = _Meter(progress)
     try:
         return Path(
@@ -57,8 +57,6 @@ def download(
 
 
 class _Meter:
-    """Adds up the bytes of a download over the library's bars and threads."""
-
     def __init__(self, progress: Callable[[int, int], None] | None) -> None:
         self._progress = progress
         self._lock = threading.Lock()

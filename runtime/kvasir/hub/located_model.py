@@ -1,5 +1,3 @@
-"""Read a model as its settings describe it."""
-
 import dataclasses
 import json
 from collections.abc import Callable

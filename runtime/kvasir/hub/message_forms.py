@@ -12,8 +12,8 @@ from itertools import product
 from typing import Any, Final
 
 Message = Mapping[str, Any]
+# None: the template fails.
 Render = Callable[[Sequence[Message], Any], str | None]
-"""Renders messages with `tools`; None if the template fails."""
 
 _ONE, _TWO, _NAME, _KEY, _VALUE = "kvasirone", "kvasirtwo", "kvasirname", "kvasirkey", "kvasirvalue"
 _PARTS: Final = [{"type": "text", "text": _ONE}, {"type": "text", "text": _TWO}]
@@ -55,8 +55,6 @@ PARTS_ONLY: Final = dict.fromkeys(("user", "system", "assistant", "tool"), Conte
 
 @dataclass(frozen=True, slots=True)
 class MessageForms:
-    """The forms that one template takes."""
-
     contents: Mapping[str, ContentForm] = field(default_factory=dict)
     """By role; other roles have texts."""
     # The field of an assistant's message that has calls and no text.
@@ -67,7 +65,6 @@ class MessageForms:
     """A message with a text shows no calls: they need one of their own."""
 
     def applied(self, messages: Iterable[Message]) -> list[Message]:
-        """Return the messages as the template takes them."""
         return [
             {**each, "content": self.content(each.get("role"), each["content"])} if "content" in each else each
             for message in messages
@@ -75,7 +72,7 @@ class MessageForms:
         ]
 
     def shaped(self, message: Message) -> Iterator[Message]:
-        """Yield the message, or two, with calls and null contents as the template takes them."""
+        # It may become two.
         calls = message.get("tool_calls")
         if not calls:
             yield message
@@ -99,7 +96,6 @@ class MessageForms:
 
 
 def find_forms(render: Render) -> MessageForms:
-    """Return the forms of the template that `render` uses."""
     found = _Forms(render)
     found.add("user", [_ASKED_USER], [{"role": "system", "content": "Hi"}, _ASKED_USER])
     found.add("system", [{"role": "system", "content": _ASKED}, _USER])
@@ -117,8 +113,7 @@ class _Forms:
         self.forms = MessageForms()
 
     def add(self, role: str, *conversations: Sequence[Message]) -> None:
-        """Find the form of a role's content in the first conversation in which one works; otherwise use that of
-        users."""
+        # The first conversation in which a form works decides; otherwise the form for users.
         forms = (
             ContentForm(
                 takes_text=self._is_shown(messages, [_ONE], _ONE),

@@ -1,4 +1,4 @@
-"""Read the configuration of a model without torch, equally in frontends and engines."""
+"""Read the configuration of a model, without torch."""
 
 import hashlib
 import re
@@ -65,8 +65,6 @@ class ModelInfo:
 
 @dataclass(frozen=True)
 class ModelFiles:
-    """Files and values that options set besides the model's own directory."""
-
     tokenizer: Path | None = None
     generation: Path | None = None
     """Another directory with generation_config.json."""
@@ -163,7 +161,7 @@ class _Config:
         self.notes: list[str] = []
 
     def get(self, *names: str) -> Any:
-        """Return the first of these fields that is there and not null, else None."""
+        """Return the first of these fields that is not null."""
         for part in self._parts:
             for name in names:
                 if part.get(name) is not None:
@@ -189,7 +187,7 @@ class _Config:
 
 
 def merged(values: Mapping[str, Any], overrides: Mapping[str, Any]) -> dict[str, Any]:
-    """Return an object of JSON with fields replaced; those of nested objects one by one."""
+    # Nested objects are merged field by field.
     result = dict(values)
     for name, value in overrides.items():
         before = result.get(name)

@@ -17,7 +17,6 @@ _NOT_WEIGHTS: Final = ("consolidated*", "adapter_*", *_LEFTOVERS)
 
 
 def is_own_weights(name: str) -> bool:
-    """Return whether a safetensors file may hold the weights of the model in its directory."""
     return not any(fnmatch(name, pattern) for pattern in _NOT_WEIGHTS)
 
 

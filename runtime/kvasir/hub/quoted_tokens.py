@@ -20,7 +20,7 @@ _MARKS: Final = str.maketrans("", "", "\ufdd0\ufdd1")
 
 
 class QuotedTokens:
-    """A second tokenizer with the same ids. Safe to use from several threads."""
+    """A second tokenizer with the same ids, safe to use from several threads."""
 
     def __init__(self, tokenizer: Tokenizer) -> None:
         described = msgspec.json.decode(tokenizer.backend.to_str())
@@ -32,7 +32,6 @@ class QuotedTokens:
         self._tokenizer = Tokenizer(private, tokenizer.bos_token, tokenizer.eos_token)
 
     def quoted(self, value: Any) -> Any:
-        """Return a message, or any JSON, whose texts spell out no special token."""
         if isinstance(value, str):
             return self._special.sub(lambda found: found[0][0] + _QUOTE + found[0][1:], value.translate(_MARKS))
         if isinstance(value, list):

@@ -27,7 +27,6 @@ def refuse_pointer(file: Path, content: bytes) -> None:
 
 
 def read_json(file: Path) -> dict[str, Any]:
-    """Return the object of JSON in a file. Raises HubError."""
     content = read_bytes(file)
     try:
         value = json.loads(content)
@@ -39,5 +38,4 @@ def read_json(file: Path) -> dict[str, Any]:
 
 
 def read_json_if_any(file: Path) -> dict[str, Any]:
-    """Return the object of JSON in a file, {} if there is none. Raises HubError."""
     return read_json(file) if file.exists() else {}

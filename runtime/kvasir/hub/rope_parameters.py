@@ -22,7 +22,6 @@ _BY_LAYER: Final = frozenset(("Gemma3ForCausalLM",))
 
 
 def has_sections(values: Mapping[str, Any]) -> bool:
-    """Return whether the rotation differs by the kind of layer."""
     nested = any(isinstance(entry, dict) for entry in _object(values, "rope_parameters").values())
     by_layer = not _BY_LAYER.isdisjoint(values.get("architectures") or ())
     return nested or by_layer or values.get("rope_local_base_freq") is not None

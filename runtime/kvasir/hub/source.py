@@ -108,7 +108,6 @@ def _repository(text: str) -> tuple[str, str | None]:
 
 
 def _hint(text: str) -> str:
-    """Return advice on a name of Ollama or llama.cpp, or on a page of the hub; "" for other texts."""
     name = re.sub(r"^(https?://)?(www\.)?(huggingface\.co|hf\.co)/", "", text)
     if "://" in name:
         return ""

@@ -16,18 +16,17 @@ from kvasir.hub.tokenizer_files import TokenizerConfig, read_tokenizer_config
 
 
 class Tokenizer:
-    """A tokenizer. Safe to use from several threads."""
-
+    # Safe to use from several threads.
     def __init__(self, backend: tokenizers.Tokenizer, bos_token: str | None, eos_token: str | None) -> None:
         self.backend = backend
         self.bos_token = bos_token
         self.eos_token = eos_token
+        # They control the model and do not stand for text.
         self.special_ids = frozenset(
             token_id for token_id, token in backend.get_added_tokens_decoder().items() if token.special
         )
-        """Tokens that control the model and do not stand for text."""
+        # Characters.
         self.longest_token = max(map(len, backend.get_vocab()), default=1)
-        """Characters of a token at most."""
 
     def encode(self, text: str, add_special_tokens: bool, keep: int | None = None) -> list[int]:
         """Return the ids of a text. Special tokens in the text are always recognised.
@@ -52,7 +51,7 @@ class Tokenizer:
 
 
 def load_tokenizer(path: Path) -> Tokenizer:
-    """Return the tokenizer of the model in this directory. Raises HubError."""
+    """Raises HubError."""
     path = tokenizer_directory(path)
     file = path / "tokenizer.json"
     config = read_tokenizer_config(path)

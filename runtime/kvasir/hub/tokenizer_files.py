@@ -17,7 +17,6 @@ from kvasir.hub.hub_errors import HubError
 from kvasir.hub.reading import read_bytes, read_json, read_json_if_any
 
 VOCABULARY_FILES = ("vocab.json", "vocab.txt", "merges.txt", "*.model", "*.tiktoken", "tekken.json")
-"""Vocabularies of models without a tokenizer.json."""
 TOKENIZER_FILES = (
     "tokenizer.json",
     "tokenizer_config.json",
@@ -31,8 +30,7 @@ _FLAGS = ("single_word", "lstrip", "rstrip", "normalized", "special")
 
 @dataclass(frozen=True)
 class AddedToken:
-    """A token that is cut out of the text before the model of the tokenizer sees it."""
-
+    # It is cut out of the text before the model of the tokenizer sees it.
     content: str
     flags: Mapping[str, bool]
     """Flags of tokenizers.AddedToken that the file sets."""
@@ -66,12 +64,11 @@ class TokenizerConfig:
 
     @property
     def special_tokens(self) -> dict[str, str]:
-        """Return the text of the special tokens by name, for chat templates."""
         return {name: token.content for name, token in self.named.items()}
 
 
 def read_tokenizer_config(path: Path) -> TokenizerConfig:
-    """Read tokenizer_config.json; empty if there is none. Raises HubError."""
+    """Raises HubError."""
     file = path / "tokenizer_config.json"
     values = read_json_if_any(file)
     named, extra = _special_tokens(values, file)
@@ -109,7 +106,7 @@ def token_id_of(path: Path, content: str) -> int | None:
 
 
 def tokenizer_info(path: Path, chat_template: str | None) -> dict[str, Any]:
-    """Return tokenizer_config.json with the tokenizer's class and this chat template. Raises HubError."""
+    """Raises HubError."""
     info = {"tokenizer_class": "PreTrainedTokenizerFast", **read_tokenizer_config(path).values}
     info.pop("chat_template", None)
     return info if chat_template is None else info | {"chat_template": chat_template}
@@ -129,7 +126,6 @@ def tokenizer_hash(path: Path) -> str:
 
 
 def canonical_json(value: Any) -> bytes:
-    """Return the same bytes for equal values."""
     return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=True).encode()
 
 

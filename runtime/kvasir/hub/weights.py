@@ -30,7 +30,7 @@ _BITS = {
 
 
 def weight_files(path: Path) -> list[Path]:
-    """Return the safetensors files of a model, each checked to be whole. Raises HubError."""
+    """Return the safetensors files, each checked to be whole. Raises HubError."""
     files = _choose(path)
     for file in files:
         check_safetensors(file)
@@ -38,7 +38,7 @@ def weight_files(path: Path) -> list[Path]:
 
 
 def tensor_bytes(files: Sequence[Path]) -> int:
-    """Return the bytes of all tensors in these files. Raises HubError for a broken one."""
+    """Raises HubError for a broken file."""
     return sum(check_safetensors(file) for file in files)
 
 
@@ -62,7 +62,6 @@ def check_safetensors(file: Path) -> int:
 
 
 def bytes_of(dtype: str, shape: Sequence[int]) -> int:
-    """Return the bytes of a tensor, by the format's name of its type."""
     return math.prod(shape) * _BITS[dtype] // 8
 
 

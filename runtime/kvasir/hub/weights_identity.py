@@ -17,7 +17,7 @@ SAMPLE_BYTES: Final = 4096
 
 
 def weights_identity(path: Path) -> str:
-    """Return 32 hex digits for the safetensors files in a directory, from headers and samples. Raises HubError."""
+    """Return 32 hex digits. Raises HubError."""
     files = weight_files(path)
     every = max(SAMPLE_BYTES, sum(file.stat().st_size for file in files) // SAMPLES)
     digest = hashlib.sha256()

@@ -1,4 +1,4 @@
-"""Check a model and settings before a process starts, which takes seconds.
+"""Check a model and settings before a process starts.
 
 Packages of an extra are imported in functions: help needs none.
 """

@@ -1,5 +1,3 @@
-"""Find the GPUs of this machine without torch."""
-
 import os
 import re
 from collections.abc import Mapping

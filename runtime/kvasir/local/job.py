@@ -7,8 +7,8 @@ from kvasir.local.run import LocalService
 from kvasir.local.supervision.screen import LastingScreen, PlainScreen
 from kvasir.local.supervision.supervisor import Supervisor
 
+# Gets the base URL.
 Job = Callable[[str], Awaitable[None]]
-"""Gets the base URL of the service, once every process has been ready."""
 
 
 def run_job(service: LocalService, job: Job) -> None:

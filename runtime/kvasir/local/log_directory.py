@@ -33,7 +33,6 @@ class LogDirectory:
         _remove_old()
 
     def close(self) -> None:
-        """Release the directory, which stays."""
         if self._lock is not None:
             os.close(self._lock)
             self._lock = None
@@ -55,7 +54,6 @@ def directories() -> list[Path]:
 
 
 def is_in_use(directory: Path) -> bool:
-    """Return whether a running service writes to this directory."""
     with _locked(directory) as is_free:
         return not is_free
 

@@ -54,7 +54,7 @@ class Place:
 
     @property
     def socket_file(self) -> str | None:
-        """Return the path of the Unix socket, None for a TCP port."""
+        # None for a TCP port.
         return str(self.listener.getsockname()) if self.listener.family == socket.AF_UNIX else None
 
     @property

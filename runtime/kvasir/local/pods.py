@@ -17,8 +17,8 @@ from kvasir_operator.resources.frontend_deployment import frontend_template
 from kvasir_operator.resources.release import Release
 from kvasir_operator.spec import InferenceService
 
+# By name of the Secret and key.
 Secrets = Mapping[str, Mapping[str, str]]
-"""Values by key, by the Secret's name."""
 
 # The socket is inherited, the link needs no keys, no Service sends connections after SIGTERM, KV blocks are handed
 # over next to the link, and the log has the termination message.
@@ -56,7 +56,7 @@ def service_processes(service: InferenceService, secrets: Secrets, place: Place)
 
 
 def engine_options(service: InferenceService) -> list[str]:
-    """Return the options of `kvasir engine` in the service's pods, without the model."""
+    # Without the model.
     container = engine_template(_on_one_node(service), _NO_RELEASE, "")["spec"]["containers"][0]
     return list(container["args"][2:])
 
@@ -159,7 +159,7 @@ def _environment(container: Mapping[str, Any], secrets: Secrets, replaced: Mappi
 
 
 def _value_from(name: str, source: Mapping[str, Any], secrets: Secrets) -> str | None:
-    """Return the value, None for an optional one that is missing."""
+    # None for an optional one that is missing.
     reference = source.get("secretKeyRef")
     if reference is None:
         raise ConfigError(f"the variable {name} takes its value from {', '.join(source)}: there is none here")

@@ -97,7 +97,7 @@ def _prepare(
 
 
 def _check_model(service: InferenceService) -> bool:
-    """Return whether the model can chat. Raises ConfigError, which names the field."""
+    """Raises ConfigError, which names the field."""
     options, field = engine_options(service), "spec.engine.extraArgs"
     try:
         engine = EngineConfig(
@@ -117,8 +117,6 @@ def _check_model(service: InferenceService) -> bool:
 
 
 class _FieldParser(OptionParser):
-    """Raises ConfigError for extraArgs that cannot be parsed."""
-
     field: str
 
     def error(self, message: str) -> NoReturn:
@@ -134,7 +132,6 @@ def _given(config: type[Config], field: str, arguments: Sequence[str], **fixed: 
 
 
 def has_template(service: InferenceService) -> bool:
-    """Return whether the manifest replaces the model's chat template."""
     return any(arg.partition("=")[0].replace("_", "-") == "--chat-template" for arg in service.frontend.extra_args)
 
 

@@ -83,7 +83,6 @@ def write_targets(service: LocalService, path: Path) -> None:
 
 
 def welcome(service: LocalService) -> list[str]:
-    """Return lines that show how to use the service and work as they are."""
     url = service.url
     where = f"{url}/v1" if service.place.socket_file is None else f"the socket {service.place.socket_file}"
     lines = ["", f"{service.served_name} is served at {where}", "", *(f"  {line}" for line in curl_lines(service))]

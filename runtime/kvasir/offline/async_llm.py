@@ -21,7 +21,7 @@ class AsyncLLM:
     """One model. Its methods may be called on the event loops of several threads; `shutdown` it in the end."""
 
     def __init__(self, model: str, **engine_options: Any) -> None:
-        """Load the model in this thread. The arguments and errors are those of `LLM`."""
+        # The arguments and errors are those of `LLM`.
         self._engine = LLMEngine(model, **engine_options)
         # None ends the thread.
         self._work: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
@@ -158,7 +158,7 @@ class AsyncLLM:
             send(failure)
 
     async def _call(self, do: Callable[[], Result]) -> Result:
-        """Return the result of the call, made between two steps."""
+        # Between two steps.
         loop = asyncio.get_running_loop()
         result: asyncio.Future[Result] = loop.create_future()
 

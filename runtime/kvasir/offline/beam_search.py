@@ -110,7 +110,6 @@ class BeamSearches:
         ]
 
     def _continued(self, request: PreparedRequest, beam: Beam) -> PreparedRequest:
-        """Return the request for the next token of the beam."""
         params = EngineParams(max_tokens=1, seed=0, temperature=0.0, logprobs=self._top)
         prompted = replace(
             request.prompted.with_core(params=params),

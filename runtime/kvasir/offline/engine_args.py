@@ -21,7 +21,6 @@ class EngineArgs(SimpleNamespace):
 
     @staticmethod
     def add_cli_args(parser: argparse.ArgumentParser) -> argparse.ArgumentParser:
-        """Add the options of an `LLM` to a parser, and return it."""
         group = parser.add_argument_group("model")
         group.add_argument("--model", default="demo://", help="model to load [default: demo://]")
         group.add_argument("--revision", default=None, help="revision of the model on the hub")

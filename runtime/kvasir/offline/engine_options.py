@@ -79,7 +79,7 @@ def read_options(model: str, options: Mapping[str, Any]) -> LLMOptions:
 
 @contextmanager
 def python_names() -> Iterator[None]:
-    """Write the names of options in a ConfigError as keyword arguments."""
+    # Options are keyword arguments here.
     try:
         yield
     except ConfigError as error:
@@ -96,7 +96,7 @@ def in_python(text: str) -> str:
 
 
 def _used(name: str, value: object) -> str | None:
-    """Return the name of the option here; None if the value changes nothing. Raises ConfigError."""
+    # None: the value changes nothing.
     flag = flag_of(name)
     if flag not in _FLAGS and flag not in vllm_options():
         raise ConfigError(f"LLM has no option {name}{for_option(flag, _FLAGS, advice_for_options())}")

@@ -28,8 +28,6 @@ from kvasir.process.progress import progress_bar
 
 @dataclass
 class _Running:
-    """A prompt whose outputs are not complete."""
-
     prepared: PreparedRequest
     choices: list[LiveRequest]
     # By index. Outputs of kind DELTA are not kept.
@@ -205,7 +203,6 @@ class LLMEngine:
         return not self.engine.call_core("reset_prefix_cache").error
 
     def call_profiler(self, method: str) -> None:
-        """Raises RuntimeError, for example without `profiler_config`."""
         if error := self.engine.call_core(method).error:
             raise RuntimeError(in_python(error.removeprefix("CallError: ")))
 

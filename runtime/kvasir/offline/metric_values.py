@@ -13,8 +13,6 @@ PREFIX = "vllm:"
 
 @dataclass(frozen=True)
 class Metric:
-    """A metric with its labels."""
-
     name: str
     labels: dict[str, str]
 

@@ -64,7 +64,6 @@ class OfflineEngine:
         return self._executor.call(call)
 
     def call_core(self, method: str) -> Result:
-        """Run an operation of the engine, between two steps."""
         self._check()
         return self._core.call(Call(0, method))
 
@@ -73,7 +72,6 @@ class OfflineEngine:
 
     @property
     def kv_usage(self) -> float:
-        """Return the share of the KV blocks that requests have."""
         return self._core.scheduler.blocks.pool.usage
 
     @property
@@ -85,7 +83,6 @@ class OfflineEngine:
         self._waiting.extend(requests)
 
     def abort(self, requests: Collection[LiveRequest]) -> None:
-        """Forget these requests; ended ones have no effect."""
         live = [request for request in requests if self._journal.get(request.request_id) is request]
         self._core.abort(_HERE, [request.request_id for request in live])
         for request in live:

@@ -42,8 +42,6 @@ _NOT_YET: Final = frozenset({"multi_modal_data", "prompt_embeds", "encoder_promp
 
 @dataclass(frozen=True)
 class PreparedRequest:
-    """One prompt of a call, ready for the engine."""
-
     prompt: str | None
     prompted: Prompted
     params: SamplingParams
@@ -51,8 +49,6 @@ class PreparedRequest:
 
 @dataclass(frozen=True)
 class PromptOptions:
-    """The options of one prompt, besides the sampling parameters."""
-
     priority: int = 0
     add_special_tokens: bool = True
 
@@ -101,13 +97,12 @@ class RequestBuilder:
         return self._request(text, token_ids, params, options.priority)
 
     def live(self, request_id: str, prepared: PreparedRequest, index: int) -> LiveRequest:
-        """Return the request for one of the outputs of a prompt."""
         prompted = prepared.prompted.child(index)
         text = prompted.text(self._detokenizer) if prepared.params.detokenize else _NoText()
         return LiveRequest(request_id, prompted, text)
 
     def _kept(self, params: SamplingParams) -> int | None:
-        """Return the number of the prompt's last tokens to keep; None: all."""
+        # None: all.
         if params.truncate_prompt_tokens == -1:
             return max(1, self._max_model_len() - (params.max_tokens or 1))
         return params.truncate_prompt_tokens

@@ -12,8 +12,6 @@ from kvasir.link.protocol import Logprobs
 
 @dataclass(frozen=True)
 class Logprob:
-    """The log probability of one token at one place."""
-
     logprob: float
     rank: int
     """Number of tokens that are at least as likely; 1 is the most likely."""
@@ -26,8 +24,6 @@ LogprobsByToken = dict[int, Logprob]
 
 @dataclass(frozen=True)
 class CompletionOutput:
-    """One of the outputs for a prompt."""
-
     index: int
     text: str
     token_ids: list[int]

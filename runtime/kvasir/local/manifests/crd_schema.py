@@ -18,7 +18,6 @@ from kvasir.local.manifests.cel_rules import RuleError, Rules
 from kvasir_contract.api import CRD_NAME
 
 Node = Mapping[str, Any]
-"""A schema, or a part of one."""
 
 _ANYTHING: Node = {"x-kubernetes-preserve-unknown-fields": True}
 _STRINGS: Node = {"type": "object", "additionalProperties": {"type": "string"}}
@@ -50,8 +49,6 @@ METADATA: Node = {
 
 @dataclass(frozen=True)
 class SchemaProblem:
-    """The field and the error."""
-
     path: str
     message: str
 

@@ -17,8 +17,6 @@ from kvasir_contract.process_basics import directory_exists
 
 
 class ChildProcess:
-    """A running process, from `spawn`."""
-
     def __init__(self, process: asyncio.subprocess.Process, log: Path, log_start: int) -> None:
         self._process = process
         self._log = log
@@ -27,7 +25,7 @@ class ChildProcess:
 
     @classmethod
     async def spawn(cls, spec: ProcessSpec, log: Path) -> "ChildProcess":
-        """Start the process; its output goes to the end of the log."""
+        # Its output goes to the end of the log.
         log.parent.mkdir(parents=True, exist_ok=True)  # it may have been deleted meanwhile
         with log.open("ab") as output:
             log_start = output.tell()  # the process shares the position and moves it when it writes
@@ -76,7 +74,6 @@ class ChildProcess:
             self._signal_group(signal.SIGKILL)
 
     def last_lines(self, count: int = 12, size: int = 16384) -> list[str]:
-        """Return the last lines of this process; none if the log was deleted."""
         return self.lines(size)[-count:]
 
     def lines(self, size: int = 2**20) -> list[str]:

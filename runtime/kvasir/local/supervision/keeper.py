@@ -26,8 +26,7 @@ from kvasir_contract.status_report import ReportedProgress
 
 @dataclass(frozen=True)
 class Timing:
-    """Intervals of the supervisor in seconds."""
-
+    # Seconds.
     first_pause: float = 1.0
     longest_pause: float = 30.0
     # A process that ran for this long starts over with the first pause.
@@ -93,7 +92,7 @@ class Keeper:
         self._enter(LocalPhase.STOPPED)
 
     async def _live(self, child: ChildProcess, began: float) -> str:
-        """Wait for the end of the process. Return the reason if its health ended it, else ""."""
+        """Return the reason if its health ended it, else ""."""
         looking = asyncio.create_task(self._follow_phases(child, began))
         exited = asyncio.create_task(child.wait())
         stopped = asyncio.create_task(self._shutdown.stop.wait())

@@ -15,7 +15,6 @@ class Prober:
         self._http = http
 
     async def look(self) -> StatusReport | None:
-        """Return the status of the process; None if it does not answer."""
         answer = await self._get(self._spec.status_url, self._spec.readiness.timeout)
         if isinstance(answer, str) or not answer.is_success:
             return None

@@ -48,8 +48,6 @@ class ProcessSpec:
 
 @dataclass
 class ProcessState:
-    """The state of a process, written by its keeper."""
-
     spec: ProcessSpec
     phase: Phase | LocalPhase = Phase.STARTING
     message: str = ""

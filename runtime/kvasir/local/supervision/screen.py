@@ -68,8 +68,6 @@ class LastingScreen:
 
 
 class PlainScreen:
-    """Lines, for logs and pipes."""
-
     def __init__(self, welcome: Sequence[str], several: bool) -> None:
         self._welcome = welcome
         self._several = several
