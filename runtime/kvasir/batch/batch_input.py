@@ -39,13 +39,10 @@ class _Body(msgspec.Struct):
 @dataclass
 class Survey:
     requests: int = 0
-    """Lines that can be sent, with the answered ones."""
     answered: int = 0
-    """Lines that have an answer in the output."""
     bad_lines: set[int] = field(default_factory=set)
-    """Numbers of the lines that cannot be sent."""
+    # Hashes of ids.
     failed: set[int] = field(default_factory=set)
-    """Hashes of the ids whose answer has an error status."""
 
 
 _line_decoder = msgspec.json.Decoder(BatchRequest)

@@ -55,10 +55,9 @@ class AnswerFile:
     def __init__(self, path: Path) -> None:
         """Open the file. Raises ConfigError if it cannot be written, is in use, or holds something else."""
         self._path = path
+        # Hashes of ids.
         self.answered: set[int] = set()
-        """Hashes of the ids that have an answer."""
         self.failed: set[int] = set()
-        """Hashes of the ids whose answer has an error status."""
         self._outdated: Set[int] = frozenset()
         with ExitStack() as files:
             try:

@@ -23,16 +23,15 @@ class BatchOptions:
     concurrency: int
     patience: Patience
     timeout: float
-    """Seconds in which an answer must be complete."""
 
 
 @dataclass
 class Figures:
     succeeded: int = 0
+    # An error status.
     failed: int = 0
-    """Answered with an error status."""
+    # No answer: an unknown URL, or a server that did not accept any attempt.
     unsent: int = 0
-    """Without an answer: an unknown URL, or a server that refused or did not answer in all attempts."""
 
     @property
     def answered(self) -> int:

@@ -38,8 +38,8 @@ class KeyRefused(Exception):
 
 @dataclass(frozen=True)
 class Patience:
+    # Seconds after the first attempt in which another one may begin.
     retry: float
-    """Seconds after the first attempt in which another one may begin."""
 
 
 class Delivery:

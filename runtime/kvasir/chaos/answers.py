@@ -27,8 +27,8 @@ class Answer:
 
     sent: float
     ended: float = 0.0
+    # Of the chunks with a token; empty if the answer was not streamed.
     chunks: list[float] = field(default_factory=list)
-    """Times of the chunks with a token; empty if the answer was not streamed."""
     content: dict[str, Any] = field(default_factory=dict)
     error: str = ""
     code: str = ""

@@ -162,7 +162,6 @@ class _HavocRun:
         self._havoc = havoc
         self._note = note
         self._disturbed: set[str] = set()
-        """Ranks that have not recovered yet."""
         self.events: list[Event] = []
 
     async def run(self, plan: Sequence[Disturbance]) -> None:

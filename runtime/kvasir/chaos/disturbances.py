@@ -19,10 +19,10 @@ class Kind(StrEnum):
 @dataclass(frozen=True)
 class Disturbance:
     kind: Kind
+    # Seconds after the recovery from the previous one.
     pause: float
-    """Seconds after the recovery from the previous one."""
+    # From 0 to 1: which of the running engines.
     draw: float
-    """From 0 to 1: which of the running engines."""
 
     def victim(self, ranks: Sequence[str]) -> str:
         return ranks[int(self.draw * len(ranks))]

@@ -20,8 +20,8 @@ class Event:
     kind: Kind
     rank: str
     at: float
+    # Seconds; None if the engine did not recover within the limit.
     recovery: float | None
-    """Seconds until the engine took requests again; None if it did not within the limit."""
 
 
 @dataclass(frozen=True)
@@ -34,20 +34,20 @@ class Exchange:
 @dataclass
 class Report:
     seed: int
+    # Longest time without a token of each stream before the first disturbance.
     undisturbed_gaps: list[float] = field(default_factory=list)
-    """The longest time without a token of each stream before the first disturbance."""
+    # Seconds for a prompt with its answer up to the next token, at the concurrency of the load.
     recomputation: list[float] = field(default_factory=list)
-    """Seconds for a prompt with its answer up to the next token, at the concurrency of the load."""
+    # Left out, because two undisturbed answers differ.
     unsteady: int = 0
-    """Requests that were left out, because two undisturbed answers to them differ."""
     exchanges: list[Exchange] = field(default_factory=list)
     events: list[Event] = field(default_factory=list)
+    # By the metrics of the service.
     moved: int = 0
-    """Requests that continued on another engine, by the metrics of the service."""
     tolerance: float = 0.0
     seconds: float = 0.0
+    # "" for a complete run.
     stopped_by: str = ""
-    """Why the run ended before its plan; "" if it did not."""
 
     def figures(self) -> dict[str, Any]:
         lost = [one for one in self.exchanges if one.answer.error]

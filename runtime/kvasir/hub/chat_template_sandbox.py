@@ -20,13 +20,11 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 from jinja2.visitor import NodeTransformer
 
 MAX_SIZE: Final = 2**24
-"""Characters or items of one value."""
 MAX_SIZES: Final = 2**28
-"""Characters or items of all values of a rendering."""
+"""Of all values of a rendering."""
 # Numbers that are given to a method of a text or to a filter, such as the width of a field.
 MAX_WIDTH: Final = 10_000
 MAX_BITS: Final = 4096
-"""Bits of an integer."""
 
 _STEPS_PER_CHECK: Final = 16
 # In str.format: a width that is large, or comes from an argument.

@@ -11,7 +11,6 @@ from kvasir.request.params import BOUNDS
 
 MAX_NEW_TOKENS: Final = "max_new_tokens"
 SAMPLING_DEFAULTS: Final = ("temperature", "top_p", "top_k", "min_p", "repetition_penalty")
-"""Sampling parameters that a request may leave to the model."""
 
 # How other programs spell that a parameter is off, and the value that is off here.
 _OFF: Final = MappingProxyType[str, tuple[float, float]](

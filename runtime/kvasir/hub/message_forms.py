@@ -56,7 +56,6 @@ PARTS_ONLY: Final = dict.fromkeys(("user", "system", "assistant", "tool"), Conte
 @dataclass(frozen=True, slots=True)
 class MessageForms:
     contents: Mapping[str, ContentForm] = field(default_factory=dict)
-    """By role; other roles have texts."""
     # The field of an assistant's message that has calls and no text.
     absent_content: Mapping[str, Any] = field(default_factory=lambda: {"content": ""})
     arguments_are_text: bool = False

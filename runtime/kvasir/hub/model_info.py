@@ -28,9 +28,8 @@ _WIDTHS = ("hidden_size", "n_embd")
 class ModelInfo:
     path: Path
     architecture: str
-    """The model's class, such as LlamaForCausalLM."""
+    # With --hf-overrides.
     config: dict[str, Any]
-    """config.json with --hf-overrides applied."""
     dtype: str
     """float32, bfloat16 or float16, of the checkpoint."""
     max_model_len: int
@@ -39,23 +38,21 @@ class ModelInfo:
     width: int | None
     """Size of the hidden states; None if config.json has no known name for it."""
     eos_token_ids: tuple[int, ...]
-    """Each of them ends a text."""
+    # top_k 0 keeps all tokens.
     generation_defaults: dict[str, float | int]
-    """Values of generation_config.json; top_k 0 keeps all tokens."""
+    # 32 hex digits.
     fingerprint: str
-    """32 hex digits, different for different models."""
     tokenizer_hash: str
-    """32 hex digits, different for different tokenizers."""
+    # None: `path`.
     tokenizer: Path | None = None
-    """Directory of the tokenizer and the chat template; None: `path`."""
+    # Of --hf-overrides.
     overrides: dict[str, Any] = field(default_factory=dict)
-    """Fields of `config` from --hf-overrides."""
     weights: str = ""
     """Identity of the weights; "" before they are here, and in frontends."""
     max_new_tokens: int | None = None
     """Tokens of a request by default; None: the rest of the context."""
+    # A sentence for each setting without effect.
     notes: tuple[str, ...] = ()
-    """A sentence for each setting of a file that is not used."""
     weight_scheme: WeightScheme = UNQUANTISED
 
     @property
@@ -67,7 +64,6 @@ class ModelInfo:
 class ModelFiles:
     tokenizer: Path | None = None
     generation: Path | None = None
-    """Another directory with generation_config.json."""
     no_generation: bool = False
     overrides: dict[str, Any] = field(default_factory=dict)
     generation_overrides: dict[str, Any] = field(default_factory=dict)

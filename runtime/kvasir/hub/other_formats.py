@@ -122,6 +122,7 @@ def _published(program: str) -> Callable[[Path, str], str]:
     return sentence
 
 
+# The most specific pattern first.
 _FORMATS: Final = (
     ("*.gguf", _gguf),
     ("*.ggml", _published("llama.cpp")),
@@ -141,4 +142,3 @@ _FORMATS: Final = (
     ("*.pth", _published("another program")),
     ("*.pt", _published("another program")),
 )
-"""Patterns of names, the most specific first."""

@@ -33,7 +33,6 @@ class AddedToken:
     # It is cut out of the text before the model of the tokenizer sees it.
     content: str
     flags: Mapping[str, bool]
-    """Flags of tokenizers.AddedToken that the file sets."""
 
 
 class _ListedToken(msgspec.Struct):
@@ -55,12 +54,11 @@ class TokenizerConfig:
     """tokenizer_config.json, and the older files for parts of it."""
 
     values: Mapping[str, Any]
+    # bos_token, eos_token, …, and names of the model's own.
     named: Mapping[str, AddedToken]
-    """Special tokens by name: bos_token, eos_token, …, and names of the model's own."""
     extra: tuple[AddedToken, ...]
-    """Special tokens without a name."""
+    # Special or not, in the order of their ids.
     added: tuple[AddedToken, ...]
-    """Further tokens, special or not, in the order of their ids."""
 
     @property
     def special_tokens(self) -> dict[str, str]:

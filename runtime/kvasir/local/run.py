@@ -28,7 +28,6 @@ class LocalService:
     processes: Sequence[ProcessSpec]
     served_name: str
     chats: bool
-    """The model has a chat template."""
     needs_key: bool
     https: bool = False
     # The demo model with its own template was taught the questions of the further lines.

@@ -76,8 +76,8 @@ class LLMEngine:
         seed = engine.seed if config.model.seed is None else config.model.seed
         self.builder.seeds = None if seed is None else random.Random(seed)
         self._running: dict[str, _Running] = {}
+        # By the id of the engine's request.
         self._of_request: dict[str, tuple[str, int]] = {}
-        """Id of the prompt and index, by the id of the engine's request."""
         self.is_closed = False
 
     @classmethod

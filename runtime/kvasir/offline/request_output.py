@@ -13,8 +13,8 @@ from kvasir.link.protocol import Logprobs
 @dataclass(frozen=True)
 class Logprob:
     logprob: float
+    # 1 is the most likely.
     rank: int
-    """Number of tokens that are at least as likely; 1 is the most likely."""
     # Bytes that are not a whole character appear as \xNN.
     decoded_token: str
 
@@ -27,8 +27,8 @@ class CompletionOutput:
     index: int
     text: str
     token_ids: list[int]
+    # None without `logprobs`.
     cumulative_logprob: float | None
-    """Sum over the tokens; None without `logprobs`."""
     logprobs: list[LogprobsByToken] | None
     """By place: the token's own, then those of the most likely tokens, by token id."""
     finish_reason: str | None
@@ -45,8 +45,8 @@ class RequestOutput:
     prompt: str | None
     """The text, or the rendered chat; None for a prompt of token ids."""
     prompt_token_ids: list[int]
+    # None for the first token.
     prompt_logprobs: list[LogprobsByToken | None] | None
-    """None for the first token."""
     outputs: list[CompletionOutput]
     finished: bool
     """False while more outputs of a stream follow."""

@@ -39,8 +39,8 @@ class _Fields(SamplingFields, kw_only=True):
     """A constraint, also as a dict. None: any text."""
     truncate_prompt_tokens: Annotated[int, Meta(ge=-1)] | None = None
     """Keep only so many of the prompt's last tokens; -1: as many as leave room for the output."""
+    # Without it, outputs have no text.
     detokenize: bool = True
-    """False: outputs have no text."""
     output_kind: RequestOutputKind = RequestOutputKind.CUMULATIVE
     skip_reading_prefix_cache: bool | None = None
     """Compute the whole prompt, and keep its KV blocks for no other request."""

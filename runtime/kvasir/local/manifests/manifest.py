@@ -33,10 +33,10 @@ class ManifestError(ConfigError):
 @dataclass
 class Manifest:
     services: list[InferenceService] = field(default_factory=list)
+    # In the order of the services, with defaults.
     resources: list[Mapping[str, Any]] = field(default_factory=list)
-    """Completed resources of the services, in the same order."""
+    # Decoded, by name of the Secret and key.
     secrets: dict[str, dict[str, str]] = field(default_factory=dict)
-    """Decoded values by key, by the Secret's name."""
 
 
 def read_manifest(path: Path) -> Manifest:

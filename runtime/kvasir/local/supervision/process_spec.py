@@ -34,15 +34,13 @@ class ProcessSpec:
     name: str
     argv: tuple[str, ...]
     env: Mapping[str, str]
-    """The whole environment."""
     readiness: Probe
     liveness: Probe | None
+    # The liveness probe waits until this one has succeeded.
     startup: Probe | None
-    """The liveness probe waits until this one has succeeded."""
     status_url: str
-    """Answers with a StatusReport."""
+    # Seconds between SIGTERM and SIGKILL.
     grace: float
-    """Seconds between SIGTERM and SIGKILL."""
     pass_fds: tuple[int, ...] = ()
 
 
@@ -52,16 +50,14 @@ class ProcessState:
     phase: Phase | LocalPhase = Phase.STARTING
     message: str = ""
     progress: ReportedProgress | None = None
+    # Seconds.
     ready_after: float | None = None
-    """Seconds from the start until Ready."""
     restarts: int = 0
+    # Of the last end; "" before a restart.
     cause: str = ""
-    """Why the last process ended; "" before a restart."""
     pid: int | None = None
     last_lines: list[str] = field(default_factory=list)
-    """The end of its log after a failure."""
     warnings: list[str] = field(default_factory=list)
-    """Warnings in its log until it was Ready."""
 
     @property
     def ready(self) -> bool:
