@@ -6,7 +6,7 @@ from playwright.async_api import Browser
 
 from page.browser import opened
 from runtime.frontend.harness import ANSWER, running_frontend
-from runtime.frontend.test_tls import Files
+from runtime.frontend.http.connections.test_tls import Files
 
 
 async def test_key_is_asked_for_and_kept_for_the_tab(browser: Browser) -> None:

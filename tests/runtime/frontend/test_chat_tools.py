@@ -12,6 +12,7 @@ from kvasir.config.chat_settings import ChatConfig
 from kvasir.config.options import ConfigError
 from kvasir.frontend.endpoints import output_plan
 from kvasir.link.protocol import AddRequest
+from runtime.frontend.endpoints.description.test_openapi import check_answer, description
 from runtime.frontend.harness import ANSWER, MODEL, Frontend, running_frontend
 from runtime.frontend.talking import (
     ARGUMENTS,
@@ -30,7 +31,6 @@ from runtime.frontend.talking import (
     talking_frontend,
     tokens_of,
 )
-from runtime.frontend.test_openapi import check_answer, description
 from runtime.frontend.test_streaming import CHAT, events_of
 
 PLUG_IN = """

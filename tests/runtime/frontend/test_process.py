@@ -128,7 +128,7 @@ async def test_it_answers_within_seconds_and_never_imports_torch() -> None:
     assert process.startup_cpu < 3.0
 
 
-async def test_sigterm_lets_a_stream_finish_while_the_server_is_unready() -> None:
+async def test_sigterm_lets_a_stream_finish_on_an_unready_server() -> None:
     async with running_process("--shutdown-delay", "30s") as process:
         process.engine.script.pause_at = 3
         async with _stream(process) as lines:
@@ -148,7 +148,7 @@ async def test_sigterm_lets_a_stream_finish_while_the_server_is_unready() -> Non
     assert code == 0, err
 
 
-async def test_after_the_delay_it_stops_accepting_and_waits_for_the_stream() -> None:
+async def test_server_stops_accepting_after_the_delay() -> None:
     async with running_process() as process:
         process.engine.script.pause_at = 3
         async with _stream(process) as lines:
@@ -164,7 +164,7 @@ async def test_after_the_delay_it_stops_accepting_and_waits_for_the_stream() -> 
     assert "interrupted" not in err
 
 
-async def test_a_stream_that_outlives_the_drain_timeout_ends_with_an_error() -> None:
+async def test_stream_beyond_the_drain_timeout_ends_with_an_error() -> None:
     async with running_process("--drain-timeout", "300ms") as process:
         process.engine.script.pause_at = 3
         async with _stream(process) as lines:
@@ -178,7 +178,7 @@ async def test_a_stream_that_outlives_the_drain_timeout_ends_with_an_error() -> 
     assert "Traceback" not in err
 
 
-async def test_an_unstreamed_request_that_outlives_the_drain_timeout_is_503() -> None:
+async def test_unstreamed_request_beyond_the_drain_timeout_is_503() -> None:
     async with running_process("--drain-timeout", "300ms") as process:
         process.engine.script.pause_at = 3
         asked = asyncio.create_task(process.client.post("/v1/completions", json={"prompt": "Hi"}))
@@ -239,7 +239,7 @@ async def test_idle_connections_do_not_hold_up_the_stop() -> None:
         assert b'"version"' in await used.read()
 
 
-async def test_request_that_has_begun_to_arrive_is_answered_after_the_listener_closed() -> None:
+async def test_request_on_its_way_is_answered_after_listening_ends() -> None:
     async with running_process() as process:
         url = process.client.base_url
         reader, writer = await asyncio.open_connection(url.host, url.port)

@@ -26,7 +26,7 @@ def tokens_up_to(end: int) -> list[int]:
         ({"stop": "A pod"}, "", "A pod"),
     ],
 )
-async def test_text_ends_before_the_stop_string_and_usage_with_its_last_token(
+async def test_stop_string_ends_the_text_and_counts_in_usage(
     frontend: Frontend, asked: dict[str, Any], text: str, reason: str
 ) -> None:
     used = tokens_up_to(ANSWER.index(reason) + len(reason))
@@ -53,7 +53,7 @@ async def test_a_stream_never_shows_a_part_of_the_stop_string(frontend: Frontend
     assert (last["finish_reason"], last["stop_reason"]) == ("stop", "group of")
 
 
-async def test_the_engine_is_told_to_forget_a_request_that_a_stop_string_ended(frontend: Frontend) -> None:
+async def test_engine_aborts_a_request_that_a_stop_string_ended(frontend: Frontend) -> None:
     frontend.engine.script.pause_at = len(tokens_up_to(ANSWER.index("group") + 5))
     async with frontend.openai() as client:
         answer = await client.completions.create(model=MODEL, prompt="Hi", max_tokens=50, stop="group")
@@ -74,7 +74,7 @@ async def test_stop_strings_wait_for_the_least_number_of_tokens(frontend: Fronte
     assert answer.choices[0].text == ANSWER[: ANSWER.index("of")]
 
 
-async def test_a_stop_token_is_told_and_its_text_kept_where_that_is_asked_for(frontend: Frontend) -> None:
+async def test_stop_token_is_reported_and_its_text_kept_if_asked(frontend: Frontend) -> None:
     model, tokenizer = demo_model()
     body = {"prompt": "Hi", "max_tokens": 50, "include_stop_str_in_output": True, "skip_special_tokens": False}
     async with frontend.http() as client:

@@ -15,7 +15,7 @@ async def list_models(service: ServiceDep) -> ModelList:
 
 @router.get("/v1/models/{name:path}", responses=errors(404))
 async def retrieve_model(name: str, service: ServiceDep) -> Model:
-    """One of them."""
+    """One of the names of the model."""
     return _model(service, service.model_name(name))
 
 

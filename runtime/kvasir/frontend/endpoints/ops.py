@@ -57,20 +57,20 @@ async def health(request: Request, service: ServiceDep) -> Response:
 @router.get("/ping", response_model=HealthAnswer, responses=UNHEALTHY)
 @router.post("/ping", response_model=HealthAnswer, responses=UNHEALTHY)
 async def ping(request: Request, service: ServiceDep) -> Response:
-    """The same as /health, under the name that SageMaker asks for."""
+    """Answer as /health, under the name that SageMaker asks for."""
     return await health(request, service)
 
 
 @router.get(METRICS_PATH, response_class=MetricsResponse)
 async def metrics(service: ServiceDep) -> Response:
-    """For Prometheus; docs/metrics.md lists them."""
+    """Metrics for Prometheus, listed in docs/metrics.md."""
     # Set as a header: Starlette would add a second charset to the media type.
     return Response(service.metrics.render(), headers={"content-type": CONTENT_TYPE})
 
 
 @router.get("/version")
 async def version() -> VersionAnswer:
-    """Of kvasir."""
+    """The version of Kvasir."""
     return VersionAnswer(version=__version__)
 
 

@@ -163,11 +163,11 @@ class Metrics:
         self._registry_of_probe.register(FrontendQueue(self._model_name, waiting))
 
     def render(self) -> bytes:
-        """For the HTTP port."""
+        """Return the metrics of the HTTP port."""
         return generate_latest(self._registry) + generate_latest(self._registry_of_engines)
 
     def render_own(self) -> bytes:
-        """For the probe port: the metrics that no engine shows."""
+        """Return the metrics of the probe port, which no engine shows."""
         return generate_latest(self._registry) + generate_latest(self._registry_of_probe)
 
     def totals(self) -> Totals:

@@ -56,9 +56,9 @@ class Message(BodyPart):
     content: str | Annotated[list[TextPart], Field(fail_fast=True)] | None = None
     name: str | None = None
     tool_calls: Annotated[list[ToolCall], Field(fail_fast=True)] | None = None
-    """Of an assistant."""
+    """Calls of an assistant."""
     tool_call_id: str | None = None
-    """Of a tool: the call that it answers."""
+    """Id of the call that a tool's message answers."""
     function_call: FunctionCall | None = None
     """The older form of `tool_calls`."""
     refusal: str | None = None

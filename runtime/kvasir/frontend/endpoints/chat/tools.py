@@ -47,9 +47,9 @@ class ChosenTools(BodyPart):
     type: str
     """`function` or `allowed_tools`."""
     function: FunctionName | None = None
-    """For `function`: the one that the answer calls."""
+    """The function that the answer calls, for `function`."""
     allowed_tools: AllowedTools | None = None
-    """For `allowed_tools`: the tools that the answer may call."""
+    """The tools that the answer may call, for `allowed_tools`."""
 
 
 _MODES: Final = ("none", "auto", "required")

@@ -30,7 +30,7 @@ class ChatWriter:
         self._plan = plan
         self._parses = plan.new_parser is not None
         self._messages: dict[int, ParsedMessage] = {}
-        """By index of the choice."""
+        """Indexed by choice."""
         self._tool_format = service.parsers.tool_format
         self._shows_reasoning = body.include_reasoning
         self._echo = body.echoed

@@ -31,7 +31,8 @@ def _complete(document: dict[str, Any], structs: Set[type[Struct]], with_keys: b
     components = document["components"]
     for name in _OF_IT:
         components["schemas"].pop(name, None)
-    _, schemas = schema_components(structs, ref_template=SCHEMA_REFERENCE)
+    in_order = sorted(structs, key=lambda struct: struct.__name__)
+    _, schemas = schema_components(in_order, ref_template=SCHEMA_REFERENCE)
     if same := schemas.keys() & components["schemas"].keys():
         raise TypeError(f"a body and an answer share a name: {sorted(same)}")
     components["schemas"] |= schemas

@@ -39,11 +39,11 @@ class Block(BodyPart):
     text: str | None = None
     thinking: str | None = None
     id: str | None = None
-    """Of a tool_use; this and the next two."""
+    """Field of a tool_use, as the next two."""
     name: str | None = None
     input: dict[str, Any] | None = None
     tool_use_id: str | None = None
-    """Of a tool_result; this and the next two."""
+    """Field of a tool_result, as the next two."""
     content: Annotated[str | Annotated[list[ResultBlock], Field(fail_fast=True)] | None, at_most(MAX_BLOCKS)] = None
     is_error: bool = False
 

@@ -26,7 +26,7 @@ class MessageEvents:
         self._message = message
         self._blocks = blocks
         self._open: AnswerBlock | None = None
-        """Its end has not been written."""
+        """The block whose end has not been written."""
         self.begun = False
 
     def opening(self, usage: Usage) -> bytes:

@@ -25,7 +25,7 @@ class ClientTool(BodyPart):
 class Choice(BodyPart):
     type: Literal["auto", "any", "tool", "none"]
     name: str | None = None
-    """Of the tool, for the type `tool`."""
+    """Name of the tool, for the type `tool`."""
     disable_parallel_tool_use: bool = False
     """The answer has at most one call."""
 

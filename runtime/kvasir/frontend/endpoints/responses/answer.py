@@ -17,7 +17,7 @@ Status = Literal["in_progress", "completed", "incomplete", "failed"]
 ErrorCode = Literal["invalid_prompt", "rate_limit_exceeded", "server_error"]
 
 _ERROR_CODES: Final[dict[int, ErrorCode]] = {400: "invalid_prompt", 429: "rate_limit_exceeded"}
-"""By HTTP status."""
+"""Codes by HTTP status; the default is server_error."""
 
 
 def status_of(reason: FinishReason | None) -> Literal["completed", "incomplete"]:

@@ -27,7 +27,7 @@ class ResponseEvents:
         self._response = response
         self._items = items
         self._open: OutputItem | None = None
-        """Its end has not been written."""
+        """The item whose end has not been written."""
         self._sequence_number = 0
         self._delta_head = b""
 

@@ -34,11 +34,11 @@ class Item(BodyPart):
     role: str | None = None
     content: Parts | None = None
     summary: Annotated[list[Part], Field(fail_fast=True), at_most(MAX_PARTS)] | None = None
-    """Of a reasoning: used if it has no content."""
+    """Text of a reasoning that has no content."""
     call_id: str | None = None
-    """Of a call and its output."""
+    """Id of a call, also in its output."""
     name: str | None = None
-    """Of the called function."""
+    """Name of the called function."""
     arguments: Arguments = None
     output: Parts | None = None
 

@@ -79,7 +79,7 @@ class ResponsesRequest(RequestBody):
     temperature: Annotated[float, Field(ge=0, le=2)] | None = None
     top_p: Annotated[float, Field(gt=0, le=1)] | None = None
     top_logprobs: Annotated[int, Field(ge=0, le=20)] | None = None
-    """With `include: ["message.output_text.logprobs"]`: most likely tokens to report for each place."""
+    """Most likely tokens to report for each place, with `include: ["message.output_text.logprobs"]`."""
     include: list[str] | None = None
     stream: bool = False
     truncation: Literal["auto", "disabled"] | None = None

@@ -15,7 +15,7 @@ class TextScores:
         self._names = names
         self._top = top
         self._held: list[TokenLogprob] = []
-        """For tokens whose text has not come yet."""
+        """Belong to tokens whose text has not come yet."""
         self._in_message = True
         self.count = 0
 

@@ -50,11 +50,11 @@ class ChosenTools(BodyPart):
     type: str
     """`function` or `allowed_tools`."""
     name: str | None = None
-    """Of the function."""
+    """Name of the function."""
     mode: Literal["auto", "required"] | None = None
-    """Of `allowed_tools`."""
+    """Whether the output has to call one of `allowed_tools`."""
     tools: list[AllowedFunction] | None = None
-    """Of `allowed_tools`."""
+    """The list of `allowed_tools`."""
 
     def repeat(self) -> dict[str, Any]:
         return self.model_dump(exclude_none=True)

@@ -1,1 +1,1 @@
-"""Connections of clients. Reading order: listener.py, tls.py, acceptor.py, connection.py, http_parser.py, the rest."""
+"""Connections. Reading order: listener.py, tls.py, acceptor.py, connection.py, http_parser.py, the rest."""

@@ -58,7 +58,7 @@ class Connection(HttpToolsProtocol):
         self._parsing = False
         self._to_start: tuple[RequestResponseCycle, ASGI3Application] | None = None
         self._waits = False
-        """In the upload queue."""
+        """Whether it is in the upload queue."""
         self._refused = False
         """Further bytes are dropped."""
         self._unanswered: list[RequestResponseCycle] = []
@@ -67,7 +67,7 @@ class Connection(HttpToolsProtocol):
         self._answered = self.loop.time()
         self._in_head = False
         self._unusable_bytes = 0
-        """Since the request, or the last piece of its body, began."""
+        """Bytes since the request, or the last piece of its body, began."""
         self._warned = False
         """The current body was late once."""
 
