@@ -16,7 +16,7 @@ from kvasir.frontend.endpoints.responses import route as responses
 from kvasir.frontend.endpoints.tokens import route as tokens
 from kvasir.frontend.error_forms import error_response
 from kvasir.frontend.errors import CLIENT_CLOSED_REQUEST, ApiError, as_api_error
-from kvasir.frontend.http.middleware import Entrance, Gate
+from kvasir.frontend.http.middleware import AccessMiddleware, RecordMiddleware
 from kvasir.frontend.http.root_path import RootPath
 from kvasir.frontend.http.user_middleware import add_middleware
 from kvasir.frontend.page import route as page
@@ -44,11 +44,11 @@ def create_app(service: Service) -> LeanApp:
         app.add_exception_handler(kind, _known_error)
     app.add_exception_handler(HTTPException, _routing_error)
     app.add_exception_handler(ClientDisconnect, _client_left)
-    app.add_middleware(Gate, service=service)
+    app.add_middleware(AccessMiddleware, service=service)
     if service.cors is not None:
         app.add_middleware(CORSMiddleware, **service.cors)
     add_middleware(app, service.middleware)
-    app.add_middleware(Entrance, service=service)  # added last, it is outside
+    app.add_middleware(RecordMiddleware, service=service)  # added last, it is outside
     if service.root_path:
         app.add_middleware(RootPath, root_path=service.root_path)
     try:

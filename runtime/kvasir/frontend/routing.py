@@ -45,7 +45,7 @@ class LeanRoute(APIRoute):
         fastapis["responses"] = {key: self._describe(each) for key, each in fastapis["responses"].items()}
         super().__init__(path, endpoint, **fastapis)
         assert self.methods is not None
-        (self.method,) = self.methods  # middleware.Entrance asks a HEAD as a GET
+        (self.method,) = self.methods  # middleware.RecordMiddleware asks a HEAD as a GET
         self.app = _asgi_app(endpoint, self.path_format)
 
     def _describe(self, response: dict[str, Any]) -> dict[str, Any]:

@@ -40,7 +40,7 @@ class ModelList(Struct):
     data: list[Model]
 
 
-class EngineLoad(Struct):
+class EngineLoadEntry(Struct):
     rank: int
     incarnation: str
     usable: bool
@@ -55,7 +55,7 @@ class LoadAnswer(Struct):
     server_load: int
     """Requests that this frontend is generating for."""
     max_live_requests: int
-    engines: list[EngineLoad]
+    engines: list[EngineLoadEntry]
 
 
 class EngineReset(Struct):

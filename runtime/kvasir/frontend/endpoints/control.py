@@ -6,7 +6,7 @@ from fastapi import Request
 
 from kvasir.client.calls import CALL_TIMEOUT, CallOutcome
 from kvasir.frontend.endpoints.answers import (
-    EngineLoad,
+    EngineLoadEntry,
     EngineProfile,
     EngineReset,
     LoadAnswer,
@@ -91,9 +91,9 @@ def _profiles(outcomes: list[CallOutcome], stopped: bool) -> ProfileAnswer:
     )
 
 
-def _load_of(engine: RemoteEngine) -> EngineLoad:
+def _load_of(engine: RemoteEngine) -> EngineLoadEntry:
     stats, capacity = engine.stats, engine.capacity
-    return EngineLoad(
+    return EngineLoadEntry(
         rank=engine.rank,
         incarnation=engine.incarnation,
         usable=engine.usable,

@@ -1,4 +1,4 @@
-"""Middleware of every request: Entrance outside, Gate inside, and CORS between them if it is on."""
+"""Middleware of every request: RecordMiddleware outside, CORS if it is on, AccessMiddleware inside."""
 
 import logging
 import re
@@ -31,7 +31,7 @@ GENERATING: Final = frozenset(
 _SANE_REQUEST_ID: Final = re.compile(rb"[\x21-\x7e]{1,128}")
 
 
-class Entrance:
+class RecordMiddleware:
     """Adds request id, log line, metrics and trace."""
 
     def __init__(self, app: ASGIApp, service: Service) -> None:
@@ -77,7 +77,7 @@ class _Answer:
         return self._send(message)
 
 
-class Gate:
+class AccessMiddleware:
     """Checks key and room, and turns unexpected exceptions into a plain 500."""
 
     def __init__(self, app: ASGIApp, service: Service) -> None:

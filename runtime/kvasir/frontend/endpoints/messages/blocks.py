@@ -56,7 +56,7 @@ class Turn(BodyPart):
     content: Content
 
 
-class Conversation:
+class MessagesHistory:
     """The messages for the chat template."""
 
     # As the API defines it, neighbours of one role become one message. Templates expect one message for each

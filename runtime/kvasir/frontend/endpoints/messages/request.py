@@ -6,8 +6,8 @@ from pydantic import Field
 
 from kvasir.client.input.grammar_source import GrammarSource
 from kvasir.frontend.endpoints.list_limits import at_most
-from kvasir.frontend.endpoints.messages.blocks import Content, Conversation, Turn
-from kvasir.frontend.endpoints.messages.tools import Choice, ClientTool, tool_use
+from kvasir.frontend.endpoints.messages.blocks import Content, MessagesHistory, Turn
+from kvasir.frontend.endpoints.messages.tools import ClientTool, ClientToolChoice, tool_use
 from kvasir.frontend.endpoints.request_body import BodyPart, RequestBody
 from kvasir.frontend.endpoints.tool_use import ToolUse
 from kvasir.frontend.errors import bad_field
@@ -38,7 +38,7 @@ class Thinking(BodyPart):
 
 
 class CountTokensRequest(RequestBody):
-    """What both endpoints take: a conversation."""
+    """The conversation that both endpoints take."""
 
     not_yet: ClassVar = {
         "mcp_servers": ([],),
@@ -52,7 +52,7 @@ class CountTokensRequest(RequestBody):
     messages: Annotated[list[Turn], Field(fail_fast=True), at_most(MAX_MESSAGES)]
     tools: Annotated[list[ClientTool], Field(fail_fast=True)] = Field(default_factory=list)
     """What the answer may call."""
-    tool_choice: Choice | None = None
+    tool_choice: ClientToolChoice | None = None
     """Whether the answer calls tools: `auto` (the default), `any`, `tool` with a `name`, or `none`."""
     thinking: Thinking | None = None
     """Whether the model thinks before it answers. None: the chat template decides."""
@@ -74,11 +74,11 @@ class CountTokensRequest(RequestBody):
         """Return the conversation as texts. Raises ApiError."""
         if not self.messages:
             raise bad_field("messages", "messages: the list is empty")
-        conversation = Conversation()
-        conversation.add_system(self.system or "")
+        history = MessagesHistory()
+        history.add_system(self.system or "")
         for index, turn in enumerate(self.messages):
-            conversation.add(turn, f"messages[{index}]")
-        return conversation.messages
+            history.add(turn, f"messages[{index}]")
+        return history.messages
 
     def template_variables(self, messages: list[dict[str, Any]]) -> dict[str, Any]:
         """Return the variables for the last message and for thinking. Raises ApiError."""

@@ -22,7 +22,7 @@ class ClientTool(BodyPart):
     """The input matches `input_schema` in every call."""
 
 
-class Choice(BodyPart):
+class ClientToolChoice(BodyPart):
     type: Literal["auto", "any", "tool", "none"]
     name: str | None = None
     """Name of the tool, for the type `tool`."""
@@ -30,7 +30,7 @@ class Choice(BodyPart):
     """The answer has at most one call."""
 
 
-def tool_use(tools: Sequence[ClientTool], choice: Choice | None) -> ToolUse:
+def tool_use(tools: Sequence[ClientTool], choice: ClientToolChoice | None) -> ToolUse:
     """Return the use of the tools. Raises ApiError."""
     offered = check_functions([_function(tool, f"tools[{index}]") for index, tool in enumerate(tools)], "tools", "")
     wanted = "auto" if choice is None else choice.type

@@ -43,7 +43,7 @@ class Item(BodyPart):
     output: Parts | None = None
 
 
-class Conversation:
+class InputHistory:
     """The messages for the chat template. Reasoning and calls belong to the assistant's message next to them."""
 
     def __init__(self, instructions: str | None) -> None:

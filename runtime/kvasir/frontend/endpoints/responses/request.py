@@ -7,8 +7,8 @@ from pydantic import BeforeValidator, Field
 from kvasir.client.input.grammar_source import ANY_OBJECT, GrammarSource
 from kvasir.frontend.endpoints.list_limits import at_most
 from kvasir.frontend.endpoints.request_body import BodyPart, RequestBody
-from kvasir.frontend.endpoints.responses.input_items import Conversation, Item
-from kvasir.frontend.endpoints.responses.tools import Choice, FunctionTool, repeat_choice, tool_use
+from kvasir.frontend.endpoints.responses.input_items import InputHistory, Item
+from kvasir.frontend.endpoints.responses.tools import Choice, ResponseTool, repeat_choice, tool_use
 from kvasir.frontend.endpoints.tool_use import ToolUse
 from kvasir.frontend.errors import bad_field
 from kvasir.request.params import SamplingFields
@@ -86,7 +86,7 @@ class ResponsesRequest(RequestBody):
     """auto: drop the oldest items of the input if the context is too small for them."""
     text: TextOptions | None = None
     reasoning: Reasoning | None = None
-    tools: Annotated[list[FunctionTool], Field(fail_fast=True)] = Field(default_factory=list)
+    tools: Annotated[list[ResponseTool], Field(fail_fast=True)] = Field(default_factory=list)
     """Functions that the output may call."""
     tool_choice: Choice | None = None
     """Whether the output calls functions: `auto` (the default), `none`, `required`, one by its name, or some of
@@ -121,11 +121,11 @@ class ResponsesRequest(RequestBody):
 
     def template_messages(self) -> list[dict[str, Any]]:
         """Return the conversation as texts. Raises ApiError."""
-        conversation = Conversation(self.instructions)
+        history = InputHistory(self.instructions)
         items = [Item(role="user", content=self.input)] if isinstance(self.input, str) else self.input
         for index, item in enumerate(items):
-            conversation.add(item, f"input[{index}]")
-        return conversation.messages
+            history.add(item, f"input[{index}]")
+        return history.messages
 
     def template_variables(self) -> dict[str, Any]:
         # Templates name the effort, or only whether to think.

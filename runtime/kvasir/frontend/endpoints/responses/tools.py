@@ -20,7 +20,7 @@ from kvasir.frontend.parsers import ToolChoice
 from kvasir.frontend.parsers.parsed import Tool
 
 
-class FunctionTool(BodyPart):
+class ResponseTool(BodyPart):
     type: str
     """`function`. The API's other types are tools that its server runs."""
     name: str | None = None
@@ -46,7 +46,7 @@ class AllowedFunction(BodyPart):
     name: str | None = None
 
 
-class ChosenTools(BodyPart):
+class ResponseToolChoice(BodyPart):
     type: str
     """`function` or `allowed_tools`."""
     name: str | None = None
@@ -60,13 +60,13 @@ class ChosenTools(BodyPart):
         return self.model_dump(exclude_none=True)
 
 
-Choice = Literal["none", "auto", "required"] | ChosenTools
+Choice = Literal["none", "auto", "required"] | ResponseToolChoice
 
 
-def tool_use(tools: Sequence[FunctionTool], choice: Choice | None, parallel: bool) -> ToolUse:
+def tool_use(tools: Sequence[ResponseTool], choice: Choice | None, parallel: bool) -> ToolUse:
     """Return the use of the tools. Raises ApiError."""
     offered = check_functions([_function(tool, f"tools[{index}]") for index, tool in enumerate(tools)], "tools", "")
-    if isinstance(choice, ChosenTools):
+    if isinstance(choice, ResponseToolChoice):
         use = _chosen(offered, choice)
     elif not offered and choice == "required":
         raise bad_field("tool_choice", "tool_choice is 'required', and the request has no tools: add tools")
@@ -76,10 +76,10 @@ def tool_use(tools: Sequence[FunctionTool], choice: Choice | None, parallel: boo
 
 
 def repeat_choice(choice: Choice | None) -> str | dict[str, Any]:
-    return choice.repeat() if isinstance(choice, ChosenTools) else choice or "auto"
+    return choice.repeat() if isinstance(choice, ResponseToolChoice) else choice or "auto"
 
 
-def _chosen(offered: tuple[Tool, ...], choice: ChosenTools) -> ToolUse:
+def _chosen(offered: tuple[Tool, ...], choice: ResponseToolChoice) -> ToolUse:
     if choice.type == "function":
         return use_one(offered, _given(choice.name, "tool_choice.name"), "tool_choice.name")
     if choice.type != "allowed_tools":
@@ -94,7 +94,7 @@ def _chosen(offered: tuple[Tool, ...], choice: ChosenTools) -> ToolUse:
     return use_some(offered, mode, names, "tool_choice.tools")
 
 
-def _function(tool: FunctionTool, path: str) -> Function:
+def _function(tool: ResponseTool, path: str) -> Function:
     if tool.type != "function":
         where = f"{path}.type"
         raise bad_field(

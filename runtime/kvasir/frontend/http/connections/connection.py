@@ -234,7 +234,7 @@ class Connection(HttpToolsProtocol):
         self.loop.call_later(LINGER_SECONDS, self.transport.close)
 
     def shutdown(self) -> None:
-        if not self._in_head:  # else the answer ends the connection, see Entrance
+        if not self._in_head:  # else the answer ends the connection, see RecordMiddleware
             super().shutdown()
 
     # ------------------------------------------------------------------------------------------ answers
