@@ -1,16 +1,15 @@
-"""The refusal of a grammar."""
+"""The error for grammars."""
 
 
 class BadGrammar(ValueError):
-    """A grammar that is malformed, too large or not supported. The message names what to change."""
+    """Raised for a grammar that is malformed, too large or not supported."""
 
     def __init__(self, message: str, keyword: str | None = None) -> None:
         super().__init__(message)
-        self.keyword = keyword
-        """The keyword of JSON Schema that is at fault; None if none is."""
+        self.keyword = keyword  # of JSON Schema; None if another part is at fault
 
 
 def bad_keyword(path: str, keyword: str, problem: str) -> BadGrammar:
-    """Return the refusal of a keyword at this place of a schema, a JSON pointer."""
+    """Return the error for a keyword. `path`: JSON pointer of its schema."""
     where = f" at {path}" if path != "#" else ""
     return BadGrammar(f"JSON Schema keyword {keyword!r}{where} {problem}", keyword)

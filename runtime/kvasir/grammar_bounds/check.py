@@ -1,4 +1,4 @@
-"""One grammar of any kind: its check, and the text that llguidance compiles."""
+"""Checks a grammar of any kind, and writes it for llguidance."""
 
 import msgspec
 
@@ -15,17 +15,13 @@ from kvasir.request.constraint import Grammar, GrammarKind
 def check_grammar(grammar: Grammar) -> None:
     """Raise BadGrammar unless the grammar is well-formed, supported and within the limits.
 
-    Takes milliseconds, and about a second for the largest and worst ones. A grammar that passes may still be
-    refused when it is compiled.
+    Takes milliseconds, or about a second at worst. The compilation may still fail.
     """
     adapt_grammar(grammar)
 
 
 def adapt_grammar(grammar: Grammar) -> Grammar:
-    """Return the grammar as llguidance is to compile it: the outputs are valid for the original, too.
-
-    Raises BadGrammar as `check_grammar`.
-    """
+    """Return the grammar for llguidance, whose outputs are valid for the original. Raises BadGrammar."""
     check_no_mark(grammar.text)
     options = json_options(grammar)
     match grammar.kind:

@@ -1,4 +1,4 @@
-"""Whether two branches of a `oneOf` can match the same value. Then `oneOf` is not the same as `anyOf`."""
+"""Finds branches of a `oneOf` that no value matches together. `oneOf` over such branches equals `anyOf`."""
 
 from collections.abc import Callable
 from typing import Any, Final
@@ -6,23 +6,20 @@ from typing import Any, Final
 import orjson
 
 Schema = dict[str, Any]
-MAX_STEPS: Final = 8
-"""References and properties that are followed from a branch."""
+MAX_STEPS: Final = 8  # references and properties followed from a branch
+# Comparisons per JSON Schema, about 0.2 s. By references, a small schema can ask for any number.
 MAX_EFFORT: Final = 100_000
-"""Comparisons for all branches of one JSON Schema, about 0.2 s. Through references, a small schema can need any
-number of them."""
-_NAMES_LIKE_A_COMPARISON: Final = 16
-"""Required names that take as long as a comparison."""
+_NAMES_LIKE_A_COMPARISON: Final = 16  # required names that cost as much as a comparison
 
 
 class Disjointness:
-    """Compares branches of one JSON Schema, which does not change meanwhile."""
+    """Compares branches of one JSON Schema, which must not change meanwhile."""
 
     def __init__(self, resolve: Callable[[str], Any]) -> None:
         self._resolve = resolve
         self._effort = 0
+        # Constants and types, by `id(schema)`.
         self._values: dict[int, tuple[frozenset[bytes] | None, frozenset[str]]] = {}
-        """Constants and types, by the `id` of the schema."""
 
     def is_certain(self, first: Any, second: Any, steps: int = MAX_STEPS) -> bool:
         """Return whether it is certain that no value matches both schemas."""
@@ -43,13 +40,13 @@ class Disjointness:
         return first_types == second_types == {"object"} and self._differ_in_a_property(first, second, steps - 1)
 
     def _values_of(self, schema: Schema) -> tuple[frozenset[bytes] | None, frozenset[str]]:
-        """Return the constants that match, in a canonical form or None if they are not listed, and the types."""
+        """Return the constants that match, as canonical JSON or None for any, and the types."""
         if id(schema) not in self._values:
             self._values[id(schema)] = _constants(schema), frozenset(_types(schema))
         return self._values[id(schema)]
 
     def _differ_in_a_property(self, first: Schema, second: Schema, steps: int) -> bool:
-        """Return whether a property that one branch requires keeps the other from matching."""
+        """Return whether a required property of one branch excludes the other."""
         required = set(first.get("required", ())), set(second.get("required", ()))
         self._effort += (len(required[0]) + len(required[1])) // _NAMES_LIKE_A_COMPARISON
         if _forbids(second, required[0]) or _forbids(first, required[1]):
@@ -73,7 +70,7 @@ def _constants(schema: Schema) -> frozenset[bytes] | None:
 
 
 def _canonical(value: Any) -> Any:
-    """Return the value with 1.0 as 1: they are equal in JSON Schema."""
+    """Write 1.0 as 1, which JSON Schema calls equal."""
     if isinstance(value, float) and value.is_integer():
         return int(value)
     if isinstance(value, list):
@@ -82,7 +79,7 @@ def _canonical(value: Any) -> Any:
 
 
 def _types(schema: Schema) -> set[str]:
-    """Return the types of the values that may match, with "number" for integers too."""
+    """Return the types that may match, with "number" for integers."""
     if "type" in schema:
         types = schema["type"] if isinstance(schema["type"], list) else [schema["type"]]
         return {"number" if name == "integer" else name for name in types}
@@ -100,7 +97,7 @@ def _type_of(value: Any) -> str:
 
 
 def _forbids(schema: Schema, names: set[str]) -> bool:
-    """Return whether an object with all these properties does not match."""
+    """Return whether no object with all these properties matches."""
     if schema.get("additionalProperties") is not False or "patternProperties" in schema:
         return False
     return not names <= schema.get("properties", {}).keys()

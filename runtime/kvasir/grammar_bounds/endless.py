@@ -1,4 +1,4 @@
-"""Schemas that no finite value matches: recursion without an end."""
+"""Finds schemas that no finite value matches."""
 
 from collections.abc import Callable, Sequence
 from typing import Any, Final
@@ -8,10 +8,9 @@ _MAX_ROUNDS: Final = 100
 
 
 def endless_schemas(schemas: dict[int, Schema], resolve: Callable[[str], Any]) -> set[int]:
-    """Return the keys of the schemas that match only endless values, such as {"$ref": "#"}; keys are by `id`.
+    """Return the ids of schemas that match only endless values, such as {"$ref": "#"}.
 
-    A schema has an end if all schemas that each of its values contains have one. In a very deep schema, some that
-    are endless may be missing.
+    A schema ends if all schemas that each of its values contains end. Very deep ones may be missing.
     """
     endless = set(schemas)
     for _ in range(_MAX_ROUNDS):
@@ -38,7 +37,7 @@ def _ends(schema: Schema, endless: set[int], resolve: Callable[[str], Any]) -> b
 
 
 def _has_other_types(schema: Schema) -> bool:
-    """Return whether there are values that are neither arrays nor objects."""
+    """Return whether values other than arrays and objects may match."""
     if "const" in schema or "enum" in schema:
         return True
     types = schema.get("type", "null")
@@ -46,9 +45,9 @@ def _has_other_types(schema: Schema) -> bool:
 
 
 def _parts_of_all_values(schema: Schema) -> Sequence[Any]:
-    """Return the schemas of the required properties, or of the items that must be there."""
+    """Return the schemas of required properties or items."""
     types = schema["type"] if isinstance(schema["type"], list) else [schema["type"]]
-    if len(types) > 1:  # of two types, one may have an end
+    if len(types) > 1:  # one of them may end
         return ()
     if types == ["object"]:
         properties = schema.get("properties", {})

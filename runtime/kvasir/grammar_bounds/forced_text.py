@@ -1,12 +1,8 @@
-"""Which grammars may force text: where only one text may follow, llguidance computes all of it at once.
+"""Bounds the text that a grammar forces.
 
-This costs time and memory for each of its bytes, and a small grammar may force gigabytes: `"a"{1000}`, or an array
-of a constant with `minItems`. So only grammars may force whose longest forced text is known to be short. For the
-others llguidance looks at one token at a time.
-
-The bound is simple and may be much too high. It adds up all parts of a grammar, also those of which an output has
-only one. A repetition without an upper limit counts once: after each time there is a choice, unless what follows
-matches no text at all. Parts that could match none have no bound: negated classes, intersections, recursive rules.
+If only one text may follow, llguidance computes all of it for each mask, and a small grammar may force gigabytes:
+`"a"{1000}`, an array of a constant with `minItems`. The bound adds up all parts of a grammar, also those that
+exclude each other, so it may be much too high. docs/design/grammars.md says how it is used.
 """
 
 import json
@@ -19,11 +15,12 @@ from typing import Any, Final
 from kvasir.grammar_bounds.json_options import JSON_WHITESPACE, json_options
 from kvasir.request.constraint import Grammar, GrammarKind
 
+# In bytes: a mask then takes about a millisecond.
 LONGEST_FORCED_TEXT: Final = 4_096
-"""Bytes. A mask in a text of this length took 0.6 to 1.9 ms with the tokens of the demo model."""
 _UNBOUNDED: Final = LONGEST_FORCED_TEXT + 1
-_SPECIAL_BYTES: Final = 16
-"""For a special token: at least as many as llguidance has for it."""
+_SPECIAL_BYTES: Final = 16  # at least as many as llguidance counts for a special token
+# The parts of a grammar in Lark with a known size: not counted repetitions, intersections or directives. An open
+# repetition counts once, as there is a choice after each time.
 _PART: Final = re.compile(
     r"""
     (?P<text> "(?:[^"\\\n]|\\.)*" )
@@ -37,19 +34,18 @@ _PART: Final = re.compile(
     """,
     re.VERBOSE | re.DOTALL | re.MULTILINE,
 )
-"""A part of a grammar in Lark whose size is known; counted repetitions, intersections and directives are others."""
+# In regular expressions with counted repetitions, or that may match nothing at all.
 _REPEATS_OR_EMPTY: Final = re.compile(r"\[\^|[{&~]|\\[pPDWSbB]|--")
-"""In a regular expression that may repeat a part, or match no text."""
 _COUNT: Final = re.compile(r"\{\s*(\d+)")
 _CHARACTER_BYTES: Final = 4
 _LEAST: Final = ("minItems", "minLength", "minProperties")
 _PATTERNS: Final = ('"pattern"', '"format"', '"patternProperties"')
+# With these keywords, a text may have to match two patterns at once.
 _COMBINED: Final = ('"allOf"', '"anyOf"', '"oneOf"', '"$ref"', '"patternProperties"')
-"""Keywords by which a text may have to match the patterns of two schemas."""
 
 
 def may_force(grammar: Grammar) -> bool:
-    """Return whether all texts that the grammar forces are short. `adapt_grammar` has returned the grammar."""
+    """Return whether all forced texts of a grammar are short. The grammar comes from `adapt_grammar`."""
     match grammar.kind:
         case GrammarKind.JSON_SCHEMA:
             schema = json.loads(grammar.text)
@@ -68,17 +64,17 @@ def _of_regex(pattern: str) -> int:
 
 
 def _of_schema(schema: Any, options: Mapping[str, Any]) -> int:
-    """With any whitespace there is a choice after each token of JSON, so the longest token counts."""
+    # With free whitespace there is a choice after each token of JSON, so only the longest token counts.
     written = json.dumps(schema)
     if sum(map(written.count, _PATTERNS)) > 1 and any(name in written for name in _COMBINED):
-        return _UNBOUNDED  # the texts that match two patterns at once may be much longer than both
+        return _UNBOUNDED  # a text that matches two patterns may be much longer than both
     if options.get("whitespace_flexible"):
         return _longest_token(schema) if options.get("whitespace_pattern") == JSON_WHITESPACE else _UNBOUNDED
     return _UNBOUNDED if '"$ref"' in written else _sum_of(schema) * _repetitions(schema)
 
 
 def _longest_token(value: Any) -> int:
-    """Of all that a JSON value has: names, texts, numbers, patterns, least lengths."""
+    """Return the size of the longest name, text, number, pattern or least length in a JSON value."""
     if isinstance(value, list):
         return max(map(_longest_token, value), default=0)
     if isinstance(value, dict):
@@ -88,7 +84,7 @@ def _longest_token(value: Any) -> int:
 
 
 def _sum_of(value: Any) -> int:
-    """Of all that a JSON value has together."""
+    """Return the size of all parts of a JSON value together."""
     if isinstance(value, list):
         return 2 + sum(1 + _sum_of(inner) for inner in value)
     if isinstance(value, dict):
@@ -97,10 +93,7 @@ def _sum_of(value: Any) -> int:
 
 
 def _repetitions(value: Any) -> int:
-    """Return how often a part of the schema is repeated if all counts apply to that part.
-
-    If schemas are merged, one of them may have the count and another one the part.
-    """
+    """Return the product of all counts: merged schemas may apply each of them to any part."""
     if isinstance(value, list):
         return math.prod(map(_repetitions, value))
     if isinstance(value, dict):

@@ -1,7 +1,7 @@
 """Formats of dates and times as regular expressions.
 
-Those of llguidance allow the 29th of February in every year, and leap seconds in every minute; validators do not.
-These also keep to what Python's datetime reads: upper-case T and Z, and a year from 1.
+Unlike llguidance's, they reject February 29 in common years and leap seconds. Like Python's datetime, they have an
+upper-case T and Z, and years from 1.
 """
 
 from collections.abc import Mapping

@@ -1,4 +1,4 @@
-"""How llguidance writes the JSON of a schema: whitespace, separators and escapes."""
+"""llguidance's options for JSON: whitespace, separators and escapes."""
 
 import re
 from collections.abc import Mapping
@@ -9,20 +9,19 @@ from kvasir.grammar_bounds.bad_grammar import BadGrammar
 from kvasir.grammar_bounds.limits import MAX_WHITESPACE_CHARACTERS
 from kvasir.request.constraint import Grammar
 
+# Bounded, so that an untrained model does not write newlines for ever.
 JSON_WHITESPACE: Final = r"( |\n {0,32}|\n\t{1,8})"
-"""At most once between two tokens of JSON, so that an untrained model cannot write newlines for ever."""
 _FIXED: Final[Mapping[str, Any]] = MappingProxyType(
     {
         "coerce_one_of": False,
         "lenient": False,
-        # Without \u: it would let a name of a property be written so that its schema does not apply.
+        # Without \u, in which a property's name could be written so that its schema does not apply.
         "json_allowed_escapes": 'nrbtf\\"',
     }
 )
 COMPACT_JSON: Final[Mapping[str, Any]] = MappingProxyType(
     {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}
 )
-"""One space after each comma and colon, and none elsewhere."""
 _WHITESPACE: Final = re.compile(r"(?:[ \n\t\r]|\\[ntrs]|\\x20|\\x0[9aAdD]|[|()?*+\[\]]|\{\d{0,3},?\d{0,3}\})*")
 _ESCAPED_SPACE: Final = re.compile(r"\\s")
 _SEPARATORS: Final[Mapping[str, tuple[str, str]]] = MappingProxyType(
@@ -31,12 +30,12 @@ _SEPARATORS: Final[Mapping[str, tuple[str, str]]] = MappingProxyType(
 
 
 def json_options(grammar: Grammar) -> dict[str, Any]:
-    """Return the options for the schema of a grammar. Raises BadGrammar for a bad whitespace pattern."""
+    """Return the options of a grammar's schema. Raises BadGrammar for a bad whitespace pattern."""
     return {**_FIXED, **whitespace_options(grammar)}
 
 
 def whitespace_options(grammar: Grammar) -> dict[str, Any]:
-    """Return those of the options that a schema inside of a grammar may have too. Raises BadGrammar."""
+    """Return the options that may differ between schemas. Raises BadGrammar."""
     pattern = _checked(grammar.whitespace_pattern)
     if not grammar.any_whitespace:
         return dict(COMPACT_JSON)
@@ -49,7 +48,7 @@ def whitespace_options(grammar: Grammar) -> dict[str, Any]:
 
 
 def own_json_options(options: Mapping[str, Any], given: Any) -> dict[str, Any]:
-    """Return the options with those that a schema inside of a grammar gives in "x-guidance". Raises BadGrammar."""
+    """Return the options with those of a schema's "x-guidance". Raises BadGrammar."""
     if not isinstance(given, dict):
         raise _refused("is not an object")
     merged = dict(options)
@@ -70,7 +69,7 @@ def own_json_options(options: Mapping[str, Any], given: Any) -> dict[str, Any]:
 
 
 def _checked(pattern: str) -> str:
-    r"""Return a whitespace pattern with \s for the whitespace of JSON only."""
+    r"""Return a whitespace pattern in which \s means the whitespace of JSON. Raises BadGrammar."""
     if len(pattern) > MAX_WHITESPACE_CHARACTERS:
         raise BadGrammar(
             f"the whitespace pattern has {len(pattern)} characters, and at most {MAX_WHITESPACE_CHARACTERS} are "

@@ -26,7 +26,7 @@ _NUMBERS: Final = ("minimum", "maximum", "multipleOf")
 
 
 def check_keywords(schema: Schema, path: str) -> None:
-    """Raise BadGrammar for a keyword that is malformed, too large or not supported; adapt the others in place."""
+    """Adapt the keywords of a schema in place. Raises BadGrammar for malformed, too large and unsupported ones."""
     for keyword, value in list(schema.items()):
         support = KEYWORDS.get(keyword)
         if support is None:

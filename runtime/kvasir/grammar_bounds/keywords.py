@@ -1,4 +1,4 @@
-"""The keywords of JSON Schema, drafts 3 to 2020-12, and what becomes of each."""
+"""The keywords of JSON Schema, drafts 3 to 2020-12, and how each is supported."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -109,6 +109,7 @@ _REFUSED: Final = (
     "x-guidance",
 )
 
+# All keywords of the specifications. Others are annotations, and allowed.
 KEYWORDS: Final[Mapping[str, Support]] = MappingProxyType(
     {
         **{keyword: Support(SupportStatus.ENFORCED) for keyword in _ENFORCED},
@@ -117,4 +118,3 @@ KEYWORDS: Final[Mapping[str, Support]] = MappingProxyType(
         **{keyword: Support(SupportStatus.REFUSED) for keyword in _REFUSED},
     }
 )
-"""All keywords that the specifications define. Others are annotations by the specification, and are allowed."""

@@ -1,4 +1,4 @@
-"""Grammars in Lark and EBNF: bounds, and the JSON schemas inside a grammar in Lark."""
+"""Checks grammars in Lark and EBNF, and adapts the JSON schemas inside."""
 
 import json
 import re
@@ -41,7 +41,7 @@ _NUMBER: Final = re.compile(r"\d+")
 
 
 def check_ebnf(text: str) -> None:
-    """Raise BadGrammar if the grammar is too large, too deep or repeats too much."""
+    """Raise BadGrammar for a grammar that is too large, too deep or repeats too much."""
     _check_size(len(text.encode(errors="surrogatepass")))
     counts = RepetitionCounts()
     for match in _EBNF_TOKEN.finditer(text):
@@ -49,7 +49,7 @@ def check_ebnf(text: str) -> None:
 
 
 def adapt_lark(text: str, options: Mapping[str, Any]) -> str:
-    """Return the grammar with its schemas adapted. `options`: those of their JSON. Raises BadGrammar."""
+    """Return the grammar with adapted schemas. `options`: of their JSON. Raises BadGrammar."""
     if len(text) > MAX_GRAMMAR_BYTES + MAX_GRAMMAR_SCHEMAS_BYTES:
         raise BadGrammar(
             f"the grammar has {len(text)} characters, and at most {MAX_GRAMMAR_BYTES} outside of its JSON schemas "
@@ -79,14 +79,14 @@ def adapt_lark(text: str, options: Mapping[str, Any]) -> str:
 
 
 def _without_forcing(options: Any) -> dict[str, Any]:
-    """Return the options but the one that the engine decides, see forced_text.py."""
+    # The engine decides that option: forced_text.py.
     if not isinstance(options, dict):
         raise BadGrammar("the options behind %llguidance are not an object: correct them")
     return {name: value for name, value in options.items() if name != "no_forcing"}
 
 
 def _schema_at(text: str, place: int, number: int, options: Mapping[str, Any]) -> tuple[str, int]:
-    """Return the adapted schema that begins here, and the place behind the original."""
+    """Return the adapted schema that begins at `place`, and the place behind the original."""
     if number > MAX_GRAMMAR_SCHEMAS:
         raise BadGrammar(f"the grammar holds more than {MAX_GRAMMAR_SCHEMAS} JSON schemas: use fewer")
     _, end = _json_at(text, place, "a JSON schema in the grammar")
@@ -97,7 +97,6 @@ def _schema_at(text: str, place: int, number: int, options: Mapping[str, Any]) -
 
 
 def _json_at(text: str, place: int, what: str) -> tuple[Any, int]:
-    """Return the JSON that begins here, and the place behind it."""
     while place < len(text) and text[place].isspace():
         place += 1
     try:
@@ -107,7 +106,7 @@ def _json_at(text: str, place: int, what: str) -> tuple[Any, int]:
 
 
 def _count(counts: RepetitionCounts, match: re.Match[str]) -> None:
-    if match["open_end"]:  # stop here, or each of many such characters would search the rest of the grammar
+    if match["open_end"]:  # each of many would search the rest of the grammar
         raise BadGrammar(f"the grammar has a {match[0]} that is not closed: close it, or write it in a string")
     if match["count"]:
         counts.repeat(max(map(int, _NUMBER.findall(match["count"]))))

@@ -1,4 +1,4 @@
-"""Numbers in a schema: bounds that hold in floating-point numbers, too, which most validators read JSON into."""
+"""Adapts the numbers of a schema to validators that read JSON into floating-point numbers."""
 
 import math
 from typing import Any, Final
@@ -6,18 +6,17 @@ from typing import Any, Final
 from kvasir.grammar_bounds.bad_grammar import bad_keyword
 from kvasir.grammar_bounds.limits import MAX_EXACT_INTEGER
 
+# Smaller numbers have more zeros than a grammar should count.
 _LEAST_ABOVE_ZERO: Final = 1e-15
-"""Stands for "more than zero". Smaller numbers have more zeros than a grammar should count."""
-_DIGITS: Final = 15
-"""Decimal digits that a floating-point number always keeps."""
+_DIGITS: Final = 15  # decimal digits that a 64-bit float keeps
 _FRACTIONS: Final = 1024
 Schema = dict[str, Any]
 
 
 def adapt_numbers(schema: Schema, path: str) -> None:
-    """Write the bounds so that a number near them is on the right side for every validator.
+    """Move bounds inwards, in place, so that no accepted number is rounded across one.
 
-    0.99999999999999999 is below 1, and reads as 1.0. Raises BadGrammar for a `multipleOf` that is not exact.
+    0.99999999999999999 is below 1, but is read as 1.0. Raises BadGrammar for a `multipleOf` that is not exact.
     """
     for keyword, towards in (("minimum", math.inf), ("maximum", -math.inf)):
         value = schema.get(keyword)
@@ -39,7 +38,7 @@ def adapt_numbers(schema: Schema, path: str) -> None:
 
 
 def check_constant(value: Any, path: str, keyword: str) -> None:
-    """Raise BadGrammar if a value inside a const or enum cannot be written exactly."""
+    """Raise BadGrammar if a part of a constant cannot be written exactly."""
     waiting = [value]
     while waiting:
         part = waiting.pop()
@@ -69,14 +68,14 @@ def _is_exact(multiple: float) -> bool:
 
 
 def _whole_inside(value: int, towards: float) -> int:
-    """Return the nearest integer to a bound, on its inner side, that a floating-point number can hold."""
+    """Return the nearest integer inside of a bound that is exact as a float."""
     nearest = float(value)
     inside = nearest >= value if towards > 0 else nearest <= value
     return int(nearest if inside else math.nextafter(nearest, towards))
 
 
 def _inside(bound: float, towards: float) -> float:
-    """Return a number of few digits that is on the inner side of a bound, and next to it."""
+    """Return a number of at most _DIGITS digits just inside of a bound."""
     if bound == 0:
         return math.copysign(_LEAST_ABOVE_ZERO, towards)
     step = 10.0 ** (math.floor(math.log10(abs(bound))) + 1 - _DIGITS)

@@ -1,7 +1,7 @@
-"""Regular expressions: bounds, and the translation of a `pattern` of JSON Schema to the dialect of llguidance.
+"""Bounds regular expressions, and translates a `pattern` of JSON Schema for llguidance.
 
-The dialects of ECMA 262 (which JSON Schema names), Python and Rust disagree on some escapes and classes. A pattern
-is rewritten so that a match is a match in the first two.
+ECMA 262, Python and Rust disagree on some escapes and classes. What llguidance (Rust) matches after the translation
+is a match in the other two.
 """
 
 import re
@@ -21,6 +21,7 @@ _TOKEN: Final = re.compile(
     """,
     re.VERBOSE | re.DOTALL,
 )
+# The characters on which ECMA 262 and Python agree.
 _NARROW: Final = {
     "d": "[0-9]",
     "D": r"[^\p{Nd}]",
@@ -29,7 +30,7 @@ _NARROW: Final = {
     "s": r"[ \t\n\r\f\v]",
     "S": r"[^\s\x1c-\x1f\x{85}\x{FEFF}]",
 }
-"""Classes with the characters that ECMA 262 and Python agree on."""
+# In a negated class: the characters of either.
 _WIDE: Final = {
     "d": r"\p{Nd}",
     "D": "[^0-9]",
@@ -38,10 +39,9 @@ _WIDE: Final = {
     "s": r"[\s\x1c-\x1f\x{85}\x{FEFF}]",
     "S": r"[^ \t\n\r\f\v]",
 }
-"""The same for a class that is negated: with the characters of either."""
 _DOT: Final = r"[^\n\r\x{2028}\x{2029}]"
+# Control characters with a short escape in JSON. llguidance drops the others.
 _WRITTEN: Final = "\b\t\n\f\r"
-"""Control characters that JSON has a short escape for. The others are not written, and llguidance drops them."""
 _NAMED: Final = {"t": "\t", "n": "\n", "r": "\r", "f": "\f", "v": "\v", "0": "\0"}
 
 
@@ -49,31 +49,27 @@ _NAMED: Final = {"t": "\t", "n": "\n", "r": "\r", "f": "\f", "v": "\v", "0": "\0
 class _Group:
     """An open group of a regular expression."""
 
-    largest: int = 1
-    """Product of the counts of the repetitions inside, at the place with most."""
+    largest: int = 1  # product of the nested counts inside
 
 
 @dataclass(frozen=True)
 class _Token:
-    """A part of a regular expression."""
-
     kind: str
     text: str
     in_class: bool = False
-    negated: bool = False
-    """Inside of a class that is negated."""
+    negated: bool = False  # inside of a negated class
     count: int = 1
 
     @property
     def control(self) -> str | None:
-        """The control character that this stands for and that cannot be written; None for other tokens."""
+        """The control character of this token if it cannot be written, else None."""
         character = self.text if self.kind != "escape" else _character(self.text)
         unwritten = len(character) == 1 and (character < " " or character == "\x7f") and character not in _WRITTEN
         return character if unwritten else None
 
 
 def check_regex(pattern: str, max_characters: int = MAX_PATTERN_CHARACTERS) -> None:
-    """Raise BadGrammar if the expression is too long, too deep, or repeats too much."""
+    """Raise BadGrammar for an expression that is too long, too deep, or repeats too much."""
     if len(pattern) > max_characters:
         raise BadGrammar(
             f"the regular expression has {len(pattern)} characters, and at most {max_characters} are allowed: "
@@ -94,7 +90,7 @@ def check_regex(pattern: str, max_characters: int = MAX_PATTERN_CHARACTERS) -> N
 
 
 def translated_pattern(pattern: str) -> str:
-    """Return the pattern for llguidance. Raises BadGrammar for what has no translation."""
+    """Translate a pattern for llguidance. Raises BadGrammar."""
     check_regex(pattern)
     tokens = list(_tokens(pattern))
     for place, token in enumerate(tokens):
@@ -109,12 +105,11 @@ def translated_pattern(pattern: str) -> str:
 
 
 class RepetitionCounts:
-    """Bounds the nesting of groups, and the product of counted repetitions in each other."""
+    """Bounds the nesting of groups and the product of nested counts."""
 
     def __init__(self) -> None:
         self._open: list[_Group] = [_Group()]
-        self._last = 1
-        """The product inside of the last atom or group."""
+        self._last = 1  # product inside of the last atom or group
 
     def open(self) -> None:
         self._open.append(_Group())
@@ -169,7 +164,7 @@ def _tokens(pattern: str) -> Iterator[_Token]:
 
 
 def _character(escape: str) -> str:
-    """Return the character that an escape stands for, or the escape if it is another one."""
+    """Return the character of an escape, or the escape if it stands for a class."""
     letter = escape[1]
     if letter in "xu" and len(escape) > 2:
         return chr(int(escape[2:], 16))

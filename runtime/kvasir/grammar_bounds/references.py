@@ -1,4 +1,4 @@
-"""References within a schema: `#`, a JSON pointer or an anchor."""
+"""Resolves references within a schema: `#`, a JSON pointer or an anchor."""
 
 from typing import Any
 from urllib.parse import unquote
@@ -8,8 +8,6 @@ from kvasir.grammar_bounds.limits import MAX_REFERENCES
 
 
 class References:
-    """Resolves the references of one schema."""
-
     def __init__(self, root: Any) -> None:
         self._root = root
         self._anchors: dict[str, Any] | None = None
@@ -17,14 +15,14 @@ class References:
         self._count = 0
 
     def target(self, reference: str, path: str) -> Any:
-        """Return the schema that a reference names. Raises BadGrammar."""
+        """Return the schema of a reference, and count the reference. Raises BadGrammar."""
         self._count += 1
         if self._count > MAX_REFERENCES:
             raise bad_keyword(path, "$ref", f"is one of more than {MAX_REFERENCES}: split the schema")
         return self.resolve(reference, path)
 
     def resolve(self, reference: str, path: str) -> Any:
-        """Return the same without counting the reference."""
+        """Return the schema of a reference. Raises BadGrammar."""
         if reference not in self._targets:
             self._targets[reference] = self._resolve(reference, path)
         return self._targets[reference]

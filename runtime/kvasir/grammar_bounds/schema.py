@@ -1,4 +1,4 @@
-"""A JSON Schema: read, walked from its root over all schemas that it uses, checked and adapted."""
+"""Checks a JSON Schema and all schemas that it uses, and adapts it."""
 
 import math
 from typing import Any, Final
@@ -18,17 +18,16 @@ from kvasir.grammar_bounds.limits import (
 from kvasir.grammar_bounds.references import References
 
 Schema = dict[str, Any]
-_MAX_COMPARED_BRANCHES: Final = 200
-"""Of one oneOf: each pair of them is compared."""
+_MAX_COMPARED_BRANCHES: Final = 200  # of one oneOf: pairs are compared
 
 
 def adapt_schema(text: str) -> str:
-    """Return the schema as llguidance is to compile it. Raises BadGrammar."""
+    """Return the schema for llguidance. Raises BadGrammar."""
     return orjson.dumps(adapted(parse_schema(text))).decode()
 
 
 def parse_schema(text: str) -> Any:
-    """Return the JSON. Raises BadGrammar if it is malformed, too large or too deep."""
+    """Parse JSON. Raises BadGrammar if it is malformed, too large or too deep."""
     size = len(text.encode(errors="surrogatepass")) if len(text) <= MAX_SCHEMA_BYTES else len(text)
     if size > MAX_SCHEMA_BYTES:
         raise BadGrammar(
@@ -44,7 +43,7 @@ def parse_schema(text: str) -> Any:
 
 
 def adapted(root: Any) -> Any:
-    """Check a schema, adapt it in place and return it. Raises BadGrammar."""
+    """Check and adapt a schema in place, and return it. Raises BadGrammar."""
     if root is True:
         return {}
     if root is False:
@@ -56,7 +55,7 @@ def adapted(root: Any) -> Any:
 
 
 class _Walk:
-    """One pass over a schema. Each schema is visited once, however often it is referred to."""
+    """One pass over a schema, which visits each schema inside once."""
 
     def __init__(self, root: Schema) -> None:
         self._root = root
@@ -106,7 +105,7 @@ class _Walk:
             raise bad_keyword(
                 path, "$id", "changes what references mean, and is supported at the root only: remove it"
             )
-        if path == "#":  # of no effect on local references; llguidance would look the others up
+        if path == "#":  # llguidance would look it up; local references do not need it
             schema.pop("$id", None)
             if not schema.get("$schema", "").startswith(("http://json-schema.org/", "https://json-schema.org/")):
                 schema.pop("$schema", None)
@@ -135,7 +134,8 @@ class _Walk:
         return schema if isinstance(schema, dict) else {}
 
     def _adapt_one_of(self, schema: Schema, disjointness: Disjointness) -> None:
-        """Write `oneOf` as `anyOf` if its branches cannot overlap; llguidance does not look into references."""
+        """Write `oneOf` as `anyOf` if its branches exclude each other."""
+        # llguidance itself does not look into references.
         branches = schema.get("oneOf", ())
         if "anyOf" in schema or not branches or len(branches) > _MAX_COMPARED_BRANCHES:
             return
