@@ -1,5 +1,4 @@
-"""From a request's fields to prompt tokens and sampling parameters.
+"""Turns the fields of a request into prompt tokens, sampling parameters and grammars.
 
-Reading order: input_processor.py, chat_templates.py, sampling.py; grammar_source.py (from a constraint to a
-grammar) with schemas.py, structural_tags.py and lark_literals.py.
+Reading order: input_processor.py, chat_templates.py, sampling.py, grammar_source.py.
 """

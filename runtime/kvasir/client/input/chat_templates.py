@@ -1,6 +1,6 @@
-"""The chat templates of a service: the model's own, the one of --chat-template, or those that requests bring.
+"""Chat templates: the model's own, that of --chat-template, and those in requests.
 
-A model without any gets the messages joined by line breaks, as a base model would continue them.
+Without any, the messages are joined by line breaks, as a base model would continue them.
 """
 
 import json
@@ -25,21 +25,18 @@ PLAIN: Final = (
     "{% for message in messages %}{{ message['content'] }}"
     "{% if not loop.last or add_generation_prompt %}{{ '\\n' }}{% endif %}{% endfor %}"
 )
-"""The contents, each on lines of its own; an answer begins on a new line."""
+# Set by the server, or reserved for features to come.
 RESERVED_VARIABLES: Final = frozenset(
     {"self", "messages", "tools", "documents", "chat_template", "add_generation_prompt", "continue_final_message"}
 )
-"""Variables that the server sets, or that belong to features which are not there yet."""
-MAX_TEMPLATE_CHARACTERS: Final = 64 * 1024
-"""Of a request's template: compiling takes seconds for megabytes."""
-REQUEST_TEMPLATES: Final = 32
-"""Compiled templates of requests that are kept."""
+MAX_TEMPLATE_CHARACTERS: Final = 64 * 1024  # compiling megabytes takes seconds
+REQUEST_TEMPLATES: Final = 32  # cached after compiling
+# By --chat-template-content-format. None: the forms that the template takes.
 _CONTENTS: Final = {"auto": None, "string": {}, "openai": PARTS_ONLY}
-"""Forms of contents by --chat-template-content-format; None: those that the template takes."""
 
 
 class ChatTemplates:
-    """Renders conversations with the template of the service, or of a request. Any thread may use it."""
+    """Renders conversations with the service's or a request's template. Thread-safe."""
 
     def __init__(
         self,
@@ -47,22 +44,21 @@ class ChatTemplates:
         special_tokens: Mapping[str, str] | None = None,
         config: ChatConfig = ChatConfig(),  # noqa: B008  (it is frozen)
     ) -> None:
-        """`special_tokens`: variables of templates that come with requests. Raises ConfigError."""
+        """`special_tokens`: variables for templates of requests. Raises ConfigError."""
+        # Without a template, the tokenizer adds its special tokens itself.
         self.is_plain = template is None
-        """There is no template: the tokenizer adds its special tokens to the text itself."""
         self._template = template or ChatTemplate(PLAIN, {})
         self._special_tokens = dict(special_tokens or {})
         self._contents = _CONTENTS[config.chat_template_content_format]
         self._variables = _default_variables(config.default_chat_template_kwargs)
         self._trusts_requests = config.trust_request_chat_template
         self.quotes_special_tokens = config.special_tokens_in_messages == "text"
-        """The special tokens that messages spell out are text."""
         self._plain_logged = False
         self._compiled = lru_cache(REQUEST_TEMPLATES)(self._compile)
 
     @classmethod
     def load(cls, path: Path, config: ChatConfig = ChatConfig()) -> "ChatTemplates":  # noqa: B008
-        """The templates for the model in this directory. Raises ConfigError, HubError for the model's own."""
+        """Load the templates for the model in a directory. Raises ConfigError, or HubError for the model's own."""
         tokens = read_tokenizer_config(path).special_tokens
         if config.chat_template is None:
             return cls(ChatTemplate.load(path), tokens, config)
@@ -73,7 +69,7 @@ class ChatTemplates:
 
     @property
     def text(self) -> str | None:
-        """The template of the service; None if there is none."""
+        """The template of the service, or None."""
         return None if self.is_plain else self._template.text
 
     def render(
@@ -86,10 +82,9 @@ class ChatTemplates:
         chat_template: str | None = None,
         **variables: Any,
     ) -> str:
-        """Return the prompt's text. `chat_template`: of the request, used instead of the service's.
+        """Return the prompt's text. `chat_template`: the request's own.
 
-        Raises InvalidRequest for a template that may not or cannot be used, and what ChatTemplate.render raises
-        with these bounds.
+        Raises InvalidRequest for a template that is not allowed or not valid, and what ChatTemplate.render raises.
         """
         template = self._template if chat_template is None else self._of_request(chat_template)
         if template is self._template and self.is_plain:
@@ -100,7 +95,7 @@ class ChatTemplates:
         return template.render(forms.applied(messages), seconds, characters, **{**self._variables, **variables})
 
     def is_plain_for(self, chat_template: str | None) -> bool:
-        """Whether a request with this template gets its messages joined, without a template."""
+        """Return whether a request with this template gets its messages joined by line breaks."""
         return self.is_plain and chat_template is None
 
     def _of_request(self, text: str) -> ChatTemplate:
@@ -132,12 +127,12 @@ class ChatTemplates:
 
 
 def _text_of(given: str) -> str:
-    """Return the template that --chat-template names or is. Raises ConfigError."""
+    """Return the template that the option names or is. Raises ConfigError."""
     try:
         return Path(given).read_bytes().decode()
     except UnicodeDecodeError as error:
         raise ConfigError(f"--chat-template {given} is not a text in UTF-8 ({error})") from None
-    except (OSError, ValueError) as error:  # ValueError: a text with a zero byte, as no file's name has
+    except (OSError, ValueError) as error:  # ValueError: a zero byte in the path
         if "{{" in given or "{%" in given or "\n" in given:
             return given
         reason = getattr(error, "strerror", None) or str(error)

@@ -1,8 +1,4 @@
-"""Turns for long work, shared fairly between clients: a client with many texts waits behind its own.
-
-The clients that wait take turns. A client that comes alone with one text waits for at most one text of each other
-client, however many they have queued.
-"""
+"""Round-robin turns for long work: a client with one text waits for at most one text of each other client."""
 
 import asyncio
 from collections import deque
@@ -11,17 +7,16 @@ from contextlib import asynccontextmanager
 from contextvars import ContextVar
 from typing import Final
 
+# The client of the running task, set when a request is read.
 current_client: Final[ContextVar[str]] = ContextVar("current_client", default="")
-"""Who the running task works for; the frontend sets it when it reads a request."""
 
 
 class FairQueue:
-    """So many turns at a time. Used on one event loop."""
+    """Gives out a number of turns at a time. For one event loop."""
 
     def __init__(self, turns: int) -> None:
         self._free = turns
-        self._waiting: dict[str, deque[asyncio.Future[None]]] = {}
-        """By client, in the order of their next turns."""
+        self._waiting: dict[str, deque[asyncio.Future[None]]] = {}  # by client, next turn first
 
     @asynccontextmanager
     async def turn(self) -> AsyncIterator[None]:
@@ -40,12 +35,12 @@ class FairQueue:
         try:
             await future
         except asyncio.CancelledError:
-            if future.done() and not future.cancelled():  # it was given a turn meanwhile
+            if future.done() and not future.cancelled():  # it had been given a turn
                 self._leave()
             raise
 
     def _leave(self) -> None:
-        """Give the turn to the next client that still waits."""
+        """Pass the turn on to the next client."""
         while self._waiting:
             client = next(iter(self._waiting))
             queue = self._waiting.pop(client)

@@ -1,9 +1,4 @@
-"""From the constraint in a request to the `Grammar` that an engine compiles.
-
-A `GrammarSource` is cheap to make. `GrammarSource.grammar` encodes, converts and checks it, which takes
-milliseconds for a large schema. Every grammar that leaves this module is within the bounds of
-`kvasir.grammar_bounds`.
-"""
+"""Makes grammars for engines from the constraints of requests, within the bounds of `kvasir.grammar_bounds`."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
@@ -19,33 +14,28 @@ from kvasir.grammar_bounds import BadGrammar, check_grammar
 from kvasir.grammar_bounds.limits import MAX_GRAMMAR_BYTES
 from kvasir.request.constraint import Grammar, GrammarKind
 
-ANY_OBJECT: Final[Mapping[str, Any]] = MappingProxyType({"type": "object"})
-"""The schema of `json_object`."""
+ANY_OBJECT: Final[Mapping[str, Any]] = MappingProxyType({"type": "object"})  # the schema of `json_object`
 MAX_CHOICES: Final = 5_000
+# Characters, and 16 per value, of a source whose grammar may be made on the event loop: 20 ms for one pattern.
 INLINE_COST: Final = 2 * 1024
-"""Characters, and 16 for each value, of a source that is made on the event loop, in 20 ms at the worst (for one
-that is a single pattern); larger ones are made in a thread."""
 _VALUE_COST: Final = 16
 
 
 @dataclass(frozen=True, slots=True)
 class GrammarSource:
-    """One constraint of a request, as the request has it."""
+    """One constraint of a request, not checked yet."""
 
-    form: str
-    """json, regex, choice, grammar or structural_tag."""
+    form: str  # json, regex, choice, grammar or structural_tag
     value: Any
-    param: str
-    """The field of the request, for errors."""
+    param: str  # field of the request, for errors
+    # For JSON:
     any_whitespace: bool = True
-    """See Grammar; this and the next two are for JSON."""
     whitespace_pattern: str = ""
-    additional_properties: bool = True
-    """Whether an object with `properties` may have others when its schema does not say so."""
+    additional_properties: bool = True  # the default of schemas with `properties`
 
     @property
     def is_small(self) -> bool:
-        """Whether `grammar` may hold up the event loop."""
+        """Whether `grammar` may be called on the event loop."""
         cost, waiting = 0, [self.value]
         while waiting and cost <= INLINE_COST:
             value = waiting.pop()
@@ -60,7 +50,7 @@ class GrammarSource:
         return cost <= INLINE_COST
 
     def grammar(self) -> Grammar:
-        """Return the grammar. Raises InvalidRequest with `param` for a source that is not within the bounds."""
+        """Return the grammar. Takes milliseconds for a large schema. Raises InvalidRequest with `param`."""
         try:
             grammar = _MAKERS[self.form](self)
             check_grammar(grammar)
@@ -120,7 +110,7 @@ _MAKERS: Final[Mapping[str, Callable[[GrammarSource], Grammar]]] = MappingProxyT
 
 
 def is_ebnf(grammar: str) -> bool:
-    """Whether this is EBNF (GBNF) and not Lark: one of its rules is written with ::=, as vLLM decides."""
+    """Return whether a grammar is EBNF (GBNF) and not Lark: one of its lines has ::=, as in vLLM."""
     lines = (line.split("#", 1)[0].split("//", 1)[0] for line in grammar.splitlines())
     return any("::=" in line for line in lines)
 

@@ -1,4 +1,4 @@
-"""Writes parts of grammars in llguidance's dialect of Lark."""
+"""Literals in llguidance's dialect of Lark."""
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
@@ -9,12 +9,12 @@ _LINE_BREAKS: Final[Mapping[str, str]] = MappingProxyType({"\n": "n", "\r": "r"}
 
 
 def literal(text: str) -> str:
-    """Return the string literal of this text. It has no lone surrogates; JSON's escapes are those of Lark here."""
-    return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")  # llguidance refuses a DEL as it is
+    """Return the string literal of a text, with JSON's escapes. The text has no lone surrogates."""
+    return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")  # llguidance rejects a raw DEL
 
 
 def regex(pattern: str) -> str:
-    """Return the literal of a regular expression: between slashes, on one line."""
+    """Return the literal of a regular expression."""
     written, escaped = [], False
     for character in pattern:
         if (letter := _LINE_BREAKS.get(character)) is not None:
@@ -32,6 +32,6 @@ def alternatives(parts: Iterable[str]) -> str:
 
 
 def choice_lark(choices: Sequence[str]) -> str:
-    """Return the grammar whose outputs are exactly these texts."""
+    """Return a grammar that matches exactly these texts."""
     # One terminal: as alternatives of a rule, more than 2,000 exceed a limit of llguidance.
     return f"start: CHOICE\nCHOICE: {'|'.join(map(literal, dict.fromkeys(choices)))}\n"

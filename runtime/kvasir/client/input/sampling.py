@@ -1,7 +1,4 @@
-"""Converts the sampling fields of a request to the parameters for an engine, for one model.
-
-Every invalid field raises InvalidRequest with its name. The input processor uses this module.
-"""
+"""Converts the sampling fields of a request to the parameters for an engine."""
 
 import functools
 import logging
@@ -32,27 +29,26 @@ from kvasir.request.params import (
 log = logging.getLogger(__name__)
 
 MAX_STOPS: Final = 64
+# Of all stop strings together: their automaton takes a microsecond per character.
 MAX_STOP_CHARACTERS: Final = 4096
-"""In all stop strings together: building their automaton takes a microsecond per character."""
-CACHED: Final = 8
-"""Lists of stop strings, and lists of bad words, that are cached."""
+CACHED: Final = 8  # lists of stop strings, and of bad words
 
 _DEFAULTS: Final = {field.name: field.default for field in msgspec.structs.fields(SamplingParams)}
+# Fields with another meaning or a wider range in an HTTP request than in an engine.
 _TRANSLATED: Final = frozenset(
     {"temperature", "top_k", "seed", "stop_token_ids", "logit_bias", "allowed_token_ids", "bad_words"}
     | {"prompt_logprobs"}
 )
-"""Fields that mean something else, or have a wider range, in an HTTP request than in an engine."""
+# All others, which the engine gets unchanged.
 _SAME: Final = tuple(
     name
     for name in SamplingParams.__struct_fields__
     if name in SamplingFields.__struct_fields__ and name not in _TRANSLATED
 )
-"""Fields that the engine gets unchanged. A new parameter is one of them, without a change in this module."""
 
 
 def check_in_vocabulary(token_ids: Sequence[int], vocab_size: int, param: str) -> None:
-    """Raise InvalidRequest, for the field `param`, if one of the tokens is not in the vocabulary."""
+    """Raise InvalidRequest for the field `param` if a token is not in the vocabulary."""
     try:
         check_token_ids(token_ids, vocab_size, param)
     except BadParameter as error:
@@ -60,32 +56,29 @@ def check_in_vocabulary(token_ids: Sequence[int], vocab_size: int, param: str) -
 
 
 class Sampling:
-    """Resolves sampling fields with the defaults, the vocabulary and the tokenizer of one model."""
+    """Resolves the sampling fields of requests for one model."""
 
     def __init__(self, model: ModelInfo, tokenizer: Tokenizer, seed: int | None = None) -> None:
-        """`seed`: draw the seeds of requests without one from this; None: they are random."""
+        """`seed`: of the generator that draws seeds for requests without one; None: they are random."""
         self._seeds: random.Random = secrets.SystemRandom() if seed is None else random.Random(seed)
         self._vocab_size = model.vocab_size
         self._defaults: dict[str, Any] = _DEFAULTS | model.generation_defaults
         for note in model.notes:
             log.warning("%s", note)
         self._tokenizer = tokenizer
-        # All prompts of a request have the same lists, and so do most requests of an application.
+        # Most requests of an application have the same lists.
         self._stops = functools.lru_cache(CACHED)(_stop_strings)
         self._bad_words = functools.lru_cache(CACHED)(self._bad_word_tokens)
 
     def stops(self, stop: str | list[str]) -> StopStrings | None:
-        """Return the automaton of the stop strings; None without any. Raises InvalidRequest."""
+        """Return the automaton of the stop strings, or None. Raises InvalidRequest."""
         strings = (stop,) if isinstance(stop, str) else tuple(stop)
         return self._stops(strings) if strings else None
 
     def params(
         self, asked: SamplingFields, max_tokens: int, logprobs: int | None, prompt_logprobs: int | None
     ) -> SamplingParams:
-        """Return complete parameters: unset fields get the model's default, an unset seed is random.
-
-        Raises InvalidRequest.
-        """
+        """Return complete parameters: unset fields get the model's default. Raises InvalidRequest."""
         if asked.min_tokens > max_tokens:
             raise InvalidRequest(
                 f"min_tokens is {asked.min_tokens}, and at most {count(max_tokens, 'token')} can be generated "
@@ -116,11 +109,11 @@ class Sampling:
         return self._defaults[name] if asked is None else asked
 
     def _top_k(self, asked: int) -> int:
-        """Limit top_k to the vocabulary, which fits into an engine's 64 bits. -1 means 0 (all tokens)."""
+        # A client's number may need more than an engine's 64 bits.
         return 0 if asked == -1 else min(asked, self._vocab_size)
 
     def _bad_word_tokens(self, words: tuple[str, ...]) -> tuple[tuple[int, ...], ...]:
-        """Return the tokens of each word at the beginning of a text and after a space, as vLLM does."""
+        """Return the tokens of each word, at the beginning of a text and behind a space, as vLLM does."""
         if len(words) > MAX_BAD_WORDS or any(len(word) > MAX_BAD_WORD_CHARACTERS for word in words):
             raise InvalidRequest(
                 f"bad_words is too long: give at most {MAX_BAD_WORDS} words, of {MAX_BAD_WORD_CHARACTERS} "

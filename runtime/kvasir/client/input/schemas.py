@@ -5,9 +5,10 @@ from typing import Any, Final
 
 import orjson
 
+# A longer JSON text is refused unread. The bounds of grammars are lower.
 MAX_SOURCE_BYTES: Final = 1024 * 1024
-"""Of a JSON text. More is refused before anything looks at it; the bounds of grammars are lower."""
 
+# Keywords whose value is a schema or a list of schemas.
 _SUBSCHEMAS: Final = frozenset(
     {
         "additionalItems",
@@ -27,17 +28,16 @@ _SUBSCHEMAS: Final = frozenset(
         "unevaluatedProperties",
     }
 )
-"""Keywords whose value is a schema or a list of schemas."""
+# Keywords whose value has schemas under names.
 _NAMED_SUBSCHEMAS: Final = frozenset(
     {"$defs", "definitions", "dependencies", "dependentSchemas", "patternProperties", "properties"}
 )
-"""Keywords whose value has schemas under names."""
 
 
 def schema_text(schema: Any, *, additional_properties: bool = True) -> str:
-    """Return a schema, an object or a JSON text of one, as JSON text. Raises ValueError.
+    """Return a schema, given as an object or as JSON text, as JSON text. Raises ValueError.
 
-    `additional_properties`: false forbids others in object schemas that have `properties` and do not mention them.
+    `additional_properties`: False forbids further properties in schemas with `properties` that do not mention them.
     """
     text = encoded(loaded(schema))
     if len(text) > MAX_SOURCE_BYTES:
@@ -51,7 +51,7 @@ def schema_text(schema: Any, *, additional_properties: bool = True) -> str:
 
 
 def loaded(value: Any) -> dict[str, Any]:
-    """Return the object that this is, or that this JSON text contains. Raises ValueError."""
+    """Return an object, given as such or as JSON text. Raises ValueError."""
     if isinstance(value, str):
         if len(value) > MAX_SOURCE_BYTES:
             raise ValueError(f"the JSON text has {len(value)} characters: give at most {MAX_SOURCE_BYTES}")
@@ -67,7 +67,6 @@ def loaded(value: Any) -> dict[str, Any]:
 
 
 def encoded(value: Mapping[str, Any]) -> bytes:
-    """Return an object as JSON. Raises ValueError."""
     try:
         return orjson.dumps(value)
     except TypeError as error:
@@ -76,7 +75,7 @@ def encoded(value: Mapping[str, Any]) -> bytes:
 
 
 def _schemas(schema: Any) -> Iterator[dict[str, Any]]:
-    """Yield the schema and all schemas within it, but no values that only look like one."""
+    """Yield the schema and all schemas within it, but not constants that look like schemas."""
     if isinstance(schema, list):
         for each in schema:
             yield from _schemas(each)

@@ -1,12 +1,7 @@
-"""From a structural tag (vLLM's and XGrammar's description of tagged text) to a grammar in Lark.
+"""Translates structural tags (vLLM's and XGrammar's description of tagged text) to grammars in Lark.
 
-Formats: const_string, json_schema, regex, any_text, sequence, or, optional, star, plus, repeat, tag,
-triggered_tags, tags_with_separator; and the older form with `structures` and `triggers`. Others are refused by
-name.
-
-A lexer reads free text as far as it can, so text without an end of its own may stand only at the end of the output
-or as the whole content of a tag. Parts that are regular expressions become one terminal: there, each part ends
-where the next one matches.
+The lexer reads free text as far as it can. So free text may stand only at the end of the output, or be the whole
+content of a tag. Neighbouring regular expressions become one terminal, in which each ends where the next matches.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -15,13 +10,10 @@ from typing import Any, Final
 
 from kvasir.client.input.lark_literals import alternatives, literal, regex
 
-MAX_FORMATS: Final = 1_000
-"""Formats of a structural tag, those within others included."""
+MAX_FORMATS: Final = 1_000  # including nested ones
 MAX_DEPTH: Final = 16
-MAX_REPEAT: Final = 1_000
-"""Bounds of `repeat`."""
-MAX_TEXT_CHARACTERS: Final = 64 * 1024
-"""Of all texts of a structural tag together."""
+MAX_REPEAT: Final = 1_000  # bounds of `repeat`
+MAX_TEXT_CHARACTERS: Final = 64 * 1024  # of all texts of a structural tag together
 
 _ANY_TEXT: Final = r"/(.|\n)*/"
 
@@ -31,16 +23,14 @@ class _Part:
     """A part of a rule's right side."""
 
     text: str
-    terminal: bool = False
-    """It may stand in a terminal: it is a text or a regular expression."""
-    endless: bool = False
-    """It may end with any text, so that nothing which follows it would be found."""
+    terminal: bool = False  # a text or a regular expression: it may stand in a terminal
+    endless: bool = False  # ends with free text, which would read what follows
 
 
 def structural_tag_lark(tag: Mapping[str, Any], schema: Callable[[Any], str]) -> str:
-    """Return the grammar. `schema` returns a JSON Schema as the text that follows %json.
+    """Return the grammar of a tag. `schema`: returns a JSON Schema as text for %json.
 
-    Raises ValueError with the path of the format that cannot be used.
+    Raises ValueError with the path of a format that is not supported.
     """
     if tag.get("type", "structural_tag") != "structural_tag":
         raise ValueError(f'type is {tag["type"]!r}: give "structural_tag"')
@@ -56,7 +46,7 @@ def structural_tag_lark(tag: Mapping[str, Any], schema: Callable[[Any], str]) ->
 
 
 def _of_structures(tag: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the older form as triggered_tags."""
+    """Translate the older form to triggered_tags."""
     structures = _list(tag, "structures", "")
     tags = [
         {
@@ -156,7 +146,7 @@ class _Writer:
         return self._tag_after("", given, path, depth)
 
     def _tag_after(self, trigger: str, given: Mapping[str, Any], path: str, depth: int) -> _Part:
-        """Return a tag whose `begin` is written from the end of `trigger` on."""
+        """Return the part of a tag behind `trigger`, with which its `begin` starts."""
         begin, ends = _text(given, "begin", path).removeprefix(trigger), self._ends(given, path)
         opening = _Part(self._literal(begin), terminal=True)
         content = given.get("content")
@@ -226,7 +216,7 @@ class _Writer:
         return [self.format(each, f"{path}elements[{index}]", depth) for index, each in enumerate(elements)]
 
     def _joined(self, parts: Sequence[_Part], path: str) -> _Part:
-        """Return the parts one after another; neighbours that are terminals become one terminal."""
+        """Return the sequence of the parts. Neighbouring terminals become one."""
         runs: list[_Part] = []
         for part in parts:
             if runs and runs[-1].terminal and part.terminal:
@@ -240,7 +230,7 @@ class _Writer:
         return _Part(f"({' '.join(self._named(run).text for run in runs)})", endless=runs[-1].endless)
 
     def _named(self, part: _Part) -> _Part:
-        """Return a part that may stand in a rule: a terminal gets a name."""
+        """Return a part for use in a rule: a terminal gets a name."""
         if not part.terminal:
             return part
         name = f"T{len(self._lines)}"
@@ -281,6 +271,7 @@ _FORMATS: Final[Mapping[str, Callable[[_Writer, Mapping[str, Any], str, int], _P
     "triggered_tags": _Writer._triggered,
     "tags_with_separator": _Writer._separated,
 }
+# The fields of each format. Others are refused: they may be conditions.
 _FIELDS: Final[Mapping[str, frozenset[str]]] = {
     "const_string": frozenset({"value"}),
     "json_schema": frozenset({"json_schema", "style", "any_order"}),
@@ -296,7 +287,6 @@ _FIELDS: Final[Mapping[str, frozenset[str]]] = {
     "triggered_tags": frozenset({"triggers", "tags", "at_least_one", "stop_after_first"}),
     "tags_with_separator": frozenset({"tags", "separator", "at_least_one", "stop_after_first"}),
 }
-"""The fields of each format: another one would be a condition that is not enforced."""
 
 
 def _refuse_unknown(given: Mapping[str, Any], kind: str, path: str) -> None:
