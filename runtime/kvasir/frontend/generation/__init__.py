@@ -1,1 +1,1 @@
-"""What the generating endpoints share: fields, prompts in progress, streams, log probabilities."""
+"""What the generating endpoints share: fields, generations, streams, log probabilities."""

@@ -1,4 +1,4 @@
-"""The fields of a request that beam search takes, and those that it cannot take."""
+"""Checks the fields of a request with beam search."""
 
 from typing import TYPE_CHECKING, Any, Final
 
@@ -10,6 +10,7 @@ if TYPE_CHECKING:
 
 LENGTH_PENALTY: Final = Bounds(-10, 10)
 
+# Fields that beam search does not implement, and their values that change nothing.
 _NEUTRAL: Final[dict[str, tuple[Any, ...]]] = {
     "stream": (False,),
     "stop": ([], ""),
@@ -22,11 +23,10 @@ _NEUTRAL: Final[dict[str, tuple[Any, ...]]] = {
     "allowed_token_ids": (None,),
     "prompt_logprobs": (None,),
 }
-"""Fields that would change the result, and that beam search does not implement → the values that change nothing."""
 
 
 def check_beam_search(body: "GenerationRequest") -> None:
-    """Raise ApiError for fields that do not go together with beam search, or that are for beam search only."""
+    """Raise ApiError for fields that beam search does not take, or that need it."""
     if not body.use_beam_search:
         if body.length_penalty != 1:
             raise bad_field(

@@ -1,12 +1,9 @@
-"""Beam search over the log probabilities of single next tokens.
+"""Beam search by vLLM's rules.
 
-The rules are vLLM's. In each step, each beam is continued by its most likely tokens. A continuation that ends with
-an end token is complete; of the others the `width` most likely ones live on. When the search is over, the live
-beams are complete too, and the best of all are the result. The score of a beam is the sum of its log probabilities,
-divided by length ** length_penalty. The length counts the prompt and the output without its end token.
-
-One rule is added, which does not change the result: the search also ends when no live beam can become better than
-the `width` best complete ones.
+Each step continues each live beam with its most likely tokens. A beam with an end token is complete; of the others
+the `width` most likely ones stay alive, until they have `max_tokens`. The best complete beams are the result. The
+score is the sum of log probabilities / length ** length_penalty, where the length includes the prompt, but no end
+token: (-1.5 - 0.5) / 4 ** 1.0 = -0.5.
 """
 
 import math
@@ -20,7 +17,7 @@ from kvasir.request.tokens import token_array
 
 @dataclass(frozen=True, slots=True)
 class _Place:
-    """The log probabilities at the last token of a beam, and the places before it. Beams share their beginnings."""
+    """The log probabilities at the last token of a beam. Beams share the places before it."""
 
     before: "_Place | None"
     logprob: float
@@ -34,14 +31,11 @@ class Beam:
     """One continuation of the prompt."""
 
     token_ids: "array[int]"
-    logprob: float
-    """The sum over its tokens."""
-    ended: bool
-    """The last token is an end token."""
+    logprob: float  # sum over its tokens
+    ended: bool  # the last token is an end token
     _last: _Place | None
 
     def logprobs(self) -> Logprobs:
-        """Return the log probabilities of its tokens."""
         places = list(self._places())[::-1]
         return Logprobs(
             [place.logprob for place in places],
@@ -58,13 +52,12 @@ class Beam:
 
 
 def candidates_of(width: int, num_end_ids: int) -> int:
-    """Return how many of the most likely tokens of each beam decide about the next step."""
+    """Return how many of the most likely next tokens of each beam a step needs."""
     return max(2 * width, width + num_end_ids)
 
 
 class BeamSearch:
-    """The search for one prompt. The caller computes the next tokens of `live` and calls `advance`, until `live` is
-    empty."""
+    """The search for one prompt: `advance` with the next tokens of `live`, until `live` is empty."""
 
     def __init__(
         self, width: int, prompt_length: int, max_tokens: int, end_ids: Collection[int], length_penalty: float
@@ -75,8 +68,7 @@ class BeamSearch:
         self._end_ids = end_ids
         self._length_penalty = length_penalty
         self.live = [Beam(token_array(), 0.0, False, None)]
-        self.best: list[Beam] = []
-        """The best complete beams, at most `width`, the best first."""
+        self.best: list[Beam] = []  # the best complete beams, at most `width`, the best first
 
     def advance(self, steps: Sequence[Logprobs]) -> None:
         """Continue each live beam. `steps`: the log probabilities of its next token, in the same order."""
@@ -91,6 +83,7 @@ class BeamSearch:
             complete += self.live
             self.live = []
         self.best = sorted([*self.best, *complete], key=self.score, reverse=True)[: self._width]
+        # Unlike vLLM's, the search ends when no live beam can enter the result.
         if len(self.best) == self._width and not any(map(self._can_become_best, self.live)):
             self.live = []
 
@@ -111,7 +104,7 @@ class BeamSearch:
                 yield Beam(token_ids, total, token_id in self._end_ids, place)
 
     def _can_become_best(self, beam: Beam) -> bool:
-        """Return whether a continuation may have a better score than the last of the best. Log probabilities are at
-        most 0, so the best one adds none, and has the length that suits the penalty."""
+        """Return whether a continuation may have a better score than the last of the best."""
+        # A log probability is at most 0: the best continuation adds 0 and has the length that the penalty favours.
         length = self._prompt_length + self._max_tokens if self._length_penalty > 0 else self._length(beam)
         return beam.logprob / math.pow(length, self._length_penalty) > self.score(self.best[-1])

@@ -1,7 +1,6 @@
-"""Limits on the counts of a body's fields, checked in the parsed object before it is validated.
+"""Limits on the number of items in a body, checked before validation, which costs microseconds per item.
 
-Validating, converting and rendering cost some microseconds for each item, on the event loop. Every limit is more
-than a model can use: a message has at least one token, and a bias is for one token of the vocabulary.
+Each limit is more than a model can use: a message has at least one token, a bias is for one token.
 """
 
 from collections.abc import Mapping
@@ -11,19 +10,16 @@ from typing import Any, Final
 from kvasir.client.request_errors import InvalidRequest
 from kvasir.frontend.errors import bad_field
 
-MAX_FIELDS: Final = 256
-"""Of a body, unknown ones included."""
+MAX_FIELDS: Final = 256  # including unknown ones
 MAX_MESSAGES: Final = 8192
-MAX_PARTS: Final = 8192
-"""Parts of content, and tool calls, of all messages together."""
-MAX_BIASES: Final = 65_536
-"""Entries of logit_bias, where the vocabulary is larger. OpenAI accepts 300."""
+MAX_PARTS: Final = 8192  # parts of content or tool calls, in all messages together
+MAX_BIASES: Final = 65_536  # of logit_bias, if the vocabulary is larger. OpenAI accepts 300.
 
 
 def check_counts(body: Mapping[str, Any], context: int, vocabulary: int, prompts: int) -> None:
-    """Raises ApiError or InvalidRequest, both 400, which name the field and its limit.
+    """Raise ApiError or InvalidRequest (400) with the field and its limit.
 
-    `context`: tokens of prompt and output together. `vocabulary`: tokens of the model. `prompts`: of a completion.
+    `context` and `vocabulary`: in tokens. `prompts`: limit of a completion's prompts.
     """
     if len(body) > MAX_FIELDS:
         name = next(islice(body, MAX_FIELDS, None))
@@ -59,7 +55,6 @@ def _check_number_of_prompts(prompt: Any, limit: int) -> None:
 
 
 def _check_prompt_length(prompt: Any, context: int) -> None:
-    """Check each list of token ids."""
     if not isinstance(prompt, list) or not prompt:
         return
     longest = len(prompt)

@@ -1,4 +1,4 @@
-"""What completions and chat completions have in common."""
+"""Fields of the bodies of completions and chats."""
 
 import re
 import secrets
@@ -22,12 +22,10 @@ from kvasir.frontend.generation.structured_output import (
 from kvasir.request.constraint import Grammar
 from kvasir.request.params import SamplingFields
 
+# OpenAI's limits. A model's generation_config may have a higher temperature.
 MOST_CHOICES = 128
-"""For one prompt: OpenAI's limit."""
 MAX_STOP_STRINGS = 4
-"""OpenAI's limit, and vLLM's default since 0.32 (its VLLM_MAX_STOP_STRINGS)."""
 MAX_TEMPERATURE = 2
-"""OpenAI's limit, and vLLM's since 0.32. A model's generation_config may have more."""
 
 _REQUEST_ID = re.compile(r"[\x21-\x7e]{1,128}")
 
@@ -44,7 +42,7 @@ class StreamOptions(BodyPart):
 
 
 class GenerationRequest(SamplingBody):
-    """Fields of both request bodies. None: the model's generation_config or the server decides."""
+    """Fields of both bodies. None: the model's generation_config or the server decides."""
 
     not_yet: ClassVar = {"kv_transfer_params": ()}
 
@@ -87,7 +85,7 @@ class GenerationRequest(SamplingBody):
     """The older name of structured_outputs.whitespace_pattern."""
     guided_decoding_backend: str | None = None
     """Without effect: there is one engine for grammars."""
-    # Labels and settings of OpenAI's account: they ask nothing of the answer.
+    # Labels and settings of OpenAI's accounts: no answer depends on them.
     user: str | None = None
     metadata: dict[str, Any] | None = None
     safety_identifier: str | None = None
@@ -98,7 +96,7 @@ class GenerationRequest(SamplingBody):
 
     @property
     def sampling(self) -> SamplingFields:
-        """This body, which has all fields of SamplingFields under their names."""
+        # The body has all fields of SamplingFields.
         return cast(SamplingFields, self)
 
     @property
@@ -110,16 +108,16 @@ class GenerationRequest(SamplingBody):
         return self.stream_options is not None and self.stream_options.continuous_usage_stats
 
     def grammar_source(self) -> GrammarSource | None:
-        """Return the constraint on the output, for `InputProcessor.grammar`. Raises ApiError."""
+        """Return the constraint on the output, or None. Raises ApiError."""
         return grammar_source(self)
 
     def grammar(self) -> Grammar | None:
-        """Return the grammar of the output, in this thread. Raises ApiError, InvalidRequest."""
+        """Return the grammar of the output, computed in this thread. Raises ApiError, InvalidRequest."""
         source = self.grammar_source()
         return None if source is None else source.grammar()
 
     def check(self) -> None:
-        """Raises ApiError for fields that do not go together."""
+        """Raise ApiError for fields that do not go together."""
         if self.stream_options is not None and not self.stream:
             raise bad_field("stream_options", "stream_options is for streams: set stream, or leave it out")
         if self.continuous_usage and not self.include_usage:
@@ -140,18 +138,18 @@ class GenerationRequest(SamplingBody):
             raise bad_field("request_id", "request_id: give 1 to 128 printable ASCII characters without spaces")
 
     def take_rank(self, scope: Scope) -> None:
-        """Take the rank from the header, if there is one. Raises ApiError, see `header_rank`."""
+        """Take the rank from the header, if there is one. Raises ApiError."""
         self.data_parallel_rank = header_rank(scope, self.data_parallel_rank)
 
     def ids(self, prefix: str) -> tuple[str, str]:
-        """The answer's id, and one that no other request has, whatever id the client gives."""
+        """Return the answer's id, and a unique id that does not depend on the client's."""
         unique = secrets.token_hex(16)
         if self.request_id is None:
             return (f"{prefix}-{unique}",) * 2
         return f"{prefix}-{self.request_id}", f"{prefix}-{self.request_id}-{unique}"
 
     def kept_prompt_tokens(self, limit: int, max_tokens: int | None) -> int | None:
-        """How many of the prompt's last tokens are left, in a context of `limit`; None: all. Raises ApiError."""
+        """Return how many of the prompt's last tokens to keep; None: all. `limit`: the context. Raises ApiError."""
         if self.truncate_prompt_tokens == -1:
             return max(1, limit - (max_tokens or 1))
         if self.truncate_prompt_tokens is not None and self.truncate_prompt_tokens > limit:

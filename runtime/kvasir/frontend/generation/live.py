@@ -1,4 +1,4 @@
-"""The HTTP requests that generate right now, so that a client that leaves or a server that stops can end them."""
+"""Cancels requests that generate when their client disconnects or the server stops."""
 
 import asyncio
 from types import TracebackType
@@ -11,7 +11,7 @@ from kvasir.frontend.http.connections.disconnection import disconnection_of
 
 
 class LiveRequests:
-    """Used by the routes (`watch`) and by the server when it stops (`interrupt`)."""
+    """The requests that generate right now."""
 
     def __init__(self) -> None:
         self._watches: set[Watch] = set()
@@ -20,18 +20,18 @@ class LiveRequests:
         return len(self._watches)
 
     def watch(self, scope: Scope) -> "Watch":
-        """A context in which the current task is cancelled when the client disconnects or the server stops; it
-        then raises ClientDisconnect or ApiError (503) instead of CancelledError."""
+        """Return a context that raises ClientDisconnect when the client disconnects, or ApiError (503) when the
+        server stops. It cancels the current task for that."""
         return Watch(self._watches, scope)
 
     def interrupt(self) -> None:
-        """End every one of them, because the server stops."""
+        """End all requests, because the server stops."""
         for watch in list(self._watches):
             watch.interrupt(shutting_down())
 
 
 class Watch:
-    """See LiveRequests.watch. The request's body must have been read."""
+    """The context of one request, whose body has been read."""
 
     def __init__(self, watches: set["Watch"], scope: Scope) -> None:
         self._watches = watches

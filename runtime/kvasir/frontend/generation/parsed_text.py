@@ -1,4 +1,4 @@
-"""The text of one choice as reasoning, content and tool calls."""
+"""Parses the deltas of one choice."""
 
 from typing import Final
 
@@ -10,27 +10,25 @@ _CALLS: Final = (CallBegun, CallArguments)
 
 
 class ParsedText:
-    """Parses the deltas of one choice. Without a parser, all text is content."""
+    """Turns deltas into reasoning, content and tool calls. Without a parser, all text is content."""
 
     def __init__(self, parser: OutputParser | None, most_calls: int | None = None) -> None:
-        """`most_calls`: further tool calls are dropped; None: all are kept."""
+        """`most_calls`: further calls are dropped; None: all are kept."""
         self._parser = parser
         self._most_calls = most_calls
-        self.calls = 0
-        """Tool calls so far."""
+        self.calls = 0  # tool calls so far
 
     @property
     def ends_with_calls(self) -> bool:
-        """Whether the client has calls to run. After a torn one, the end of the output is a normal one."""
+        """Whether the client has calls to run. A torn last call does not count."""
         return self.calls > 0 and not (self._parser is not None and self._parser.is_torn)
 
     @property
     def reasoning_tokens(self) -> int:
-        """So far, with the marks of the reasoning."""
         return 0 if self._parser is None else self._parser.reasoning_tokens
 
     def events(self, delta: Delta) -> list[ParsedEvent]:
-        """Return the events that this delta completes; with the last delta, all that are left."""
+        """Return the events that the delta completes; with the last one, all that are left."""
         if self._parser is None:
             return [ContentText(delta.text)] if delta.text else []
         events = self._parser.push(delta.text, delta.token_ids)

@@ -1,4 +1,4 @@
-"""The header by which a router in front of the service chooses the data-parallel rank of a request."""
+"""The header with the data-parallel rank of a request, as routers for vLLM send it."""
 
 import re
 from typing import Final
@@ -9,14 +9,13 @@ from kvasir.client.known_ranks import RANK_FIELD
 from kvasir.frontend.errors import bad_field
 
 RANK_HEADER: Final = "X-data-parallel-rank"
-"""The header of routers for vLLM. It means the same as the field `data_parallel_rank` of completions and chats."""
 
 _NAME: Final = RANK_HEADER.lower().encode()
 _RANK: Final = re.compile(rb"[0-9]{1,9}")
 
 
 def header_rank(scope: Scope, field: int | None = None) -> int | None:
-    """Return the rank that the header or `field`, the body's, chooses; None: any rank.
+    """Return the rank of the header or of the body's `field`; None: any rank.
 
     Raises ApiError for a header that is not a rank, or that differs from the field.
     """

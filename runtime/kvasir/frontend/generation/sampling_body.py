@@ -1,7 +1,4 @@
-"""The sampling fields of a body for pydantic, made from `SamplingFields` (request/params.py).
-
-A new sampling parameter needs no change here.
-"""
+"""A pydantic model with the fields of the msgspec struct SamplingFields."""
 
 import types
 import typing
@@ -16,7 +13,7 @@ from kvasir.request.params import SamplingFields
 
 
 def _definitions(struct: type[msgspec.Struct]) -> dict[str, Any]:
-    """Of each field its type, with its range, and its default, for pydantic."""
+    """Return type, range and default of each field, for pydantic."""
     hints = typing.get_type_hints(struct, include_extras=True)
     texts = field_texts(struct)
     result = {}
@@ -31,7 +28,7 @@ def _definitions(struct: type[msgspec.Struct]) -> dict[str, Any]:
 
 
 def _hint(hint: Any) -> Any:
-    """The same type with pydantic's ranges in place of msgspec's. A list is read up to its first error."""
+    """Return the type with pydantic's ranges in place of msgspec's."""
     origin, args = typing.get_origin(hint), typing.get_args(hint)
     if origin is Annotated:
         ranges = [_range(each) for each in args[1:] if isinstance(each, msgspec.Meta)]

@@ -1,7 +1,4 @@
-"""The fields of a request that say what its output must look like: response_format, structured_outputs, guided_*.
-
-They have vLLM's names. A request has at most one constraint.
-"""
+"""Fields that constrain an output, with vLLM's names: response_format, structured_outputs, guided_*."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -17,12 +14,10 @@ from kvasir.frontend.endpoints.request_body import BodyPart
 from kvasir.frontend.errors import bad_field
 
 CONSTRAINTS: Final = ("json", "regex", "choice", "grammar", "json_object", "structural_tag")
-"""Fields of `structured_outputs` of which a request has exactly one."""
 _JSON_FORMS: Final = frozenset({"json", "structural_tag"})
-"""Forms that a pattern for whitespace applies to."""
 
+# `at_most` rejects a longer list before its items are validated.
 Choices = Annotated[list[str], Field(fail_fast=True), at_most(MAX_CHOICES)]
-"""More are refused before each of them is looked at."""
 _Texts = Annotated[list[str], Field(fail_fast=True), at_most(MAX_FORMATS)]
 _Objects = Annotated[list[dict[str, Any]], Field(fail_fast=True), at_most(MAX_FORMATS)]
 _Schema = dict[str, Any] | str
@@ -54,8 +49,9 @@ class ResponseFormat(BodyPart):
 
 
 class StructuredOutputs(BodyPart):
-    """vLLM's `structured_outputs`. An unknown field is refused: it might be a condition."""
+    """vLLM's `structured_outputs`."""
 
+    # An unknown field might be a condition.
     model_config = ConfigDict(strict=True, protected_namespaces=(), extra="forbid")
 
     @model_validator(mode="before")
@@ -88,8 +84,6 @@ class StructuredOutputs(BodyPart):
 
 
 class StructuredFields(Protocol):
-    """The fields of a body that this module reads."""
-
     @property
     def response_format(self) -> ResponseFormat | None: ...
     @property
@@ -108,7 +102,7 @@ class StructuredFields(Protocol):
 
 @dataclass(frozen=True)
 class OutputFields:
-    """StructuredFields for callers that have no body with all of them."""
+    """StructuredFields of callers without a body."""
 
     response_format: ResponseFormat | None = None
     structured_outputs: StructuredOutputs | None = None
@@ -120,7 +114,7 @@ class OutputFields:
 
 
 def grammar_source(body: StructuredFields) -> GrammarSource | None:
-    """Return the constraint of a body; None if it has none. Raises ApiError for several, and for missing parts."""
+    """Return the constraint of a body, or None. Raises ApiError for several, and for missing parts."""
     found = [*_of_response_format(body), *_of_structured_outputs(body), *_of_guided(body)]
     if len(found) > 1:
         first, second = found[0][1], found[1][1]
@@ -135,8 +129,7 @@ def grammar_source(body: StructuredFields) -> GrammarSource | None:
     return GrammarSource(form, value, param, **_options(body, form))
 
 
-_Found = tuple[str, str, Any]
-"""The form, the field's path and its value."""
+_Found = tuple[str, str, Any]  # form, path of the field, value
 
 
 def _of_response_format(body: StructuredFields) -> Iterator[_Found]:
@@ -178,7 +171,7 @@ def _of_guided(body: StructuredFields) -> Iterator[_Found]:
 
 
 def _options(body: StructuredFields, form: str) -> Mapping[str, Any]:
-    """Raises ApiError for a pattern for whitespace that would have no effect."""
+    """Return the options of a GrammarSource. Raises ApiError for a whitespace pattern without effect."""
     given = body.structured_outputs or StructuredOutputs()
     patterns = {
         name: pattern

@@ -26,10 +26,10 @@ MEDIA_TYPES: Final = MappingProxyType(
 )
 ASSETS: Final = Path(__file__).parent / "assets"
 PAGE: Final = ASSETS / "index.html"
+# By URL path.
 PAGE_FILES: Final = MappingProxyType(
     {f"/page/{path.name}": path for path in sorted(ASSETS.iterdir()) if path != PAGE}
 )
-"""By URL path."""
 
 SAME_ORIGIN: Final = (
     "default-src 'none'; connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
@@ -48,6 +48,7 @@ def _of_swagger_ui(name: str) -> Path:
     return Path(spec.origin).parent / "static" / name
 
 
+# By URL path.
 DOCS_FILES: Final = MappingProxyType(
     {
         "/docs/swagger-ui-bundle.js": _of_swagger_ui("swagger-ui-bundle.js"),
@@ -55,7 +56,6 @@ DOCS_FILES: Final = MappingProxyType(
         "/docs/icon.svg": ASSETS / "icon.svg",
     }
 )
-"""By URL path."""
 
 
 @dataclass(frozen=True)

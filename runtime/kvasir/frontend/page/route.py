@@ -16,8 +16,7 @@ from kvasir_contract.endpoints import METRICS_PATH
 
 router = new_router()
 
-BY_ACCEPT: Final = {"vary": "Accept"}
-"""Caches keep the answers for browsers and programs apart."""
+BY_ACCEPT: Final = {"vary": "Accept"}  # caches keep the answers for browsers and programs apart
 
 
 @router.get("/", response_model=IndexAnswer)
