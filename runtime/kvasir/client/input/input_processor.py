@@ -1,7 +1,4 @@
-"""From the fields of a request to the message for an engine: text to tokens, and complete sampling parameters.
-
-The HTTP routes call it before AsyncLLM.generate; every mistake of a user is found here, as InvalidRequest.
-"""
+"""Makes complete requests for engines from the fields of a user's request, and rejects every mistake in them."""
 
 import asyncio
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -28,20 +25,14 @@ from kvasir.request.params import SamplingFields
 from kvasir.request.request_core import RequestCore
 from kvasir.request.tokens import token_array
 
+# Up to these sizes, texts, tokens and chats are converted on the event loop; larger ones in a thread.
 INLINE_CHARACTERS: Final = 2048
-"""Texts up to this length are tokenized on the event loop (a millisecond); longer ones in a thread."""
 INLINE_TOKENS: Final = 2048
-"""The same for tokens that become text."""
 INLINE_MESSAGES: Final = 32
-"""The same for the messages of a chat, whose template is Python code that loops over them."""
-INLINE_VARIABLES: Final = 64
-"""The same for the values that a request gives to the template."""
-INLINE_SECONDS: Final = 0.02
-"""CPU time of a template on the event loop. One that takes longer is rendered again in a thread."""
-MACRO_DEPTH: Final = 4
-"""How often a template may write the same text, through macros."""
-PROMPT_TAIL_TOKENS: Final = 32
-"""The beginning of an answer in a chat template is shorter: a role, and marks of the reasoning."""
+INLINE_VARIABLES: Final = 64  # values for the template
+INLINE_SECONDS: Final = 0.02  # of CPU; a slower template is rendered again in a thread
+MACRO_DEPTH: Final = 4  # how often a template may write the same text, through macros
+PROMPT_TAIL_TOKENS: Final = 32  # enough for a role and marks of the reasoning
 THREADS: Final = 2
 NOTHING_ASKED: Final = SamplingFields()
 
@@ -75,14 +66,16 @@ class InputProcessor:
         self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="tokenize")
 
     async def tokenize(self, text: str, add_special_tokens: bool = True, keep: int | None = None) -> list[int]:
-        """The tokens of a text, the last ones where there are more than `keep`, still between its special tokens.
-        Raises InvalidRequest if the text is not Unicode, TooManyRequests."""
+        """Return the tokens of a text. `keep`: drop tokens at its beginning, behind the special tokens.
+
+        Raises InvalidRequest, TooManyRequests.
+        """
         return await self._run(
             lambda: self.encode(text, add_special_tokens, "prompt", keep), inline=len(text) <= INLINE_CHARACTERS
         )
 
     async def detokenize(self, token_ids: Sequence[int], skip_special_tokens: bool = False) -> str:
-        """The text of these tokens. Raises InvalidRequest, TooManyRequests."""
+        """Return the text of tokens. Raises InvalidRequest, TooManyRequests."""
         if not token_ids:
             return ""
         if len(token_ids) > (limit := self._limits.max_model_len):
@@ -96,24 +89,23 @@ class InputProcessor:
         )
 
     def prompt_tail(self, token_ids: Sequence[int]) -> str:
-        """Return the text of the last tokens, special tokens included: how the chat template begins answers."""
+        """Return the text with which a chat template begins the answer, including special tokens."""
         return self._tokenizer.decode(token_ids[-PROMPT_TAIL_TOKENS:], skip_special_tokens=False)
 
     async def compute(self, work: Callable[[], Result], *, inline: bool) -> Result:
-        """Return the result of `work`, which runs in a thread unless it is `inline`. Raises its errors, and
-        TooManyRequests."""
+        """Run `work`, in a thread unless `inline`. Raises its errors, and TooManyRequests."""
         return await self._run(work, inline=inline)
 
     def token_strings(self, token_ids: Sequence[int]) -> list[str]:
-        """How the vocabulary writes each of these tokens; empty for one that it does not name."""
+        """Return how the vocabulary writes each token; "" for one without a name."""
         return [self._tokenizer.backend.id_to_token(token_id) or "" for token_id in token_ids]
 
     async def render_chat(
         self, messages: list[dict[str, Any]], keep: int | None = None, /, **kwargs: Any
     ) -> list[int]:
-        """The tokens of a conversation in the chat template, which also gets `kwargs`; the last `keep`.
+        """Return the last `keep` tokens of a conversation. `kwargs`: variables of the template.
 
-        Raises InvalidRequest when the template refuses the messages, TooManyRequests.
+        Raises InvalidRequest, TooManyRequests.
         """
         template = kwargs.get("chat_template")
         text = await self._rendered(messages, kwargs)
@@ -122,14 +114,15 @@ class InputProcessor:
         )
 
     def encode_chat(self, text: str, keep: int | None = None, chat_template: str | None = None) -> list[int]:
-        """The tokens of what `chat_text` returned. A template writes the special tokens itself."""
+        """Return the tokens of a text from `chat_text`."""
+        # A template writes the special tokens itself.
         add_special_tokens = self._chat_templates.is_plain_for(chat_template)
         return self._encode(self._quoted or self._tokenizer, text, add_special_tokens, "messages", keep)
 
     def encode(
         self, text: str, add_special_tokens: bool = True, param: str = "prompt", keep: int | None = None
     ) -> list[int]:
-        """`tokenize` in this thread: for callers without an event loop. `param` is the field with the text."""
+        """Run `tokenize` in this thread. `param`: the field with the text."""
         return self._encode(self._tokenizer, text, add_special_tokens, param, keep)
 
     def _encode(
@@ -149,7 +142,7 @@ class InputProcessor:
         return self._vocab_size
 
     async def _rendered(self, messages: list[dict[str, Any]], variables: dict[str, Any]) -> str:
-        """Most chats take less time than the way to another thread. There, a request's own template is compiled."""
+        # Most chats take less time than a change of threads. A request's own template has to be compiled.
         few = len(messages) <= INLINE_MESSAGES and count_values(variables, INLINE_VARIABLES) <= INLINE_VARIABLES
         if few and variables.get("chat_template") is None:
             with suppress(ChatTemplateTooSlow):
@@ -157,14 +150,13 @@ class InputProcessor:
         return await self._run(lambda: self.chat_text(messages, **variables), inline=False)
 
     def chat_text(self, messages: list[dict[str, Any]], /, **kwargs: Any) -> str:
-        """The text of a conversation in the chat template, which also gets `kwargs`. Raises InvalidRequest."""
+        """Return the text of a conversation. `kwargs`: variables of the template. Raises InvalidRequest."""
         try:
             return self._chat_text(messages, kwargs, RENDER_SECONDS)
         except ChatTemplateTooSlow as error:
             raise InvalidRequest(f"the model's chat template was stopped: {error}", "messages") from None
 
     def _chat_text(self, messages: list[dict[str, Any]], variables: dict[str, Any], seconds: float) -> str:
-        """Raises InvalidRequest and ChatTemplateTooSlow."""
         self._check_length(sum(map(_length_of, messages)), "messages")
         if self._quoted is not None:
             messages = [{**self._quoted.quoted(message), "role": message.get("role")} for message in messages]
@@ -190,9 +182,11 @@ class InputProcessor:
         data_parallel_rank: int | None = None,
         constraint: OutputConstraint | None = None,
     ) -> Prompted:
-        """Return a complete request. Without `max_tokens`, it may use what generation_config.json allows, or the
-        rest of the context. The most likely tokens of the prompt are reported if `asked` or `prompt_logprobs`
-        requests it. Raises InvalidRequest."""
+        """Return a complete request. Raises InvalidRequest.
+
+        `max_tokens`: None for what generation_config.json or the context allows. `prompt_logprobs`: in addition to
+        those of `asked`.
+        """
         self._check_prompt(prompt_token_ids)
         if priority and not self._limits.takes_priority:
             raise InvalidRequest(
@@ -217,19 +211,18 @@ class InputProcessor:
         )
 
     async def grammar(self, source: GrammarSource | None) -> Grammar | None:
-        """Return the grammar of a request, made without holding up the event loop. Raises InvalidRequest,
-        TooManyRequests."""
+        """Return the grammar of a request. Raises InvalidRequest, TooManyRequests."""
         if source is None:
             return None
         return await self._run(source.grammar, inline=source.is_small)
 
     async def constraint(self, source: GrammarSource | None) -> OutputConstraint | None:
-        """Return the constraint of a request whose whole output follows the grammar. Raises as `grammar` does."""
+        """Return a constraint on the whole output. Raises as `grammar` does."""
         grammar = await self.grammar(source)
         return None if grammar is None else OutputConstraint(grammar)
 
     async def hash_blocks(self, prompted: Prompted, hashings: Iterable[BlockHashing]) -> None:
-        """Make the hashes for these engines without holding up the event loop."""
+        """Hash the prompt's blocks in these ways."""
         if prompted.hashes is not None:
             await prompted.hashes.make(hashings, self._threads)
 
@@ -258,7 +251,7 @@ class InputProcessor:
     # ------------------------------------------------------------------------------------------ limits
 
     def _check_length(self, length: int, param: str) -> None:
-        """Before a text of this length is tokenized: megabytes keep a thread busy for minutes, and others wait."""
+        """Raise InvalidRequest for a text that cannot fit, before it is tokenized: megabytes take minutes."""
         limit, characters = self._limits.max_model_len, self._max_characters()
         if length > characters:
             raise InvalidRequest(
@@ -299,11 +292,10 @@ class InputProcessor:
 
 
 def _length_of(message: dict[str, Any]) -> int:
-    """Return the number of characters of the message's content."""
     content = message.get("content") or ""
     return len(content) if isinstance(content, str) else sum(len(part["text"]) for part in content)
 
 
 def _maximum(limit: int) -> str:
-    """The words by which litellm recognises an overflow; LangChain recognises "prompt is too long"."""
+    # litellm recognises an overflow by these words, LangChain by "prompt is too long".
     return f"this model's maximum context length is {limit} tokens"
