@@ -1,7 +1,7 @@
-"""Beam search for the prompts of one HTTP request: each step is a request for one token of each live beam.
+"""Beam search for the prompts of one HTTP request, outside of the engines.
 
-Engines know nothing of beams. A step sends the prompt with the tokens of a beam as a new prompt, of which the
-prefix cache has all but the last block. All steps of a prompt go to the same engine while it takes them.
+A step requests one token for each live beam: prompt and beam are a new prompt, of which the prefix cache of the
+engine has all but the last block. All steps of a prompt go to one engine while it accepts them.
 """
 
 import asyncio
@@ -21,12 +21,11 @@ from kvasir.frontend.generation.generation import Choice
 from kvasir.link.protocol import FinishReason, Logprobs
 from kvasir.request.params import TOP_LOGPROBS, SamplingParams
 
-MAX_CANDIDATES: Final = int(TOP_LOGPROBS.most)
-"""An engine reports no more of the most likely tokens."""
+MAX_CANDIDATES: Final = int(TOP_LOGPROBS.most)  # an engine reports no more of the most likely tokens
 
 
 class BeamGeneration:
-    """Cancelling the task that waits for `choices` aborts every step in flight."""
+    """Beam search for the prompts of a request. Cancelling `choices` aborts every step in flight."""
 
     def __init__(
         self,
@@ -36,7 +35,7 @@ class BeamGeneration:
         width: int,
         length_penalty: float,
     ) -> None:
-        """`ids`: the answer's, and one that no other request has. `width`: beams, and choices, for each prompt."""
+        """`ids`: of the answer, and a unique one. `width`: beams, and choices, for each prompt."""
         self._llm = llm
         self._prompts = prompts
         self.n = width
@@ -47,12 +46,11 @@ class BeamGeneration:
             _check_width(width, len(self._end_ids(prompted)))
             if prompted.core.constraint is not None:
                 raise InvalidRequest("use_beam_search does not take structured output", "use_beam_search")
-        self.prompts = [prompted for prompted in prompts for _ in range(width)]
-        """By index of the choice."""
+        self.prompts = [prompted for prompted in prompts for _ in range(width)]  # by choice
+        # By prompt, for the request log: its first step, and the tokens of its choices.
         self.traces = [
             Trace(params=prompted.params, prompt_tokens=len(prompted.prompt_token_ids)) for prompted in prompts
         ]
-        """One per prompt, for the request log: its first step, and the tokens of its choices."""
 
     @property
     def usage(self) -> Usage:
@@ -63,7 +61,7 @@ class BeamGeneration:
         return Usage(prompt_tokens, output_tokens, prompt_tokens + output_tokens, cached)
 
     async def choices(self, wanted: int) -> list[Choice]:
-        """Return the wanted number of choices of each prompt, best first. Raises what AsyncLLM.generate does."""
+        """Return the `wanted` best choices of each prompt, in order. Raises what AsyncLLM.generate raises."""
         try:
             async with asyncio.TaskGroup() as group:
                 tasks = [group.create_task(self._search(index)) for index in range(len(self._prompts))]
@@ -134,8 +132,7 @@ class _Steps:
         self._params = SamplingParams(max_tokens=1, seed=0, temperature=0.0, logprobs=top)
         self._rank = prompted.data_parallel_rank
         self._count = 0
-        self.first = Trace()
-        """Of the first step, which computes the prompt."""
+        self.first = Trace()  # of the step that computes the prompt
 
     async def next_of(self, beams: Sequence[Beam]) -> list[Logprobs]:
         """Return the log probabilities of the next token of each beam."""
@@ -147,7 +144,7 @@ class _Steps:
         return [task.result() for task in tasks]
 
     async def _next(self, token_ids: "array[int]") -> Logprobs:
-        """After the first step: wait for room, and repeat the step once elsewhere if its engine is lost."""
+        """Request a beam's next token. A later step waits for room, and is repeated once if its engine is lost."""
         if not token_ids:
             return await self._ask(self._prompted, self.first)
         prompted = replace(
@@ -182,7 +179,7 @@ class _Steps:
 
 
 def _check_width(width: int, num_end_ids: int) -> None:
-    """Raise InvalidRequest for more beams than the most likely tokens that an engine reports can continue."""
+    """Raise InvalidRequest if a step needs more of the most likely tokens than an engine reports."""
     if candidates_of(width, num_end_ids) > MAX_CANDIDATES:
         most = min(MAX_CANDIDATES // 2, MAX_CANDIDATES - num_end_ids)
         advice = f"give at most {most}" if most > 0 else "give fewer stop_token_ids"

@@ -1,4 +1,4 @@
-"""One HTTP request's generation: its prompts run at the same time, their deltas come as one sequence of events."""
+"""The generation of one HTTP request: its choices run concurrently and yield one sequence of events."""
 
 import asyncio
 from collections.abc import AsyncGenerator, Callable, Sequence
@@ -12,10 +12,8 @@ from kvasir.client.text.logprob_lists import joined, mean
 from kvasir.frontend.generation.answer_parts import PromptTokensDetails, Usage
 from kvasir.link.protocol import FinishReason, Logprobs
 
-Event = tuple[int, Delta]
-"""Index of a choice, and its new text and tokens."""
-Scores = asyncio.Future[Logprobs | None]
-"""Log probabilities of a prompt, as its first choice brings them for all."""
+Event = tuple[int, Delta]  # index of a choice, its new text and tokens
+Scores = asyncio.Future[Logprobs | None]  # of a prompt, from its first choice
 
 
 @dataclass
@@ -41,48 +39,46 @@ class Choice:
 
 
 class Generation:
-    """Closing `events`, or cancelling the task that reads it, aborts all of its choices."""
+    """The choices of a request. Closing `events`, or cancelling its reader, aborts all of them."""
 
     def __init__(
         self, llm: AsyncLLM, ids: tuple[str, str], prompts: Sequence[Prompted], n: int, prompt_only: bool = False
     ) -> None:
-        """`ids`: the answer's, and one that no other request has. `n`: choices for each prompt. `prompt_only`: the
-        one token that an engine generates at least is not wanted."""
+        """`ids`: of the answer, and a unique one. `n`: choices for each prompt. `prompt_only`: drop the one token
+        that an engine has to generate."""
         self._llm = llm
         self.n = n
-        """Choices that are generated for each prompt."""
         self._prompt_only = prompt_only
         self.id, self._unique_id = ids
-        self.prompts = [prompted.child(index) for prompted in prompts for index in range(n)]
-        """By index of the choice."""
+        self.prompts = [prompted.child(index) for prompted in prompts for index in range(n)]  # by choice
         choices = [PromptChoices(n) if n > 1 else None for _ in prompts]
+        # By choice, for the request log.
         self.traces = [
             Trace(choices=None if index % n else n, siblings=choices[index // n])
             for index in range(len(self.prompts))
         ]
-        """One per choice, for the request log."""
         self.output_tokens = 0
         self._unfinished = len(self.prompts)
 
     @property
     def complete(self) -> bool:
-        """The last event has come."""
+        """Whether the last event has come."""
         return self._unfinished == 0
 
     @property
     def usage(self) -> Usage:
-        """So far; a prompt counts once, whatever the number of its choices."""
+        """The usage so far. A prompt counts once for all of its choices."""
         prompt_tokens = sum(len(prompted.prompt_token_ids) for prompted in self.prompts[:: self.n])
         cached_tokens = sum(trace.cached_tokens or 0 for trace in self.traces[:: self.n])
         total_tokens = prompt_tokens + self.output_tokens
         return Usage(prompt_tokens, self.output_tokens, total_tokens, PromptTokensDetails(cached_tokens))
 
     def waits_for(self) -> str | None:
-        """Return the progress of the engine that held choices wait for; None if none is held."""
+        """Return the progress of the engine that choices wait for; None if none waits."""
         return self._llm.waits_for(self.traces, self.prompts[0].data_parallel_rank)
 
     async def events(self) -> AsyncGenerator[Event, None]:
-        """Raises what AsyncLLM.generate raises, for the first choice that fails."""
+        """Yield the events of all choices. Raises what AsyncLLM.generate raises, for the first failure."""
         if len(self.prompts) > 1:
             async with aclosing(self._many()) as events:
                 async for index, delta in events:
@@ -101,8 +97,10 @@ class Generation:
         return index, delta
 
     async def choices(self, wanted: int, seen: Callable[[int, Delta], object] | None = None) -> list[Choice]:
-        """Everything, when it is finished: for each prompt as many of its choices as are wanted, the ones of the
-        highest log probability per token. `seen` is called with each event."""
+        """Return the whole choices: for each prompt the `wanted` ones of the highest log probability per token.
+
+        `seen` is called with each event.
+        """
         choices = [Choice(prompted) for prompted in self.prompts]
         async with aclosing(self.events()) as events:
             async for index, delta in events:
@@ -118,7 +116,7 @@ class Generation:
         return best
 
     async def _many(self) -> AsyncGenerator[Event, None]:
-        # As large as there are choices: while the reader is slow, the deltas wait (and grow) in AsyncLLM.
+        # One place per choice: while the reader is slow, deltas wait and are merged in AsyncLLM.
         queue: asyncio.Queue[Event | Exception | None] = asyncio.Queue(len(self.prompts))
         scores = [self._awaited_scores(prompted) for prompted in self.prompts[:: self.n]]
         tasks = [
@@ -141,7 +139,7 @@ class Generation:
             await asyncio.gather(*tasks, return_exceptions=True)
 
     def _awaited_scores(self, prompted: Prompted) -> Scores | None:
-        """Return the future of the prompt's log probabilities for the other choices; None if none needs it."""
+        """Return a future of the prompt's log probabilities, if its choices share them."""
         shared = self.n > 1 and prompted.params.prompt_logprobs is not None
         return asyncio.get_running_loop().create_future() if shared else None
 
@@ -152,7 +150,7 @@ class Generation:
             deltas = self._llm.generate(f"{self._unique_id}-{index}", self.prompts[index], self.traces[index])
             async with aclosing(deltas):
                 async for delta in deltas:
-                    if scores is not None:  # this is its first delta
+                    if scores is not None:  # the first delta
                         await self._share(index, delta, scores)
                         scores = None
                     await queue.put((index, delta))
@@ -161,8 +159,8 @@ class Generation:
             await queue.put(error)
 
     async def _share(self, index: int, delta: Delta, scores: Scores) -> None:
-        """The prompt's log probabilities go from its first choice to the others, which asked for none. Where the
-        first fails, the whole generation does."""
+        """Pass the prompt's log probabilities from its first choice to the others."""
+        # If the first choice fails, so does the whole generation: nothing waits for ever.
         if index % self.n == 0:
             scores.set_result(delta.prompt_logprobs)
         else:

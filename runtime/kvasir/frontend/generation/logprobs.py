@@ -1,7 +1,6 @@
-"""Log probabilities in the forms of the APIs: OpenAI's for chats, OpenAI's for completions, vLLM's for prompts.
+"""Log probabilities in the forms of the APIs: OpenAI's for chats and completions, vLLM's for prompts.
 
-A token is shown as the text of its own bytes; bytes that do not form a whole character appear as \\xNN, as
-OpenAI does it.
+A token is written as the text of its bytes, with \\xNN for bytes of incomplete characters, as OpenAI does.
 """
 
 import asyncio
@@ -22,21 +21,16 @@ from kvasir.frontend.generation.answer_parts import (
 from kvasir.link.protocol import Logprobs
 from kvasir.request.params import SamplingFields
 
+# OpenAI's value for log(0), and for NaN, which JSON cannot write. `max(LEAST, value)` gives it for NaN, too, as it
+# keeps its first argument then; `max(value, LEAST)` does not.
 LEAST: Final = -9999.0
-"""For the logarithm of zero and for NaN, which JSON cannot say; OpenAI's value. It stands first wherever the larger
-is taken: `max` keeps its first argument where the second is NaN."""
-INLINE_ENTRIES: Final = 4096
-"""Log probabilities up to this many are written on the event loop (some milliseconds); more of them in a thread."""
-
-MOST_IN_ANSWER: Final = 1_000_000
-"""Log probabilities that one answer may hold: until it is sent each takes some 300 bytes."""
+INLINE_ENTRIES: Final = 4096  # written on the event loop, in milliseconds; more of them in a thread
+MOST_IN_ANSWER: Final = 1_000_000  # of about 300 bytes each, until the answer is sent
 
 Result = TypeVar("Result")
 
 
 class ScoringBody(Protocol):
-    """The body of a request that may ask for log probabilities."""
-
     stream: bool
 
     @property
@@ -44,9 +38,11 @@ class ScoringBody(Protocol):
 
 
 def check_size(body: ScoringBody, prompts: Sequence[Prompted], choices: int, bounded: bool) -> None:
-    """Of an answer with so many choices for each of its prompts. Raises InvalidRequest where it would hold too many
-    log probabilities. A stream holds none of its output; and one text that is `bounded` by nothing but the context
-    is expected to end before."""
+    """Raise InvalidRequest if the answer may hold too many log probabilities.
+
+    `choices`: for each prompt. `bounded`: by max_tokens, not only by the context.
+    """
+    # A stream holds no output, and a single unbounded text usually ends long before the context does.
     of_prompts = of_output = 0
     for prompted in prompts:
         params = prompted.params
@@ -65,7 +61,7 @@ def check_size(body: ScoringBody, prompts: Sequence[Prompted], choices: int, bou
 
 
 async def written(entries: int, write: Callable[[], Result]) -> Result:
-    """What `write` returns; so many log probabilities are written by it."""
+    """Return the result of `write`, which runs in a thread if it writes many entries."""
     return write() if entries <= INLINE_ENTRIES else await asyncio.to_thread(write)
 
 

@@ -1,8 +1,7 @@
-"""Server-sent events: how a generation is streamed to a client.
+"""Streams a generation to a client as server-sent events.
 
-The head of an answer is sent with the first event, or after HEAD_SECONDS without one. What fails before it is an
-HTTP error, what fails later an event with an "error" in the stream. While no event comes, comments keep the
-connection open. While the request waits for an engine, they report the progress of that engine.
+The head is sent with the first event, or after HEAD_SECONDS. An error before it is an HTTP error, a later one an
+event. While no event comes, comments keep the connection open, and report the progress of an engine that starts.
 """
 
 import asyncio
@@ -28,12 +27,9 @@ log = logging.getLogger(__name__)
 DONE = b"data: [DONE]\n\n"
 
 HEAD_SECONDS: Final = 5.0
-"""Status and headers are sent this long after the stream has begun even if it has no event yet."""
-KEEP_ALIVE_SECONDS: Final = 15.0
-"""A comment is sent after this time without an event: proxies close streams that are silent for 30 to 100 s."""
+KEEP_ALIVE_SECONDS: Final = 15.0  # between comments; proxies close streams that are silent for 30 to 100 s
 KEEP_ALIVE: Final = b": keep-alive\n\n"
-PROGRESS_SECONDS: Final = 5.0
-"""The same time while the request waits for an engine: the comments then have the engine's progress."""
+PROGRESS_SECONDS: Final = 5.0  # between comments with the progress of an engine
 
 _HEADERS: Final = (
     (b"cache-control", b"no-cache"),
@@ -43,8 +39,7 @@ _HEADERS: Final = (
 
 
 class EventStream(Response):
-    """Sends each item of `events` (whole events, in bytes) at once; the one that ends with DONE is the last.
-    `error_event` writes the last event of a stream that fails."""
+    """Sends each item of `events` at once. The last one ends with DONE."""
 
     media_type = "text/event-stream"
 
@@ -55,7 +50,8 @@ class EventStream(Response):
         error_event: Callable[[ApiError], bytes] | None = None,
         waits_for: Callable[[], str | None] = lambda: None,
     ) -> None:
-        """`waits_for`: returns the text of a comment while the request waits for an engine, else None."""
+        """`events`: whole events. `error_event`: writes the last event of a stream that fails. `waits_for`: returns
+        the text of a comment while the request waits for an engine, else None."""
         self.status_code = 200
         self.background = None
         self.raw_headers = [*_HEADERS]
@@ -87,10 +83,7 @@ class EventStream(Response):
 
 
 class _Output:
-    """Writes the answer of one stream, with comments while no event comes.
-
-    An event costs a look at the clock. The timer is armed again only when it fires.
-    """
+    """Writes the answer of one stream, with comments while no event comes."""
 
     def __init__(self, head: Message, send: Send, waits_for: Callable[[], str | None]) -> None:
         self.started = False
@@ -99,17 +92,17 @@ class _Output:
         self._waits_for = waits_for
         self._loop = asyncio.get_running_loop()
         self._now = self._loop.time
+        # Infinite during a write: a slow client needs no comment.
         self._comment_at = self._now() + HEAD_SECONDS
-        """Infinite while something is being written: a client that reads slowly needs no comment."""
         self._comment: asyncio.Task[None] | None = None
+        # Armed again only when it fires: an event costs one look at the clock.
         self._timer = self._loop.call_later(HEAD_SECONDS, self._wake)
 
     def write(self, event: bytes, more: bool = True) -> Awaitable[None]:
-        """Write it, behind a comment that is being written."""
+        """Write an event, after a comment that is being written."""
         return self._write(event, more) if self._comment is None else self._write_behind_comment(event, more)
 
     def stop_comments(self) -> None:
-        """From now on, only `write` writes."""
         self._timer.cancel()
         if self._comment is not None:
             self._comment.cancel()
@@ -130,7 +123,7 @@ class _Output:
         await self._write(event, more)
 
     async def _write(self, piece: bytes, more: bool, silence: float | None = None) -> None:
-        """Write it. The next comment follows after `silence` seconds, by default KEEP_ALIVE_SECONDS."""
+        """Write a piece. `silence`: seconds until the next comment, by default KEEP_ALIVE_SECONDS."""
         self._comment_at = inf
         if not self.started:
             await self._send(self._head)
@@ -168,7 +161,7 @@ class Chunks:
     def __init__(
         self, id: str, object: str, created: int, model: str, include_usage: bool, fingerprint: str
     ) -> None:
-        """`fingerprint`: the system_fingerprint, which the last chunk of each choice has, as in vLLM."""
+        """`fingerprint`: system_fingerprint of the last chunk of each choice, as in vLLM."""
         head = orjson.dumps({"id": id, "object": object, "created": created, "model": model})
         self._head = b"data: " + head[:-1]
         self._include_usage = include_usage
