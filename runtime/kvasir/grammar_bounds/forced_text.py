@@ -2,7 +2,7 @@
 
 If only one text may follow, llguidance computes all of it for each mask, and a small grammar may force gigabytes:
 `"a"{1000}`, an array of a constant with `minItems`. The bound adds up all parts of a grammar, also those that
-exclude each other, so it may be much too high. docs/design/grammars.md says how it is used.
+exclude each other, so it may be much too high. Its use: docs/design/grammars.md.
 """
 
 import json

@@ -8,7 +8,7 @@ from enum import Enum, auto
 class Body(Enum):
     """How one call is written."""
 
-    # {"name": "f", "arguments": {"a": 1}}. An array of objects is read too, whatever `Layout.array` says.
+    # {"name": "f", "arguments": {"a": 1}}. An array of objects is always read, too.
     JSON_OBJECT = auto()
     NAMED_JSON = auto()  # name, mark, arguments as JSON
     XML = auto()  # <function=f><parameter=a>value</parameter></function>

@@ -87,7 +87,7 @@ class JsonMender:
         return position, "".join(self._out), state
 
     def completion(self) -> str:
-        """Return text that completes what was returned so far to valid JSON."""
+        """Return text that completes the output so far to valid JSON."""
         ending = '"' if self._state is _State.STRING else ""
         if self._state is _State.COLON or (self._state is _State.STRING and self._is_key):
             ending += ": null"

@@ -41,7 +41,7 @@ class ReasoningCount:
         self.is_reasoning = False
 
     def undo(self) -> None:
-        """Take back what was counted since `begin`."""
+        """Take back the count since `begin`."""
         self.is_reasoning = False
         self.tokens = self._before
         self._is_undone = True
