@@ -1,7 +1,7 @@
-"""AsyncLLM: generates text with the engines on the link, on the event loop.
+"""AsyncLLM: generates text with all engines of one model.
 
-The journal has each request, the dispatcher sends it to the engine that the router picks, and the output processor
-turns outputs into the deltas that `generate` yields.
+A request enters the journal, the dispatcher sends it to the engine that the router picks, and the output processor
+turns the outputs into the deltas that `generate` yields.
 """
 
 import asyncio
@@ -57,7 +57,7 @@ log = logging.getLogger(__name__)
 
 
 class AsyncLLM:
-    """Owns the link to all engines of one model, and handles its events."""
+    """Owns the link and handles its events, on the event loop."""
 
     def __init__(
         self,
@@ -82,7 +82,7 @@ class AsyncLLM:
             burst=2 * config.server.max_live_requests,
         )
         self._outputs = OutputProcessor(self._journal, observer, model.eos_token_ids, self._router.begun)
-        self._outputs_planned = False
+        self._outputs_planned = False  # `_work_outputs` runs in the next turn of the event loop
         self._calls = Calls(self._link.send)
         self._starts = EngineStarts()
         self._quarantine = Quarantine()
@@ -117,7 +117,7 @@ class AsyncLLM:
         self.eos_token_ids = model.eos_token_ids
 
     async def start(self) -> None:
-        """Bind the link and accept engines. Raises ConfigError for an address that cannot be bound."""
+        """Bind the link. Raises ConfigError for an address that cannot be bound."""
         await self._link.start()
 
     async def close(self) -> None:
@@ -134,7 +134,7 @@ class AsyncLLM:
         self.input.close()
 
     async def drain(self, timeout: float) -> None:  # noqa: ASYNC109 - running into it is not an error here
-        """Wait until no request is live, for at most `timeout` seconds. The caller accepts no new ones."""
+        """Wait until no request is live, for at most `timeout` seconds; the caller accepts no new ones."""
         try:
             async with asyncio.timeout(timeout):
                 await self._journal.wait_empty()
@@ -156,35 +156,40 @@ class AsyncLLM:
 
     @property
     def held_requests(self) -> int:
+        """Requests that wait while no engine is ready."""
         return self._dispatcher.num_held
 
     @property
     def waiting_requests(self) -> int:
+        """Requests without an engine, counted one by one."""
         return sum(request.state is RequestState.WAITING for request in self._journal.live())
 
     def waits_for(self, traces: Sequence[Trace], rank: int | None) -> str | None:
-        """Return a text about the engine that these requests wait for; None if none of them waits."""
+        """Return a text about the engine that these requests wait for; None if none waits.
+
+        `rank`: the data-parallel rank to which they are pinned.
+        """
         if all(trace.waiting_since is None for trace in traces):
             return None
         return self._dispatcher.waits_for(rank)
 
     @property
     def engines(self) -> Mapping[str, RemoteEngine]:
+        """By incarnation."""
         return self._link.engines
 
     @property
     def max_model_len(self) -> int:
-        """Tokens of prompt and output together that every ready engine can take."""
+        """Tokens of prompt and output that every ready engine can take."""
         return self._limits.max_model_len
 
     async def generate(
         self, request_id: str, prompted: Prompted, trace: Trace | None = None
     ) -> AsyncGenerator[Delta, None]:
-        """Yield the output in deltas; a slow reader gets larger ones. The last one has a finish reason.
+        """Yield the output in deltas, the last one with a finish reason; a slow reader gets larger ones.
 
-        Closing or cancelling the generator aborts the request. Raises TooManyRequests or InvalidRequest before the
-        first delta (an engine may refuse a request that this frontend accepts), EngineUnavailable or RequestFailed
-        at any time.
+        Fills in `trace`. Closing or cancelling the generator aborts the request. Raises TooManyRequests or
+        InvalidRequest before the first delta, EngineUnavailable or RequestFailed at any time.
         """
         text = prompted.text(self.detokenizer)
         request = LiveRequest(request_id, prompted, text, client=current_client.get(), trace=trace or Trace())
@@ -222,7 +227,7 @@ class AsyncLLM:
     # ------------------------------------------------------------------------------------------ requests
 
     def _block_hashings(self) -> set[BlockHashing]:
-        # An engine that joins later computes the hashes itself.
+        """Return how the ready engines hash; an engine that joins later hashes itself."""
         hashings = {engine.block_hashing for engine in self._link.engines.values() if engine.usable}
         return {hashing for hashing in hashings if hashing is not None}
 
@@ -281,6 +286,7 @@ class AsyncLLM:
 
     def _on_engine_lost(self, engine: RemoteEngine, reason: str, ran: FailedStep | None) -> None:
         try:
+            # earlier outputs still reach their readers
             self._outputs.flush(engine.incarnation)
             self._after_outputs()
         finally:  # a defect there must not leave the requests without an end

@@ -1,4 +1,4 @@
-"""One live request: the data that an engine needs to compute or continue it, and its progress."""
+"""LiveRequest: a request in the journal, with its progress over all engines that have had it."""
 
 import time
 from array import array
@@ -25,60 +25,42 @@ class Interruption:
     reason: str
     """"lost" if its engine was lost, "returned" if the engine gave it back."""
     since: float = field(default_factory=time.perf_counter)
-    numerics: str = ""
-    """Class of the engine that has the request now."""
-    exact: bool = True
-    """Whether that engine continues the request exactly."""
+    numerics: str = ""  # the class of the engine that has the request now
+    exact: bool = True  # that engine continues it exactly
 
 
 class RequestState(Enum):
-    WAITING = "waiting"
-    """No engine has the request: it is new, or its engine was lost."""
-    RUNNING = "running"
-    FINISHED = "finished"
-    """No engine will compute the request. Its reader may still read."""
+    WAITING = "waiting"  # not sent yet, or waiting for another engine
+    RUNNING = "running"  # computed by `LiveRequest.engine`
+    FINISHED = "finished"  # succeeded, failed or aborted; its reader may still read
 
 
 @dataclass(slots=True, eq=False)
 class LiveRequest:
     """Written by the journal (`state`, `engine`, `last_engine`, `attempt`), the dispatcher (`refused_by`,
-    `numerics`, `weights`), the migration (`lost_engines`, `losses_in_a_row`) and the output processor (the
-    rest)."""
+    `numerics`, `weights`), the migration (`lost_engines`, `losses_in_a_row`) and the output processor."""
 
     request_id: str
     prompted: Prompted
     text: TextStream
-    stops: StopSearch | None = field(init=False)
-    """The search for stop strings, if the request has any."""
+    stops: StopSearch | None = field(init=False)  # None without stop strings
     collector: Collector = field(default_factory=Collector)
-    client: str = ""
-    """Who sent it. The queue of the frontend is fair among clients."""
+    client: str = ""  # its sender: the queue of the frontend is fair among clients
     output_token_ids: "array[int]" = field(default_factory=token_array)
-    attempt: int = 0
-    """Number of engines that got the request so far."""
+    attempt: int = 0  # engines that have got the request; outputs repeat the number
     state: RequestState = RequestState.WAITING
-    engine: str = ""
-    """Incarnation; "" while the request waits."""
-    last_engine: str = ""
-    """Incarnation of `engine`, or of the one before while the request waits."""
+    engine: str = ""  # the incarnation that has the request; "" while it waits
+    last_engine: str = ""  # `engine`, or the one before while it waits
     lost_engines: tuple[str, ...] = ()
-    losses_in_a_row: int = 0
-    """Losses since the request has got further."""
-    interruption: Interruption | None = None
-    """Set from the loss of its engine until its next token."""
-    num_resuming_tokens: int = 0
-    """Share of the request in `Journal.resuming_tokens`."""
-    numerics: str = ""
-    """Class of the engine that computed the last token."""
-    weights: str = ""
-    """Identity of that engine's weights; "" if unknown."""
-    refused_by: tuple[str, ...] = ()
-    """Engines that must not get the request again: they were not ready, or stop."""
+    losses_in_a_row: int = 0  # losses of engines since the request last got a token
+    interruption: Interruption | None = None  # from the loss of its engine until its next token
+    num_resuming_tokens: int = 0  # its part of `Journal.resuming_tokens`
+    numerics: str = ""  # of the engine that has computed its last token
+    weights: str = ""  # their identity in that engine; "": unknown
+    refused_by: tuple[str, ...] = ()  # not ready or stopping: the request is not sent to them again
     trace: Trace = field(default_factory=Trace)
-    num_earlier_tokens: int = 0
-    """Output tokens before this attempt."""
-    num_earlier_preemptions: int = 0
-    """Preemptions in the attempts before this one."""
+    num_earlier_tokens: int = 0  # output tokens of the attempts before
+    num_earlier_preemptions: int = 0  # of the attempts before
     _digest: bytes = b""
 
     def __post_init__(self) -> None:
@@ -107,16 +89,11 @@ class LiveRequest:
         return self.prompted.data_parallel_rank
 
     def interrupt(self, reason: str) -> None:
-        """Note that its engine does not continue it. The first reason counts if several engines fail."""
         if self.interruption is None:
             self.interruption = Interruption(reason)
 
     def message(self, hashing: BlockHashing | None = None, alone: bool = False, kv_source: str = "") -> AddRequest:
-        """Return the message that starts or resumes the request on an engine, as the next attempt.
-
-        `hashing`: how the engine hashes prompts; None if it looks no hashes up. `alone` and `kv_source`:
-        see AddRequest.
-        """
+        """Return the message for the next attempt. `hashing`: of the engine; None: it looks no hashes up."""
         prompted = self.prompted
         return AddRequest.of(
             prompted.core,
@@ -132,22 +109,21 @@ class LiveRequest:
 
     @property
     def digest(self) -> bytes:
-        """It is computed when an engine is lost, or while a request has strikes."""
+        # needed only when an engine is lost, or while a request has strikes
         if not self._digest:
             self._digest = request_digest(to_wire(self.prompt_token_ids), self.prompted.core)
         return self._digest
 
     @property
     def attempt_tokens(self) -> int:
-        """Return the number of output tokens of the present attempt."""
+        """The output tokens of this attempt."""
         return len(self.output_token_ids) - self.num_earlier_tokens
 
     @property
     def num_tokens(self) -> int:
-        """Return the number of tokens of prompt and output so far."""
         return len(self.prompt_token_ids) + len(self.output_token_ids)
 
 
 def service_order(request: LiveRequest) -> tuple[int, float]:
-    """Sort key: requests move by priority, of equal priority the oldest first."""
+    """Return the sort key: by priority, and the oldest first."""
     return request.priority, request.trace.started

@@ -1,4 +1,4 @@
-"""How an engine is put together: settings for this machine, a context that fits, and the core."""
+"""How an engine is put together: settings for this machine, a context that fits, the core, and Ready."""
 
 import dataclasses
 import logging
@@ -20,6 +20,7 @@ from kvasir.executor.executor import Executor
 from kvasir.executor.executor_for import has_worker_processes
 from kvasir.hub.model_info import ModelInfo
 from kvasir.layers.kv import KVCacheConfig
+from kvasir.link.protocol import FEATURE_PREFIX_CACHE, FEATURE_PRIORITY, FEATURE_WAVES, Ready
 from kvasir.process.words import count
 from kvasir.worker.device import device_facts, device_facts_of_workers
 from kvasir.worker.split_refusal import check_early
@@ -137,3 +138,28 @@ def build_core(
         grammars,
     )
     return EngineCore(scheduler, executor, ingest, max_in_flight=executor.max_in_flight, grammars=grammars)
+
+
+def ready_message(
+    settings: ResolvedEngine, num_blocks: int, numerics: str, *, in_waves: bool, kv_address: str, weights: str
+) -> Ready:
+    """Return the message. `in_waves`: the engine steps with others. `kv_address`: "" if others cannot fetch."""
+    return Ready(
+        block_size=settings.block_size,
+        num_blocks=num_blocks,
+        max_model_len=settings.max_model_len,
+        max_num_seqs=settings.max_num_seqs,
+        max_queued_tokens=settings.max_queued_tokens,
+        features=_features(settings, in_waves),
+        hash_algorithm=settings.prefix_caching_hash_algo,
+        numerics=numerics,
+        max_num_batched_tokens=0 if settings.long_prefill_token_threshold else settings.max_num_batched_tokens,
+        kv_address=kv_address,
+        weights=weights,
+    )
+
+
+def _features(settings: ResolvedEngine, in_waves: bool) -> tuple[str, ...]:
+    prefix_cache = (FEATURE_PREFIX_CACHE,) if settings.enable_prefix_caching else ()
+    priority = (FEATURE_PRIORITY,) if settings.scheduling_policy == "priority" else ()
+    return prefix_cache + priority + ((FEATURE_WAVES,) if in_waves else ())

@@ -48,7 +48,6 @@ class CacheReports:
 
     @property
     def has_snapshot(self) -> bool:
-        """Whether a part of a snapshot is left to send."""
         return any(follower.next_block < self._end for follower in self._followers.values())
 
     def follow(self, frontend: str) -> None:

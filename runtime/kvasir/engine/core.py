@@ -6,10 +6,10 @@ from collections.abc import Callable, Iterable
 
 from kvasir.engine.engine_calls import EngineCalls
 from kvasir.engine.grammar.grammar_gate import GrammarGate
+from kvasir.engine.grammar.late_masks import LateMasks
 from kvasir.engine.health.black_box import BlackBox
 from kvasir.engine.health.step_trace import StepPhase, StepTrace
 from kvasir.engine.ingest import Ingest, RefusedRequest
-from kvasir.engine.late_masks import LateMasks
 from kvasir.engine.scheduling.endings import error_output
 from kvasir.engine.scheduling.engine_request import EngineRequest
 from kvasir.engine.scheduling.entrance_check import RequestRefused
@@ -65,7 +65,6 @@ class EngineCore:
             self.queue(prepared)
 
     def queue(self, request: EngineRequest) -> None:
-        """Queue a request. If it is refused or already complete, its answer comes with the next outputs."""
         if not self._make_room_for(request):
             self.scheduler.drop(request)
             return
@@ -220,7 +219,6 @@ class EngineCore:
             self._late_masks.supply()
 
     def _take_guide(self, request: EngineRequest) -> None:
-        """Give a request its guide if that is ready, or end it."""
         refusal = None if self._grammars is None else self._grammars.take(request)
         if refusal is not None:
             self.scheduler.abort(request)
@@ -238,7 +236,6 @@ class EngineCore:
 
 
 def _is_repeated(request_id: str, attempt: int, live: EngineRequest) -> bool:
-    """Return whether this attempt or a later one is live, and log that the request is dropped."""
     if attempt > live.attempt:
         return False
     log.warning("request %s attempt %d came while attempt %d runs: dropped", request_id, attempt, live.attempt)

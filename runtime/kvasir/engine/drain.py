@@ -64,7 +64,6 @@ class Drain:
 
     @property
     def seconds_left(self) -> float | None:
-        """Seconds that the state lasts without an event. None: without a limit."""
         end = self._state_and_end()[1]
         return None if end is None else max(0.0, end - self._clock())
 

@@ -22,7 +22,7 @@ from prometheus_client import CollectorRegistry, generate_latest
 from kvasir.config.machine import process_age
 from kvasir.config.resolve import ResolvedEngine
 from kvasir.config.settings import EngineConfig
-from kvasir.engine.build import build_core, prepare_workers, resolve_settings
+from kvasir.engine.build import build_core, prepare_workers, ready_message, resolve_settings
 from kvasir.engine.core import EngineCore
 from kvasir.engine.handover.exchange import Exchange
 from kvasir.engine.handover.hand_over import HandOver
@@ -35,7 +35,6 @@ from kvasir.engine.health.step_watchdog import StepWatchdog
 from kvasir.engine.inbox import Inbox
 from kvasir.engine.loop import EngineLoop
 from kvasir.engine.numerics import numerics_class
-from kvasir.engine.ready_message import ready_message
 from kvasir.engine.shared_experts import SharedExpertsGroup, shares_experts
 from kvasir.executor.executor import Executor
 from kvasir.executor.executor_for import executor_for
@@ -65,7 +64,6 @@ LAUNCHING = "Launching"
 """The first phase of the start: from the process's spawn to the first line of this file."""
 STOP_SECONDS = 1.0
 PROGRESS_INTERVAL = 10.0
-"""Seconds between log lines of a long download or load."""
 
 
 def run_engine(config: EngineConfig) -> int:
@@ -120,7 +118,6 @@ class EngineProcess:
         self._waits_log = SeldomLog(log)
 
     def run(self) -> Failure | None:
-        """Serve, end everything, and return the failure if there was one."""
         signal.signal(signal.SIGTERM, self._on_signal)
         signal.signal(signal.SIGINT, self._on_signal)
         wake_after_signals(self._wake)
@@ -205,7 +202,6 @@ class EngineProcess:
 
     @contextmanager
     def _phase(self, phase: Phase) -> Iterator[None]:
-        """Show a phase of the start while it lasts, and time it."""
         self._check_shutdown()
         began = time.monotonic()
         self._status.enter(phase)
@@ -340,7 +336,6 @@ class EngineProcess:
             self._loop.drain()
 
     def _wake(self) -> None:
-        """Make the main thread run the handler of a signal. Any thread."""
         if self._loop is not None:
             self._loop.wake()
 
@@ -349,7 +344,6 @@ class EngineProcess:
             raise _Stopped
 
     def _end(self, last: Goodbye | Dead) -> None:
-        """Send a last message to the frontends, then release everything."""
         if isinstance(last, Dead):
             self._status.enter(Phase.FAILED, last.reason)
         if self._link is not None:

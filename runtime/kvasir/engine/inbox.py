@@ -33,8 +33,6 @@ class ExecutorFailed:
 
 @dataclass(frozen=True)
 class WaveCalled:
-    """Another engine of the group has begun this wave (waves.py)."""
-
     wave: int
 
 
@@ -150,7 +148,6 @@ class Inbox:
             return Taken(events, requests)
 
     def wait(self, seconds: float | None) -> None:
-        """Return when there may be something to take, after `wake`, or after `seconds`."""
         if self.empty:
             with contextlib.suppress(queue.Empty):
                 self._bell.get(timeout=seconds)

@@ -1,8 +1,7 @@
 """The numerics class: engines of one class compute the same logits from the same tokens.
 
-It covers precision, the KV cache's type, batch invariance, the layout over workers, the device with its instruction
-sets, and the versions of Kvasir and torch. The number of threads is left out, although it can change the last bits
-of an engine that is not batch-invariant, because it changes while an engine runs.
+The number of threads is left out, although it can change the last bits without batch invariance: it changes while
+an engine runs.
 """
 
 from importlib.metadata import version

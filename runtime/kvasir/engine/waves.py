@@ -1,8 +1,7 @@
 """Waves: engines whose experts are split over all of them run their forward passes together.
 
-Each layer of experts exchanges tokens with all engines of the group. In a *wave* all of them take turns; one
-without rows joins with an empty pass. Between waves the group sleeps. Waves have numbers that the group agrees on.
-docs/design/parallel.md describes how a wave starts, stops and ends.
+In a *wave* all engines of the group take turns; one without rows joins with an empty pass. Between waves the group
+sleeps. docs/design/parallel.md describes how a wave starts, stops and ends.
 """
 
 import logging
@@ -26,7 +25,7 @@ class Flags(NamedTuple):
 
 
 class Waves(Protocol):
-    """The policy of a loop. All methods belong to the loop's thread."""
+    """All methods belong to the loop's thread."""
 
     @property
     def running(self) -> bool:
@@ -40,9 +39,7 @@ class Waves(Protocol):
         """Begin the wave of this number, unless it is running or over."""
         ...
 
-    def wake(self) -> None:
-        """Begin the next wave, unless one is running."""
-        ...
+    def wake(self) -> None: ...
 
     def before_step(self, has_requests: bool) -> None: ...
 
@@ -52,9 +49,7 @@ class Waves(Protocol):
 
     def drain(self) -> None: ...
 
-    def may_end(self, own: Flags) -> bool:
-        """Return whether an engine that drains may end now."""
-        ...
+    def may_end(self, own: Flags) -> bool: ...
 
 
 class Independent:
@@ -81,11 +76,9 @@ class Independent:
 
 
 class WaveGroup(Protocol):
-    """The engines of a group. Methods raise RuntimeError if an engine is gone."""
+    """Methods raise RuntimeError if an engine is gone."""
 
-    def call_next(self, wave: int) -> None:
-        """Send the number of a wave to the next engine of the ring, without waiting."""
-        ...
+    def call_next(self, wave: int) -> None: ...
 
     def wait_for_call(self) -> int:
         """Wait for the number that the engine before sends. Called in a thread of its own."""

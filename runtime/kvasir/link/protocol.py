@@ -252,40 +252,36 @@ class Refused(_Message, frozen=True):
 
 
 class AddRequest(_Message, frozen=True):
-    """Generate for this request: from its start, or from where an earlier attempt stood."""
+    """Generate for this request, from its start or from where an earlier attempt stood."""
 
     request_id: str
     """Unique over all frontends."""
     attempt: int
-    """Counts up each time the request is given to an engine; outputs of an older attempt are dropped."""
+    """Increases each time an engine gets the request; outputs of an older attempt are dropped."""
     prompt_tokens: bytes
-    """Four bytes for each token, little endian (see kvasir.request.tokens)."""
+    """Four bytes for each token, little endian."""
     output_tokens: bytes
-    """Already emitted by earlier attempts: they are computed like the prompt but count as output."""
+    """Emitted by earlier attempts: computed like the prompt, counted as output."""
     params: SamplingParams
     block_hashes: bytes = b""
-    """16 bytes for each full block of the prompt, chained (request/hashing.py). Empty: the engine hashes it, if it
-    has a prefix cache."""
+    """16 bytes for each full block of the prompt, chained (request/hashing.py). Empty: the engine hashes it."""
     priority: int = 0
-    """Smaller is served first, where the engine schedules by priority."""
+    """See RequestCore; engines without FEATURE_PRIORITY refuse others than 0."""
     cache_salt: str = ""
-    """Requests of different salts share no KV block; `block_hashes` are chained to it."""
+    """`block_hashes` are chained to it."""
     age: float = 0.0
-    """Seconds since the request came, if another engine was lost with it or gave it back; 0 for a fresh one. It is
-    served before the fresh ones of its priority, the oldest first."""
+    """Seconds since the request came, if another engine had it; 0 for a fresh one. The oldest is served first."""
     alone: bool = False
-    """A step that computes it computes no other request, until it has got SUSPECT_TOKENS tokens in this attempt: an
-    engine may have failed because of it."""
+    """Compute it in steps without others for SUSPECT_TOKENS tokens: an engine may have failed because of it."""
     kv_source: str = ""
-    """The Ready.kv_address of an engine that has KV blocks of the tokens: they may be fetched from it instead of
-    being computed. "": none is known."""
+    """The Ready.kv_address of an engine from which the KV blocks may be fetched. "": none is known."""
     constraint: OutputConstraint | None = None
-    """Which texts the output may be, the emitted tokens included. None: any."""
+    """For the whole output, the emitted tokens included."""
     kind: RequestKind = RequestKind.GENERATE
 
     @classmethod
     def of(cls, core: RequestCore, **fields: Any) -> "AddRequest":
-        """Return the message for a request with this core; `fields` are the others of the message."""
+        """Return the message for a request; `fields` are those outside of its core."""
         return cls(
             params=core.params,
             priority=core.priority,

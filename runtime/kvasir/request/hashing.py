@@ -1,10 +1,8 @@
 """Hashes of KV blocks: the keys of the prefix cache, shared by frontend and engine.
 
 A block's hash covers its tokens and the hash before it, so equal hashes mean equal prefixes. The first is chained
-to a
-*root*: the salt of the request, its adapter, its model. Lookups compare hashes and never tokens, hence 128 bits of
-a
-cryptographic hash without a random seed. docs/design/kv-cache.md has the whole picture.
+to a root: the salt of the request, its adapter, its model. Lookups compare hashes and never tokens, hence 128 bits
+of a cryptographic hash without a random seed. See docs/design/scheduler.md.
 """
 
 import time
@@ -67,8 +65,6 @@ class BlockHashing:
 
 @dataclass(frozen=True, slots=True)
 class ChainRoot:
-    """The value to which the first block is chained, and the algorithm of the chain."""
-
     digest: bytes
     algorithm: str
 

@@ -1,4 +1,4 @@
-"""Sampling parameters: name, type, range, default and meaning of each, written once for all processes."""
+"""Sampling parameters: name, type, range, default and meaning of each."""
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
@@ -162,13 +162,11 @@ def _bounds_of(struct: type[msgspec.Struct]) -> Mapping[str, Bounds]:
 
 
 BOUNDS: Final = _bounds_of(SamplingParams)
-"""The range of each parameter that is a number."""
 _RANGES: Final = tuple((name, bounds.least, bounds.most) for name, bounds in BOUNDS.items())
 """Unpacked: the check of a request takes less than a microsecond."""
 
 
 def check_token_ids(token_ids: Sequence[int], vocab_size: int, name: str) -> None:
-    """Raise BadParameter, for the field `name`, if one of the tokens is not in the vocabulary."""
     if not token_ids:
         return
     for token_id in (min(token_ids), max(token_ids)):

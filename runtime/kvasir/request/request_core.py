@@ -1,8 +1,7 @@
 """RequestCore: the fields of a request that every process handles.
 
-The client's records (Prompted, LiveRequest) and the engine's (EngineRequest) embed it. On the wire its fields are
-fields of AddRequest, because a field of a message keeps its place. A new field is declared in both, and set in
-`InputProcessor.prepare`.
+The client's Prompted and LiveRequest and the engine's EngineRequest embed it; on the wire its fields are fields of
+AddRequest, where each keeps its place. A new field is declared in both, and set in `InputProcessor.prepare`.
 """
 
 from enum import StrEnum
@@ -25,10 +24,7 @@ class RequestKind(StrEnum):
 
 class RequestCore(msgspec.Struct, frozen=True, gc=False):
     params: SamplingParams
-    priority: int = 0
-    """Smaller is served first, if the engine schedules by priority."""
-    cache_salt: str = ""
-    """Requests with different salts share no block of the prefix cache."""
-    constraint: OutputConstraint | None = None
-    """The texts that the output may be. None: any."""
+    priority: int = 0  # smaller is served first, if the engine schedules by priority
+    cache_salt: str = ""  # requests with different salts share no block of the prefix cache
+    constraint: OutputConstraint | None = None  # of the output; None: any text
     kind: RequestKind = RequestKind.GENERATE

@@ -1,7 +1,4 @@
-"""The digest of a request: the same for each attempt and for a retry through another frontend.
-
-Frontends count by it how often a request was in a step that failed.
-"""
+"""The digest of a request, the same at every frontend and for each attempt, to count its failed steps."""
 
 from hashlib import blake2b
 from typing import Final

@@ -16,7 +16,6 @@ def token_array(token_ids: Iterable[int] = ()) -> "array[int]":
 
 
 def packed(token_ids: Iterable[int]) -> bytes:
-    """Return the little-endian bytes of these tokens."""
     return to_wire(token_array(token_ids))
 
 

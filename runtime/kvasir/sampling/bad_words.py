@@ -1,4 +1,4 @@
-"""BadWords: the tokens that would complete a bad word of one row."""
+"""BadWords: the tokens that would complete a bad word of a row, given its output (vLLM ignores the prompt, too)."""
 
 from collections.abc import Iterable, Sequence
 
@@ -9,8 +9,6 @@ from kvasir.sampling.penalties import Ints, Tokens
 
 
 class BadWords:
-    """Words are token sequences. Their beginnings are searched in the output only, as vLLM does."""
-
     def __init__(self, words: Iterable[Sequence[int]]) -> None:
         alone: set[int] = set()
         # By the token before the last, so that a step looks at the words that may end in it and at no others.

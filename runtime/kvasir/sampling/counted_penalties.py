@@ -1,4 +1,4 @@
-"""Penalties whose token counts are on the device: the host need not know the last tokens."""
+"""CountedPenalties: penalties whose token counts are on the device."""
 
 from dataclasses import dataclass
 
@@ -13,11 +13,7 @@ from kvasir.kernels.triton.sampling.sizes import IN_OUTPUT
 
 @dataclass(frozen=True)
 class CountedPenalties:
-    """The penalties of N rows.
-
-    A count is IN_PROMPT for a token of the prompt, plus IN_OUTPUT for each time that it is in the output. Without a
-    repetition penalty tokens of the prompt count 0.
-    """
+    """The penalties of N rows. Counts: IN_PROMPT if in the prompt, plus IN_OUTPUT per time in the output."""
 
     rows: Tensor  # [N] their places in the logits
     slots: Tensor  # [N] int64, none of them twice

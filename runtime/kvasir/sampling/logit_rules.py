@@ -1,7 +1,4 @@
-"""LogitRules: the changes that a request makes to its logits, for each of its tokens.
-
-They are a function of the parameters and the tokens so far, so a resumed request continues unchanged.
-"""
+"""LogitRules: a request's changes of its logits, a function of its parameters and its tokens so far."""
 
 from collections.abc import Sequence
 
@@ -28,11 +25,6 @@ def has_rules(params: SamplingParams) -> bool:
 
 
 class LogitRules:
-    """Methods take the prompt and the output so far.
-
-    A device can apply penalties by itself (`worker/batch/device_counts.py`); `penalised` is for the others.
-    """
-
     def __init__(self, params: SamplingParams, num_prompt_tokens: int, eos_token_ids: Sequence[int]) -> None:
         bias = dict(params.logit_bias)
         self.allowed: Ints = np.unique(np.array(params.allowed_token_ids, np.int64))  # empty: all
@@ -50,7 +42,6 @@ class LogitRules:
 
     @property
     def need_tokens(self) -> bool:
-        """Whether `forbidden` depends on the output's tokens and not only on their number."""
         return self._bad_words is not None and self._bad_words.depend_on_output
 
     def forbidden(self, tokens: Tokens, vocab_size: int) -> Ints:
@@ -69,7 +60,7 @@ class LogitRules:
         return forbidden if len(forbidden) < vocab_size else _NONE
 
     def penalised(self, tokens: Tokens) -> tuple[Ints, Floats]:
-        """Return [D] tokens with a penalty, and [D] what frequency and presence take from their logits."""
+        """Return [D] tokens and [D] their frequency and presence penalty."""
         if not self.is_penalised:
             return _NONE, _NONE.astype(np.float32)
         if self._counts is None:

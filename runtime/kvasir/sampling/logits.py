@@ -1,4 +1,4 @@
-"""LogitChanges: allowed and forbidden tokens, bias and penalties of a step, before tokens are chosen."""
+"""LogitChanges: the changes of a step's logits before tokens are chosen."""
 
 from dataclasses import dataclass
 
@@ -11,8 +11,6 @@ from kvasir.sampling.counted_penalties import CountedPenalties, penalise
 
 @dataclass(frozen=True)
 class Entries:
-    """M distinct entries of the logits."""
-
     rows: Tensor  # [M]
     tokens: Tensor  # [M]
 
@@ -40,7 +38,7 @@ class Bias:
 
 @dataclass(frozen=True)
 class Penalties:
-    """One entry per token that a request has, with the request's penalties; for steps without counted ones."""
+    """Penalties of tokens that the host has counted."""
 
     entries: Entries
     repetition: Tensor  # [M] float32

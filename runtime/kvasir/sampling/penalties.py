@@ -1,4 +1,4 @@
-"""TokenCounts: the tokens of a penalised row and how often its output has each, on the host."""
+"""TokenCounts: the distinct tokens of a penalised row and their counts in its output, on the host."""
 
 import numpy as np
 import numpy.typing as npt
@@ -8,10 +8,8 @@ Tokens = npt.NDArray[np.int32]
 
 
 class TokenCounts:
-    """Kept up to date token by token: time and memory depend on the distinct tokens only."""
-
     def __init__(self, tokens: Tokens, num_prompt_tokens: int, with_prompt: bool) -> None:
-        """`tokens`: prompt and output so far; without the prompt, its tokens are left out."""
+        """`tokens`: prompt and output so far, or the output alone."""
         start = 0 if with_prompt else num_prompt_tokens
         ids, places = np.unique(tokens[start:], return_inverse=True)
         self._size = len(ids)
@@ -21,7 +19,7 @@ class TokenCounts:
         self._seen = len(tokens)
 
     def after(self, tokens: Tokens) -> tuple[Ints, Ints]:
-        """Return [D] distinct tokens and [D] their counts in the output, after further tokens."""
+        """Return [D] distinct tokens and [D] their counts in the output, after these new tokens."""
         for token in tokens[self._seen :].tolist():
             place = self._place(token)  # first: the arrays may be exchanged for longer ones
             self._counts[place] += 1

@@ -1,7 +1,7 @@
-"""Random numbers without state: a function of (seed, position, token id) and nothing else.
+"""Random numbers without state: a function of (seed, position, token id), with the same bits on CPUs and GPUs.
 
 SplitMix64 (Steele, Lea, Flood, 2014) mixes seed and position into a key per row; a 32-bit mixer (after Wellons)
-hashes each token id under it. Wrapping integer operations give the same bits on the CPU and every GPU.
+hashes each token id under it.
 """
 
 from typing import Final
@@ -21,19 +21,15 @@ _STRIDE_32: Final = _signed(0x9E3779B9, 32)
 _MIX_32_1: Final = 0x7FEB352D
 _MIX_32_2: Final = _signed(0x846CA68B, 32)
 _BELOW_1: Final = 1 - 2.0**-24
-"""The largest float32 below 1."""
 
 
 def exponential(seeds: Tensor, positions: Tensor, size: int) -> Tensor:
-    """Return exponential numbers, > 0 and finite. seeds, positions: [N] int64 → [N, size] float32
-
-    `positions` counts the output tokens of a request, 0 for the first.
-    """
+    """Return exponential numbers, > 0 and finite. seeds, positions: [N] int64 → [N, size] float32"""
     return torch.log1p(uniform(seeds, positions, size).neg_()).neg_()
 
 
 def uniform(seeds: Tensor, positions: Tensor, size: int) -> Tensor:
-    """Return numbers in (0, 1), as fine as float32 is near 0. seeds, positions: [N] int64 → [N, size] float32"""
+    """Return numbers in (0, 1). seeds, positions: [N] int64 → [N, size] float32"""
     key = _mix(_mix(seeds + _GOLDEN) + (positions + 1) * _GOLDEN)  # [N]
     low, high = key.to(torch.int32)[:, None], _shift_right(key, 32).to(torch.int32)[:, None]
     ids = torch.arange(size, dtype=torch.int32, device=seeds.device)

@@ -1,9 +1,8 @@
 """Chooses the next token of each row from its logits.
 
 A random row is a race: each token gets an exponential number of (seed, position, token id), divided by its
-probability, and the smallest wins (Gumbel's trick). In a cumulative distribution the rounding errors of all entries
-add up; in a race only tokens that are equal to within rounding can change places. The filters have vLLM's order:
-temperature, min-p, top-k of what min-p left, top-p of what top-k left.
+probability, and the smallest wins (Gumbel's trick). Rounding then changes a draw only between two almost equal
+tokens; in a cumulative distribution the errors would add up. Filters: temperature, min-p, top-k, top-p, as in vLLM.
 """
 
 from dataclasses import dataclass
@@ -19,7 +18,7 @@ _CANDIDATES = 1024
 
 @dataclass(frozen=True)
 class RandomRows:
-    """The N rows of a step that draw at random, of one kind: with min-p or not, with top-k or top-p or not."""
+    """N rows of one kind: with min-p or not, with top-k or top-p or not."""
 
     rows: Tensor  # [N] their places in the logits
     temperature: Tensor  # [N, 1] float32

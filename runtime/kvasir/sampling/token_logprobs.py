@@ -1,7 +1,4 @@
-"""Log probabilities as they are reported: of a token, its rank, and the most likely tokens at its place.
-
-They are the model's own, before any change of the logits and temperature (vLLM's raw_logprobs).
-"""
+"""Log probabilities of the model itself (vLLM's raw_logprobs): of a token, its rank, and the most likely tokens."""
 
 from dataclasses import dataclass
 
@@ -35,8 +32,6 @@ class Scores:
 
 
 class PromptScores:
-    """Gathers the scores of one prompt's tokens, chunk by chunk."""
-
     def __init__(self, k: int) -> None:
         self.k = k
         self._parts: list[Scores] = []
@@ -59,7 +54,7 @@ class PromptScores:
 
 
 def score(logits: Tensor, tokens: Tensor, k: int) -> Scores:
-    """Return the scores of tokens [N] at the logits [N, V], of any floating type."""
+    """Return the scores of tokens [N] at the logits [N, V] of any floating type."""
     count, vocab = logits.shape
     k = min(k, vocab)
     size = max(1, _AT_ONCE // vocab)
@@ -82,7 +77,7 @@ def log_sum_exp(logits: Tensor) -> Tensor:
 
 
 def _most_likely(logits: Tensor, k: int) -> tuple[Tensor, Tensor]:
-    """Return [N, k] the largest logits and [N, k] their tokens, equal ones by their ids."""
+    """Return [N, k] largest logits and [N, k] their tokens, equal ones by their ids."""
     vocab = logits.shape[1]
     values, ids = logits.topk(min(k + 1, vocab), dim=-1)  # one more: shows whether the last is tied
     if 0 < k < vocab:
@@ -96,7 +91,7 @@ def _most_likely(logits: Tensor, k: int) -> tuple[Tensor, Tensor]:
 
 
 def _first_of_the_last(logits: Tensor, values: Tensor, ids: Tensor, k: int) -> Tensor:
-    """Return `ids` [N, k + 1], with the smallest ids among those of the k-th largest value."""
+    """Return `ids` [N, k + 1] with the smallest ids among those of the k-th largest value."""
     last = values[:, k - 1 : k]  # [N, 1]
     above = (values > last).sum(dim=-1)  # [N]
     rows, tokens = (logits == last).nonzero(as_tuple=True)  # by row, in each by token

@@ -1,6 +1,6 @@
-"""Restricts rows of the logits to the tokens that the grammars of their requests allow.
+"""Restricts rows of the logits to the tokens that their grammars allow.
 
-Masks come packed: bit i of the little-endian words of 32 bits is set if token i is allowed.
+Bit i of a mask's little-endian words of 32 bits is set if token i is allowed.
 """
 
 from collections.abc import Sequence
@@ -22,7 +22,6 @@ class TokenMasks:
 
     @classmethod
     def unpack(cls, packed: bytes, rows: Sequence[int], vocab_size: int, device: torch.device) -> "TokenMasks":
-        """`packed`: the masks of these rows, one after the other."""
         bits = np.frombuffer(packed, np.uint8).reshape(len(rows), -(-vocab_size // 32) * 4)
         allowed = np.unpackbits(bits, axis=1, count=vocab_size, bitorder="little")  # [N, V]
         return cls(copied(np.array(rows, np.int64), device), copied(allowed.view(np.bool_), device))

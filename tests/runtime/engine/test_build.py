@@ -21,12 +21,12 @@ def test_a_context_that_fits_stays() -> None:
     assert fit_context(SETTINGS, kv_config(9, 16, (32,)), asked=4096) is SETTINGS
 
 
-def test_a_context_that_was_not_asked_for_is_limited_to_the_cache() -> None:
+def test_a_default_context_is_limited_to_the_cache() -> None:
     assert fit_context(SETTINGS, kv_config(10, 16), asked=None).max_model_len == 161
     assert fit_context(SETTINGS, kv_config(20, 16, (None, 32)), asked=None).max_model_len == 13 * 16 + 1
 
 
-def test_a_context_that_was_asked_for_and_does_not_fit_is_refused() -> None:
+def test_a_requested_context_that_does_not_fit_is_refused() -> None:
     with pytest.raises(
         ConfigError, match=r"its 10 blocks of 16 tokens hold 161 tokens; lower it or give the cache"
     ):

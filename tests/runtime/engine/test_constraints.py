@@ -183,7 +183,7 @@ def test_next_attempt_does_not_get_the_guide_of_the_one_before() -> None:
     engine.assert_forgotten()
 
 
-def test_resumed_request_whose_output_is_complete_ends_without_a_step() -> None:
+def test_resumed_complete_request_ends_without_a_step() -> None:
     engine = Engine()
     text = next(text for text in map(str, range(100)) if 1 < len(guided_output(PROMPT, 7, text)) < 7)
     answer = engine.ask("a", text, output=guided_output(PROMPT, 7, text))
@@ -356,7 +356,7 @@ def test_token_that_the_guide_rejects_ends_its_request_only(
     assert "request broken ends with an error" in caplog.text
 
 
-def test_grammar_that_is_too_complex_for_a_token_is_the_fault_of_the_client() -> None:
+def test_grammar_too_complex_for_a_token_is_the_clients_fault() -> None:
     class Endless(FakeGuide):
         def accept(self, token_ids: Sequence[int]) -> None:
             if len(self.output) == 2:

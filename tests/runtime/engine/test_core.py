@@ -25,7 +25,7 @@ def test_outputs_are_grouped_by_frontend_and_carry_the_load() -> None:
     assert (stats.running, stats.waiting, stats.step, stats.kv_blocks_used) == (2, 0, 1, 4)
 
 
-def test_the_row_of_a_finished_request_is_freed_though_no_request_is_left() -> None:
+def test_the_row_of_the_last_finished_request_is_freed() -> None:
     engine = CoreHarness()
     engine.add(add_request("a", PROMPT, 1))
     engine.step()
@@ -102,7 +102,7 @@ def test_an_abort_between_execute_and_update_leaves_no_output() -> None:
     assert kept.token_ids == expected_output(PROMPT, 4)
 
 
-def test_an_id_that_is_aborted_and_used_anew_before_the_next_step_gets_a_new_row() -> None:
+def test_an_id_reused_before_the_next_step_gets_a_new_row() -> None:
     engine = CoreHarness()
     engine.add(add_request("a", PROMPT, 10))
     engine.step()
@@ -115,7 +115,7 @@ def test_an_id_that_is_aborted_and_used_anew_before_the_next_step_gets_a_new_row
     assert answer.token_ids == expected_output([1, 2, 3], 4)
 
 
-def test_an_id_that_is_aborted_and_used_anew_within_a_step_gets_a_new_row() -> None:
+def test_an_id_reused_within_a_step_gets_a_new_row() -> None:
     engine = CoreHarness()
     engine.add(add_request("a", PROMPT, 10))
     computed = engine.core.execute()
@@ -134,7 +134,7 @@ def test_a_frontend_cannot_abort_the_requests_of_another() -> None:
     assert answer.finish_reason is FinishReason.LENGTH
 
 
-def test_the_requests_of_a_lost_frontend_are_aborted_and_the_others_go_on() -> None:
+def test_only_the_requests_of_a_lost_frontend_are_aborted() -> None:
     engine = CoreHarness(max_num_seqs=2)
     for i in range(4):
         engine.add(add_request(f"lost{i}", PROMPT), OTHER)
@@ -227,9 +227,7 @@ def test_requests_that_are_failed_get_an_error_at_their_position() -> None:
 
 
 @pytest.mark.parametrize("max_in_flight", [1, 2, 4])
-def test_nan_ends_its_request_with_an_error_that_names_it_and_no_other(
-    max_in_flight: int, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_nan_ends_only_its_request_with_an_error(max_in_flight: int, caplog: pytest.LogCaptureFixture) -> None:
     def model(tokens: Sequence[int]) -> int:
         return NAN if tokens[0] == 900 and len(tokens) > 9 else next_token(tokens)
 

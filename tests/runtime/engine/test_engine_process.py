@@ -160,9 +160,7 @@ async def test_a_second_sigterm_ends_at_once(frontend: Frontend, address: str) -
         await frontend.until(lambda: bool(frontend.lost))
 
 
-async def test_a_failing_step_is_told_to_the_frontend_and_by_the_exit_code(
-    frontend: Frontend, address: str
-) -> None:
+async def test_a_failing_step_is_reported_and_sets_the_exit_code(frontend: Frontend, address: str) -> None:
     async with run_engine(*FAKE, "fail", "demo://", "--link", address) as process:
         frontend.ask(await frontend.ready(), "a", 8)
         code, log = await ended(process)
@@ -235,7 +233,7 @@ async def test_an_idle_engine_drains_after_a_signal_to_another_thread(frontend: 
         assert code == ExitCode.OK
 
 
-async def test_a_step_that_hangs_is_told_with_rank_phase_batch_and_place(frontend: Frontend, address: str) -> None:
+async def test_a_hanging_step_is_logged_with_rank_phase_and_place(frontend: Frontend, address: str) -> None:
     command = (*FAKE, "hang", "demo://", "--link", address, "--data-parallel-rank", "2", "--slow-step", "100ms")
     async with run_engine(*command) as process:
         port = await ops_port(process)
@@ -308,7 +306,7 @@ async def test_idle_engine_ends_as_soon_as_frontends_have_noticed(frontend: Fron
         assert time.monotonic() - sent < DRAIN_SETTLE_SECONDS, "it did not read the frontend's answer"
 
 
-async def test_a_setting_that_does_not_fit_is_a_line_without_a_traceback(address: str) -> None:
+async def test_a_setting_that_does_not_fit_logs_one_line(address: str) -> None:
     options = ("--max-model-len", "512", "--num-gpu-blocks-override", "4")
     async with run_engine(*FAKE, "serve", "demo://", "--link", address, *options) as process:
         code, log = await ended(process)

@@ -223,7 +223,7 @@ def test_greedy_output_of_preempted_windows_equals_transformers(
 
 @pytest.mark.parametrize("together", [True, False], ids=["in one batch", "one after the other"])
 @pytest.mark.parametrize("budget", [2048, 24])
-def test_greedy_output_with_windows_and_a_cached_prefix_equals_transformers(
+def test_windows_and_a_cached_prefix_equal_transformers(
     windowed: tuple[PreTrainedModel, ModelInfo], together: bool, budget: int
 ) -> None:
     reference, info = windowed

@@ -96,7 +96,7 @@ def test_an_abort_does_not_reach_the_request_that_comes_after_it(box: Box) -> No
     assert box.take()[1] == [("a", 1)]
 
 
-def test_an_abort_leaves_another_frontends_request_of_the_same_id(box: Box) -> None:
+def test_an_abort_spares_another_frontends_request_of_its_id(box: Box) -> None:
     box.put(add_request("a", PROMPT))
     box.put(add_request("a", PROMPT), "frontend-b")
     box.put(Abort(["a"]), "frontend-b")
@@ -114,7 +114,7 @@ def test_requests_of_a_lost_frontend_are_withdrawn(box: Box) -> None:
     assert box.budget.held == 2 * COST
 
 
-def test_a_later_attempt_takes_the_place_of_an_earlier_one_and_not_the_reverse(box: Box) -> None:
+def test_only_a_later_attempt_replaces_another_one(box: Box) -> None:
     for attempt in (1, 2, 1, 2):
         box.put(add_request("a", PROMPT, attempt=attempt))
     assert box.take() == ([], [("a", 2)])
@@ -190,7 +190,7 @@ def test_nothing_is_lost_between_two_threads(box: Box) -> None:
     assert taken == [str(number) for number in range(count)]
 
 
-def test_the_loop_is_woken_once_for_the_requests_that_arrive_together(box: Box) -> None:
+def test_the_loop_is_woken_once_for_a_burst_of_requests(box: Box) -> None:
     """Woken by the first one, it would compute a step for that one alone."""
     waiting = threading.Thread(target=box.inbox.wait, args=(None,))
     waiting.start()

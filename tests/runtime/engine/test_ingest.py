@@ -120,7 +120,7 @@ def test_tokens_that_would_break_the_engine_are_refused(change: dict[str, bytes]
     assert prepare.budget.held == 0
 
 
-def test_a_prompt_beyond_the_context_is_refused_before_it_is_hashed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_prompt_beyond_the_context_is_refused_unhashed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("kvasir.engine.ingest.packed_chain", _fail)
     monkeypatch.setattr("kvasir.engine.ingest.EngineRequest", _fail)
     prepare = ingest()
@@ -163,7 +163,7 @@ def test_a_refused_resumed_request_is_answered_at_its_position() -> None:
     assert refusal.output.refusal is RefusalKind.OVERLOADED
 
 
-def test_a_full_engine_takes_a_request_that_another_engine_has_begun() -> None:
+def test_a_full_engine_takes_a_request_begun_elsewhere() -> None:
     prepare = ingest(limit=REQUEST_TOKENS)
     prepare.budget.reserve(0)
     accepted(prepare, add_request("a", PROMPT, output=[7, 8], age=1.0))

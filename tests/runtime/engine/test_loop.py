@@ -33,14 +33,14 @@ from runtime.engine.looped_engine import PROMPT, WAIT, Engine, held_step
 STATS = EngineStats(waiting=0, running=0, kv_blocks_used=0, step=1, preemptions=0)
 
 
-def test_a_request_that_comes_over_the_link_is_answered_over_the_link(engine: Engine) -> None:
+def test_a_request_from_the_link_is_answered_over_the_link(engine: Engine) -> None:
     engine.tell(add_request("a", PROMPT, 5))
     token_ids, last = engine.answer("a")
     assert token_ids == expected_output(PROMPT, 5)
     assert last.finish_reason is FinishReason.LENGTH
 
 
-def test_the_scores_of_many_prompts_leave_in_messages_that_the_link_takes(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_scores_of_many_prompts_are_split_into_messages(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(loop, "MESSAGE_SCORES", 10)
     scored = Logprobs([0.0] * 2, [1] * 2, [[1, 2]] * 2, [[0.0, 0.0]] * 2)  # six of them
     outputs = [RequestOutput(str(n), 1, 0, [7], prompt_logprobs=None if n % 3 else scored) for n in range(12)]
@@ -126,9 +126,7 @@ def test_a_call_is_answered_also_by_an_engine_without_work(engine: Engine) -> No
     assert engine.link.sent.get(timeout=WAIT) == (FRONTEND, Result(7))
 
 
-def test_a_call_that_comes_during_a_step_is_answered_after_its_update(
-    engine: Engine, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_call_during_a_step_is_answered_after_its_update(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
     """The update supplies masks, and the workers answer no call before a step that waits for them."""
     core, order = engine.harness.core, list[str]()
 
@@ -220,9 +218,7 @@ def test_a_drain_waits_for_a_request_that_waits_for_an_event(
     engine.ended.result(WAIT)
 
 
-def test_a_request_that_waits_for_an_event_fails_at_the_drain_timeout(
-    pool: ThreadPoolExecutor, gate: ReadyGate
-) -> None:
+def test_a_blocked_request_fails_at_the_drain_timeout(pool: ThreadPoolExecutor, gate: ReadyGate) -> None:
     engine = Engine(pool, gates=[gate], drain_timeout=0.1, drain_settle=0.01)
     gate.unready = {"a"}
     engine.tell(add_request("a", PROMPT, 3))
@@ -269,7 +265,7 @@ def test_an_engine_drains_until_its_frontends_have_noticed(pool: ThreadPoolExecu
     engine.ended.result(WAIT)
 
 
-def test_what_is_unfinished_at_the_drain_timeout_ends_with_an_error(pool: ThreadPoolExecutor) -> None:
+def test_an_unfinished_request_fails_at_the_drain_timeout(pool: ThreadPoolExecutor) -> None:
     engine = Engine(pool, drain_timeout=0)
     begun, go_on = held_step(engine)
     engine.tell(add_request("a", PROMPT, 200))

@@ -10,7 +10,7 @@ from kvasir.engine import numerics
 from runtime.worker.driver import engine_settings
 
 
-def test_the_class_depends_on_precision_layout_and_instruction_sets(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_numerics_depend_on_precision_layout_and_instructions(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(numerics, "cpu_flags", lambda: frozenset({"avx2", "fma", "sse"}))
     settings = engine_settings(dtype="float32")
     plain = numerics.numerics_class(settings, 1)

@@ -77,9 +77,7 @@ def test_a_start_up_is_alive_while_it_progresses(ops: OpsServer, status: EngineS
     assert (code, reason) == (503, "Loading without progress for 901 s\n")
 
 
-def test_a_stuck_step_fails_both_probes_and_an_idle_engine_neither(
-    ops: OpsServer, status: EngineStatus, clock: FakeClock
-) -> None:
+def test_a_stuck_step_fails_both_probes(ops: OpsServer, status: EngineStatus, clock: FakeClock) -> None:
     status.enter(Phase.READY)
     status.beat(busy=False)
     clock.now += 1e6
@@ -134,7 +132,7 @@ def test_the_status_tells_phase_and_progress(ops: OpsServer, status: EngineStatu
     assert report(ops).progress is None
 
 
-def test_the_status_tells_why_no_frontend_knows_the_engine_once_one_could(
+def test_the_status_shows_why_no_frontend_accepts_the_engine(
     ops: OpsServer, status: EngineStatus, clock: FakeClock
 ) -> None:
     status.link_problem = lambda: LinkProblem("another model", refused=True)
@@ -179,7 +177,7 @@ def test_metrics_carry_the_names_and_labels_of_vllm(
         assert line in text
 
 
-def test_metrics_of_the_steps_are_histograms_as_prometheus_counts(
+def test_metrics_of_steps_are_cumulative_histograms(
     ops: OpsServer, status: EngineStatus, collector: EngineCollector
 ) -> None:
     engine = CoreHarness(num_blocks=16)
@@ -251,7 +249,7 @@ def test_a_port_in_use_is_told_with_the_option_that_sets_it(ops: OpsServer, stat
         OpsServer(OpsConfig(ops_port=ops.port), status, bytes)
 
 
-def test_an_address_of_another_machine_is_told_with_the_option_that_sets_it(status: EngineStatus) -> None:
+def test_an_address_of_another_machine_names_its_option(status: EngineStatus) -> None:
     with pytest.raises(ConfigError, match="--ops-host"):
         OpsServer(OpsConfig(ops_host="no-such-host.invalid", ops_port=0), status, bytes)
 

@@ -36,7 +36,7 @@ def test_a_request_at_any_engine_starts_and_stops_all(rank: int) -> None:
         assert [waves.empty_passes for waves in group.waves] == [2 if each == rank else 8 for each in range(3)]
 
 
-def test_engines_that_have_stopped_take_no_turns_until_the_next_request() -> None:
+def test_stopped_engines_take_no_turns_until_the_next_request() -> None:
     with engines_in_waves(2) as group:
         for number in range(3):
             complete(group, number % 2, str(number), 1)
@@ -146,7 +146,7 @@ def test_an_idle_engine_that_drains_drains_all() -> None:
             assert engine.link.draining.is_set()
 
 
-def test_an_engine_may_be_asked_to_drain_after_the_group_has_ended() -> None:
+def test_an_engine_may_drain_after_the_group_has_ended() -> None:
     with engines_in_waves(2) as group:
         group.engines[0].loop.drain()
         group.engines[0].ended.result(WAIT)
@@ -226,7 +226,7 @@ def test_a_drain_ends_all_engines_and_loses_no_request(ranks: list[LastRequests]
             engine.ended.result(WAIT)
 
 
-def test_the_trace_shows_an_engine_that_waits_for_the_pass_of_another() -> None:
+def test_the_trace_shows_a_wait_for_another_engine() -> None:
     with engines_in_waves(2) as group:
         begun, go_on = held_step(group.engines[0])
         group.engines[0].tell(add_request("a", PROMPT, 2))
@@ -331,7 +331,7 @@ def policy(group: ThreadWaveGroup) -> LockStep:
     return LockStep(group, group.forward_pass, lambda wave: None, failed.put, SYNC)
 
 
-def test_a_wave_is_begun_and_called_once_however_often_it_is_asked_for() -> None:
+def test_a_wave_is_begun_and_called_once() -> None:
     group = Alone()
     waves = policy(group)
     for _ in range(3):
@@ -390,7 +390,7 @@ def test_work_keeps_a_wave_running_and_requests_that_wait_do_not() -> None:
     assert not waves.running
 
 
-def test_an_engine_that_leaves_is_a_failure_unless_the_group_drains() -> None:
+def test_an_engine_that_leaves_fails_the_group_unless_it_drains() -> None:
     for draining in (False, True):
         group = Alone()
         failed: queue.SimpleQueue[Exception] = queue.SimpleQueue()

@@ -179,7 +179,7 @@ def test_a_chain_from_elsewhere_is_taken_only_if_it_fits() -> None:
         assert not chain_fits(b"".join(hashes), ROOT, token_array(token_ids), 4), why
 
 
-def test_a_chain_of_another_block_size_is_found_though_its_length_fits() -> None:
+def test_a_chain_of_another_block_size_does_not_fit() -> None:
     """17 tokens in blocks of 16 and of 17 are one block each."""
     token_ids = list(range(17))
     assert not chain_fits(b"".join(chain(token_ids, 16)), ROOT, token_array(token_ids), 17)

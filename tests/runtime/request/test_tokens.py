@@ -23,7 +23,7 @@ def test_tokens_arrive_unchanged_in_the_order_of_their_parts(first: list[int], s
     assert from_wire(packed(first), packed(second)).tolist() == first + second
 
 
-def test_a_big_endian_machine_swaps_bytes_and_leaves_its_array_alone() -> None:
+def test_a_big_endian_machine_swaps_bytes_of_a_copy() -> None:
     tokens = token_array([1, 2])
     with patch("sys.byteorder", "big"):
         sent = to_wire(tokens)

@@ -46,7 +46,7 @@ def test_ties_in_bfloat16_in_a_large_vocabulary() -> None:
     assert scores.top_ids.tolist() == [ranked(row)[:20] for row in logits.tolist()]
 
 
-def test_a_row_scores_the_same_alone_in_a_crowd_and_whatever_others_ask(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_row_scores_the_same_alone_and_in_a_batch(monkeypatch: pytest.MonkeyPatch) -> None:
     logits, tokens = logits_of(30, 700), torch.arange(30)
     crowd = score(logits, tokens, 20)
     monkeypatch.setattr(logprobs, "_AT_ONCE", 4 * 700)

@@ -30,7 +30,7 @@ def test_published_values_of_split_mix() -> None:
     assert split_mix(0x9E3779B97F4A7C15) == 0xE220A8397B1DCDAF
 
 
-def test_every_number_is_a_function_of_seed_position_and_token_alone() -> None:
+def test_numbers_depend_on_seed_position_and_token_alone() -> None:
     cases = [(0, 0), (1, 0), (-1, 5), (2**63 - 1, 10**6), (-(2**63), 3), (1234567, 131071)]
     numbers = uniform(torch.tensor([s for s, _ in cases]), torch.tensor([p for _, p in cases]), 1000)
     assert numbers.dtype == torch.float32
@@ -77,7 +77,7 @@ def test_neighbours_are_uncorrelated() -> None:
         assert abs(chi_square((base[:, 0] + other) % 1)) < 5
 
 
-def test_the_exponential_numbers_have_mean_and_variance_one_and_are_never_zero() -> None:
+def test_exponential_numbers_have_mean_and_variance_one() -> None:
     numbers = exponential(torch.arange(100), torch.arange(100), 2000).double()
     assert float(numbers.min()) > 0
     assert abs(float(numbers.mean()) - 1) < 0.02

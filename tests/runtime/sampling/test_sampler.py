@@ -106,7 +106,7 @@ def test_frequencies_are_those_of_the_reference(filters: Filters, temperature: f
 
 
 @pytest.mark.parametrize("filters", FILTERS)
-def test_the_drawn_token_wins_the_race_among_those_the_reference_keeps(filters: Filters) -> None:
+def test_the_drawn_token_wins_the_race_of_the_reference(filters: Filters) -> None:
     """Row by row, not only in the mean."""
     count = 300
     top_k, top_p, min_p = filters
@@ -150,7 +150,7 @@ def test_tokens_without_probability_are_never_drawn() -> None:
 
 @pytest.mark.parametrize("filters", FILTERS)
 @pytest.mark.parametrize("vocab", [V, 3000])
-def test_a_row_that_holds_nan_is_known_by_the_token_that_is_chosen(filters: Filters, vocab: int) -> None:
+def test_a_row_with_nan_is_known_by_its_chosen_token(filters: Filters, vocab: int) -> None:
     """And by no other row's."""
     top_k, top_p, min_p = filters
     logits = logits_of(40, vocab)
@@ -162,9 +162,7 @@ def test_a_row_that_holds_nan_is_known_by_the_token_that_is_chosen(filters: Filt
 
 
 @pytest.mark.parametrize("spread", [0.01, 1.0, 6.0])
-def test_looking_at_candidates_first_draws_what_sorting_the_row_would(
-    spread: float, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_candidates_draw_the_same_as_the_sorted_row(spread: float, monkeypatch: pytest.MonkeyPatch) -> None:
     """Flat rows, whose candidates are not enough, next to peaked ones, whose are."""
     count, vocab = 60, 3000
     logits = logits_of(count, vocab) * spread

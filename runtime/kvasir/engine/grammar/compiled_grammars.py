@@ -43,7 +43,6 @@ class CompiledGrammars:
         return len(self._entries)
 
     def get(self, grammar: Grammar) -> llguidance.LLMatcher | str | None:
-        """Return the matcher at the start of the grammar, why it is refused, or None if unknown."""
         entry = self._entries.get(grammar)
         if entry is None:
             return None

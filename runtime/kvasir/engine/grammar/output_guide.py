@@ -14,11 +14,9 @@ BITS: Final = 32
 
 
 class OutputGuide:
-    """The state of one request's constraint. Not thread-safe.
+    """With a `reasoning_start`, the first token decides whether there is a reasoning. Not thread-safe.
 
-    With a `reasoning_start`, the first token decides whether there is a reasoning. End-of-sequence tokens are
-    forbidden while the output does not match the grammar. However the tokens are divided among `accept` calls, the
-    state is the same.
+    End-of-sequence tokens are forbidden while the output does not match the grammar.
     """
 
     def __init__(
@@ -62,8 +60,8 @@ class OutputGuide:
     def forced_tokens(self) -> Sequence[int]:
         """Return the tokens of the only text that may follow; none if there is a choice.
 
-        Only the first is certain: llguidance tokenizes the text as a whole. Grammars that might force a long text
-        force none (`grammar_bounds/forced_text.py`).
+        Only the first is certain: llguidance tokenizes the text as a whole. Grammars with long forced texts force
+        none.
         """
         if self._forces_the_end:
             return self._end[self._ended_by : self._ended_by + 1]

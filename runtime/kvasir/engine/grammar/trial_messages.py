@@ -9,9 +9,9 @@ from kvasir.request.constraint import Grammar
 MAX_TRIAL_CPU_SECONDS: Final = 0.4
 """For one grammar: a bomb ends here, and one that passes takes as long again in the engine."""
 MAX_TRIAL_SECONDS: Final = 20.0
-"""For one grammar. Trials have a low priority: next to a busy model, a harmless one can take seconds."""
+"""For one grammar: trials have a low priority, so a harmless one can take seconds on a busy machine."""
 MAX_TRIAL_BYTES: Final = 512 << 20
-"""Address space of one trial, on top of that of the process that holds the tokenizer."""
+"""Address space of one trial, on top of the tokenizer's process."""
 MAX_RUNNING_TRIALS: Final = 4
 _LENGTH_BYTES: Final = 4
 

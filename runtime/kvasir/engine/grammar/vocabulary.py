@@ -1,7 +1,7 @@
-"""Vocabulary: the model's tokens as llguidance reads them: their bytes, and which of them are special.
+"""Vocabulary: the bytes of the model's tokens, and which are special, as llguidance reads them.
 
-A token is special if the tokenizer marks it so or if it ends the sequence: no text contains it, and a grammar has
-to name it. Every other token stands for its text, also an added one such as Qwen3's <tool_call>.
+A special token is marked so or ends the sequence; a grammar has to name it. Others stand for their text, also added
+ones such as Qwen3's <tool_call>.
 """
 
 from collections.abc import Mapping, Sequence, Set
@@ -30,7 +30,6 @@ class Vocabulary(msgspec.Struct, frozen=True, array_like=True):
 
 
 def read_vocabulary(path: Path, vocab_size: int, eos_token_ids: Sequence[int]) -> Vocabulary:
-    """Read the tokenizer in this directory. Raises VocabularyError."""
     eos = tuple(token for token in eos_token_ids if token < vocab_size)
     if not eos:
         raise VocabularyError(

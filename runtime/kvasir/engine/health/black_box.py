@@ -110,7 +110,6 @@ def open_box(path: str | None) -> BoxFile | None:
 
 
 def _read_slot(memory: mmap.mmap, offset: int) -> tuple[int, FailedStep | None]:
-    """Return the number of the write in a slot and its content; 0 and None if the slot is not whole."""
     magic, size, number, checksum = _HEADER.unpack_from(memory, offset)
     start = offset + _HEADER.size
     if magic != _MAGIC or size > _MAX_PAYLOAD_BYTES:
@@ -129,7 +128,6 @@ def _checksum(payload: bytes, number: int) -> int:
 
 
 def _without_ids(step: FailedStep) -> FailedStep:
-    """Return the step with its digests only, and as many of them as fit."""
     replace = msgspec.structs.replace
     few = tuple(replace(request, request_id="") for request in step.requests[:_MAX_DIGESTS])
     return FailedStep(step.incarnation, few)

@@ -123,7 +123,6 @@ def _cumulative(buckets: Buckets) -> list[tuple[str, float]]:
 
 
 def _read(core: EngineCore) -> tuple[tuple[float, ...], tuple[float, ...]]:
-    """Return the values of _GAUGES and of _COUNTERS, in their order."""
     scheduler = core.scheduler
     blocks = scheduler.blocks
     return (

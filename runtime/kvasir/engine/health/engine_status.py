@@ -67,13 +67,11 @@ class EngineStatus:
 
     @property
     def message(self) -> str:
-        """A problem besides the phase, for people; "" if there is none."""
         problem = self._problem()
         return self._message or self.waits_for() or ("" if problem is None else problem.message)
 
     @property
     def reason(self) -> Reason | None:
-        """Why the engine runs but no frontend accepts it; otherwise None."""
         problem = self._problem()
         return Reason.LINK_REFUSED if problem is not None and problem.refused else None
 

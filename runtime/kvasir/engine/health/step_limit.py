@@ -1,4 +1,4 @@
-"""StepLimit: the time after which a running step means that the engine is stuck."""
+"""StepLimit: the time after which a running step means that the engine is stuck, in seconds."""
 
 from typing import Final
 
@@ -6,26 +6,23 @@ from kvasir.engine.health.step_trace import StepTrace
 from kvasir.wire.heartbeats import step_age_limit
 
 STEPS: Final = 10
-"""Times the longest expected step: work that grows with the context grows chunk by chunk and raises it."""
+"""Times the longest expected step: a longer context grows chunk by chunk and raises it."""
 TIMEOUTS: Final = 3
-"""At least so many heartbeat timeouts: a step is not stuck before a silent peer is lost."""
+"""At least so many heartbeat timeouts: a silent peer is lost first."""
 
 
 class StepLimit:
-    """Returns the limit in seconds; any thread.
-
-    The longest expected step is the longest one so far, or one with the whole token budget at the best rate so far.
-    """
+    """Follows the longest step so far, or one of the whole token budget at the best rate so far. Any thread."""
 
     def __init__(self, trace: StepTrace, timeout: float) -> None:
-        """`timeout`: the heartbeat timeout, whose `step_age_limit` applies until `begin`."""
+        """`timeout`: the heartbeat timeout."""
         self._trace = trace
         self._least = TIMEOUTS * timeout
         self._most = step_age_limit(timeout)
         self._budget: int | None = None
 
     def begin(self, max_num_batched_tokens: int) -> None:
-        """Follow the steps from now on. Not for steps that overlap: their times are not those of a batch."""
+        """Follow the steps from now on; not if they overlap, because their times are not those of a batch."""
         self._budget = max_num_batched_tokens
 
     def __call__(self) -> float:

@@ -56,7 +56,6 @@ class Buckets:
 
 class StepTrace:
     def __init__(self, limit: float = math.inf, clock: Callable[[], float] = time.monotonic) -> None:
-        """`limit`: seconds after which a step is logged as slow."""
         self.limit = limit
         self.clock = clock
         self.now: Moment | None = None  # None between steps
@@ -71,7 +70,6 @@ class StepTrace:
 
     @property
     def age(self) -> float:
-        """Return the seconds of the current step so far; 0 between steps."""
         now = self.now
         return 0.0 if now is None else self.clock() - now.step_began
 

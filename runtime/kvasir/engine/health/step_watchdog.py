@@ -24,7 +24,6 @@ _SHOWN_REQUESTS: Final = 3
 _SHOWN_FRAMES: Final = 3
 _PACKAGE: Final = str(Path(version.__file__).parent) + "/"
 _WORKER: Final = "worker"
-"""Prefix of the name of the thread that computes overlapped steps."""
 
 
 class StepWatchdog:
@@ -64,7 +63,6 @@ class StepWatchdog:
                 trace.armed.set()
 
     def look(self, moment: Moment) -> float:
-        """Log the step if that is due, and return the seconds until the next look."""
         seconds = self._trace.clock() - moment.step_began
         due = self._limit
         if self._logged is not None and self._logged[0] == moment.step:
@@ -99,7 +97,6 @@ class StepWatchdog:
 
 
 def _lines(frame: FrameType | None) -> str:
-    """Return the innermost lines of this package on this stack; "" for an idle worker."""
     places: list[str] = []
     while frame is not None and len(places) < _SHOWN_FRAMES:
         file = frame.f_code.co_filename

@@ -15,11 +15,9 @@ class BlockTable:
     def __init__(self, ids: list[int], first: int = 0) -> None:
         self.ids = ids
         self.first = first
-        """The first place that has a block."""
 
     @property
     def blocks(self) -> list[int]:
-        """Return the blocks, without the null blocks before them."""
         return self.ids[self.first :] if self.first else self.ids
 
     def cut(self, first: int) -> list[int]:

@@ -1,7 +1,4 @@
-"""The blocks that a KV group needs and still reads: one stateless rule for each kind of KVSpec.
-
-Places count the blocks of a table.
-"""
+"""Rules for the blocks of a KV group, one for each kind of KVSpec. Places count the blocks of a table."""
 
 from collections.abc import Sequence
 from typing import Protocol
@@ -24,12 +21,10 @@ class GroupRule(Protocol):
         ...
 
     def growth(self, num_blocks: int, more: int) -> int:
-        """Return how many free blocks a request of `num_blocks` places takes to decode `more` places."""
+        """Return how many free blocks such a request takes to decode `more` places."""
         ...
 
-    def find(self, cache: PrefixCache, group: int, hashes: Sequence[bytes], most: int) -> list[int]:
-        """Return the table of the longest cached prefix of at most `most` blocks."""
-        ...
+    def find(self, cache: PrefixCache, group: int, hashes: Sequence[bytes], most: int) -> list[int]: ...
 
 
 class FullAttentionRule:
@@ -50,10 +45,7 @@ class FullAttentionRule:
 
 
 class SlidingWindowRule:
-    """Each token reads the last `window` tokens, itself included.
-
-    A request has blocks for its window and one chunk: a chunked prefill frees the blocks before the window.
-    """
+    """Each token reads the last `window` tokens, itself included."""
 
     def __init__(self, window: int, block_size: int, longest_chunk: int) -> None:
         self._window = window

@@ -1,7 +1,7 @@
 """KVManager: finds the KV blocks of a request in the prefix cache, allocates and frees them.
 
 Only full blocks are shared, and a full block is not written again, so sharing copies nothing. All KV groups use one
-pool; a request has a block table for each group. docs/design/kv-cache.md draws both kinds of table.
+pool; a request has a block table for each group. docs/design/scheduler.md and kv-cache.md draw the tables.
 """
 
 import time
@@ -108,7 +108,6 @@ class KVManager:
         return new_of_groups
 
     def remember(self, request: EngineRequest) -> None:
-        """Put the blocks that the scheduled steps fill into the prefix cache."""
         # Without the pending token: its block has no hash yet. The next call finds it.
         full = min(request.num_computed_tokens, len(request.token_ids)) // self.block_size
         if self._cache is not None:
@@ -132,7 +131,6 @@ class KVManager:
         request.num_known_blocks = 0
 
     def distrust(self, request: EngineRequest) -> None:
-        """Remove all blocks of the request from the prefix cache: any of them may hold the fault."""
         if self._cache is not None:
             self._hash(request)
             self._cache.drop(request.block_hashes)

@@ -1,4 +1,4 @@
-"""Admission gates: the conditions for a waiting request to take a row, one policy object per resource.
+"""Admission gates: whether a waiting request may take a row, one policy object per resource.
 
 docs/design/adding-a-gate.md has an example.
 """
@@ -12,35 +12,31 @@ from kvasir.engine.scheduling.engine_request import EngineRequest
 from kvasir.engine.scheduling.service_order import ServiceOrder
 
 RESERVE: Final = 4
-"""Blocks of each KV group. In simulated pools that are too small for their load, a reserve of 1 recomputes 30 % of
-the tokens and one of 4 recomputes 6 to 9 %; a larger one leaves rows empty."""
+"""Blocks of each KV group. In simulations a reserve of 1 recomputes 30 % of the tokens and one of 4 recomputes 6 to
+9 %; a larger one leaves rows empty."""
 
 
 class Verdict(Enum):
     ADMIT = "admit"
-    WAIT = "wait"
-    """It stays at the head and no request overtakes it: for a resource that running requests release."""
-    SKIP = "skip"
-    """It leaves the queue until `Scheduler.wake`: for an event from elsewhere, which may take long."""
+    WAIT = "wait"  # stays at the head, and no request overtakes it: for a resource that running requests release
+    SKIP = "skip"  # leaves the queue until `Scheduler.wake`: for an event from elsewhere, which may take long
 
 
 class AdmissionGate(Protocol):
-    """A gate that holds nothing implements only `admits`."""
-
     def admits(self, request: EngineRequest) -> Verdict:
         """Return whether the request may take a row. Takes nothing: a later gate may refuse it."""
         ...
 
     def took(self, request: EngineRequest) -> None:
-        """Take the resource for a request that every gate has admitted."""
+        """Take the resource when every gate has admitted the request."""
         return
 
     def left(self, request: EngineRequest) -> None:
-        """Release the resource of a request that has lost its row: finished, aborted or preempted."""
+        """Release it when the request loses its row: finished, aborted or preempted."""
         return
 
     def ended(self, request: EngineRequest) -> None:
-        """Forget a request that has ended, with or without a row, or that was never queued."""
+        """Forget a request that has ended, with or without a row."""
         return
 
     def check_idle(self) -> None:
@@ -63,10 +59,10 @@ class RowGate(AdmissionGate):
 
 
 class BlockGate(AdmissionGate):
-    """Requires free KV blocks for the request, and a reserve of up to RESERVE for each running request.
+    """Requires blocks for the request, and a reserve of up to RESERVE for each running one.
 
-    Without a reserve, a request takes the last block, is preempted some steps later, and computes its prompt again
-    and again. With a reserve for `max_tokens`, rows stay empty, because few requests generate that much.
+    Without a reserve, a request takes the last block, is preempted some steps later, and computes its prompt again.
+    With a reserve for `max_tokens`, rows stay empty, because few requests generate that much.
     """
 
     def __init__(self, blocks: KVManager, running: ServiceOrder) -> None:

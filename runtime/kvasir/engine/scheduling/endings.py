@@ -107,7 +107,6 @@ class Endings:
         return error_output(request, f"the output could not be continued within its constraint: {error}", None)
 
     def _stop_token(self, request: EngineRequest) -> int | None:
-        """Return the stop token that ended the request; None for an end-of-sequence token or a grammar."""
         token_id, params = request.token_ids[-1], request.params
         by_eos = token_id in self._eos_token_ids and not params.ignore_eos
         is_stop = request.status is RequestStatus.STOPPED and token_id in params.stop_token_ids

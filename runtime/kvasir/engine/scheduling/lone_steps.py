@@ -1,7 +1,7 @@
 """LoneSteps: computes a suspect in steps without other requests, in turn with steps for the others.
 
-If the engine fails in such a step, the suspect is the cause. A lone step overlaps no other step. One suspect at a
-time has a row; the others wait in `RequestQueues.suspects`.
+If such a step ends the engine, the suspect is the cause. It overlaps no other step, and one suspect at a time has a
+row.
 """
 
 from kvasir.engine.scheduling.engine_request import EngineRequest, RequestStatus
@@ -23,16 +23,15 @@ class LoneSteps:
 
     @property
     def waits(self) -> bool:
-        """Whether the first suspect waits for a resource of running requests: no other request may take it."""
+        """Whether the first suspect waits for what running requests hold: no other request may take it."""
         return self._waits and bool(self._queues.suspects)
 
     @property
     def can_follow(self) -> bool:
-        """Whether a lone step can follow a step in which no other request could be scheduled."""
         return self.any and not self._is_refused
 
     def must_wait(self, in_flight: bool) -> bool:
-        """Return whether the steps in flight must be updated before the next one is scheduled."""
+        """Return whether the steps in flight must be updated first."""
         return in_flight and (self._in_flight or self._is_due)
 
     def next(self) -> EngineRequest | None:

@@ -1,7 +1,5 @@
-"""Rations: limits of a step besides its token budget, one policy object each, asked for every row of every step.
-
-A gate decides once, when a request takes a row; a ration decides in each step how many of its tokens may join.
-"""
+"""Rations: limits of a step besides its token budget. Gates decide once per row, rations for every row of every
+step."""
 
 from typing import Protocol
 
@@ -21,11 +19,10 @@ class Ration(Protocol):
 
 
 class StageRation:
-    """Spreads the sampling rows over the steps in flight, so that every stage of a pipeline has work.
+    """Spreads the sampling rows over the steps in flight: over 3 stages 7 rows join as 3, 2 and 2.
 
-    A step takes its share of the running requests, and admits new ones up to its share of all that could run: 7
-    rows join 3 steps as 3, 2 and 2. Without it, all requests join the first step and wait for its tokens together.
-    Chunks of prompts that do not sample are not counted: the next chunk needs no result of the one before.
+    Without it, all requests join the first step and wait for its tokens together. Chunks that do not sample are not
+    counted: the next one needs no result of the one before.
     """
 
     def __init__(self, num_stages: int, max_num_seqs: int) -> None:

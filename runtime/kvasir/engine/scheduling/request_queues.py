@@ -19,8 +19,6 @@ from kvasir.engine.scheduling.token_budget import TokenBudget
 
 
 class RequestQueues:
-    """Each request is in `requests`, and in one of `waiting`, `suspects`, `blocked` and `running`."""
-
     def __init__(
         self,
         blocks: KVManager,

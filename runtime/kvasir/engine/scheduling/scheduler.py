@@ -238,7 +238,6 @@ class Scheduler:
         self._take_limited(step, request, self._next_tokens(request, most), tables)
 
     def _grow(self, request: EngineRequest, count: int) -> list[list[int]] | None:
-        """Return the blocks for the next `count` tokens; None if the request itself was preempted for them."""
         end = request.num_computed_tokens + count
         if end <= request.num_slots:
             return NO_NEW_BLOCKS
@@ -261,7 +260,6 @@ class Scheduler:
         return min(left, budget)
 
     def _limited(self, step: _Step, request: EngineRequest, budget: int) -> int:
-        """Return how many tokens the request computes now, with its drafts and within the rations."""
         # a suspect has steps of its own
         if request is self._lone_steps.current:
             return 0

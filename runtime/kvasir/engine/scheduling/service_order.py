@@ -33,7 +33,6 @@ class ServiceOrder:
         del self._requests[place]
 
     def pop_first(self, count: int | None) -> list[EngineRequest]:
-        """Remove and return the first `count` requests; None: all of them."""
         first = self._requests[:count]
         del self._requests[:count]
         return first

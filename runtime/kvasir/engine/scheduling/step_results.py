@@ -82,7 +82,6 @@ class StepResults:
     def _append(
         self, request: EngineRequest, token_ids: list[int], output: StepOutput, place: int
     ) -> RequestOutput:
-        """Append one token or more; those after the one that ends the request are dropped."""
         position = request.num_output_tokens
         if request.guide is not None:
             try:
@@ -137,7 +136,6 @@ class StepResults:
             request.num_computed_tokens -= most - sampled
 
     def _keep_drafts(self, rows: StepRows, drafts: Mapping[int, list[int]]) -> None:
-        """Keep the drafts of requests that have one token to compute: the last known one."""
         for place, token_ids in drafts.items():
             request = rows[place][0]
             if request.status is RequestStatus.RUNNING and request.num_computed_tokens == request.num_tokens - 1:

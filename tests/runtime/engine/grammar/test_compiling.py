@@ -237,7 +237,7 @@ def _refusal_after(grammar: Grammar, seed: int) -> str:
     return ""
 
 
-def test_an_object_of_too_many_optional_properties_is_refused_by_its_trial() -> None:
+def test_too_many_optional_properties_are_refused_by_the_trial() -> None:
     optional = schema_grammar({"type": "object", "properties": {f"p{n}": {"type": "string"} for n in range(600)}})
     assert all("too much work after some tokens" in _refusal_after(optional, seed) for seed in range(3))
 

@@ -57,7 +57,7 @@ def test_the_grammar_begins_after_the_reasoning() -> None:
     assert guide.is_complete
 
 
-def test_an_end_during_the_reasoning_is_an_error_if_a_grammar_follows() -> None:
+def test_an_end_within_the_reasoning_is_an_error() -> None:
     with pytest.raises(GuideError, match="before its grammar"):
         guide_for(OutputConstraint(DIGITS, reasoning_end=tokens("<"))).accept([EOS])
     guide_for(OutputConstraint(reasoning_end=tokens("<"))).accept([EOS])

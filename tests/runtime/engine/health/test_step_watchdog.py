@@ -110,7 +110,7 @@ def test_without_steps_it_sleeps_until_the_next_one() -> None:
     assert "watchdog" not in {thread.name for thread in threading.enumerate()}
 
 
-def test_a_step_is_told_again_each_time_it_has_taken_twice_as_long(told: Told) -> None:
+def test_a_step_is_logged_again_when_its_time_has_doubled(told: Told) -> None:
     clock = FakeClock()
     trace = StepTrace(limit=1e6, clock=clock)
     watchdog = watchdog_of(trace)

@@ -73,7 +73,7 @@ def test_the_end_of_a_chain_is_reused_before_its_beginning() -> None:
     assert pool.allocate(3) == chain[::-1]
 
 
-def test_blocks_without_a_cached_prefix_are_reused_before_those_with_one() -> None:
+def test_blocks_without_a_cached_prefix_are_reused_first() -> None:
     pool, cache = cached_pool(5)
     kept, plain = pool.allocate(1), pool.allocate(2)
     cache.put(0, b"kept", kept[0])
@@ -124,7 +124,7 @@ def test_equal_content_in_two_blocks_is_found_in_the_first() -> None:
     assert found(cache, [b"x"]) == []
 
 
-def test_dropped_content_is_not_found_and_unknown_content_is_ignored() -> None:
+def test_dropped_content_is_not_found_again() -> None:
     cache = PrefixCache()
     cache.put(0, b"x", 1)
     cache.put(0, b"y", 2)

@@ -37,7 +37,7 @@ def computed(engine: CoreHarness, request_id: str) -> int:
     return sum(row.num_new_tokens for row in rows if row.request_id == request_id)
 
 
-def test_a_prompt_that_begins_like_an_earlier_one_computes_only_the_rest() -> None:
+def test_a_prompt_with_a_known_beginning_computes_only_the_rest() -> None:
     engine = CoreHarness()
     run(engine, "first", [*SYSTEM, 1, 2, 3], max_tokens=1)
     answer = run(engine, "second", [*SYSTEM, 4, 5], max_tokens=1)
@@ -49,7 +49,7 @@ def test_a_prompt_that_begins_like_an_earlier_one_computes_only_the_rest() -> No
 
 
 @pytest.mark.parametrize(("length", "cached"), [(3, 0), (4, 0), (5, 4), (7, 4), (8, 4), (9, 8), (24, 20)])
-def test_of_a_prompt_that_is_cached_to_its_end_the_last_block_is_computed_again(length: int, cached: int) -> None:
+def test_the_last_block_of_a_fully_cached_prompt_is_recomputed(length: int, cached: int) -> None:
     engine = CoreHarness()
     run(engine, "first", SYSTEM)
     answer = run(engine, "second", SYSTEM[:length])
@@ -63,7 +63,7 @@ def test_what_a_request_generated_is_found_by_the_next_turn() -> None:
     assert turn.num_cached_tokens[0] == 40  # the last of the 44 tokens was never computed
 
 
-def test_requests_of_one_step_share_what_the_first_of_them_computes() -> None:
+def test_requests_of_one_step_share_their_prefix() -> None:
     engine = CoreHarness()
     answers = [engine.add(add_request(name, [*SYSTEM, i], 3)) for i, name in enumerate("abc")]
     engine.step()
@@ -82,7 +82,7 @@ def test_a_prompt_of_one_block_is_shared_within_its_step() -> None:
     assert late.num_cached_tokens == [4, None, None]
 
 
-def test_of_a_prompt_in_chunks_the_chunks_that_are_computed_are_found() -> None:
+def test_computed_chunks_of_a_prompt_are_found() -> None:
     engine = CoreHarness(budget=10)
     engine.add(add_request("a", SYSTEM, 8))
     engine.step()
@@ -113,7 +113,7 @@ def test_a_salt_holds_for_prompts_shorter_than_a_block() -> None:
     assert run(engine, "same", [1, 2, *answer.token_ids], cache_salt="tenant").num_cached_tokens[0] == 8
 
 
-def test_log_probabilities_of_the_prompt_are_not_read_from_the_cache() -> None:
+def test_prompt_logprobs_are_not_read_from_the_cache() -> None:
     engine = CoreHarness()
     run(engine, "first", SYSTEM)
     answer = run(engine, "second", SYSTEM, prompt_logprobs=0)
@@ -122,7 +122,7 @@ def test_log_probabilities_of_the_prompt_are_not_read_from_the_cache() -> None:
     assert engine.blocks.num_queried_tokens == 24
 
 
-def test_what_a_request_computed_that_ended_with_nan_is_found_by_nobody() -> None:
+def test_blocks_of_a_request_with_nan_are_not_found() -> None:
     engine = CoreHarness(model=lambda tokens: NAN if 999 in tokens else next_token(tokens))
     run(engine, "before", SYSTEM)
     answer = engine.add(add_request("broken", [*SYSTEM, 999, *SYSTEM]))
@@ -133,7 +133,7 @@ def test_what_a_request_computed_that_ended_with_nan_is_found_by_nobody() -> Non
     assert run(engine, "again", SYSTEM).num_cached_tokens[0] == 20
 
 
-def test_what_a_request_computed_that_ended_with_nan_after_its_preemption_is_found_by_nobody() -> None:
+def test_blocks_before_a_preemption_and_nan_are_not_found() -> None:
     """With overlapped steps a request may lose its blocks before its token comes."""
     engine = CoreHarness()
     engine.add(add_request("broken", SYSTEM))
@@ -146,7 +146,7 @@ def test_what_a_request_computed_that_ended_with_nan_after_its_preemption_is_fou
     engine.blocks.check_idle()
 
 
-def test_what_a_request_computed_that_was_aborted_before_its_nan_came_is_found_by_nobody() -> None:
+def test_blocks_of_a_request_aborted_before_nan_are_not_found() -> None:
     engine = CoreHarness(model=lambda tokens: NAN)
     engine.add(add_request("broken", SYSTEM))
     output = engine.core.execute()
@@ -181,7 +181,7 @@ def count_lookups(engine: CoreHarness, monkeypatch: pytest.MonkeyPatch) -> list[
     return lookups
 
 
-def test_a_waiting_request_is_looked_up_again_only_after_a_change(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_waiting_request_is_looked_up_only_after_a_change(monkeypatch: pytest.MonkeyPatch) -> None:
     engine = CoreHarness(num_blocks=16, block_size=16)
     engine.add(add_request("runs", [7] * 100, 120))
     engine.step()
@@ -203,7 +203,7 @@ def test_a_request_is_looked_up_once_to_be_admitted(monkeypatch: pytest.MonkeyPa
     assert len(lookups) == 1
 
 
-def test_a_waiting_request_finds_what_was_computed_while_it_waited() -> None:
+def test_a_waiting_request_finds_blocks_computed_meanwhile() -> None:
     engine = CoreHarness(num_blocks=16, block_size=4)
     engine.add(add_request("runs", [*SYSTEM, 7], 12))
     waits = engine.add(add_request("waits", [*SYSTEM, 7, *[9] * 30], 4))
@@ -277,7 +277,7 @@ def test_the_prefix_that_was_used_last_is_kept_longest() -> None:
 # ------------------------------------------------------------------------------------------------------ preemption
 
 
-def test_a_preempted_request_finds_its_own_blocks_and_tells_its_hits_once() -> None:
+def test_a_preempted_request_finds_its_blocks() -> None:
     engine = CoreHarness(num_blocks=16)
     run(engine, "before", SYSTEM, 1)
     answers = [engine.add(add_request(f"r{i}", [*SYSTEM[: 8 + i]], 32)) for i in range(6)]

@@ -100,7 +100,7 @@ def test_no_gate_of_a_feature_is_asked_while_all_rows_are_taken(core: CoreHarnes
     core.run()
 
 
-def test_a_skipped_request_that_needs_many_blocks_holds_up_no_other(gate: ReadyGate) -> None:
+def test_a_skipped_request_with_many_blocks_holds_up_no_other(gate: ReadyGate) -> None:
     core = CoreHarness(gates=[gate], num_blocks=12)
     core.add(add_request("running", PROMPT, 9))
     core.step()
@@ -242,7 +242,7 @@ class LeakyGate(ReadyGate):
         pass
 
 
-def test_a_gate_that_keeps_a_resource_is_found_when_the_engine_is_idle() -> None:
+def test_a_gate_that_keeps_a_resource_is_found_when_idle() -> None:
     core = CoreHarness(gates=[LeakyGate()])
     core.add(add_request("a", PROMPT, 1))
     with pytest.raises(AssertionError, match="1 requests hold"):

@@ -151,9 +151,7 @@ def test_drafts_take_no_block_that_a_later_request_needs() -> None:
 
 @pytest.mark.parametrize("windows", [(3,), (None, 5), (None, 1, 9)])
 @pytest.mark.parametrize("drafter", ["right", "right_and_wrong"])
-def test_windows_keep_the_blocks_that_are_read_after_rejected_drafts(
-    windows: tuple[int | None, ...], drafter: str
-) -> None:
+def test_windows_keep_blocks_read_after_rejected_drafts(windows: tuple[int | None, ...], drafter: str) -> None:
     engine = CoreHarness(windows=windows, block_size=2, num_blocks=80)
     engine.executor.drafter = {"right": right, "right_and_wrong": right_and_wrong}[drafter]
     first = engine.add(add_request("a", PROMPT, 30))
@@ -166,7 +164,7 @@ def test_windows_keep_the_blocks_that_are_read_after_rejected_drafts(
     assert again.token_ids == expected_output(whole, 9)
 
 
-def test_drafts_of_a_row_that_is_not_at_its_last_token_are_ignored() -> None:
+def test_drafts_before_the_last_token_are_ignored() -> None:
     engine = CoreHarness(budget=8)
     answer = engine.add(add_request("a", [*PROMPT, *PROMPT], 3))
     output = engine.core.execute()

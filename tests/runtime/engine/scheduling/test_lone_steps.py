@@ -125,7 +125,7 @@ def test_engine_sleeps_while_its_only_suspect_waits_for_an_event() -> None:
     engine.run()
 
 
-def test_aborted_suspect_that_waited_for_a_row_leaves_it_to_the_others() -> None:
+def test_aborted_waiting_suspect_leaves_its_row_to_others() -> None:
     engine = CoreHarness(max_num_seqs=1)
     engine.add(add_request("first", [1, 2], 2))
     engine.step()

@@ -41,7 +41,7 @@ def test_a_ration_shortens_what_a_request_computes() -> None:
     assert core.answers["a"].token_ids == expected_output(prompt(8), 2)
 
 
-def test_a_request_without_a_ration_is_not_admitted_and_nothing_spins() -> None:
+def test_a_request_without_a_ration_is_not_admitted() -> None:
     ration = TokenRation()
     ration.limits = {"a": 0}
     core = CoreHarness(rations=[ration])
@@ -56,7 +56,7 @@ def test_a_request_without_a_ration_is_not_admitted_and_nothing_spins() -> None:
     assert core.answers["a"].token_ids == expected_output(prompt(8), 4)
 
 
-def test_a_running_request_without_a_ration_keeps_its_row_until_it_is_woken() -> None:
+def test_a_running_request_without_a_ration_keeps_its_row() -> None:
     ration = TokenRation()
     core = CoreHarness(rations=[ration])
     core.add(add_request("a", prompt(8), 5))
@@ -95,7 +95,7 @@ def test_each_step_of_a_pipeline_gets_its_share_of_the_rows(stages: int) -> None
         assert core.answers[f"r{i}"].token_ids == expected_output(prompt(5, i), 12)
 
 
-def test_requests_that_cannot_be_admitted_take_no_share_of_a_pipeline() -> None:
+def test_inadmissible_requests_take_no_share_of_a_pipeline() -> None:
     """Otherwise all running requests would join one step again."""
     core = pipeline(2, budget=200, num_blocks=16)
     for i in range(8):

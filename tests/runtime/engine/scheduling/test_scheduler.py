@@ -30,7 +30,7 @@ def test_a_prompt_over_the_budget_is_computed_in_chunks() -> None:
 
 
 @pytest.mark.parametrize("budget", [8, 16, 64, 1024])
-def test_a_batch_of_mixed_lengths_gives_what_each_request_gives_alone(budget: int) -> None:
+def test_a_mixed_batch_gives_what_each_request_gives_alone(budget: int) -> None:
     engine = CoreHarness(num_blocks=400, budget=budget)
     lengths = [1, 3, 4, 5, 17, 40, 90, 2, 33, 64, 7, 1]
     answers = [engine.add(add_request(f"r{i}", prompt(n, i), i + 1)) for i, n in enumerate(lengths)]
@@ -39,7 +39,7 @@ def test_a_batch_of_mixed_lengths_gives_what_each_request_gives_alone(budget: in
         assert answer.token_ids == expected_output(prompt(n, i), i + 1)
 
 
-def test_generating_requests_go_on_while_a_long_prompt_is_computed() -> None:
+def test_a_long_prompt_does_not_stop_generating_requests() -> None:
     engine = CoreHarness(budget=8)
     short = engine.add(add_request("short", prompt(4), 20))
     engine.step()

@@ -20,7 +20,7 @@ def prompt(length: int, salt: int = 0) -> list[int]:
 # ------------------------------------------------------------------------------------------------- ends and limits
 
 
-def test_an_end_of_sequence_token_ends_the_request_and_is_part_of_the_output() -> None:
+def test_an_end_of_sequence_token_ends_and_joins_the_output() -> None:
     engine = CoreHarness(model=lambda tokens: EOS if len(tokens) == 6 else next_token(tokens))
     answer = engine.add(add_request("a", prompt(4), 10, stop_token_ids=(EOS,)))
     engine.run()
@@ -36,7 +36,7 @@ def test_ignore_eos_goes_on_and_the_stop_tokens_still_hold() -> None:
     assert (answer.finish_reason, answer.stop_token_id) == (FinishReason.STOP, 77)
 
 
-def test_an_end_of_sequence_token_asked_for_by_hand_is_reported_where_eos_is_ignored() -> None:
+def test_an_eos_token_among_the_stop_tokens_is_reported() -> None:
     engine = CoreHarness(model=lambda tokens: EOS)
     answer = engine.add(add_request("a", prompt(4), 10, ignore_eos=True, stop_token_ids=(EOS,)))
     engine.run()
@@ -146,7 +146,7 @@ def test_log_probabilities_of_a_prompt_come_with_its_first_token() -> None:
     assert asks.prompt_logprobs == [[-token_id for token_id in prompt(20, 1)[1:]]]
 
 
-def test_log_probabilities_of_a_prompt_come_once_despite_preemption() -> None:
+def test_prompt_logprobs_come_once_despite_preemption() -> None:
     engine = CoreHarness(num_blocks=16)
     answers = [engine.add(add_request(f"r{i}", prompt(8, i), 30, logprobs=0, prompt_logprobs=0)) for i in range(6)]
     engine.run()
@@ -159,7 +159,7 @@ def test_log_probabilities_of_a_prompt_come_once_despite_preemption() -> None:
 
 
 @pytest.mark.parametrize("emitted", [1, 5, 9])
-def test_a_resumed_request_continues_where_the_other_engine_stood(emitted: int) -> None:
+def test_a_resumed_request_continues_at_its_position(emitted: int) -> None:
     whole = expected_output(prompt(11), 10)
     engine = CoreHarness()
     answer = engine.add(add_request("a", prompt(11), 10, output=whole[:emitted], attempt=1))
@@ -187,7 +187,7 @@ def test_a_request_resumed_at_its_end_is_ended_without_a_step(
     assert engine.executor.steps == []
 
 
-def test_a_request_resumed_at_the_end_of_a_smaller_context_is_ended() -> None:
+def test_a_request_resumed_beyond_a_smaller_context_ends() -> None:
     engine = CoreHarness(max_model_len=8)
     answer = engine.add(add_request("a", prompt(8), 10, output=[5]))
     engine.run()

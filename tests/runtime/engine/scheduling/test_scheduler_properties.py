@@ -24,9 +24,7 @@ from runtime.engine.scheduling.random_run import Run
 
 @settings(deadline=None)
 @given(machine=machines(), happenings=events)
-def test_every_request_ends_as_if_it_were_alone_and_nothing_leaks(
-    machine: Machine, happenings: list[Event]
-) -> None:
+def test_every_request_ends_as_if_alone_and_nothing_leaks(machine: Machine, happenings: list[Event]) -> None:
     run = Run(machine)
     for event in happenings:
         run.happen(event)
@@ -40,7 +38,7 @@ def test_every_request_ends_as_if_it_were_alone_and_nothing_leaks(
     crowd=crowds,
     happenings=st.lists(st.one_of(aborts, agains, steps, steps, wakes), max_size=24),
 )
-def test_preempted_requests_end_as_if_they_were_alone_and_nothing_leaks(
+def test_preempted_requests_end_as_if_alone_and_nothing_leaks(
     machine: Machine, crowd: list[Arrival], happenings: list[Event]
 ) -> None:
     run = Run(machine)
@@ -54,9 +52,7 @@ def test_preempted_requests_end_as_if_they_were_alone_and_nothing_leaks(
 
 @settings(deadline=None)
 @given(machine=machines(), crowd=st.lists(arrivals, min_size=2, max_size=12))
-def test_of_equal_priorities_nobody_is_admitted_before_who_came_first(
-    machine: Machine, crowd: list[Arrival]
-) -> None:
+def test_equal_priorities_are_admitted_by_arrival(machine: Machine, crowd: list[Arrival]) -> None:
     """No starvation: a waiting request is not overtaken, so its turn comes."""
     run = Run(machine | {"by_priority": False})
     for arrival in crowd:

@@ -38,7 +38,7 @@ def test_a_long_prompt_alone_takes_the_whole_step() -> None:
 # ----------------------------------------------------------------------------------------------------- priorities
 
 
-def test_the_smallest_priority_is_served_first_and_equals_as_they_came() -> None:
+def test_the_smallest_priority_is_served_first() -> None:
     engine = CoreHarness(max_num_seqs=1, by_priority=True)
     for name, priority in (("a", 0), ("b", 5), ("c", -3), ("d", 0)):
         engine.add(add_request(name, prompt(4), 2, priority=priority))
@@ -46,7 +46,7 @@ def test_the_smallest_priority_is_served_first_and_equals_as_they_came() -> None
     assert [new.request_id for step in engine.executor.steps for new in step.new] == ["c", "a", "d", "b"]
 
 
-def test_a_resumed_request_is_served_before_fresh_ones_of_its_priority() -> None:
+def test_resumed_requests_precede_fresh_ones_of_their_priority() -> None:
     engine = CoreHarness(max_num_seqs=1, by_priority=True)
     for name, priority, age in (("a", 0, 0.0), ("b", 0, 3.0), ("c", 0, 9.0), ("d", -1, 0.0), ("e", 1, 99.0)):
         engine.add(add_request(name, prompt(4), 2, priority=priority, age=age))
@@ -65,7 +65,7 @@ def test_a_resumed_request_is_preempted_after_fresh_ones() -> None:
     engine.run()
 
 
-def test_an_urgent_prompt_leaves_a_token_to_each_request_behind_it() -> None:
+def test_an_urgent_prompt_leaves_a_token_to_each_later_request() -> None:
     engine = CoreHarness(budget=8, by_priority=True)
     slow = engine.add(add_request("slow", prompt(4), 12, priority=1))
     engine.step()
@@ -115,7 +115,7 @@ def test_a_priority_is_refused_where_nobody_looks_at_it() -> None:
     )
 
 
-def test_a_scheduler_serves_by_arrival_unless_priorities_are_switched_on() -> None:
+def test_a_scheduler_serves_by_arrival_without_priorities() -> None:
     blocks = kv_manager(8, 4)
     scheduler = Scheduler(blocks, max_num_seqs=1, max_num_batched_tokens=8, max_model_len=16, eos_token_ids=[EOS])
     with pytest.raises(RequestRefused, match="priority is 1"):
@@ -137,7 +137,7 @@ def test_a_step_is_scheduled_before_the_one_before_it_is_known() -> None:
     assert answer.token_ids == expected_output(prompt(6), 3)
 
 
-def test_a_request_that_waits_for_its_last_token_holds_up_no_other() -> None:
+def test_a_request_awaiting_its_last_token_holds_up_no_other() -> None:
     engine = CoreHarness(max_in_flight=2)
     engine.add(add_request("first", prompt(4), 2))
     engine.add(add_request("second", prompt(4, 1), 6))
@@ -163,7 +163,7 @@ def test_no_token_is_computed_beyond_the_end_of_the_context() -> None:
     assert sum(row.num_new_tokens for step in engine.executor.steps for row in step.scheduled) == 6 + 3
 
 
-def test_what_is_computed_after_an_end_that_nobody_planned_is_dropped() -> None:
+def test_tokens_after_an_unplanned_end_are_dropped() -> None:
     engine = CoreHarness(max_in_flight=2, model=lambda tokens: EOS if len(tokens) == 7 else next_token(tokens))
     answer = engine.add(add_request("a", prompt(6), 9))
     other = engine.add(add_request("b", prompt(3, 1), 9))
