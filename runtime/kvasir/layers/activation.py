@@ -43,7 +43,6 @@ def gated(x: Tensor, activation: Activation) -> Tensor:  # x [T, 2 * size] → a
 
 
 def plain(x: Tensor, activation: Activation) -> Tensor:
-    """Return activation(x) for x [T, size]."""
     # Torch splits x among threads and computes the end of each part by other code: the kernel gives a row the same
     # bits in any step.
     kernel = KERNELS.get(activation)

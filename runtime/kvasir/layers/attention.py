@@ -56,8 +56,6 @@ class HeadShape:
 
 @dataclass(frozen=True)
 class KVScales:
-    """The divisors of K and V in an fp8 cache."""
-
     k: float = 1.0
     v: float = 1.0
 
@@ -140,8 +138,6 @@ class AttentionPlanner(Protocol):
 
 @runtime_checkable
 class PadsDecodes(AttentionPlanner, Protocol):
-    """A planner whose plans a CUDA graph can follow."""
-
     def plan_padded(self, step: StepRows, size: int) -> AttentionPlan:
         """Plan up to `size` rows of one new token for `size` tokens. Sizes and addresses depend on `size` only.
 

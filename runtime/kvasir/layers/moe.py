@@ -140,7 +140,7 @@ class SharedExperts:
         return parts[0].view(x.dtype), parts[1].view(weights.dtype), parts[2].view(torch.int32).long(), counts
 
     def combine(self, total: Tensor, counts: list[int]) -> Tensor:
-        """Return the sums over all engines, [all T, size] float32, of this engine's tokens."""
+        """Return this engine's part of the sums over all engines, [all T, size] float32."""
         if not sum(counts):
             return total
         before = sum(counts[: self._group.rank])
@@ -186,7 +186,6 @@ class SparseMoE(nn.Module):
         return self._computed(x, weights, chosen)
 
     def forward_empty(self) -> None:
-        """Take part without tokens in the exchanges of a forward pass."""
         nothing = torch.empty(0, self._top_k, device=self._no_tokens.device)
         self._computed(self._no_tokens, nothing, nothing.long())
 

@@ -10,14 +10,11 @@ from kvasir.layers.parameter import Placement, new_parameter
 
 
 class Norm(nn.Module):
-    """The interface of all norms."""
-
     def forward(self, x: Tensor, added: Tensor | None = None) -> Tensor:
         """Return the normalised x [..., size]. Add `added` to x [T, size] in place first."""
         raise NotImplementedError
 
-    def normalise_(self, x: Tensor) -> None:
-        """Normalise x [T, heads, size] in place."""
+    def normalise_(self, x: Tensor) -> None:  # x [T, heads, size]
         x.copy_(self(x))
 
 
@@ -62,7 +59,7 @@ class RMSNorm(Norm):
 
 
 class OffsetRMSNorm(RMSNorm):
-    """RMSNorm of Gemma, whose stored weight is the distance from 1, added in float32 to keep its precision."""
+    """Gemma stores the distance from 1, which is added in float32 to keep its precision."""
 
     shift = 1.0
 

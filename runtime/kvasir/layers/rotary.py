@@ -58,7 +58,7 @@ RopeScaling = LinearScaling | Llama3Scaling | YarnScaling | LongRopeScaling
 
 @dataclass(frozen=True)
 class Rope:
-    """The rotation of a layer's queries and keys: the first `dim` numbers of each head."""
+    """The first `dim` numbers of each head are rotated."""
 
     dim: int
     theta: float
@@ -74,7 +74,7 @@ class Rotation:
 
 
 def inverse_frequencies(rope: Rope, context: int) -> Tensor:
-    """Return radians per position, [dim / 2] float32. `context` is the length of the longest request."""
+    """[dim / 2] float32 radians per position. `context` is the longest request."""
     wavelengths = rope.theta ** (torch.arange(0, rope.dim, 2, dtype=torch.int64).float() / rope.dim)
     frequencies = 1.0 / wavelengths
     scaling = rope.scaling
@@ -116,7 +116,7 @@ def _kept_by_yarn(rope: Rope, scaling: YarnScaling) -> Tensor:
 
 
 class RotaryEmbedding:
-    """Turns positions into a step's Rotation, not from a table, which would take much memory for a long context."""
+    """Turns positions into a step's Rotation. A table would take much memory for a long context."""
 
     def __init__(self, rope: Rope, context: int, device: torch.device) -> None:
         self._rope = rope
@@ -139,8 +139,7 @@ class RotaryEmbedding:
         )
 
 
-def rotate_(x: Tensor, rotation: Rotation) -> None:
-    """Rotate x [T, heads, head_dim] in place."""
+def rotate_(x: Tensor, rotation: Rotation) -> None:  # x [T, heads, head_dim]
     operations = operations_for(x.device, x.dtype)
     if operations is None or not operations.takes_rotation(rotation.cos.shape[-1]):
         rotate_reference_(x, rotation)
@@ -149,7 +148,7 @@ def rotate_(x: Tensor, rotation: Rotation) -> None:
 
 
 def rotate_qk_(qkv: Tensor, kv_heads: int, head_dim: int, rotation: Rotation) -> None:
-    """Rotate Q and K of qkv [T, (heads + 2 kv_heads) * head_dim] in place."""
+    # qkv [T, (heads + 2 kv_heads) * head_dim]
     rotate_(qkv[:, : -kv_heads * head_dim].unflatten(1, (-1, head_dim)), rotation)
 
 

@@ -34,7 +34,7 @@ def device_facts_of_workers(config: DeviceConfig) -> DeviceFacts:
 
 
 def gpu_facts() -> DeviceFacts | str:
-    """Return the GPU that torch uses by default, or why it cannot use any. Creates a CUDA context."""
+    """Return the GPU that torch uses by default, or the reason why not. Creates a CUDA context."""
     import torch
 
     if not torch.cuda.is_available():

@@ -23,7 +23,6 @@ _EVERYTHING = SamplingParams(
     logprobs=1,
     prompt_logprobs=1,
 )
-"""The costliest path of the sampler."""
 _KINDS: Final = (
     SamplingParams(max_tokens=2, seed=0, temperature=0.0),
     SamplingParams(max_tokens=2, seed=0),
@@ -39,7 +38,7 @@ _KINDS: Final = (
 
 
 def kernel_steps(context: int, requests: int, groups: Sequence[KVGroup]) -> Iterator[StepInput]:
-    """Yield steps that use all kernels of a GPU, which are compiled when they are first used."""
+    """Yield steps that use all kernels of a GPU, so that they are compiled."""
     # Each kind of sampling; a chunk after a long context, whose attention is split; decodes of many requests, which
     # have a tile of their own.
     for params in _KINDS:
@@ -50,7 +49,7 @@ def kernel_steps(context: int, requests: int, groups: Sequence[KVGroup]) -> Iter
 
 
 def longest_chunk(tokens: int, context: int, groups: Sequence[KVGroup]) -> list[StepInput]:
-    """Return a step with the last tokens of a request that fills the context, and one that frees the row."""
+    """Return a step with the last tokens of the longest request, and one that frees the row."""
     name = "dummy-long"
     blocks = [[0] * -(-context // group.spec.block.block_size) for group in groups]
     row = NewRow(name, packed([0] * context), context, SamplingParams(max_tokens=1, seed=0))
@@ -65,7 +64,7 @@ def dummy_steps(
     groups: Sequence[KVGroup],
     params: SamplingParams = _EVERYTHING,
 ) -> list[StepInput]:
-    """Return a step that prefills `tokens` for each request, steps that decode, and one that frees the rows."""
+    """Return a prefill of `tokens` for each request, decodes, and a step that frees the rows."""
     names = [f"dummy-{index}" for index in range(requests)]
     num_blocks = -(-(tokens + decodes) // groups[0].spec.block.block_size)
     prompt = packed([0] * tokens)

@@ -17,7 +17,7 @@ log = logging.getLogger(__name__)
 
 _NOTHING: Final = nullcontext()
 _profiles: Final[set[profile]] = set()
-"""The profiles in progress, at most one for each worker in this process."""
+"""In progress, at most one for each worker in this process."""
 
 
 def phase(name: str) -> AbstractContextManager[object]:
@@ -26,8 +26,6 @@ def phase(name: str) -> AbstractContextManager[object]:
 
 
 class Profiler:
-    """The profiles of one worker, one at a time."""
-
     def __init__(self, config: ProfilerConfig | None, device: str, name: str) -> None:
         """`device` is cpu or cuda; `name` begins the names of files."""
         self._config = config
@@ -66,7 +64,7 @@ class Profiler:
 
     @worker_call
     def stop_profile(self) -> str:
-        """Write the profile and return its path. Raises CallError if there is none, or if it cannot be written."""
+        """Write the profile and return its path. Raises CallError without a profile, or if it cannot be written."""
         recorded, self._profile = self._profile, None
         if recorded is None or self._config is None:
             raise CallError("no profile is recorded: start one first")
@@ -82,7 +80,6 @@ class Profiler:
         return str(path)
 
     def after_step(self) -> None:
-        """End a profile that has its number of steps."""
         if self._profile is None or not self._steps_left:
             return
         self._steps_left -= 1

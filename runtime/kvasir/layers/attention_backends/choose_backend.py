@@ -18,7 +18,7 @@ class NoBackendError(Exception):
 
 
 def choose_backend(spec: KVSpec, heads: HeadShape, placement: Placement) -> AttentionBackend:
-    """Return the first backend that supports the group. Raises NoBackendError, only for an fp8 cache."""
+    """Return the first backend that supports the group. Raises NoBackendError for an fp8 cache."""
     for backend in BACKENDS:
         if backend.supports(spec, heads, placement):
             return backend

@@ -25,7 +25,7 @@ class DecodeGroup:
 
 @dataclass(frozen=True)
 class PrefillChunk:
-    """New tokens of one request, or of several requests with as many tokens each and none before them."""
+    """New tokens of one request, or of several of one length without earlier tokens."""
 
     tokens: slice
     requests: int
@@ -34,13 +34,11 @@ class PrefillChunk:
     """[queries, length] added to the scores of the last new tokens; None: causal. Earlier queries use it moved to
     the left."""
     length: int
-    """The tokens that the mask spans: those read from the cache and the new ones."""
+    """Those read from the cache and the new ones."""
 
 
 @dataclass(frozen=True)
 class GatheredReads:
-    """The blocks that layers of one window read, and their masks."""
-
     decode: tuple[DecodeGroup, ...]
     prefill: tuple[PrefillChunk, ...]
 
@@ -54,7 +52,7 @@ class GatherPlan:
     """[B] blocks that this step begins and does not fill, or None. They are cleared: attention multiplies the
     places behind a context by 0, and 0 times a NaN of the last owner is NaN."""
     reads: Mapping[int | None, GatheredReads]
-    """By window. None: layers that see all tokens, or whose window no context of this step exceeds."""
+    """By window. None: all tokens, or a window that no context of this step exceeds."""
 
     def within(self, window: int | None) -> GatheredReads:
         found = self.reads.get(window)

@@ -17,8 +17,6 @@ from kvasir.layers.step_memory import StepMemory
 
 @dataclass(frozen=True)
 class TilePlan:
-    """An AttentionPlan for all windows."""
-
     kernels: Kernels
     step: PagedStep
     # Keeps the arrays alive that `step` points to.

@@ -21,13 +21,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class TritonPlan:
-    """An AttentionPlan."""
-
     kernels: "PagedKernels"
     tile: AttentionTile
     slots: Tensor  # [T] int32: block * block_size + place in it, where each token's K and V are written
     work: "Mapping[int | None, Work]"
-    """By window. None: layers that see all tokens, or whose window no context of this step exceeds."""
+    """By window. None: all tokens, or a window that no context of this step exceeds."""
 
     def write(self, kv: Tensor, cache: KVCache) -> None:
         scales = cache.scales
@@ -79,7 +77,7 @@ class TritonPlan:
 
 
 class TritonBackend:
-    """The kernels for GPUs. Tests pass `device_type="cpu"`, for Triton's interpreter."""
+    """Tests pass `device_type="cpu"`, for Triton's interpreter."""
 
     name = "triton"
 

@@ -22,9 +22,8 @@ MIN_SLOTS: Final = 4
 class DeviceCounts:
     """A slot of counts for each penalised row.
 
-    When a row takes a slot, all its tokens are copied and counted. Then the device counts sampled tokens, and the
-    host copies forced tokens only. If all slots are taken, their number doubles, up to the rows of the table. 256
-    slots of 151,936 tokens take 148 MiB.
+    A row's tokens are counted when it takes a slot, and later as the device samples them; the host copies forced
+    tokens only. If all slots are taken, their number doubles. 256 slots of 151,936 tokens take 148 MiB.
     """
 
     def __init__(self, table: RequestTable, placement: Placement, memory: StepMemory, vocab_size: int) -> None:

@@ -16,7 +16,5 @@ class DeviceRows:
         self.last_tokens[rows] = tokens
 
     def token_ids(self, known: Tensor, rows: Tensor | None) -> Tensor:
-        """Return `known` [T] with PENDING replaced by the last token of its row. `rows`: [T]; None: no token is
-        pending.
-        """
+        """Replace PENDING in `known` [T] by the last token of its row. `rows` [T]; None: no token is pending."""
         return known if rows is None else torch.where(known == PENDING, self.last_tokens[rows], known)

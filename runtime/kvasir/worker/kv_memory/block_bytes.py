@@ -10,12 +10,12 @@ Bytes = NDArray[np.uint8]
 
 
 class BlockBytes(Protocol):
-    """Reads and writes blocks from any thread while steps run. The caller keeps steps away from them."""
+    """Reads and writes blocks from any thread. The caller keeps steps away from them."""
 
     block_bytes: int
     """Of one block, over all memories."""
     layout: str
-    """How the bytes of a block are arranged. Engines of different layouts cannot exchange blocks."""
+    """Engines of different layouts cannot exchange blocks."""
 
     def read(self, block_ids: Sequence[int]) -> memoryview: ...
 

@@ -33,7 +33,6 @@ def block_shape(heads: HeadShape, block_size: int, dtype: torch.dtype) -> BlockS
 
 
 def single_group(model: TransformerModel, block_size: int, dtype: torch.dtype) -> tuple[KVGroup, ...]:
-    """Return one group of all layers, which keeps every token."""
     block = block_shape(model.heads, block_size, dtype)
     return (KVGroup(FullAttention(block), tuple(range(len(model.windows)))),)
 
@@ -52,8 +51,8 @@ def allocate(
     placement: Placement,
     scales: Mapping[int, KVScales] = _NO_SCALES,
 ) -> list[KVCache]:
-    """Return the cache of each layer, over memories that layers of different groups share."""
-    # Zeros, because attention multiplies the values of padding by 0, and 0 times NaN is NaN.
+    # Layers of different groups share memories. Zeros, because attention multiplies the values of padding by 0, and
+    # 0 times NaN is NaN.
     block = config.groups[0].spec.block
     size = (config.num_blocks + 1) * block.num_bytes
     dtype: torch.dtype = getattr(torch, block.dtype)
@@ -133,7 +132,6 @@ def profile_gpu(utilization: float, largest_step: Callable[[], None], capture: C
 
 
 def captured_bytes(capture_largest: Callable[[], None], count: int) -> int:
-    """Return the bytes that `count` CUDA graphs take."""
     # They share the memory of the largest one's tensors; each has nodes of its own.
     before = torch.cuda.memory_reserved()
     capture_largest()

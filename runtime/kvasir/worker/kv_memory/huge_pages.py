@@ -23,13 +23,13 @@ def zeroed_memory(size: int) -> mmap.mmap:
 
 
 def take(address: int, size: int) -> None:
-    """Prefault memory. An older kernel rejects this; the pages are then allocated when they are first used."""
+    """Prefault memory, if the kernel can."""
     if sys.platform == "linux":
         _madvise(address, size, _POPULATE_WRITE)
 
 
 def collapse() -> None:
-    """Put all large memory in use into huge pages: after loading, the weights. An older kernel rejects this."""
+    """Put all large memory in use into huge pages, if the kernel can: after loading, the weights."""
     if sys.platform != "linux" or not _allowed():
         return
     for start, end in _large_regions(Path("/proc/self/smaps").read_text()):

@@ -31,7 +31,6 @@ class LaunchedStep:
         self.tokens: SampledTokens | None = None
         """None: nothing was sampled, or all is settled."""
         self.awaited: Callable[[LateInput], None] | None = None
-        """Samples masked rows; None after that."""
         self.failed: dict[int, str] = {}
         self.logprobs: dict[int, Logprobs] = {}
         self.prompt_logprobs: dict[int, Logprobs] = {}
@@ -39,7 +38,6 @@ class LaunchedStep:
         self._table = table
 
     def supply(self, late: LateInput) -> None:
-        """Sample with these masks."""
         awaited, self.awaited = self.awaited, None
         if awaited is not None:
             awaited(late)
