@@ -27,7 +27,7 @@ class FusedOperations(Protocol):
         ...
 
     def rms_norm_(self, x: Tensor, weight: Tensor, eps: float, shift: float) -> None:
-        """In place. x [T, heads, size], any token stride."""
+        """Normalise x [T, heads, size] in place, any token stride."""
         ...
 
     def add_rms_norm_(self, x: Tensor, added: Tensor, weight: Tensor, eps: float, shift: float) -> Tensor:

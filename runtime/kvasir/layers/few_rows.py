@@ -17,7 +17,7 @@ _KERNEL_DEVICE: Final = "cuda"
 
 
 class FewRows:
-    """For linear layers with a plain weight that is not split."""
+    """Computes linear layers with a plain weight that is not split."""
 
     max_rows: Final = MAX_ROWS
 

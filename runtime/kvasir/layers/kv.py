@@ -14,8 +14,8 @@ ALIKE = 1.25
 
 
 class BlockShape(msgspec.Struct, frozen=True):
+    # In tokens.
     block_size: int
-    """In tokens."""
     kv_heads: int
     head_dim: int
     dtype: str
@@ -28,7 +28,7 @@ class BlockShape(msgspec.Struct, frozen=True):
 
     @property
     def num_bytes(self) -> int:
-        """Of K and V."""
+        """The bytes of K and V."""
         return 2 * self.block_size * self.kv_heads * self.head_dim * self.dtype_bytes
 
 

@@ -53,7 +53,7 @@ class LinearShape:
 
     @property
     def num_weights(self) -> int:
-        """Those of this rank."""
+        """The number of weights of this rank."""
         return prod(self._layout((OUTPUTS, INPUTS)).local_shape)
 
     def parameter(

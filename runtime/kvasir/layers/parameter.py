@@ -25,8 +25,8 @@ class Placement:
     parallel: ParallelState = SINGLE
     batch_invariant: bool = False
     """The bits of a row do not depend on the other rows of a step."""
+    # The name in named_modules(): layers.0.mlp for example; "" is the model.
     name: str = ""
-    """As in named_modules(): layers.0.mlp for example; "" is the model."""
     scheme: WeightScheme = UNQUANTISED
 
     def at(self, part: str) -> "Placement":

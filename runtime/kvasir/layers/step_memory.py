@@ -28,8 +28,8 @@ class StepMemory(Protocol):
 
     tables: Tensor
     """int32"""
+    # Of the step's tensors so far, in order.
     addresses: list[int]
-    """Of the step's tensors so far, in order."""
     overflows: bool
 
     def begin(self) -> None: ...

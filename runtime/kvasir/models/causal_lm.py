@@ -26,11 +26,11 @@ class TransformerModel(Protocol):
     """A stack of layers over the paged KV cache, or a pipeline stage of it."""
 
     heads: HeadShape
+    # Of the states between two layers: an Intermediate is [T, hidden_size].
     hidden_size: int
-    """Of the states between two layers: an Intermediate is [T, hidden_size]."""
     stage: Stage
+    # By layer of the whole model: its sliding window in tokens; None: all tokens.
     windows: tuple[int | None, ...]
-    """By layer of the whole model: its sliding window in tokens; None: all tokens."""
 
     def kv_specs(self, block: BlockShape, max_model_len: int) -> Sequence[KVSpec]:
         """Return what each layer of the whole model keeps in the KV cache. `block` has the model's heads."""

@@ -35,8 +35,8 @@ class LayerConfig:
     """What may differ from layer to layer."""
 
     rope: Rope
+    # In tokens, the layer's own included; None: all tokens.
     window: int | None = None
-    """In tokens, the layer's own included; None: all tokens."""
     experts: ExpertsConfig | None = None
     """None: one feed-forward layer for all tokens."""
 

@@ -32,10 +32,10 @@ class ForwardBatch:
 
     token_ids: Tensor  # [T]
     positions: Tensor  # [T]
+    # By KV group: `attention[cache.group]` is the plan of the layer that owns `cache`.
     attention: Mapping[int, AttentionPlan]
-    """By KV group: `attention[cache.group]` is the plan of the layer that owns `cache`."""
+    # By layer of this process.
     caches: Sequence[KVCache]
-    """By layer of this process."""
     arrived: Intermediate | None = None
     """The result of the stage before; None on the first stage."""
 

@@ -21,8 +21,8 @@ class ProductWeights:
     """Multiply each token."""
     head: int
     """Multiply each sampled token, and the last one of a prompt."""
+    # Of all of them, with the scales of quantised ones.
     num_bytes: int
-    """Of all of them, with the scales of quantised ones."""
 
 
 def product_weights(model: ModelInfo, dtype: str) -> ProductWeights | None:

@@ -49,8 +49,8 @@ class MeetingPoint:
         self._limit = limit
         self._waiting = waiting
         self._place = f"[{address}]:{port}" if ":" in address else f"{address}:{port}"
+        # Of this machine, for the other engines.
         self.host = address if rank == 0 else self._reach(address, port)
-        """Of this machine, for the other engines."""
         self._store = self._listen(address, port) if rank == 0 else self._connect(address, port)
         self._device = start_device(hostname=self.host)
         with self._answers():

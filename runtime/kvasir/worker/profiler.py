@@ -16,8 +16,8 @@ from kvasir.worker.worker_calls import CallError, worker_call
 log = logging.getLogger(__name__)
 
 _NOTHING: Final = nullcontext()
+# In progress, at most one for each worker in this process.
 _profiles: Final[set[profile]] = set()
-"""In progress, at most one for each worker in this process."""
 
 
 def phase(name: str) -> AbstractContextManager[object]:
@@ -31,8 +31,8 @@ class Profiler:
         self._config = config
         self._device = device
         self._name = name
+        # In progress, or complete and not written yet.
         self._profile: profile | None = None
-        """In progress, or complete and not written yet."""
         self._steps_left = 0
 
     @worker_call

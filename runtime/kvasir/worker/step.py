@@ -35,8 +35,8 @@ class ScheduledRow(msgspec.Struct, frozen=True, array_like=True, gc=False):
     request_id: str
     num_computed_tokens: int
     """The tokens in the KV cache: the position of this step's first token."""
+    # With drafts. If they reach the last known token, one is sampled.
     num_new_tokens: int
-    """With drafts. If they reach the last known token, one is sampled."""
     new_block_ids: list[list[int]]
     """Blocks to append to the row's block tables before the step, by KV group; or NO_NEW_BLOCKS."""
     draft_token_ids: tuple[int, ...] = ()
@@ -51,10 +51,10 @@ class StepInput(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """Rows to free. A preempted and resumed request is also in `new`."""
     new: list[NewRow]
     scheduled: list[ScheduledRow]
+    # From 1 in an engine; 0 for dummy steps.
     number: int = 0
-    """From 1 in an engine; 0 for dummy steps."""
+    # In a pipeline, the tokens that the last stage sampled, by request, for the other stages.
     sampled: dict[str, list[int]] = {}
-    """In a pipeline, the tokens that the last stage sampled, by request, for the other stages."""
     masked: tuple[int, ...] = ()
     """Indexes in `scheduled` of rows with a token mask, which a LateInput brings."""
     forced: dict[str, list[int]] = {}
@@ -65,9 +65,8 @@ class LateInput(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """The part of a step that is made during its forward pass and needed before sampling."""
 
     number: int
+    # For each entry of `StepInput.masked`: bit i of its little-endian 32-bit words is set if token i is allowed.
     masks: bytes
-    """For each entry of `StepInput.masked`: bit i of its little-endian 32-bit words is set if token i is
-    allowed."""
 
 
 AwaitLateInput: TypeAlias = Callable[[], LateInput]
@@ -76,11 +75,11 @@ AwaitLateInput: TypeAlias = Callable[[], LateInput]
 class StepOutput(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """The results of a step. The keys of dictionaries are indexes of `token_ids`."""
 
+    # By scheduled row: none; or one token; or accepted drafts and one token.
     token_ids: list[list[int]]
-    """By scheduled row: none; or one token; or accepted drafts and one token."""
     logprobs: dict[int, Logprobs] = {}
+    # Of the whole prompt from its second token on, in the step that computes the last of it.
     prompt_logprobs: dict[int, Logprobs] = {}
-    """Of the whole prompt from its second token on, in the step that computes the last of it."""
     failed: dict[int, str] = {}
     """Why a row has no next token. Its KV is computed nevertheless: other requests may share it."""
     drafts: dict[int, list[int]] = {}

@@ -65,8 +65,8 @@ class Worker:
         self._placement = Placement(device, dtype, parallel, settings.batch_invariant, scheme=model.weight_scheme)
         self._groups: tuple[KVGroup, ...] = ()
         self._kv_dtype = FP8 if settings.fp8_kv_cache else dtype
+        # Of an fp8 cache, by layer.
         self._kv_scales: dict[int, KVScales] = {}
-        """Of an fp8 cache, by layer."""
         self._own_groups: tuple[KVGroup, ...] = ()
         """The parts of this worker's pipeline stage."""
         self._table: RequestTable | None = None

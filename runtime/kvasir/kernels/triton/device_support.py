@@ -1,4 +1,4 @@
-"""Whether a device can run the Triton kernels. Imports no triton."""
+"""Which devices can run the Triton kernels. Imports no triton."""
 
 import functools
 import importlib.util

@@ -33,8 +33,8 @@ class PrefillChunk:
     mask: Tensor | None
     """[queries, length] added to the scores of the last new tokens; None: causal. Earlier queries use it moved to
     the left."""
+    # Those read from the cache and the new ones.
     length: int
-    """Those read from the cache and the new ones."""
 
 
 @dataclass(frozen=True)
@@ -51,8 +51,8 @@ class GatherPlan:
     begun: Tensor | None
     """[B] blocks that this step begins and does not fill, or None. They are cleared: attention multiplies the
     places behind a context by 0, and 0 times a NaN of the last owner is NaN."""
+    # By window. None: all tokens, or a window that no context of this step exceeds.
     reads: Mapping[int | None, GatheredReads]
-    """By window. None: all tokens, or a window that no context of this step exceeds."""
 
     def within(self, window: int | None) -> GatheredReads:
         found = self.reads.get(window)
@@ -154,7 +154,7 @@ def _prefill(
 def _attention_by_parts(
     q: Tensor, k: Tensor, v: Tensor, mask: Tensor, scale: float, softcap: float | None
 ) -> Tensor:
-    """In parts as large as the mask [queries, length].
+    """Attend in parts as large as the mask [queries, length].
 
     q: [kv_heads, group, tokens, head_dim]; k, v: [kv_heads, group, length, head_dim]
     """

@@ -24,8 +24,8 @@ class TritonPlan:
     kernels: "PagedKernels"
     tile: AttentionTile
     slots: Tensor  # [T] int32: block * block_size + place in it, where each token's K and V are written
+    # By window. None: all tokens, or a window that no context of this step exceeds.
     work: "Mapping[int | None, Work]"
-    """By window. None: all tokens, or a window that no context of this step exceeds."""
 
     def write(self, kv: Tensor, cache: KVCache) -> None:
         scales = cache.scales

@@ -34,8 +34,8 @@ class DeviceCounts:
         self._slot_of: dict[int, int] = {}
         # Freed slots keep old counts until a row takes them.
         self._free: list[int] = []
+        # By slot: how many of the row's tokens are counted.
         self._num_counted: Ints = np.zeros(0, np.int64)
-        """By slot: how many of the row's tokens are counted."""
         self._counts = self._empty(0, vocab_size, torch.int32)  # [S, V]
         self._params = self._empty(0, 3, torch.float64)  # [S, 3]
 

@@ -53,8 +53,8 @@ class StepBatch:
     prompt_spans: tuple[PromptSpan, ...]
     padded_to: int | None = None
     """T, if B decodes were padded. The last T - B tokens have no meaning."""
+    # Of all tensors that the model reads in a padded step. They recur for each step of this size.
     addresses: tuple[int, ...] = ()
-    """Of all tensors that the model reads in a padded step. They recur for each step of this size."""
 
 
 @dataclass(frozen=True)

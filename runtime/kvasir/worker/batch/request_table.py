@@ -59,8 +59,8 @@ class RequestTable:
         # Untouched pages of np.zeros take no memory: a long context costs what its requests fill.
         # One column more than the context, for the token that is sampled last and never computed.
         self.tokens: npt.NDArray[np.int32] = np.zeros((rows, max_model_len + 1), np.int32)
+        # With a pending token.
         self.num_tokens: npt.NDArray[np.int64] = np.zeros(rows, np.int64)
-        """With a pending token."""
         self.num_prompt_tokens: npt.NDArray[np.int64] = np.zeros(rows, np.int64)
         blocks = -(-max_model_len // block_size)
         self.block_tables: npt.NDArray[np.int32] = np.zeros((kv_groups, rows, blocks), np.int32)
@@ -68,12 +68,12 @@ class RequestTable:
         behind."""
         self.num_blocks: npt.NDArray[np.int64] = np.zeros((kv_groups, rows), np.int64)
         self.greedy: npt.NDArray[np.bool_] = np.zeros(rows, np.bool_)
+        # Those that are numbers: `params["top_p"]` has one for each row.
         self.params: npt.NDArray[np.void] = np.zeros(rows, _NUMBERS)
-        """Those that are numbers: `params["top_p"]` has one for each row."""
         self.rules: dict[int, LogitRules] = {}
         self.num_logprobs: dict[int, int] = {}
+        # Of rows that report their prompt's log probabilities, until these are reported.
         self.prompt_scores: dict[int, PromptScores] = {}
-        """Of rows that report their prompt's log probabilities, until these are reported."""
         self.failures: dict[int, str] = {}
         self._eos_token_ids = tuple(eos_token_ids)
         self._samples = samples

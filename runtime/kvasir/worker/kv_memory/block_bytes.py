@@ -12,8 +12,8 @@ Bytes = NDArray[np.uint8]
 class BlockBytes(Protocol):
     """Reads and writes blocks from any thread. The caller keeps steps away from them."""
 
+    # Of one block, over all memories.
     block_bytes: int
-    """Of one block, over all memories."""
     layout: str
     """Engines of different layouts cannot exchange blocks."""
 

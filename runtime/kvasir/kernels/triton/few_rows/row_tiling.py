@@ -18,8 +18,8 @@ class RowTile(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_field
     outputs: int
     inputs: int
     num_warps: int
+    # Tiles in flight.
     num_stages: int
-    """In flight."""
 
     def shared_bytes(self, weights: int) -> int:
         """Return the most shared memory of a program, with numbers of 4 bytes. `weights`: 2 for a gate."""
@@ -27,12 +27,12 @@ class RowTile(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_field
 
 
 class RowTiles(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    # For a product that is stored, usually of a normalised row.
     norm: RowTile
-    """For a product that is stored, usually of a normalised row."""
+    # For a product that is added to the residual stream.
     add: RowTile
-    """For a product that is added to the residual stream."""
+    # For a gate and rows of at least WIDE_INPUTS. Its programs multiply by two weights for each output.
     gate_wide: RowTile
-    """For a gate and rows of at least WIDE_INPUTS. Its programs multiply by two weights for each output."""
     gate: RowTile
 
     @property

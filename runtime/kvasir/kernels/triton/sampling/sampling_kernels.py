@@ -33,8 +33,8 @@ class Draw:
     seeds: Tensor
     positions: Tensor
     top_k: Tensor | None = None
+    # With `top_k` or not at all.
     top_p: Tensor | None = None
-    """With `top_k` or not at all."""
     log_min_p: Tensor | None = None
 
 
