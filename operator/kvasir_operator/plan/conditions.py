@@ -1,14 +1,8 @@
 """The conditions of an InferenceService, with the reason and message of each.
 
-The reason of a status condition is chosen in these functions:
-
-    Ready, Progressing              _most_urgent_problem: of the service as a whole
-    EnginesReady, FrontendsReady    most_urgent_of_pods: of the engines or frontends that are not ready
-    Degraded                        as EnginesReady while it is true, otherwise as Ready
-    UpgradeAvailable                _upgrade
-    Reconciling, Stalled            gitops_conditions: as Ready, for kstatus (Flux, Helm, kpt)
-
-`Reason.urgency` orders the reasons. observe/pod_state.py chooses the reason of each pod.
+Reasons come from these functions: Ready and Progressing from `_most_urgent_problem`, EnginesReady and FrontendsReady
+from `most_urgent_of_pods`, Degraded from either, UpgradeAvailable from `_upgrade`, and Reconciling and Stalled, for
+kstatus (Flux, Helm, kpt), from `gitops_conditions`. `Reason.urgency` orders them.
 """
 
 from collections.abc import Mapping, Sequence
