@@ -12,14 +12,14 @@ BLOCK = BlockShape(16, 2, 8, "bfloat16", 2)
 """K and V of a token take 64 bytes."""
 
 
-def test_a_decode_reads_weights_once_and_the_contexts_of_its_rows() -> None:
+def test_a_decode_reads_weights_once_and_its_contexts() -> None:
     groups = [KVGroup(FullAttention(BLOCK), (0, 2)), KVGroup(SlidingWindow(BLOCK, 100), (1,))]
     weights = ProductWeights(900, 100, 2000)
     assert decode_bytes(weights, groups, rows=3, context=50) == 2000 + 3 * 3 * 50 * 64
     assert decode_bytes(weights, groups, rows=3, context=500) == 2000 + 3 * (2 * 500 + 100) * 64
 
 
-def test_a_prefill_multiplies_the_last_token_of_a_prompt_by_the_head() -> None:
+def test_a_prefill_multiplies_one_token_by_the_head() -> None:
     assert prefill_operations(ProductWeights(900, 100, 2000), prompts=2, tokens=7) == 2 * (7 * 900 + 2 * 100)
 
 

@@ -36,7 +36,7 @@ def test_times_are_counted_from_what_each_client_saw() -> None:
     assert figures["end_to_end_ms"]["mean"] == pytest.approx(450)
 
 
-def test_requests_that_failed_or_hung_up_are_counted_and_not_timed() -> None:
+def test_failed_requests_are_counted_and_not_timed() -> None:
     failed, hung_up = RequestOutcome(0.0, error="503: busy"), streamed(0.0, [9.0])
     hung_up.hung_up = True
     figures = load_figures([failed, hung_up, streamed(0.0, [0.5, 1.0])], seconds=1.0)

@@ -23,7 +23,7 @@ def test_the_same_seed_sends_the_same_requests() -> None:
     assert plans(workload, "m") != plans(Workload(requests=5, disconnect=0.5, range_ratio=0.5, seed=4), "m")
 
 
-def test_prompts_are_token_ids_of_the_vocabulary_behind_a_common_prefix() -> None:
+def test_prompts_are_token_ids_behind_a_common_prefix() -> None:
     asked = bodies(Workload(requests=8, input_len=20, prefix_len=10, vocab_low=7, vocab_high=9))
     assert all(len(body["prompt"]) == 30 and set(body["prompt"]) <= {7, 8} for body in asked)
     assert len({tuple(body["prompt"][:10]) for body in asked}) == 1
@@ -59,7 +59,7 @@ def test_a_text_file_has_a_prompt_per_line_and_goes_round(tmp_path: Path) -> Non
     assert asked[0]["messages"] == [{"role": "user", "content": "one"}]
 
 
-def test_a_jsonl_file_has_prompts_messages_and_lengths_of_their_own(tmp_path: Path) -> None:
+def test_a_jsonl_file_has_prompts_messages_and_lengths(tmp_path: Path) -> None:
     messages = [{"role": "user", "content": "x"}]
     entries = [{"prompt": [1, 2], "max_tokens": 9}, {"messages": messages}]
     file = tmp_path / "prompts.jsonl"

@@ -96,7 +96,7 @@ def test_ctrl_c_shows_what_was_measured(server: FakeServer, tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize("file", ["none/figures.json", "."])
-def test_a_file_that_cannot_be_written_is_told_before_anything_is_asked(
+def test_an_unwritable_file_ends_a_benchmark_early(
     file: str, server: FakeServer, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     assert main.main(["bench", "serve", server.address, "--json", str(tmp_path / file)]) == 2
@@ -117,7 +117,7 @@ def test_a_key_and_a_model_are_sent(server: FakeServer, tmp_path: Path) -> None:
     assert server.bodies[0]["model"] == "other"
 
 
-def test_a_server_that_refuses_is_told_before_anything_is_measured(
+def test_a_server_that_rejects_ends_a_benchmark_early(
     server: FakeServer, capfd: pytest.CaptureFixture[str]
 ) -> None:
     server.answers["/v1/completions"] = (400, b'{"error": {"message": "no such model"}}')

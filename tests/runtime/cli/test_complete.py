@@ -26,9 +26,7 @@ def test_the_continuation_is_printed_as_it_streams(server: FakeServer, capfd: py
     assert server.bodies == [{**expected, "stop": ["x", "y"], "seed": -1, "stream": True}]
 
 
-def test_the_prompt_comes_from_standard_input_less_one_line_break(
-    server: FakeServer, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_prompt_on_stdin_loses_one_line_break(server: FakeServer, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sys.stdin", io.StringIO("one\ntwo\n\n"))
     assert main.main(["complete", server.address]) == 0
     assert server.bodies[0]["prompt"] == "one\ntwo\n"

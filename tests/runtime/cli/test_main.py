@@ -77,7 +77,7 @@ def test_a_reader_that_leaves_ends_a_command_without_a_traceback() -> None:
 
 
 @pytest.mark.parametrize(("pid", "handled"), [(1, True), (2, False)])
-def test_the_first_process_of_a_container_hears_sigterm_from_its_first_import_on(pid: int, handled: bool) -> None:
+def test_sigterm_ends_the_first_process_of_a_container(pid: int, handled: bool) -> None:
     """The kernel drops it otherwise, and a pod that is deleted as it starts would serve until it is killed."""
     code = (
         f"import os; os.getpid = lambda: {pid}; import kvasir.cli, signal; "
@@ -88,7 +88,7 @@ def test_the_first_process_of_a_container_hears_sigterm_from_its_first_import_on
 
 
 @pytest.mark.parametrize(("pid", "code"), [(1, 0), (4711, -signal.SIGTERM)])
-def test_a_sigterm_that_was_blocked_at_the_start_is_delivered_by_the_first_import(pid: int, code: int) -> None:
+def test_a_blocked_sigterm_is_delivered_by_the_first_import(pid: int, code: int) -> None:
     """The images block it until there is a handler. Child processes then inherit no blocked signal."""
     program = (
         "import os, signal; signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM}); "

@@ -194,7 +194,7 @@ def test_a_refused_key_is_no_answer(tmp_path: Path, capfd: pytest.CaptureFixture
     assert answers(tmp_path / "out") == {}
 
 
-def test_ctrl_c_keeps_the_answers_and_the_next_run_sends_the_rest(tmp_path: Path) -> None:
+def test_ctrl_c_keeps_the_answers_for_the_next_run(tmp_path: Path) -> None:
     write(tmp_path / "in", *numbered(5))
     held, release = threading.Semaphore(0), threading.Event()
 

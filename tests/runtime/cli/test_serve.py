@@ -48,7 +48,7 @@ def test_there_is_a_frontend_and_an_engine_per_rank(place: Place) -> None:
     assert [spec.env.get("KVASIR_DATA_PARALLEL_RANK") for spec in specs] == [None, "0", "1"]
 
 
-def test_several_frontends_share_the_socket_and_have_links_of_their_own(tmp_path: Path) -> None:
+def test_frontends_share_a_socket_and_have_own_links(tmp_path: Path) -> None:
     place = open_place("demo", host="127.0.0.1", port=0, frontends=2, engines=1)
     try:
         specs = specs_of(place, "demo://", "--api-server-count", "2")
@@ -74,7 +74,7 @@ def test_a_unix_socket_is_inherited_and_shown() -> None:
     assert not any(" chat http" in line for line in lines)
 
 
-def test_https_reaches_the_frontend_and_the_line_that_shows_its_use(place: Place) -> None:
+def test_https_reaches_the_frontend_and_the_printed_lines(place: Place) -> None:
     (frontend_spec, _) = specs_of(place, "demo://", "--ssl-certfile", "a.pem", "--ssl-keyfile", "b.pem")
     config = frontend_command.config_of(
         frontend_command.parser().parse_args([*args_of(frontend_spec), "--link", "ipc:///x"])
@@ -249,9 +249,7 @@ def broken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return Path(shutil.copytree(fetch("demo://", weights=False), tmp_path / "model"))
 
 
-def test_a_directory_without_weights_is_told_before_anything_is_started(
-    broken: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_missing_weights_are_reported_before_a_start(broken: Path, capfd: pytest.CaptureFixture[str]) -> None:
     for file in broken.glob("*.safetensors"):
         file.unlink()
     assert main.main(["serve", str(broken)]) == 2

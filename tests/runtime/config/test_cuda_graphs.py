@@ -22,7 +22,7 @@ def sizes(config: EngineConfig, device: DeviceFacts = GPU) -> tuple[int, ...]:
     return resolve_engine(config, ModelFacts("bfloat16", 4096, 4096), device).graph_sizes
 
 
-def test_the_graphs_of_one_row_and_of_the_most_rows_are_always_captured() -> None:
+def test_the_smallest_and_largest_graph_are_captured() -> None:
     assert default_sizes(1) == (1,)
     assert default_sizes(3) == (1, 2, 3)
     assert default_sizes(256)[-2:] == (240, 256)

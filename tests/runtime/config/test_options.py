@@ -30,7 +30,7 @@ def read(*argv: str, **environ: str) -> Sample:
     return from_args(Sample, parser.parse_args(argv), environ)
 
 
-def test_an_argument_beats_the_environment_which_beats_the_default() -> None:
+def test_arguments_win_over_variables_and_defaults() -> None:
     assert read("--max-num-seqs", "3", KVASIR_MAX_NUM_SEQS="4").max_num_seqs == 3
     assert read(KVASIR_MAX_NUM_SEQS="4").max_num_seqs == 4
     assert read().max_num_seqs is None
@@ -150,7 +150,7 @@ def test_what_vllm_has_and_this_has_not_is_told_as_that(
     assert message in capsys.readouterr().err
 
 
-def test_an_argument_that_an_option_of_several_values_took_is_found(capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_option_that_took_the_argument_is_named(capsys: pytest.CaptureFixture[str]) -> None:
     parser = OptionParser(prog="sample")
     parser.add_argument("model", metavar="MODEL")
     add_options(parser, Sample, "sample")
@@ -179,7 +179,7 @@ def test_a_blank_key_does_not_take_the_lock_off_the_door(blank: str) -> None:
         ServerConfig(admin_api_key_dir="")
 
 
-def test_a_misspelt_variable_is_told_and_what_kubernetes_sets_is_not() -> None:
+def test_misspelt_variables_are_named_and_kubernetes_are_not() -> None:
     of_services = {
         "KVASIR_SERVICE_HOST": "10.0.0.1",
         "KVASIR_SERVICE_PORT": "80",

@@ -45,7 +45,7 @@ def test_a_gpu_takes_larger_steps_and_profiles_its_memory() -> None:
     assert resolved.kv_cache_memory_bytes is None
 
 
-def test_bfloat16_is_computed_in_float32_where_the_cpu_has_no_instructions_for_it() -> None:
+def test_bfloat16_without_instructions_becomes_float32() -> None:
     slow = dataclasses.replace(CPU, fast_bfloat16=False)
     assert resolve(slow).dtype == "float32"
 

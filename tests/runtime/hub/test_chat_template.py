@@ -73,9 +73,7 @@ def test_demo_models_text_is_that_of_transformers() -> None:
 
 @pytest.mark.parametrize("name", ["headers", "chatml", "instruct"])
 @pytest.mark.parametrize("content", ["The answer is", " The answer is  ", "", "\n"])
-def test_a_message_that_is_to_be_continued_ends_the_text_as_in_transformers(
-    name: str, content: str, tmp_path: Path
-) -> None:
+def test_a_continued_message_ends_as_in_transformers(name: str, content: str, tmp_path: Path) -> None:
     from transformers import AutoTokenizer
 
     path = save(tmp_path, TEMPLATES[name])
@@ -86,7 +84,7 @@ def test_a_message_that_is_to_be_continued_ends_the_text_as_in_transformers(
     assert loaded(path).render(chat, add_generation_prompt=False, continue_final_message=True) == wanted
 
 
-def test_a_template_that_cuts_the_last_message_cannot_continue_it() -> None:
+def test_a_message_that_a_template_cuts_is_not_continued() -> None:
     with pytest.raises(ChatTemplateError, match="cannot be continued"):
         template("{{ messages[0].content[:3] }}").render(
             [{"role": "assistant", "content": "The answer"}], continue_final_message=True

@@ -71,7 +71,7 @@ def test_a_bomb_is_stopped(name: str) -> None:
 LOOP = "{{ bos_token }}{% for m in messages %}{{ m.content }}{{ eos_token }}{% endfor %}"
 
 
-def test_long_variables_of_a_request_are_stopped_when_they_are_written_often() -> None:
+def test_long_variables_that_are_repeated_exceed_the_bound() -> None:
     with pytest.raises(ChatTemplateTooSlow, match="longer than the context"):
         ChatTemplate(LOOP, {}).render(CHAT * 5000, RENDER_SECONDS, 10**7, eos_token="x" * 10**6)
 

@@ -62,9 +62,7 @@ def test_missing_transformers_error_names_the_next_step(
     assert list(cache.iterdir()) == []
 
 
-def test_vocabulary_that_transformers_cannot_read_is_told_in_one_line(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_unreadable_vocabulary_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "shadow").mkdir()
     (tmp_path / "shadow" / "transformers.py").write_text(
         "class AutoTokenizer:\n"

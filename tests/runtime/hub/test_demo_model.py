@@ -155,6 +155,6 @@ def test_vocabulary_of_tokenizer_and_model_agree(model: Any, tokenizer: Any) -> 
     assert sorted(tokenizer.get_vocab().values()) == list(range(model.config.vocab_size))
 
 
-def test_plain_text_begins_with_the_begin_token_and_a_chat_has_only_one(tokenizer: Any) -> None:
+def test_texts_and_chats_have_one_begin_token(tokenizer: Any) -> None:
     assert tokenizer("Kvasir is").input_ids[0] == tokenizer.bos_token_id
     assert prompt_ids(tokenizer, "Hello").count(tokenizer.bos_token_id) == 1

@@ -75,9 +75,7 @@ class TestOffline:
         assert fetched(f"hf://org/name@{other}") == folder / "snapshots" / other
 
     @pytest.mark.parametrize("source", ["hf://org/other", "hf://org/name@v2"])
-    def test_what_is_not_cached_is_not_found_and_the_message_names_the_cache_and_the_variable(
-        self, tmp_path: Path, source: str
-    ) -> None:
+    def test_an_uncached_model_names_the_cache_and_the_variable(self, tmp_path: Path, source: str) -> None:
         cached(tmp_path, "org/name", {"main": COMMIT})
         with pytest.raises(ModelNotFound) as missing:
             fetch(source, weights=False, download_dir=str(tmp_path))
@@ -92,7 +90,7 @@ class TestDownload:
         assert path.name == COMMIT
         assert not [name for name in hub.requested if name.endswith((".safetensors", ".bin", ".md"))]
 
-    def test_engine_gets_the_weights_into_the_same_directory_and_bytes_are_counted(
+    def test_weights_join_the_config_and_bytes_are_counted(
         self, hub: FakeHub, tmp_path: Path, capfd: pytest.CaptureFixture[str]
     ) -> None:
         seen: list[tuple[int, int]] = []
@@ -111,9 +109,7 @@ class TestDownload:
         assert all(done <= total for done, total in seen)
         assert [done for done, _ in seen] == sorted(done for done, _ in seen)
 
-    def test_what_the_progress_raises_ends_the_download_and_comes_through(
-        self, hub: FakeHub, tmp_path: Path
-    ) -> None:
+    def test_an_error_of_the_progress_ends_the_download(self, hub: FakeHub, tmp_path: Path) -> None:
         class Stopped(Exception):
             pass
 

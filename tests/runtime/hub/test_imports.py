@@ -8,7 +8,7 @@ MODULES = (
 )
 
 
-def test_hub_loads_neither_torch_nor_transformers_nor_before_it_is_needed_huggingface_hub() -> None:
+def test_the_hub_imports_no_heavy_library_early() -> None:
     script = f"""
 import sys
 import {MODULES}

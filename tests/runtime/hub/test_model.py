@@ -72,9 +72,7 @@ def test_the_width_is_the_language_models_hidden_size(
         ({"dtype": ...}, "float32"),
     ],
 )
-def test_dtype_has_an_old_and_a_new_name_and_is_float32_where_it_is_missing(
-    tmp_path: Path, fields: dict[str, Any], dtype: str
-) -> None:
+def test_dtype_has_two_names_and_defaults_to_float32(tmp_path: Path, fields: dict[str, Any], dtype: str) -> None:
     assert info(tmp_path, **fields).dtype == dtype
 
 
@@ -135,7 +133,7 @@ KV_SCHEME = {
 }
 
 
-def test_scales_of_the_kv_cache_alone_are_no_quantised_checkpoint(tmp_path: Path) -> None:
+def test_scales_of_the_kv_cache_alone_are_accepted(tmp_path: Path) -> None:
     assert info(tmp_path, quantization_config=KV_SCHEME).dtype == info(tmp_path).dtype
 
 
@@ -238,7 +236,7 @@ def test_broken_config_is_named(tmp_path: Path, content: bytes, said: str) -> No
         load_model_info(tmp_path)
 
 
-def test_fingerprint_depends_on_the_values_and_not_on_how_the_file_is_written(tmp_path: Path) -> None:
+def test_fingerprint_depends_on_values_and_not_on_spelling(tmp_path: Path) -> None:
     first = info(tmp_path / "a")
     (tmp_path / "b").mkdir()
     (tmp_path / "b" / "config.json").write_text(json.dumps(dict(reversed(CONFIG.items())), indent=4))
@@ -247,7 +245,7 @@ def test_fingerprint_depends_on_the_values_and_not_on_how_the_file_is_written(tm
     assert info(tmp_path / "c", hidden_size=8).fingerprint != first.fingerprint
 
 
-def test_fingerprint_depends_on_the_weights_index_and_on_the_commit(tmp_path: Path) -> None:
+def test_fingerprint_depends_on_weights_index_and_commit(tmp_path: Path) -> None:
     plain = info(tmp_path / "a").fingerprint
     (tmp_path / "a" / "model.safetensors.index.json").write_text('{"metadata": {"total_size": 1}}')
     indexed = load_model_info(tmp_path / "a").fingerprint
@@ -256,7 +254,7 @@ def test_fingerprint_depends_on_the_weights_index_and_on_the_commit(tmp_path: Pa
     assert len({plain, indexed, snapshot, other}) == 4
 
 
-def test_tokenizer_hash_changes_with_the_tokenizer_and_not_with_the_chat_template(tmp_path: Path) -> None:
+def test_tokenizer_hash_ignores_the_chat_template(tmp_path: Path) -> None:
     path = model(tmp_path)
     (path / "tokenizer.json").write_text("{}")
     (path / "tokenizer_config.json").write_text('{"eos_token": "</s>"}')
@@ -276,6 +274,6 @@ def test_missing_architectures_follow_from_the_model_type(tmp_path: Path, model_
     assert info(tmp_path, architectures=None, model_type=model_type).architecture == name
 
 
-def test_quantization_of_the_gguf_file_it_was_read_from_is_a_note(tmp_path: Path) -> None:
+def test_quantization_of_a_converted_gguf_file_is_a_note(tmp_path: Path) -> None:
     """Transformers leaves it in the config of the float weights that it made."""
     info(tmp_path, quantization_config={"quant_method": "gguf", "dequantize": False})

@@ -68,9 +68,7 @@ def test_a_directory_of_another_format_is_explained(
         ("adapter_model.safetensors", "holds a LoRA adapter"),
     ],
 )
-def test_a_file_of_another_format_is_explained_like_its_directory(
-    tmp_path: Path, name: str, said: str, config: bool
-) -> None:
+def test_a_file_is_explained_like_its_directory(tmp_path: Path, name: str, said: str, config: bool) -> None:
     path = directory(tmp_path / "m", [name], config)
     assert said in message(path / name)
     assert said in message(path)

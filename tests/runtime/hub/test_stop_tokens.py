@@ -55,6 +55,6 @@ def test_the_tokenizers_end_is_found_where_its_file_has_it(
     assert load_model_info(path).eos_token_ids == expected
 
 
-def test_a_model_without_tokenizer_has_the_stop_tokens_of_its_config(tmp_path: Path) -> None:
+def test_stop_tokens_without_tokenizer_are_those_of_the_config(tmp_path: Path) -> None:
     assert info(tmp_path).eos_token_ids == (2,)
     assert info(tmp_path, {}, eos_token_id=None).eos_token_ids == ()

@@ -147,7 +147,7 @@ def test_broken_file_is_named_with_what_is_wrong(tmp_path: Path, content: bytes,
 
 
 @given(position=st.integers(0, len(WHOLE) - 1), value=st.integers(0, 255), cut=st.integers(0, len(WHOLE)))
-def test_no_damage_gives_anything_but_the_right_size_or_an_error_for_people(
+def test_a_damaged_file_has_its_size_or_is_a_hub_error(
     tmp_path_factory: pytest.TempPathFactory, position: int, value: int, cut: int
 ) -> None:
     file = tmp_path_factory.getbasetemp() / "damaged.safetensors"

@@ -14,7 +14,7 @@ from kvasir.local.supervision.process_spec import Probe, ProcessSpec
 from runtime.local.supervised import spec
 
 
-async def test_the_exit_code_of_a_process_that_ends_by_itself_is_not_lost(
+async def test_the_exit_code_of_an_ended_process_is_not_lost(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """asyncio waits in a thread; a second wait for the exit code would take it away from there."""
@@ -45,9 +45,7 @@ async def test_the_exit_code_of_a_process_that_ends_by_itself_is_not_lost(
     assert await child.wait() == 3
 
 
-async def test_what_a_process_prints_before_its_start_has_returned_is_not_lost(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_the_first_output_of_a_process_is_not_lost(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     start = asyncio.create_subprocess_exec
 
     async def start_and_wait(*arguments: Any, **options: Any) -> asyncio.subprocess.Process:

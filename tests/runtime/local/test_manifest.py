@@ -43,7 +43,7 @@ def test_services_and_secrets_of_all_documents_are_read(tmp_path: Path) -> None:
     assert read.secrets == {"keys": {"a": "s3cret", "b": "plain"}}
 
 
-def test_an_unknown_field_is_told_with_file_object_path_and_what_was_meant(tmp_path: Path) -> None:
+def test_an_unknown_field_is_named_with_its_place(tmp_path: Path) -> None:
     path = manifest(tmp_path, SERVICE.replace("}}", "}, engine: {maxNumSeq: 8}}"))
     assert error_of(path) == (
         f"{path}: InferenceService demo: spec.engine.maxNumSeq: unknown field; did you mean maxNumSeqs?"

@@ -28,7 +28,7 @@ def place() -> Iterator[Place]:
     opened.close()
 
 
-def test_every_engine_connects_to_every_frontend_and_has_a_port_of_its_own(place: Place) -> None:
+def test_engines_connect_to_all_frontends_and_have_own_ports(place: Place) -> None:
     engines = [place.engine_env(rank) for rank in range(3)]
     frontends = [place.frontend_env(number) for number in range(2)]
     assert {env["KVASIR_LINK"] for env in engines} == {",".join(env["KVASIR_LINK"] for env in frontends)}
@@ -87,7 +87,7 @@ def test_an_address_of_another_machine_is_told_as_that() -> None:
         open_place("demo", host="192.0.2.1", port=0, frontends=1, engines=1)
 
 
-def test_clients_wait_instead_of_being_refused_while_the_frontend_starts(place: Place) -> None:
+def test_clients_wait_while_the_frontend_starts(place: Place) -> None:
     with socket.create_connection(place.listener.getsockname(), timeout=5):
         pass
 
@@ -125,7 +125,7 @@ def test_a_client_that_comes_after_the_end_began_is_refused(place: Place) -> Non
         pass
 
 
-def test_what_a_killed_supervisor_left_is_removed_by_the_next_start(tmp_path: Path) -> None:
+def test_the_next_start_removes_what_a_killed_one_left(tmp_path: Path) -> None:
     code = f"""
 import os, signal
 from pathlib import Path
@@ -148,7 +148,7 @@ os.kill(os.getpid(), signal.SIGKILL)
     assert list(tmp_path.iterdir()) == [stranger]
 
 
-def test_a_service_at_a_unix_socket_has_a_file_until_it_stops_listening() -> None:
+def test_a_unix_socket_has_a_file_while_it_listens() -> None:
     with tempfile.TemporaryDirectory(prefix="kvs-", dir="/tmp") as folder:
         path = f"{folder}/http"
         place = open_place("demo", host="127.0.0.1", port=0, frontends=1, engines=1, uds=path)
@@ -165,7 +165,7 @@ def test_a_service_at_a_unix_socket_has_a_file_until_it_stops_listening() -> Non
             place.close()
 
 
-def test_each_engine_has_a_black_box_that_lasts_as_long_as_the_service(place: Place) -> None:
+def test_each_engine_has_a_black_box_of_the_service(place: Place) -> None:
     boxes = {Path(place.engine_env(rank)["KVASIR_BLACK_BOX"]) for rank in range(len(place.engine_ops_ports))}
     assert len(boxes) == len(place.engine_ops_ports)
     assert {box.parent for box in boxes} == {place.directory}

@@ -37,7 +37,7 @@ def test_ready_tells_how_long_it_took() -> None:
     assert describe(ready) == "Ready (2.1 s)"
 
 
-def test_plain_screen_prints_a_line_per_change_and_progress_in_tenths(capsys: pytest.CaptureFixture[str]) -> None:
+def test_plain_screen_prints_changes_and_tenths(capsys: pytest.CaptureFixture[str]) -> None:
     screen, loading = PlainScreen(["welcome"], several=False), state()
     loading.phase = Phase.LOADING
     for done in range(100):
@@ -48,7 +48,7 @@ def test_plain_screen_prints_a_line_per_change_and_progress_in_tenths(capsys: py
     assert lines == [*(f"rank 0: Loading {tenth / 10:.1f}/1.0 GB" for tenth in range(10)), "welcome"]
 
 
-def test_the_same_failure_is_shown_once_and_every_restart_is_told(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_failure_is_shown_once_and_each_restart_too(capsys: pytest.CaptureFixture[str]) -> None:
     screen, failing = PlainScreen([], several=True), state()
     failing.last_lines = ["Traceback", "ValueError"]
     for pause in (1, 2):
@@ -117,9 +117,7 @@ def test_curl_line_is_a_command_with_a_json_body(
         place.close()
 
 
-def test_the_demo_model_has_lines_for_a_tool_and_for_json_that_are_complete_requests(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_demo_models_lines_are_complete_requests(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
     place = open_place("demo", host="127.0.0.1", port=0, frontends=1, engines=1)
     try:

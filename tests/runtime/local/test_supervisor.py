@@ -31,7 +31,7 @@ async def test_phases_pass_until_all_serve_and_the_end_leaves_nothing(tmp_path: 
     assert (tmp_path / "engine-0.log").read_text() == "this is loading\nasked to end\n"
 
 
-async def test_process_that_reports_its_failure_does_not_end_the_others(tmp_path: Path) -> None:
+async def test_a_failed_process_does_not_end_the_others(tmp_path: Path) -> None:
     async with running(tmp_path, spec("engine-0", "failed"), spec("frontend-0", "serve")) as run:
         await run.screen.until(lambda: run.screen.served == 1)
         assert run.screen.count("Failed") == 0
@@ -66,7 +66,7 @@ async def test_pauses_between_restarts_double_up_to_the_longest(tmp_path: Path) 
         assert run.screen.states["engine-0"].last_lines == ["this is exit", "the reason why"]
 
 
-async def test_a_process_that_ran_for_long_starts_over_with_the_first_pause(tmp_path: Path) -> None:
+async def test_a_long_run_resets_the_pause(tmp_path: Path) -> None:
     async with running(tmp_path, spec("engine-0", "exit", "0"), timing=replace(FAST, healthy_after=0)) as run:
         await run.screen.until(lambda: run.screen.count("Restarting") == 3)
         assert run.screen.count("; next try in 0.05 s") == 3
@@ -108,7 +108,7 @@ async def test_logs_deleted_meanwhile_do_not_end_the_services(tmp_path: Path) ->
     assert (logs / "engine-0.log").exists()
 
 
-async def test_a_log_that_cannot_be_written_is_told_before_anything_is_started(tmp_path: Path) -> None:
+async def test_an_unwritable_log_is_reported_before_a_start(tmp_path: Path) -> None:
     (tmp_path / "engine-0.log").mkdir()
     async with running(tmp_path, spec("engine-0", "serve")) as run:
         with pytest.raises(ConfigError, match="set XDG_STATE_HOME"):
@@ -116,7 +116,7 @@ async def test_a_log_that_cannot_be_written_is_told_before_anything_is_started(t
         assert run.screen.lines == []
 
 
-async def test_no_process_is_started_after_the_beginning_of_the_end_was_told(tmp_path: Path) -> None:
+async def test_no_process_starts_after_the_end_began(tmp_path: Path) -> None:
     told: list[str] = []
     screen = Recording()
     supervisor = Supervisor(
@@ -149,7 +149,7 @@ async def test_a_process_that_never_starts_up_is_restarted(tmp_path: Path) -> No
         await run.screen.until(lambda: run.screen.count("Restarting its startup probe failed 2 times") == 1)
 
 
-async def test_a_process_that_ignores_sigterm_is_killed_after_its_grace(tmp_path: Path) -> None:
+async def test_a_process_without_end_is_killed_after_its_grace(tmp_path: Path) -> None:
     async with running(tmp_path, spec("engine-0", "deaf", grace=0.1)) as run:
         await run.screen.until(lambda: run.screen.served == 1)
         run.supervisor.end()
@@ -234,7 +234,7 @@ async def test_processes_die_with_a_supervisor_that_is_killed(tmp_path: Path) ->
             assert await asyncio.to_thread(os.read, read_end, 1) == b""
 
 
-async def test_ctrl_c_reaches_the_supervisor_alone_and_it_ends_the_others(tmp_path: Path) -> None:
+async def test_ctrl_c_reaches_the_supervisor_alone(tmp_path: Path) -> None:
     async with supervising_process(tmp_path, "serve") as (process, read_end):
         os.killpg(process.pid, signal.SIGINT)  # what a terminal does
         async with asyncio.timeout(PATIENCE):
@@ -243,7 +243,7 @@ async def test_ctrl_c_reaches_the_supervisor_alone_and_it_ends_the_others(tmp_pa
     assert (tmp_path / "frontend-0.log").read_text().endswith("asked to end\n")
 
 
-async def test_a_supervisor_whose_terminal_is_gone_still_ends_its_processes(tmp_path: Path) -> None:
+async def test_a_supervisor_without_terminal_ends_its_processes(tmp_path: Path) -> None:
     async with supervising_process(tmp_path, "serve") as (process, read_end):
         process._transport.get_pipe_transport(1).close()  # type: ignore[attr-defined]
         process.terminate()

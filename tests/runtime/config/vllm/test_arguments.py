@@ -90,7 +90,7 @@ def test_options_of_vllm_become_options_of_kvasir(given: str, words: str) -> Non
     assert found.notes == []
 
 
-def test_an_option_that_vllm_takes_several_times_has_all_its_values() -> None:
+def test_a_repeated_option_of_vllm_has_all_values() -> None:
     found = rewritten("m", "--middleware", "a.A", "--port", "1", "--middleware=b.B")
     assert found.words == ["m", "--middleware", "a.A", "b.B", "--port", "1"]
 
