@@ -42,7 +42,7 @@ COMMANDS = {
 }
 PROCESSES: Final = ("frontend", "engine")
 # They run in a deleted working directory too.
-_WITHOUT_FILES: Final = ("chat", "complete", "collect-env", "completion")
+_WITHOUT_FILES: Final = ("chat", "complete", "collect-env", "completion", "logs")
 _OUTPUT_FAILED: Final = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EBADF)
 
 
