@@ -33,7 +33,7 @@ class Target(Protocol):
 
     @property
     def kinds(self) -> Collection[Kind]:
-        """What can be done to them."""
+        """Return the possible kinds of disturbances."""
 
     async def engines(self) -> list[str]:
         """Return the ranks of the running engines, in order; none while engines are replaced.

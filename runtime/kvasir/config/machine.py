@@ -22,7 +22,7 @@ class CpuUse:
     """Sums in seconds; the difference of two readings gives a rate."""
 
     waited: Mapping[int, float]
-    """For each thread of this process: time in which it was ready to run and had no core."""
+    """Time in which a thread was ready to run and had no core, for each thread of this process."""
     others: float
     """Time in which other processes used the cores of this process."""
 

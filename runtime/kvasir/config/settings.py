@@ -40,7 +40,7 @@ HAND_OVER_OFF = "off"
 @dataclass(frozen=True)
 class ModelConfig:
     source: str
-    """As the user wrote it: hf:
+    """The text of the user: hf:
 
     org/name[@revision], file:
 

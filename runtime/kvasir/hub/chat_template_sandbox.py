@@ -21,7 +21,7 @@ from jinja2.visitor import NodeTransformer
 
 MAX_SIZE: Final = 2**24
 MAX_SIZES: Final = 2**28
-"""Of all values of a rendering."""
+"""Total size of the values of a rendering."""
 # Numbers that are given to a method of a text or to a filter, such as the width of a field.
 MAX_WIDTH: Final = 10_000
 MAX_BITS: Final = 4096

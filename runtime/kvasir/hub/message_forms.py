@@ -71,7 +71,7 @@ class MessageForms:
         ]
 
     def shaped(self, message: Message) -> Iterator[Message]:
-        # It may become two.
+        # One message may become two.
         calls = message.get("tool_calls")
         if not calls:
             yield message

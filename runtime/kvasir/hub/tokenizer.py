@@ -25,7 +25,7 @@ class Tokenizer:
         self.special_ids = frozenset(
             token_id for token_id, token in backend.get_added_tokens_decoder().items() if token.special
         )
-        # Characters.
+        # In characters.
         self.longest_token = max(map(len, backend.get_vocab()), default=1)
 
     def encode(self, text: str, add_special_tokens: bool, keep: int | None = None) -> list[int]:

@@ -75,8 +75,10 @@ def _locked(directory: Path) -> Iterator[bool]:
         return
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        yield True
-    except BlockingIOError:
-        yield False
+        is_free = True
+    except OSError:  # in use, or a file system without locks
+        is_free = False
+    try:
+        yield is_free
     finally:
         os.close(descriptor)
