@@ -29,7 +29,7 @@ class LogDirectory:
         except OSError as error:
             raise ConfigError(f"cannot keep logs in {self.path}: {error.strerror}; set XDG_STATE_HOME") from error
         with contextlib.suppress(OSError):  # not every network file system has locks
-            fcntl.flock(self._lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
+            fcntl.flock(self._lock, fcntl.LOCK_SH)  # others hold a lock for a moment only
         _remove_old()
 
     def close(self) -> None:
