@@ -85,7 +85,7 @@ def internal_error(request_id: str) -> ApiError:
 
 
 def as_api_error(error: Exception, request_id: str) -> ApiError:
-    """Unknown exceptions become internal errors."""
+    """Return the error that the client gets. Unknown exceptions become internal errors."""
     match error:
         case ApiError():
             return error

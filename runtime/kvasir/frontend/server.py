@@ -109,7 +109,7 @@ def _run(config: FrontendConfig) -> None:
 
 
 def build_service(config: FrontendConfig) -> Service:
-    """Raises ConfigError."""
+    """Load tokenizer and templates. Raises ConfigError."""
     access = Access(ApiKeys.of_clients(config.server), ApiKeys.of_administrators(config.server))
     model = read_model(config.model)
     metrics = Metrics(served_names(config)[0])
@@ -238,7 +238,7 @@ class Server(uvicorn.Server):
         log.info("stopped")
 
     def stop(self, cause: str) -> None:
-        """The second call stops at once."""
+        """Begin to stop. The second call stops at once."""
         if self._stop.is_set():
             log.warning("%s again: stopping at once", cause)
             self._stop_now.set()

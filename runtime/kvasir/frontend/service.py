@@ -36,7 +36,7 @@ class Service:
         self.parsers = parsers
         """How the model writes reasoning and tool calls."""
         self.hides_unused_tools = config.chat.exclude_tools_when_tool_choice_none
-        """If the request forbids calls."""
+        """The chat template gets no tools if the request forbids calls."""
         self.access = access
         self.metrics = metrics
         self.tracing = tracing
@@ -97,7 +97,7 @@ def served_names(config: FrontendConfig) -> tuple[str, ...]:
 
 
 def cors_options(config: ServerConfig) -> dict[str, Any] | None:
-    """Return None if CORS is off."""
+    """Return the options of CORSMiddleware; None if CORS is off."""
     if not config.allowed_origins:
         return None
     return {

@@ -69,7 +69,7 @@ class FrontendStatus:
             self._service.llm.gate.busy.wait(seconds)
 
     def set_gate(self, *, closed: bool) -> bool:
-        """Return False if the event loop does not do it in time."""
+        """Close or open the gate. Return False if the event loop does not do it in time."""
         loop, service = self._loop, self._service
         if loop is None or service is None:
             return False

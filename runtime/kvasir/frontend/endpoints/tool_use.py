@@ -55,12 +55,12 @@ class ToolUse:
         return [_template_tool(tool) for tool in self.offered] or None
 
     def template_tools(self, *, hides_unused: bool) -> list[dict[str, Any]] | None:
-        """`hides_unused`: without tools that the answer may not call."""
+        """Return `for_template`; `hides_unused`: without tools that the answer may not call."""
         return None if hides_unused and self.choice is ToolChoice.NONE else self.for_template
 
 
 def use_all(offered: tuple[Tool, ...], choice: str | None) -> ToolUse:
-    """`choice`: none, auto (or None) or required."""
+    """Return the use of all tools. `choice`: none, auto (or None) or required."""
     match choice:
         case "none":
             return ToolUse(offered)

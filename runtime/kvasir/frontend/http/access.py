@@ -7,7 +7,7 @@ from kvasir.frontend.errors import ApiError
 from kvasir.frontend.http.auth import ApiKeys
 
 Headers = Iterable[tuple[bytes, bytes]]
-"""Names are in lower case."""
+"""Headers with names in lower case."""
 
 _UNAUTHORIZED: Final = {"WWW-Authenticate": "Bearer"}
 

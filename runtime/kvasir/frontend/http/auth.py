@@ -18,7 +18,7 @@ from kvasir.config.options import ConfigError
 log = logging.getLogger(__name__)
 
 CHECK_INTERVAL = 1.0
-"""Seconds."""
+"""Seconds between two reads."""
 MAX_KEY_BYTES: Final = 64 * 1024
 
 _Stamp = tuple[tuple[str, int, int, int], ...]
@@ -126,7 +126,7 @@ class ApiKeys:
 
 
 def _key_in(path: Path) -> str:
-    """Raises ValueError for a file that does not hold one key."""
+    """Return the key in a file. Raises ValueError if it does not hold one."""
     with path.open("rb") as file:
         content = file.read(MAX_KEY_BYTES + 1)
     if len(content) > MAX_KEY_BYTES:

@@ -21,7 +21,7 @@ class Shares:
         self.held: Counter[str] = Counter()
 
     def hold(self, client: str, slots: int) -> None:
-        """Raises TooManyRequests, and holds nothing more."""
+        """Take slots. Raises TooManyRequests, and takes none, if there is no room."""
         if self.held[client] and self.held[client] + slots > self._limit:
             raise TooManyRequests(
                 f"this client has {self.held[client]} requests in flight and asks for {slots} more, and its share "

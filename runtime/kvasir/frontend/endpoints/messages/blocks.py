@@ -76,7 +76,7 @@ class MessagesHistory:
             self._text("system", text)
 
     def add(self, turn: Turn, path: str) -> None:
-        """Raises ApiError for content that is not text."""
+        """Add a message. Raises ApiError for content that is not text."""
         if turn.role not in _ROLES:
             names = ", ".join(_ROLES)
             raise bad_field(f"{path}.role", f"{path}.role: {turn.role!r} is not a role: use one of {names}")

@@ -130,7 +130,7 @@ class CountTokensRequest(RequestBody):
 
 
 class MessagesRequest(CountTokensRequest):
-    """None: the model's generation_config decides."""
+    """A request whose absent fields have the values of the model's generation_config."""
 
     max_tokens: Annotated[int, Field(ge=1)]
     stop_sequences: list[str] | None = None

@@ -42,7 +42,7 @@ class ResponseEvents:
         )
 
     def texts(self, events: list[ParsedEvent], logprobs: list[TokenLogprob]) -> bytes:
-        """`logprobs`: of the first text of a message among the events."""
+        """Write the next parts. `logprobs`: of the first text of a message among the events."""
         written = b""
         for event in events:
             item, text = self._items.take(event, [])

@@ -57,14 +57,14 @@ class InputHistory:
 
     @property
     def messages(self) -> list[dict[str, Any]]:
-        """Raises ApiError if there is no message but the system's."""
+        """Return all messages. Raises ApiError if there is none but the system's."""
         if not any(message["role"] != "system" for message in self._messages):
             raise bad_field("input", "input holds no message of a user: send at least one")
         system = [{"role": "system", "content": "\n".join(self._system)}] if self._system else []
         return [*system, *self._messages]
 
     def add(self, item: Item, path: str) -> None:
-        """Raises ApiError for content that is not text."""
+        """Add an item. Raises ApiError for content that is not text."""
         match item.type:
             case "message":
                 self._add_message(item, path)

@@ -86,7 +86,7 @@ class OutputItem:
         return OutputFunctionCall(self.id, "in_progress", self._call_id, self.name, "")
 
     def end(self, status: ItemStatus, *, scored: bool) -> OutputStruct:
-        """`scored`: with log probabilities."""
+        """Return the item with its text; `scored`: with log probabilities."""
         text = self.text
         if self.type == "reasoning":
             return OutputReasoning(self.id, status, [], [ReasoningPart(text)], None)
@@ -108,7 +108,7 @@ class OutputItems:
         return self._items[-1] if self._items else None
 
     def take_all(self, events: list[ParsedEvent], logprobs: list[TokenLogprob]) -> None:
-        """`logprobs`: of the first text of a message among the events."""
+        """Add events. `logprobs`: of the first text of a message among them."""
         for event in events:
             self.take(event, logprobs)
             if isinstance(event, ContentText):
@@ -133,7 +133,7 @@ class OutputItems:
         return self.last or self._new("message")
 
     def end(self, last_status: ItemStatus, *, scored: bool) -> list[OutputStruct]:
-        """`scored`: with log probabilities."""
+        """Return all items; `scored`: with log probabilities."""
         last = len(self._items) - 1
         return [
             item.end(last_status if index == last else "completed", scored=scored)

@@ -22,7 +22,7 @@ Messages = list[dict[str, Any]]
 
 
 async def prepare(service: Service, body: ResponsesRequest, rank: int | None) -> tuple[Prompted, OutputPlan]:
-    """Raises ApiError, InvalidRequest with this endpoint's names, and TooManyRequests."""
+    """Prepare the request. Raises ApiError, InvalidRequest with this endpoint's names, and TooManyRequests."""
     use, llm = body.tool_use(), service.llm
     messages = body.template_messages()
     tools = use.template_tools(hides_unused=service.hides_unused_tools)

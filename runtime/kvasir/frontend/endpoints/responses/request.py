@@ -61,7 +61,7 @@ class Reasoning(BodyPart):
 
 
 class ResponsesRequest(RequestBody):
-    """None: the model's generation_config or the server decides."""
+    """A request whose absent fields have the values of the model's generation_config or the server."""
 
     not_yet: ClassVar = {
         "background": (False,),

@@ -89,7 +89,7 @@ async def _whole(output: "_Output", items: OutputItems, response: ResponseObject
 class _Part:
     events: list[ParsedEvent]
     logprobs: list[TokenLogprob]
-    """Belong to the first text of a message among the events."""
+    """Log probabilities of the first text of a message among the events."""
     finish_reason: FinishReason | None
 
 

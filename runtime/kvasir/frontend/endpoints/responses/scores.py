@@ -15,12 +15,12 @@ class TextScores:
         self._names = names
         self._top = top
         self._held: list[TokenLogprob] = []
-        """Belong to tokens whose text has not come yet."""
+        """Log probabilities of tokens whose text has not come yet."""
         self._in_message = True
         self.count = 0
 
     def of(self, delta: Delta, events: list[ParsedEvent]) -> list[TokenLogprob]:
-        """Return those for the first message text among a delta's events."""
+        """Return the log probabilities of the first message text among a delta's events."""
         # Tokens without a text at the end of a message get an event with an empty text.
         if self._top is None:
             return []

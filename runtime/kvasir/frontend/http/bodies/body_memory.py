@@ -18,7 +18,7 @@ class Uploads:
         self.held = 0
 
     def hold(self, size: int) -> None:
-        """Raises TooManyRequests, and holds nothing more."""
+        """Count more bytes. Raises TooManyRequests, and counts nothing, if there is no room."""
         if self.held + size > self._limit:
             raise TooManyRequests(
                 f"{self.held} bytes of other requests' bodies are still arriving, and this frontend receives at "
@@ -39,7 +39,7 @@ class ParsedBodies:
         self.held = 0
 
     def hold(self, size: int) -> None:
-        """Raises TooManyRequests, and holds nothing more."""
+        """Count more bytes. Raises TooManyRequests, and counts nothing, if there is no room."""
         if self.held and self.held + size > self._limit:
             raise TooManyRequests(
                 f"the bodies of running requests take {self.held} bytes and this one {size}, and this frontend "

@@ -16,7 +16,7 @@ log = SeldomLog(logging.getLogger(__name__))
 # A burst begins with one connection and doubles with each turn, so that several processes with one socket share it.
 PER_TURN: Final = 64
 PAUSE: Final = 1.0
-"""Seconds, when file descriptors or memory are exhausted."""
+"""Seconds without accepting, when file descriptors or memory are exhausted."""
 _EXHAUSTED: Final = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
 
 

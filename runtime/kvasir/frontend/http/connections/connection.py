@@ -62,7 +62,7 @@ class Connection(HttpToolsProtocol):
         self._refused = False
         """Further bytes are dropped."""
         self._unanswered: list[RequestResponseCycle] = []
-        """The oldest first; `cycle` is the newest."""
+        """Requests without a complete answer, the oldest first; `cycle` is the newest."""
         self._receiving = False
         self._answered = self.loop.time()
         self._in_head = False

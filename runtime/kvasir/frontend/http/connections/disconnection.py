@@ -7,7 +7,7 @@ _KEY = "disconnection"
 
 
 class Disconnection:
-    """Calls one function when the client disconnects. In the request's ASGI scope."""
+    """Calls one function when the client disconnects. Each request's ASGI scope has one."""
 
     __slots__ = ("_callback", "_resume_reading", "happened")
 

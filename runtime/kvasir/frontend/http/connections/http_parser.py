@@ -20,7 +20,7 @@ class HttpParser:
         self._begin()
 
     def feed_data(self, data: bytes) -> None:
-        """Raises HttpParserError for malformed HTTP/1, and HttpParserUpgrade for CONNECT."""
+        """Parse bytes. Raises HttpParserError for malformed HTTP/1, and HttpParserUpgrade for CONNECT."""
         rest = memoryview(data)
         while True:
             try:
