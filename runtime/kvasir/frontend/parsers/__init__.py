@@ -1,7 +1,6 @@
 """Turns the text of a model into reasoning, content and tool calls.
 
-Reading order: parsed.py (the events), formats/ (the descriptions), streaming/ (the state machine), grammar/ (of
-tool calls), tool_choice.py, choosing.py, parsers.py (what the endpoints use).
+Reading order: parsed.py (events), formats/ (data), streaming/ (the state machine), grammar/, parsers.py.
 """
 
 from kvasir.frontend.parsers.parsers import Parsers

@@ -43,26 +43,19 @@ ParsedEvent: TypeAlias = ReasoningText | ContentText | CallBegun | CallArguments
 
 
 class OutputParser(Protocol):
-    """Parses the output of one choice. Apart from how texts of one kind are divided, the events are the same for
-    every split of the output into pieces."""
+    """Parses one output. However it is split into pieces, the joined events are the same."""
 
     reasoning_tokens: int  # so far, including the marks
 
     def push(self, text: str, token_ids: Sequence[int]) -> list[ParsedEvent]:
-        """Return the events that the next text completes.
-
-        `text` includes special tokens. `token_ids`: the tokens since the last call, for `reasoning_tokens`.
-        """
+        """Return the events that the next text, with special tokens, completes. `token_ids`: its tokens."""
         ...
 
     @property
     def is_torn(self) -> bool:
-        """Whether the last call broke after it had begun in the events. Its arguments were completed to JSON."""
+        """Whether the last call broke after it had begun in the events."""
         ...
 
     def finish(self, *, is_cut: bool = False) -> list[ParsedEvent]:
-        """Return the remaining events at the end of the output.
-
-        `is_cut`: at the limit of its length. A call that is cut there keeps its arguments so far.
-        """
+        """Return the remaining events. `is_cut`: at the limit of the length, where a call may stay incomplete."""
         ...

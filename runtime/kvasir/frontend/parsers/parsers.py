@@ -73,14 +73,14 @@ class Parsers:
         return cls(tools, reasoning, tokenizer)
 
     def special_ids(self, *, tools: bool) -> frozenset[int]:
-        """Return the special tokens that a parser needs in its text. `tools`: the request has some."""
+        """Return the special tokens that parsers need in their text. `tools`: if the request has some."""
         return self._reasoning_ids | self._tool_ids if tools else self._reasoning_ids
 
     def parser(self, *, tools: Sequence[Tool], prompt_tail: str, reasoning: bool = True) -> OutputParser | None:
         """Return the parser of an output; None if all its text is content.
 
-        `prompt_tail`: the end of the rendered prompt, which may have begun or ended the reasoning. `reasoning`:
-        False leaves reasoning marks in the content (harmony ignores it: all its text stands in channels).
+        `prompt_tail`: the end of the prompt, which may have begun or ended the reasoning. `reasoning`: False leaves
+        it in the content, except with harmony.
         """
         by_name = {tool.name: tool for tool in tools}
         if isinstance(self._tools, HarmonyFormat):
@@ -124,10 +124,7 @@ class Parsers:
         answer: Grammar | None,
         thinking_budget: int | None,
     ) -> OutputConstraint | None:
-        """Return what the engine has to enforce, or None. `answer`: the grammar of the response_format.
-
-        Raises UnsupportedChoice.
-        """
+        """Return what the engine has to enforce. `answer`: of response_format. Raises UnsupportedChoice."""
         wanted = Choice(tools, choice, parallel, answer)
         return self._constraints.constraint(wanted, self._phase(prompt_tail), thinking_budget)
 
@@ -147,7 +144,6 @@ class Parsers:
 
 
 def is_open(described: ReasoningFormat, prompt_tail: str) -> bool:
-    """Return whether an output begins inside the reasoning."""
     tail = prompt_tail.rstrip()
     return described.assumed or any(tail.endswith(start.rstrip()) for start in described.starts)
 

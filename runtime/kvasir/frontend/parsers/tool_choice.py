@@ -12,4 +12,4 @@ class ToolChoice(Enum):
 
 
 class UnsupportedChoice(ValueError):
-    """A choice of tools or reasoning that this model's formats cannot enforce. The message is for the client."""
+    """Raised if the model's formats cannot enforce a choice of tools or reasoning."""

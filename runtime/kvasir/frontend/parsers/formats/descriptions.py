@@ -6,8 +6,6 @@ from enum import Enum, auto
 
 
 class Body(Enum):
-    """How one call is written."""
-
     # {"name": "f", "arguments": {"a": 1}}. An array of objects is always read, too.
     JSON_OBJECT = auto()
     NAMED_JSON = auto()  # name, mark, arguments as JSON
@@ -28,7 +26,7 @@ class Layout:
     id_mark: str = ""  # NAMED_JSON: mark between the name and an optional call id, which ends at name_end
     name_end_is_optional: bool = False
     call_closing: str = ""
-    # JSON_OBJECT: the key in a grammar. "arguments" and "parameters" are always read.
+    # JSON_OBJECT: the key that a grammar writes. "arguments" and "parameters" are both read.
     arguments_key: str = "arguments"
     first: str = ""  # characters with which only this layout of the format begins; "": any
     token: str = ""  # A grammar uses this layout only if the tokenizer has this added token; "": always
@@ -43,14 +41,14 @@ class ToolFormat:
     """How a model writes tool calls."""
 
     name: str  # as in vLLM's --tool-call-parser
-    # The parser takes the one whose `first` comes next; a grammar the first one whose token exists.
+    # The parser takes the one whose `first` comes next, a grammar the first whose token exists.
     layouts: tuple[Layout, ...]
-    openings: tuple[str, ...] = ()  # marks that begin a section of calls
+    openings: tuple[str, ...] = ()  # of a section of calls
     bare: bool = False  # the content may begin with a section without an opening mark
-    space: str = ""  # whitespace that a grammar writes behind the opening and before the closing mark
-    between: str = "\n"  # whitespace that a grammar writes between two sections
-    closing: str = ""  # mark that ends a section. It may be missing.
-    # Marks that are read in place of `closing`, and that a grammar does not write.
+    space: str = ""  # that a grammar writes inside of the marks
+    between: str = "\n"  # that a grammar writes between two sections
+    closing: str = ""  # of a section; may be missing
+    # Read in place of `closing`, but not written by a grammar.
     other_closings: tuple[str, ...] = ()
     # The format is detected if the chat template has all of these texts and none of `not_markers`.
     markers: tuple[str, ...] = ()

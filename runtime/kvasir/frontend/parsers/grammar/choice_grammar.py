@@ -22,8 +22,6 @@ _NAME: Final = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """What a request demands of its output."""
-
     tools: Sequence[Tool]
     choice: ToolChoice
     parallel: bool

@@ -21,7 +21,6 @@ class LarkText:
         self._terminals: dict[str, str] = {}
 
     def rule(self, hint: str, body: str, attributes: str = "") -> str:
-        """Add a rule and return its name."""
         return self._rules.setdefault((hint, attributes, body), f"{hint}_{len(self._rules)}")
 
     def terminal(self, name: str, body: str) -> None:

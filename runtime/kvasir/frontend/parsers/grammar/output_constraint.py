@@ -18,8 +18,6 @@ _LINE_BREAKS: Final = "/\\n{0,2}/"  # models write these between the reasoning a
 
 
 class Phase(Enum):
-    """How an output begins."""
-
     CONTENT = auto()
     REASONING = auto()  # the prompt has opened the reasoning, or the format assumes one
     EITHER = auto()  # the model opens the reasoning, or not

@@ -122,7 +122,6 @@ class CallOutput:
         self.is_fenced = False  # the calls of this section stand in a code block
 
     def open_fence(self) -> Steps[None]:
-        """Read the beginning of a code block, if there is one."""
         if (yield from self.reader.accept(*_FENCES)):
             self.is_fenced = True
             yield from self.reader.skip_space()
@@ -154,7 +153,6 @@ class CallOutput:
 
 
 def skip_comments(reader: Reader) -> Steps[None]:
-    """Consume whitespace and comments."""
     yield from reader.skip_space()
     while not reader.is_empty and (mark := (yield from reader.accept(*COMMENT_ENDS))):
         yield from reader.skip_through(COMMENT_ENDS[mark])
@@ -189,7 +187,6 @@ def argument_text(reader: Reader, stops: Sequence[str] = ()) -> Steps[str]:
 
 
 def _mended(text: str) -> str:
-    """Return a text as valid JSON. Raises Malformed."""
     end, mended, state = JsonMender().scan(text, 0, is_end=True)
     if state is not Scan.DONE or end < len(text) or not _encodes(mended):
         raise Malformed

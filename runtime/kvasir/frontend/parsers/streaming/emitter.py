@@ -65,7 +65,7 @@ class Emitter:
             self._space.append(text[len(stripped) :])
 
     def stray(self, text: str) -> None:
-        """Add content that stands before the next call of this section, if there is one."""
+        """Keep content for the events before the next call of this section."""
         self._strays.append(text)
 
     def begin_section(self) -> None:
@@ -91,7 +91,7 @@ class Emitter:
         self._call.is_whole = True
 
     def end_call(self) -> bool:
-        """Complete the open call. Return whether it is in the events: its function is offered."""
+        """Complete the open call. Return whether it is in the events, because its function is offered."""
         call, self._call = self._call, None
         assert call is not None
         if call.is_offered and not call.is_sent:
@@ -99,7 +99,7 @@ class Emitter:
         return call.is_offered
 
     def drop_call(self) -> bool:
-        """Drop a malformed call. Return whether it is in the events: then its arguments are completed."""
+        """Drop a malformed call. If it is in the events, complete its arguments and return True."""
         call, self._call = self._call, None
         if call is None or not call.is_sent:
             return False
@@ -126,7 +126,6 @@ class Emitter:
         self._space.clear()
 
     def taken(self) -> list[ParsedEvent]:
-        """Return and forget the events so far."""
         events, self._events = merged(self._events), []
         return events
 

@@ -49,7 +49,6 @@ class HarmonyMessages:
         self._header = prompt_tail[prompt_tail.rfind(START) :] if START in prompt_tail else ""
 
     def read(self) -> Steps[None]:
-        """Read to the end of the output."""
         reader, emitter = self._reader, self._emitter
         emitter.hold_space()
         try:
@@ -113,7 +112,6 @@ class HarmonyMessages:
         yield from self._text(self._emitter.content)
 
     def _text(self, sink: Callable[[str], None]) -> Steps[None]:
-        """Read text up to the next mark."""
         reader = self._reader
         while True:
             mark = _END_MARKS.search(reader)
@@ -148,7 +146,6 @@ class HarmonyMessages:
             emitter.content(text if is_in_events else f"{header}{MESSAGE}{text}")
 
     def _surplus(self, *, keeps_record: bool) -> Steps[None]:
-        """Read whitespace and brackets behind the arguments."""
         yield from self._reader.skip_space()
         while (yield from self._reader.accept("}")):
             if not keeps_record:

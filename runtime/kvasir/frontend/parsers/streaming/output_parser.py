@@ -82,7 +82,6 @@ def read_reasoning(
 
 
 def read_content(reader: Reader, emitter: Emitter) -> Steps[None]:
-    """Read content without calls."""
     while True:
         emitter.content(reader.take_to(len(reader.buffer)))
         if reader.ended:

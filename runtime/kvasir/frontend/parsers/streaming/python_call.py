@@ -22,8 +22,6 @@ _PLAIN: Final = {quote: re.compile(rf"[^{quote}\\]+") for quote in "'\""}
 
 
 class PythonCall:
-    """f(a=1): named arguments with literal values."""
-
     def __init__(self, out: CallOutput) -> None:
         self._out = out
 

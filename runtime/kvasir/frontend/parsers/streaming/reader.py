@@ -27,9 +27,9 @@ class Reader:
 
     def __init__(self) -> None:
         self.buffer = ""
-        self.position = 0  # the first character of the buffer that is not consumed
+        self.position = 0  # of the first unread character
         self.ended = False
-        self.is_cut = False  # the output has ended at the limit of its length
+        self.is_cut = False  # ended at the limit of its length
         self._record: list[str] | None = None
 
     def feed(self, text: str) -> None:
@@ -53,7 +53,6 @@ class Reader:
         self._record = []
 
     def recorded_so_far(self) -> str:
-        """Return the text consumed since `record`."""
         return "".join(self._record or ())
 
     def recorded(self) -> str:
@@ -63,7 +62,7 @@ class Reader:
         return text
 
     def more(self) -> Steps[None]:
-        """Wait for more text. Raises Cut at the end of the output."""
+        """Wait for more text. Raises Cut at the end."""
         if self.ended:
             raise Cut
         yield
@@ -111,10 +110,7 @@ class Reader:
                 return None
 
     def accept(self, *literals: str) -> Steps[str | None]:
-        """Consume and return the longest literal that comes next, or return None.
-
-        Raises Cut if the output ends within one, and consumes that beginning.
-        """
+        """Consume and return what `follows` returns. If it raises Cut, the beginning is consumed, too."""
         try:
             found = yield from self.follows(*literals)
         except Cut:
@@ -125,7 +121,7 @@ class Reader:
         return found
 
     def expect(self, *literals: str) -> Steps[str]:
-        """Consume and return the literal that comes next. Raises Malformed if none does, and Cut."""
+        """Return the accepted literal. Raises Malformed without one, and Cut."""
         found = yield from self.accept(*literals)
         if found is None:
             raise Malformed

@@ -38,7 +38,6 @@ class ToolSections:
         self._is_line_blank = True
 
     def read(self) -> Steps[None]:
-        """Read to the end of the output."""
         reader = self._reader
         self._emitter.hold_space()
         if self._format.bare:

@@ -71,8 +71,6 @@ class XmlCall:
 
 
 class _Values:
-    """Reads the parameters of one call."""
-
     def __init__(self, out: CallOutput, schema: dict[str, Any]) -> None:
         self._reader = out.reader
         self._out = out
