@@ -66,10 +66,7 @@ class InputProcessor:
         self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="tokenize")
 
     async def tokenize(self, text: str, add_special_tokens: bool = True, keep: int | None = None) -> list[int]:
-        """Return the tokens of a text. `keep`: drop tokens at its beginning, behind the special tokens.
-
-        Raises InvalidRequest, TooManyRequests.
-        """
+        """Return the tokens of a text, the last `keep` of them. Raises InvalidRequest, TooManyRequests."""
         return await self._run(
             lambda: self.encode(text, add_special_tokens, "prompt", keep), inline=len(text) <= INLINE_CHARACTERS
         )
@@ -103,10 +100,7 @@ class InputProcessor:
     async def render_chat(
         self, messages: list[dict[str, Any]], keep: int | None = None, /, **kwargs: Any
     ) -> list[int]:
-        """Return the last `keep` tokens of a conversation. `kwargs`: variables of the template.
-
-        Raises InvalidRequest, TooManyRequests.
-        """
+        """Return the last `keep` tokens of a conversation. Raises InvalidRequest, TooManyRequests."""
         template = kwargs.get("chat_template")
         text = await self._rendered(messages, kwargs)
         return await self._run(
@@ -150,7 +144,7 @@ class InputProcessor:
         return await self._run(lambda: self.chat_text(messages, **variables), inline=False)
 
     def chat_text(self, messages: list[dict[str, Any]], /, **kwargs: Any) -> str:
-        """Return the text of a conversation. `kwargs`: variables of the template. Raises InvalidRequest."""
+        """Return the text of a conversation. Raises InvalidRequest."""
         try:
             return self._chat_text(messages, kwargs, RENDER_SECONDS)
         except ChatTemplateTooSlow as error:

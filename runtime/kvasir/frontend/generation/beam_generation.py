@@ -123,8 +123,6 @@ class BeamGeneration:
 
 
 class _Steps:
-    """The one-token requests for the beams of one prompt."""
-
     def __init__(self, llm: AsyncLLM, id: str, prompted: Prompted, top: int) -> None:
         self._llm = llm
         self._id = id
@@ -135,7 +133,6 @@ class _Steps:
         self.first = Trace()  # of the step that computes the prompt
 
     async def next_of(self, beams: Sequence[Beam]) -> list[Logprobs]:
-        """Return the log probabilities of the next token of each beam."""
         try:
             async with asyncio.TaskGroup() as group:
                 tasks = [group.create_task(self._next(beam.token_ids)) for beam in beams]

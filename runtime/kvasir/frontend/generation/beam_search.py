@@ -1,9 +1,7 @@
 """Beam search by vLLM's rules.
 
 Each step continues each live beam with its most likely tokens. A beam with an end token is complete; of the others
-the `width` most likely ones stay alive, until they have `max_tokens`. The best complete beams are the result. The
-score is the sum of log probabilities / length ** length_penalty, where the length includes the prompt, but no end
-token: (-1.5 - 0.5) / 4 ** 1.0 = -0.5.
+the `width` most likely ones live on, until they have `max_tokens`.
 """
 
 import math
@@ -17,7 +15,7 @@ from kvasir.request.tokens import token_array
 
 @dataclass(frozen=True, slots=True)
 class _Place:
-    """The log probabilities at the last token of a beam. Beams share the places before it."""
+    """The log probabilities at one token. Beams share their common places."""
 
     before: "_Place | None"
     logprob: float
@@ -52,7 +50,7 @@ class Beam:
 
 
 def candidates_of(width: int, num_end_ids: int) -> int:
-    """Return how many of the most likely next tokens of each beam a step needs."""
+    """Return how many of the most likely tokens a step needs for each beam."""
     return max(2 * width, width + num_end_ids)
 
 
@@ -88,6 +86,7 @@ class BeamSearch:
             self.live = []
 
     def score(self, beam: Beam) -> float:
+        # Four tokens, with the prompt and without the end token: (-1.5 - 0.5) / 4**1.0 = -0.5.
         return beam.logprob / math.pow(self._length(beam), self._length_penalty)
 
     def _length(self, beam: Beam) -> int:

@@ -1,6 +1,6 @@
 """Limits on the number of items in a body, checked before validation, which costs microseconds per item.
 
-Each limit is more than a model can use: a message has at least one token, a bias is for one token.
+Each is more than a model can use: a message has at least one token, a bias is for one token.
 """
 
 from collections.abc import Mapping

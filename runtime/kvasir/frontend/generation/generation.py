@@ -62,7 +62,6 @@ class Generation:
 
     @property
     def complete(self) -> bool:
-        """Whether the last event has come."""
         return self._unfinished == 0
 
     @property

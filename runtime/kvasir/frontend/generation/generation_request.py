@@ -58,7 +58,7 @@ class GenerationRequest(SamplingBody):
     return_tokens_as_token_ids: bool = False
     """Log probabilities name tokens as token_id:ID, which no two of them share."""
     truncate_prompt_tokens: Annotated[int, Field(ge=-1)] | None = None
-    """Keep this many of the prompt's last tokens; -1: as many as fit into the context with max_tokens."""
+    """Keep this many of the prompt's last tokens; -1: as many as fit."""
     priority: Annotated[int, Field(ge=-(2**63), le=2**63 - 1)] = 0
     cache_salt: Annotated[str, Field(max_length=1024)] = ""
     request_id: str | None = None
@@ -66,7 +66,7 @@ class GenerationRequest(SamplingBody):
     data_parallel_rank: Annotated[int, Field(ge=0, lt=10**9)] | None = None
     """Only engines of this rank compute it."""
     use_beam_search: bool = False
-    """Return the `n` most likely texts that beam search finds, instead of drawing tokens."""
+    """Find the `n` most likely texts by beam search."""
     length_penalty: Annotated[float, Field(ge=LENGTH_PENALTY.least, le=LENGTH_PENALTY.most)] = 1.0
     """Above 0 prefers long texts in beam search, below 0 short ones."""
     response_format: ResponseFormat | None = None
@@ -112,12 +112,11 @@ class GenerationRequest(SamplingBody):
         return grammar_source(self)
 
     def grammar(self) -> Grammar | None:
-        """Return the grammar of the output, computed in this thread. Raises ApiError, InvalidRequest."""
+        """Return the grammar of the output. Raises ApiError, InvalidRequest."""
         source = self.grammar_source()
         return None if source is None else source.grammar()
 
     def check(self) -> None:
-        """Raise ApiError for fields that do not go together."""
         if self.stream_options is not None and not self.stream:
             raise bad_field("stream_options", "stream_options is for streams: set stream, or leave it out")
         if self.continuous_usage and not self.include_usage:
@@ -138,11 +137,11 @@ class GenerationRequest(SamplingBody):
             raise bad_field("request_id", "request_id: give 1 to 128 printable ASCII characters without spaces")
 
     def take_rank(self, scope: Scope) -> None:
-        """Take the rank from the header, if there is one. Raises ApiError."""
+        """Take the rank from the header. Raises ApiError."""
         self.data_parallel_rank = header_rank(scope, self.data_parallel_rank)
 
     def ids(self, prefix: str) -> tuple[str, str]:
-        """Return the answer's id, and a unique id that does not depend on the client's."""
+        """Return the answer's id, and a unique one."""
         unique = secrets.token_hex(16)
         if self.request_id is None:
             return (f"{prefix}-{unique}",) * 2

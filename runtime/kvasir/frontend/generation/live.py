@@ -20,19 +20,16 @@ class LiveRequests:
         return len(self._watches)
 
     def watch(self, scope: Scope) -> "Watch":
-        """Return a context that raises ClientDisconnect when the client disconnects, or ApiError (503) when the
-        server stops. It cancels the current task for that."""
+        """Return a context that is cancelled when the client disconnects (and raises ClientDisconnect) or when the
+        server stops (ApiError, 503). The request's body has been read."""
         return Watch(self._watches, scope)
 
     def interrupt(self) -> None:
-        """End all requests, because the server stops."""
         for watch in list(self._watches):
             watch.interrupt(shutting_down())
 
 
 class Watch:
-    """The context of one request, whose body has been read."""
-
     def __init__(self, watches: set["Watch"], scope: Scope) -> None:
         self._watches = watches
         self._disconnection = disconnection_of(scope)

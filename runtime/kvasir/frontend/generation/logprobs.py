@@ -66,8 +66,6 @@ async def written(entries: int, write: Callable[[], Result]) -> Result:
 
 
 class TokenNames:
-    """The text of single tokens, by their ids."""
-
     def __init__(self, detokenizer: Detokenizer, as_ids: bool) -> None:
         self._bytes = detokenizer.token_bytes
         self._as_ids = as_ids

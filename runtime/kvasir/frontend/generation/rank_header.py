@@ -15,10 +15,7 @@ _RANK: Final = re.compile(rb"[0-9]{1,9}")
 
 
 def header_rank(scope: Scope, field: int | None = None) -> int | None:
-    """Return the rank of the header or of the body's `field`; None: any rank.
-
-    Raises ApiError for a header that is not a rank, or that differs from the field.
-    """
+    """Return the rank of the header or of the body's `field`; None: any. Raises ApiError if they differ."""
     text = next((value for name, value in scope["headers"] if name == _NAME), None)
     if text is None:
         return field

@@ -13,7 +13,6 @@ from kvasir.request.params import SamplingFields
 
 
 def _definitions(struct: type[msgspec.Struct]) -> dict[str, Any]:
-    """Return type, range and default of each field, for pydantic."""
     hints = typing.get_type_hints(struct, include_extras=True)
     texts = field_texts(struct)
     result = {}

@@ -83,7 +83,7 @@ class EventStream(Response):
 
 
 class _Output:
-    """Writes the answer of one stream, with comments while no event comes."""
+    """Writes the answer of one stream."""
 
     def __init__(self, head: Message, send: Send, waits_for: Callable[[], str | None]) -> None:
         self.started = False
