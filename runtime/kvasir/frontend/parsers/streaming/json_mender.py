@@ -146,7 +146,7 @@ class JsonMender:
             self._state = _State.FAILED
         return position + len(mark)
 
-    def _in_comment(self, text: str, position: int, _is_end: bool) -> int | None:
+    def _in_comment(self, text: str, position: int, is_end: bool) -> int | None:
         end = text.find(self._comment_end, position)
         if end >= 0:
             end += len(self._comment_end)
