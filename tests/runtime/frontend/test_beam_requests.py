@@ -75,7 +75,7 @@ async def test_each_step_asks_for_one_token_of_each_live_beam(frontend: Frontend
     assert len({request.request_id for request in requests}) == 4
 
 
-async def test_a_chat_has_the_tokens_and_log_probabilities_of_its_beams(frontend: Frontend) -> None:
+async def test_chat_has_tokens_and_log_probabilities_of_its_beams(frontend: Frontend) -> None:
     # The made-up model has no tokens of a chat's prompt, so it gets others.
     frontend.engine.script.next_logprobs = lambda token_ids, top: made_up([FIRST, FIRST + len(token_ids) % 7], top)
     body = {

@@ -92,7 +92,7 @@ async def test_an_answer_without_reasoning_has_no_field_for_it(talking: Frontend
     assert answer["usage"]["completion_tokens_details"] == {"reasoning_tokens": 0}
 
 
-async def test_an_answer_that_is_cut_off_in_the_reasoning_has_no_content(talking: Frontend) -> None:
+async def test_answer_cut_off_in_the_reasoning_has_no_content(talking: Frontend) -> None:
     choice = (await answer_of(talking, max_tokens=tokens_of("<think>The user")))["choices"][0]
     assert choice["finish_reason"] == "length"
     assert choice["message"]["content"] is None

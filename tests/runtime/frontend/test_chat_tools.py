@@ -72,7 +72,7 @@ async def test_text_before_a_call_is_the_content(talking: Frontend) -> None:
     assert len(message["tool_calls"]) == 1
 
 
-async def test_an_answer_without_a_call_is_as_it_would_be_without_tools(talking: Frontend) -> None:
+async def test_answer_without_a_call_is_as_without_tools(talking: Frontend) -> None:
     says(talking, ANSWER)
     with_tools, without = [
         (await answer_of(talking, **fields))["choices"] for fields in ({"tools": TOOLS}, {"messages": QUESTION})
@@ -169,7 +169,7 @@ async def test_without_a_call_allowed_calls_are_dropped(talking: Frontend) -> No
     assert '"name": "pods"' in prompt_text(talking)
 
 
-async def test_tools_that_must_not_be_called_can_be_hidden_from_the_model() -> None:
+async def test_tools_that_must_not_be_called_can_be_hidden() -> None:
     async with talking_frontend(exclude_tools_when_tool_choice_none=True) as frontend:
         for choice, shown in (("none", False), ("auto", True)):
             await answer_of(frontend, tools=TOOLS, tool_choice=choice)
@@ -269,7 +269,7 @@ async def test_tools_are_refused_if_the_format_of_calls_is_unknown() -> None:
 
 
 @pytest.mark.parametrize("inline_values", [output_plan.INLINE_VALUES, 1])
-async def test_a_schema_that_cannot_be_enforced_is_refused_with_its_tool(
+async def test_schema_that_cannot_be_enforced_names_its_tool(
     talking: Frontend, inline_values: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Whether it is checked on the event loop or in a thread."""

@@ -78,7 +78,7 @@ async def test_streamed_logprobs_joined_are_those_of_the_whole_answer(frontend: 
         assert [item for event in events for item in event["choices"][0]["logprobs"][name]] == whole[name]
 
 
-async def test_a_completions_logprobs_have_an_entry_per_token_at_its_place_in_the_text(frontend: Frontend) -> None:
+async def test_completion_logprobs_have_an_entry_per_token(frontend: Frontend) -> None:
     async with frontend.openai() as client:
         answer = await client.completions.create(model=MODEL, prompt="Hi", max_tokens=50, logprobs=2)
     choice = answer.choices[0]
@@ -107,7 +107,7 @@ async def test_a_completions_logprobs_of_zero_tell_the_tokens_own(frontend: Fron
 
 
 @pytest.mark.parametrize("path", [CHAT, COMPLETIONS])
-async def test_prompt_logprobs_are_told_by_token_id_from_the_second_token_on(frontend: Frontend, path: str) -> None:
+async def test_prompt_logprobs_start_at_the_second_token(frontend: Frontend, path: str) -> None:
     prompt = {"messages": QUESTION} if path == CHAT else {"prompt": [20, 21, 24]}
     async with frontend.http() as client:
         body = {**prompt, "prompt_logprobs": 1, "return_token_ids": True}
@@ -147,7 +147,7 @@ async def test_echo_puts_the_prompt_and_its_logprobs_before_the_output(
     assert logprobs.text_offset == sorted(logprobs.text_offset)
 
 
-async def test_a_streamed_echo_comes_with_the_first_chunk_of_each_choice(frontend: Frontend) -> None:
+async def test_streamed_echo_is_in_the_first_chunk_of_each_choice(frontend: Frontend) -> None:
     events = await events_of(frontend, COMPLETIONS, prompt=["Hi", "Ho"], n=2, echo=True, logprobs=0, max_tokens=50)
     for index, prompt in enumerate(["Hi", "Hi", "Ho", "Ho"]):
         choices = [event["choices"][0] for event in events if event["choices"][0]["index"] == index]
@@ -157,7 +157,7 @@ async def test_a_streamed_echo_comes_with_the_first_chunk_of_each_choice(fronten
         assert None not in values[1:]
 
 
-async def test_an_echo_that_shows_special_tokens_has_them_where_its_offsets_say(frontend: Frontend) -> None:
+async def test_echoed_special_tokens_are_at_their_offsets(frontend: Frontend) -> None:
     async with frontend.http() as client:
         body = {"prompt": "A pod is", "echo": True, "logprobs": 0, "skip_special_tokens": False, "max_tokens": 50}
         (choice,) = (await client.post(COMPLETIONS, json=body)).json()["choices"]
@@ -176,7 +176,7 @@ async def test_an_echo_that_shows_special_tokens_has_them_where_its_offsets_say(
         (CHAT, {"messages": QUESTION, "logprobs": True, "top_logprobs": 9, "max_tokens": 101}, "logprobs"),
     ],
 )
-async def test_an_answer_with_more_logprobs_than_memory_is_good_for_is_refused_by_name(
+async def test_too_many_logprobs_are_refused_by_name(
     frontend: Frontend, monkeypatch: pytest.MonkeyPatch, path: str, asked: dict[str, Any], param: str
 ) -> None:
     monkeypatch.setattr(logprobs, "MOST_IN_ANSWER", 999)

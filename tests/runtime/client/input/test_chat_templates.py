@@ -23,7 +23,7 @@ PARTS = "{% for m in messages %}{% for p in m.content %}[{{ p.type }} {{ p.text 
 SHOWN = "{{ colour }} {{ size }}"
 
 
-def test_without_a_template_the_messages_are_joined_by_line_breaks() -> None:
+def test_messages_without_a_template_are_joined_by_line_breaks() -> None:
     templates = ChatTemplates(None)
     assert templates.render(CHAT, add_generation_prompt=True) == "Be brief.\nWhat is a pod?\n"
     assert templates.render(CHAT, add_generation_prompt=False) == "Be brief.\nWhat is a pod?"
@@ -121,7 +121,7 @@ def test_default_variables_cannot_be_those_of_the_server() -> None:
         ChatTemplates(None, config=config)
 
 
-def test_a_requests_template_is_used_only_if_requests_are_trusted() -> None:
+def test_template_of_a_request_needs_trust() -> None:
     trusting = ChatTemplates(None, {"bos_token": "<s>"}, ChatConfig(trust_request_chat_template=True))
     assert trusting.render(CHAT, chat_template="{{ bos_token }}" + NAMES).startswith("<s>system=Be brief.;")
     with pytest.raises(InvalidRequest, match="chat_template is not a Jinja template, line 1") as caught:

@@ -18,7 +18,7 @@ LIMITED = {"min_tokens", "top_k"}
 """Numbers that the request or the vocabulary limits further."""
 
 
-def test_what_is_left_open_gets_the_models_defaults_and_the_rest_of_the_context(tokenizer: Tokenizer) -> None:
+def test_unset_fields_get_defaults_and_the_rest_of_the_context(tokenizer: Tokenizer) -> None:
     processor = processor_of(tokenizer, generation_defaults={"temperature": 0.6, "top_k": 20, "top_p": 0.95})
     params = processor.prepare([5, 6, 7]).params
     assert (params.temperature, params.top_k, params.top_p) == (0.6, 20, 0.95)
@@ -178,7 +178,7 @@ def test_bias_and_allowed_tokens_are_kept_once_and_in_order(processor: InputProc
     assert params.allowed_token_ids == (9, 8)
 
 
-def test_a_bad_word_is_kept_out_at_the_beginning_of_a_text_and_after_a_space(
+def test_bad_word_is_excluded_at_the_beginning_and_after_a_space(
     processor: InputProcessor, tokenizer: Tokenizer
 ) -> None:
     words = processor.prepare([5], SamplingFields(bad_words=[" fox", "fox", "。"])).params.bad_words
@@ -187,11 +187,11 @@ def test_a_bad_word_is_kept_out_at_the_beginning_of_a_text_and_after_a_space(
     assert texts == ["fox", " fox", "。", " 。"]
 
 
-def test_a_temperature_that_no_number_of_the_sampler_holds_is_as_hot_as_it_gets(processor: InputProcessor) -> None:
+def test_temperature_above_the_range_is_the_highest(processor: InputProcessor) -> None:
     assert processor.prepare([5], SamplingFields(temperature=1e308)).params.temperature == 1e6
 
 
-def test_children_differ_in_their_seeds_only_which_follow_from_the_requests(processor: InputProcessor) -> None:
+def test_children_differ_only_in_their_seeds(processor: InputProcessor) -> None:
     parent = processor.prepare([5], SamplingFields(seed=2**63 - 2))
     children = [parent.child(index) for index in range(4)]
     assert [child.params.seed for child in children] == [2**63 - 2, 2**63 - 1, -(2**63), -(2**63) + 1]
@@ -203,7 +203,7 @@ def test_the_first_of_the_children_alone_has_the_prompt_scored(processor: InputP
     assert [parent.child(index).params.prompt_logprobs for index in range(3)] == [2, None, None]
 
 
-def test_the_larger_of_two_wishes_for_logprobs_of_the_prompt_reaches_the_engine(processor: InputProcessor) -> None:
+def test_larger_number_of_prompt_logprobs_wins(processor: InputProcessor) -> None:
     asked = SamplingFields(prompt_logprobs=3)
     assert processor.prepare([5], asked, prompt_logprobs=5).params.prompt_logprobs == 5
     assert processor.prepare([5], asked, prompt_logprobs=0).params.prompt_logprobs == 3

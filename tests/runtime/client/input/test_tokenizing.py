@@ -38,7 +38,7 @@ async def test_a_chat_becomes_the_tokens_of_its_template(processor: InputProcess
     assert token_ids[0] in tokenizer.special_ids
 
 
-async def test_messages_that_the_template_refuses_are_the_users_mistake(processor: InputProcessor) -> None:
+async def test_messages_refused_by_the_template_are_invalid(processor: InputProcessor) -> None:
     with pytest.raises(InvalidRequest, match="unknown role") as caught:
         await processor.render_chat([{"role": "nobody", "content": "hello"}])
     assert caught.value.param == "messages"
@@ -50,7 +50,7 @@ async def test_text_that_is_no_unicode_is_refused(processor: InputProcessor, len
         await processor.tokenize("\ud800" * length)
 
 
-async def test_long_texts_are_tokenized_beside_the_event_loop_and_short_ones_on_it() -> None:
+async def test_only_short_texts_are_tokenized_on_the_event_loop() -> None:
     slow = SlowTokenizer()
     processor = processor_of(slow)  # type: ignore[arg-type]
     long = asyncio.create_task(processor.tokenize("x" * (INLINE_CHARACTERS + 1)))
@@ -78,7 +78,7 @@ async def test_only_so_many_long_texts_wait() -> None:
     processor.close()
 
 
-async def test_a_text_that_no_context_can_hold_is_refused_before_it_is_tokenized() -> None:
+async def test_text_above_any_context_is_refused_untokenized() -> None:
     slow = SlowTokenizer()
     processor = processor_of(slow, ChatTemplate(TEMPLATE, {}))  # type: ignore[arg-type]
     text = "x" * (LIMIT * slow.longest_token + 1)
@@ -118,7 +118,7 @@ async def test_the_special_tokens_around_a_prompt_that_is_cut_stay(tmp_path: Pat
 COUNT = "{% for i in range(99999) %}{% for j in range(99999) %}{% endfor %}{% endfor %}"
 
 
-async def test_a_template_that_takes_too_long_is_stopped_beside_the_event_loop(tokenizer: Tokenizer) -> None:
+async def test_slow_template_is_stopped_in_a_thread(tokenizer: Tokenizer) -> None:
     processor = processor_of(tokenizer, ChatTemplate(COUNT, {}))
     started = time.thread_time()
     with pytest.raises(InvalidRequest, match="was stopped: it takes too long") as caught:
