@@ -36,12 +36,16 @@ def check_model(
     from kvasir.hub.located_model import read_model
     from kvasir.hub.source import normalise
     from kvasir.hub.weights import weight_files
+    from kvasir.worker.worker_calls import EXTENSIONS, WORKERS, plugin_entry
 
     source = config.model.source
     if source == "demo" and not Path("demo/config.json").exists():
         raise ConfigError("demo is not the name of a model: did you mean demo://?")
     check_parsers(chat)
     Tls.of(tls)
+    for group, option in ((WORKERS, "worker_cls"), (EXTENSIONS, "worker_extension_cls")):
+        if (name := getattr(config.executor, option)) is not None:
+            plugin_entry(group, name, option)
     model = read_model(config.model)
     check_context(config.model.max_model_len, model.max_model_len)
     check_split(model.config, config.executor)

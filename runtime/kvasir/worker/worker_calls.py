@@ -8,7 +8,7 @@ import inspect
 import typing
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
-from importlib.metadata import entry_points
+from importlib.metadata import EntryPoint, entry_points
 from typing import Any, Final, TypeVar
 
 import msgspec
@@ -105,10 +105,15 @@ def calls_of(owner: object) -> list[str]:
 
 def plugin(group: str, name: str, option_name: str) -> Any:
     """Return the object of an entry point. Raises ConfigError if no package has one of this name."""
+    return plugin_entry(group, name, option_name).load()
+
+
+def plugin_entry(group: str, name: str, option_name: str) -> EntryPoint:
+    """Return the entry point without an import. Raises ConfigError if no package has one of this name."""
     found = entry_points(group=group)
     for entry in found:
         if entry.name == name:
-            return entry.load()
+            return entry
     known = ", ".join(sorted(entry.name for entry in found)) or "none"
     raise ConfigError(
         f"{flag_of(option_name)} {name}: no installed package has this entry point in the group {group} "

@@ -37,6 +37,8 @@ def check(*options: str) -> bool:
         (["--async-scheduling", "-pp", "2"], "--async-scheduling has no effect with --pipeline-parallel-size 2"),
         (["--tool-parser-plugin", "/no/such"], "--tool-parser-plugin /no/such: there is no such file"),
         (["--reasoning-parser-plugin", "/no"], "--reasoning-parser-plugin /no: there is no such file"),
+        (["--worker-cls", "nope"], "--worker-cls nope: no installed package has this entry point"),
+        (["--worker-extension-cls", "nope"], "--worker-extension-cls nope: no installed package"),
         (["--api-key-dir", "/no/such"], "--api-key-dir /no/such is not a directory"),
         (["--admin-api-key-dir", "/dev/null"], "--admin-api-key-dir /dev/null is not a directory"),
     ],
