@@ -13,7 +13,8 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from kvasir.config.resolve import DeviceFacts, ModelFacts, resolve_engine
+from kvasir.config.device_facts import DeviceFacts
+from kvasir.config.resolve import ModelFacts, resolve_engine
 from kvasir.config.settings import CacheConfig, DeviceConfig, EngineConfig, ModelConfig
 from kvasir.hub.model_info import ModelInfo, load_model_info
 from kvasir.layers.kv import KVGroup

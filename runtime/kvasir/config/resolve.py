@@ -4,6 +4,7 @@ import dataclasses
 from dataclasses import dataclass
 
 from kvasir.config.cuda_graphs import CompilationConfig, ignored_fields, read_compilation_config
+from kvasir.config.device_facts import DeviceFacts
 from kvasir.config.options import ConfigError
 from kvasir.config.profiler import ProfilerConfig, read_profiler_config
 from kvasir.config.settings import EXTERNAL_LAUNCHER, CacheConfig, DeviceConfig, EngineConfig, ExecutorConfig
@@ -14,26 +15,6 @@ FP8_CAPABILITY = (8, 9)
 # Operations of a model with hidden states up to this size take microseconds: threads that share them wait for
 # longer, and take the core that frontend and clients need.
 ONE_THREAD_WIDTH = 256
-
-
-@dataclass(frozen=True)
-class DeviceFacts:
-    """The machine that a worker runs on."""
-
-    kind: str
-    """cpu or cuda."""
-    name: str
-    cores: int
-    """CPU cores that the cgroup grants, rounded down, at least 1."""
-    memory_limit: int
-    """Bytes: of the cgroup on CPU, of the device on a GPU."""
-    fast_bfloat16: bool
-    """The device multiplies bfloat16 matrices faster than float32 ones."""
-    openmp_threads: int | None = None
-    """OMP_NUM_THREADS of the user."""
-    compute_capability: tuple[int, int] | None = None
-    """None: not an NVIDIA GPU."""
-    gpus: int = 0
 
 
 @dataclass(frozen=True)

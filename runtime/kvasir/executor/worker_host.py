@@ -9,6 +9,7 @@ import torch
 
 from kvasir.config.machine import cpu_use, openmp_variables
 from kvasir.config.resolve import ResolvedEngine
+from kvasir.config.worker_plugins import EXTENSIONS, WORKERS, plugin
 from kvasir.executor.thread_count import ThreadCount
 from kvasir.hub.model_info import ModelInfo
 from kvasir.parallel.parallel_state import SINGLE, ParallelState
@@ -16,7 +17,7 @@ from kvasir.worker.launch.launched_step import LaunchedStep
 from kvasir.worker.profiler import Profiler
 from kvasir.worker.step import AwaitLateInput, StepInput, StepOutput
 from kvasir.worker.worker import Worker
-from kvasir.worker.worker_calls import EXTENSIONS, WORKERS, WorkerCall, WorkerCalls, WorkerResult, calls_of, plugin
+from kvasir.worker.worker_calls import WorkerCall, WorkerCalls, WorkerResult, calls_of
 
 log = logging.getLogger(__name__)
 

@@ -32,11 +32,11 @@ def check_model(
     """
     from kvasir.client.input.chat_templates import ChatTemplates
     from kvasir.config.resolve import check_context
+    from kvasir.config.worker_plugins import EXTENSIONS, WORKERS, plugin_entry
     from kvasir.frontend.http.connections.tls import Tls
     from kvasir.hub.located_model import read_model
     from kvasir.hub.source import normalise
     from kvasir.hub.weights import weight_files
-    from kvasir.worker.worker_calls import EXTENSIONS, WORKERS, plugin_entry
 
     source = config.model.source
     if source == "demo" and not Path("demo/config.json").exists():
@@ -58,8 +58,8 @@ def check_model(
 
 def _check_on_cpu(config: EngineConfig, model: "ModelInfo") -> None:
     # Only torch finds the facts of a GPU.
+    from kvasir.config.device_facts import cpu_facts
     from kvasir.config.resolve import ModelFacts, resolve_engine
-    from kvasir.worker.device import cpu_facts
 
     resolve_engine(config, ModelFacts(model.dtype, model.max_model_len, model.width), cpu_facts())
 

@@ -12,13 +12,11 @@ from typing import Final
 
 import msgspec
 
-from kvasir.config.machine import cgroup_cores, cpu_flags, cpu_name, memory_limit, openmp_threads
+from kvasir.config.device_facts import DeviceFacts, cpu_facts
+from kvasir.config.machine import cgroup_cores
 from kvasir.config.options import ConfigError
-from kvasir.config.resolve import DeviceFacts
 from kvasir.config.settings import DeviceConfig
 
-# x86's dot products and tiles; Arm's dot products.
-_BFLOAT16_FLAGS = frozenset({"avx512_bf16", "amx_bf16", "bf16"})
 # Device files of GPU drivers: NVIDIA's, on Tegra, on WSL, AMD's. Without any of them torch finds no GPU.
 _DRIVERS: Final = tuple(map(Path, ("/dev/nvidiactl", "/dev/nvmap", "/dev/dxg", "/dev/kfd")))
 
@@ -72,17 +70,6 @@ def _chosen(config: DeviceConfig, search: Callable[[], DeviceFacts | str]) -> De
             'choose --device cpu (in a cluster, engine.resourceName "")'
         )
     return cpu_facts()
-
-
-def cpu_facts() -> DeviceFacts:
-    return DeviceFacts(
-        kind="cpu",
-        name=cpu_name(),
-        cores=cgroup_cores(),
-        memory_limit=memory_limit(),
-        fast_bfloat16=not cpu_flags().isdisjoint(_BFLOAT16_FLAGS),
-        openmp_threads=openmp_threads(),
-    )
 
 
 def _ask_child() -> DeviceFacts | str:

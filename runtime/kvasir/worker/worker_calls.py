@@ -8,16 +8,12 @@ import inspect
 import typing
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
-from importlib.metadata import EntryPoint, entry_points
 from typing import Any, Final, TypeVar
 
 import msgspec
 
 from kvasir.config.options import ConfigError, flag_of
 
-WORKERS: Final = "kvasir.workers"
-# Entry points: classes with the parameters of Worker, and classes with one parameter, the worker.
-EXTENSIONS: Final = "kvasir.worker_extensions"
 
 _MARK: Final = "_is_worker_call"
 Method = TypeVar("Method", bound=Callable[..., Any])
@@ -101,24 +97,6 @@ class WorkerCalls:
 
 def calls_of(owner: object) -> list[str]:
     return [name for name, method in inspect.getmembers(owner, callable) if getattr(method, _MARK, False)]
-
-
-def plugin(group: str, name: str, option_name: str) -> Any:
-    """Return the object of an entry point. Raises ConfigError if no package has one of this name."""
-    return plugin_entry(group, name, option_name).load()
-
-
-def plugin_entry(group: str, name: str, option_name: str) -> EntryPoint:
-    """Return the entry point without an import. Raises ConfigError if no package has one of this name."""
-    found = entry_points(group=group)
-    for entry in found:
-        if entry.name == name:
-            return entry
-    known = ", ".join(sorted(entry.name for entry in found)) or "none"
-    raise ConfigError(
-        f"{flag_of(option_name)} {name}: no installed package has this entry point in the group {group} "
-        f"(installed: {known})"
-    )
 
 
 def _operation(method: Callable[..., Any]) -> _Operation:

@@ -5,9 +5,10 @@ from typing import Any
 
 import pytest
 
+from kvasir.config.device_facts import DeviceFacts
 from kvasir.config.nodes import NodesConfig
 from kvasir.config.options import ConfigError
-from kvasir.config.resolve import DeviceFacts, ModelFacts, ResolvedEngine, resolve_engine, without_effect
+from kvasir.config.resolve import ModelFacts, ResolvedEngine, resolve_engine, without_effect
 from kvasir.config.settings import (
     CacheConfig,
     DeviceConfig,

@@ -12,7 +12,8 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
 from kvasir.cli.engine import config_of, parser
-from kvasir.config.resolve import DeviceFacts, ResolvedEngine
+from kvasir.config.device_facts import DeviceFacts
+from kvasir.config.resolve import ResolvedEngine
 from kvasir.engine import build, engine_process
 from kvasir.layers.kv import KVCacheConfig
 from kvasir.worker.step import StepInput, StepOutput

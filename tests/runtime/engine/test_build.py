@@ -4,8 +4,8 @@ import logging
 
 import pytest
 
+from kvasir.config.device_facts import DeviceFacts
 from kvasir.config.options import ConfigError
-from kvasir.config.resolve import DeviceFacts
 from kvasir.config.settings import EngineConfig, ExecutorConfig, ModelConfig
 from kvasir.engine import build
 from kvasir.engine.build import fit_context
