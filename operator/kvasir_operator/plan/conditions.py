@@ -1,8 +1,8 @@
 """The conditions of an InferenceService, with the reason and message of each.
 
 Reasons come from these functions: Ready and Progressing from `_most_urgent_problem`, EnginesReady and
-FrontendsReady from `most_urgent_of_pods`, Degraded from either, UpgradeAvailable from `_upgrade`, and Reconciling and Stalled, for
-kstatus (Flux, Helm, kpt), from `gitops_conditions`. `Reason.urgency` orders them.
+FrontendsReady from `most_urgent_of_pods`, Degraded from either, UpgradeAvailable from `_upgrade`, and Reconciling
+and Stalled, for kstatus (Flux, Helm, kpt), from `gitops_conditions`. `Reason.urgency` orders them.
 """
 
 from collections.abc import Mapping, Sequence

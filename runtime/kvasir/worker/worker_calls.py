@@ -14,7 +14,6 @@ import msgspec
 
 from kvasir.config.options import ConfigError, flag_of
 
-
 _MARK: Final = "_is_worker_call"
 Method = TypeVar("Method", bound=Callable[..., Any])
 
