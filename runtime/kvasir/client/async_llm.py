@@ -121,7 +121,6 @@ class AsyncLLM:
         await self._link.start()
 
     async def close(self) -> None:
-        """End the live requests with an error and close the link."""
         self._dispatcher.close()
         for request in self._journal.live():
             if request.attempt == 0:  # the dispatcher fails it
@@ -143,7 +142,6 @@ class AsyncLLM:
 
     @property
     def link_address(self) -> str:
-        """The address for engines, with the real port instead of 0."""
         return self._link.addresses
 
     def check_room(self) -> None:

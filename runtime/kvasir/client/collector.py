@@ -12,7 +12,6 @@ class Delta(msgspec.Struct):
     text: str
     """Empty only in the last delta: text that may change or begin a stop string comes later."""
     token_ids: list[int]
-    """Includes the stop token, which has no text."""
     finish_reason: FinishReason | None = None
     """Set in the last delta. A request that fails ends with an exception instead."""
     stop_reason: int | str | None = None
@@ -56,7 +55,6 @@ class Collector:
             self._prompt_logprobs = prompt_logprobs
 
     def fail(self, error: Exception) -> None:
-        """Raise this error in the reader, after everything before."""
         self._error = error
         self._wake()
 
@@ -73,7 +71,7 @@ class Collector:
         return self._pop()
 
     def take_now(self) -> Delta | None:
-        """Return the new output, also tokens without text yet, or None. Raises as `take`."""
+        """Return the new output, also tokens without text yet, or None."""
         if self._readable or self._token_ids:
             return self._pop()
         if self._error is not None:

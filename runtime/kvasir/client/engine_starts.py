@@ -12,7 +12,6 @@ from kvasir.link.protocol import Progress
 DEFAULT_RETRY_AFTER: Final = 5.0
 """Seconds, until a start was measured: about the shortest one."""
 WEIGHT: Final = 0.3
-"""Weight of the last start in the moving average."""
 JITTER: Final = 0.2
 """Share of the time by which rejected clients spread, to both sides."""
 

@@ -20,8 +20,6 @@ from kvasir.request.tokens import to_wire, token_array
 
 @dataclass(slots=True)
 class Interruption:
-    """Why a request waits for its next token on another engine."""
-
     reason: str
     """"lost" if its engine was lost, "returned" if the engine gave it back."""
     since: float = field(default_factory=time.perf_counter)

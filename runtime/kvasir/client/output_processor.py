@@ -20,8 +20,8 @@ from kvasir.link.protocol import FinishReason, RefusalKind, RequestOutput, Reque
 
 log = logging.getLogger(__name__)
 
+# Outputs per turn of the event loop: about a millisecond.
 SLICE: Final = 128
-"""Outputs: about a millisecond."""
 
 _FULL_OR_STOPPING: Final = (RefusalKind.OVERLOADED, RefusalKind.UNAVAILABLE)
 
@@ -44,8 +44,6 @@ class DistrustEngine:
 
 @dataclass(frozen=True, slots=True)
 class TryNextEngine:
-    """The request fails if no engine takes it."""
-
     engine: str
     request: LiveRequest
     error: str
@@ -87,7 +85,7 @@ class OutputProcessor:
         return bool(self._backlog)
 
     def receive(self, engine: str, outputs: list[RequestOutput]) -> None:
-        """Handle the outputs of one step: a slice now if nothing waits, the rest in `work`."""
+        """Handle the outputs of one step."""
         self._backlog.append(_Batch(engine, outputs))
         if len(self._backlog) == 1:
             self.work()

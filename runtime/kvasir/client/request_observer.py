@@ -20,12 +20,11 @@ class Trace:
 
     params: SamplingParams | None = None
     choices: int | None = 1
-    """Choices of the prompt; None for all but the first, so that a prompt counts once."""
+    """None for all choices but the first, so that a prompt counts once."""
     siblings: PromptChoices | None = None
     prompt_tokens: int = 0
     output_tokens: int = 0
     cached_tokens: int | None = None
-    """None until the engine reports it."""
     engine: str = ""
     rank: int = 0
     attempts: int = 0
@@ -38,7 +37,7 @@ class Trace:
     reason: FinishReason | None = None
     queue_seconds: float | None = None
     prefill_seconds: float | None = None
-    """Time in the engine from then to the first token."""
+    """Time in the engine from the first step to the first token."""
     decode_seconds: float | None = None
     """Time from the first token to the last one; None if several engines computed them."""
     num_preemptions: int = 0
@@ -47,8 +46,7 @@ class Trace:
 class RequestObserver(Protocol):
     """Called on the event loop: quick, and without exceptions. Each started request is finished once."""
 
-    def hold_ended(self, seconds: float) -> None:
-        """A request has waited while no engine was ready, and does not any more."""
+    def hold_ended(self, seconds: float) -> None: ...
 
     def request_started(self, trace: Trace) -> None: ...
 

@@ -17,7 +17,7 @@ from kvasir.link.frontend_end.remote_engine import RemoteEngine
 class SendOutcome(Enum):
     SENT = auto()
     NO_ENGINE = auto()
-    """The request must wait: no engine is ready, or none has room."""
+    """The request must wait."""
     NOT_UNDERSTOOD = auto()
     """The engines that could take it are of versions without a field of the request."""
     SET_ASIDE = auto()
@@ -69,11 +69,10 @@ class Assignment:
 
 
 def _kv_source(request: LiveRequest, choice: EngineChoice, engines: Mapping[str, RemoteEngine]) -> str:
-    # It has no last engine, or one that was full and computed none of it.
     if request.interruption is None:
         return choice.kv_source
     last, numerics = engines.get(request.last_engine), choice.engine.numerics
-    # The last engine has the output's blocks too, but blocks of another numerics class have other values.
+    # The last engine has the output's blocks too. Another numerics class computes other values.
     if last is None or last is choice.engine or not numerics or last.numerics != numerics:
         return choice.kv_source
     return last.kv_address or choice.kv_source

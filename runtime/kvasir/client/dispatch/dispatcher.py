@@ -42,7 +42,6 @@ class Dispatcher:
         limits: HoldLimits,
         gate: ZeroGate,
     ) -> None:
-        """`fail` ends a request with an error."""
         self._fail = fail
         self._gate = gate
         self._journal = journal
@@ -54,7 +53,6 @@ class Dispatcher:
         self._assignment = Assignment(journal, router, link, observer, self._eligibility, self._resumes)
         self._arrived: list[LiveRequest] = []
         self._unreported: list[LiveRequest] = []
-        """Requests with Treatment.WAIT."""
         self._look_again: asyncio.TimerHandle | None = None
         self._queue: RequestQueue[LiveRequest] = RequestQueue()
         self._holding = Holding(limits, observer, self._overdue)
@@ -183,7 +181,6 @@ class Dispatcher:
             self.release()
 
     def _send_or_enqueue(self, request: LiveRequest, *, at_once: bool) -> None:
-        """Send the request if `at_once`, or let it wait for its turn."""
         if request.refused_by and not self._is_served(lane_of(request)):
             request.refused_by = ()  # that was before the request waited: these engines may be ready now
         if not at_once or self._send_or_fail(request) is SendOutcome.NO_ENGINE:

@@ -18,7 +18,6 @@ class HoldLimits:
     """Time after which a request fails; 0: none is held."""
     max_requests: int
     max_bytes: int
-    """Bound on all prompts, at TOKEN_BYTES per token."""
 
     @classmethod
     def of(cls, config: ServerConfig) -> "HoldLimits":

@@ -30,7 +30,6 @@ MAX_DELAY: Final = 4.0
 TIE_SHARE: Final = 0.05
 """Costs that differ by less than this share of the prompt's prefill are equal."""
 PREDICTED_SECONDS: Final = 1.0
-"""How long predicted blocks count, in addition to twice the prefill."""
 
 
 class Chains(Protocol):
@@ -64,7 +63,7 @@ _NO_HIT: Final = _Hit()
 
 @dataclass(slots=True)
 class EngineChoice:
-    """An engine for a request, with the request's tokens that it holds or fetches, and the estimates."""
+    """An engine for a request, with estimates. `num_…`: tokens of the request."""
 
     engine: RemoteEngine
     hit_blocks: int
@@ -97,7 +96,7 @@ class Router:
     # ------------------------------------------------------------------------------------------- observations
 
     def reported(self, engine: RemoteEngine) -> None:
-        """Update the load. Requests that the engine has finished must have left already."""
+        """Requests that the engine has finished must have left already."""
         if engine.stats is not None:
             self._load(engine.incarnation).reported(engine.stats, self._clock())
 
@@ -111,7 +110,7 @@ class Router:
             load.begun(request.request_id, output.num_cached_tokens or 0, seconds, self._clock())
 
     def begun_at(self, request: Routed) -> float | None:
-        """Return when (perf_counter) the request's engine sent its first output; None before that."""
+        """Return when (perf_counter) the first output came; None before that."""
         load = self._loads.get(request.engine)
         return None if load is None else load.begun_at(request.request_id)
 

@@ -15,8 +15,8 @@ from kvasir.client.journal import Journal
 from kvasir.client.live_request import LiveRequest, RequestState, service_order
 from kvasir.link.frontend_end.remote_engine import EngineState, RemoteEngine
 
+# The engine's speed changes.
 PLAN_SECONDS: Final = 1.0
-"""How often the plan is made again, because the engine's speed changes."""
 
 
 @dataclass(slots=True)
@@ -24,7 +24,6 @@ class _Drain:
     engine: RemoteEngine
     deadline: float
     leaving: deque[LiveRequest] = field(default_factory=deque)
-    """Requests to move, the next one first."""
 
 
 class HandOvers:

@@ -1,7 +1,6 @@
 """Quarantine: a request that was in a failed step runs alone, and is refused if its engine fails again.
 
-Strikes count failed steps by the request's digest (docs/design/poison.md), so a client's retry counts too, and the
-reports of engines make it so at each frontend.
+Strikes count by the request's digest, so a client's retry counts too (docs/design/poison.md).
 """
 
 import time

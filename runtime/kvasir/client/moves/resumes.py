@@ -33,7 +33,6 @@ class Resumes:
         return True
 
     def must_wait(self, request: LiveRequest, engines: list[RemoteEngine]) -> bool:
-        """Return whether there are suitable engines, but none with room."""
         return bool(engines) and not any(self._has_room(engine, request) for engine in engines)
 
     def pop_postponed(self) -> LiveRequest:
@@ -60,7 +59,7 @@ class Resumes:
         return [engine for engine in best if self._has_room(engine, request)] or best
 
     def is_orphaned(self, request: LiveRequest, engines: list[RemoteEngine]) -> bool:
-        """Return whether only engines with other weights are left: the files were replaced."""
+        """Return whether only engines with other weights are left."""
         known = [engine for engine in engines if engine.capacity is not None]
         return any(engine.usable for engine in known) and not any(_has_its_weights(request, each) for each in known)
 
