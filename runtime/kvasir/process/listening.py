@@ -5,9 +5,11 @@ import errno
 import os
 import socket
 import stat
-from typing import Any
+from typing import Any, Final
 
 from kvasir_contract.endpoints import ANY_HOST
+
+IN_USE: Final = "a process listens there, or it is not a socket: stop that process, or choose another path"
 
 
 def listening_socket(host: str, port: int, backlog: int) -> socket.socket:
@@ -29,7 +31,7 @@ def unix_socket(path: str, backlog: int) -> socket.socket:
     """
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
-        if _is_stale(path):
+        if is_stale(path):
             os.unlink(path)
         listener.bind(path)
         listener.listen(backlog)
@@ -42,7 +44,7 @@ def unix_socket(path: str, backlog: int) -> socket.socket:
 def advice_for(error: OSError) -> str:
     """Return the problem of a `unix_socket`, and what to do."""
     if error.errno == errno.EADDRINUSE:
-        return "a process listens there, or it is not a socket: stop that process, or choose another path"
+        return IN_USE
     return f"{error.strerror or error}: choose another path"  # a path that is too long has no errno
 
 
@@ -71,18 +73,19 @@ def has_ipv6() -> bool:
     return socket.has_dualstack_ipv6()
 
 
-def _is_stale(path: str) -> bool:
+def is_stale(path: str) -> bool:
     try:
         if not stat.S_ISSOCK(os.lstat(path).st_mode):
             return False
     except FileNotFoundError:
         return False
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
+        probe.setblocking(False)  # a live listener with a full backlog responds with EAGAIN
         try:
             probe.connect(path)
         except ConnectionRefusedError:
             return True
-        except FileNotFoundError:
+        except (FileNotFoundError, BlockingIOError):
             return False
     return False
 

@@ -103,9 +103,10 @@ def look_up(name: str) -> frozenset[str]:
 def require_keys(address: LinkAddress, has_keys: bool) -> None:
     """Raise ConfigError if messages would leave this machine without encryption."""
     if not address.is_ipc and not address.is_loopback and not has_keys:
+        local = "ipc:// or a loopback address" if "://" in address.text else "a loopback address"
         raise ConfigError(
             f"{address.flag} leaves this machine and would not be encrypted: give --link-keys, a "
-            "directory with this side's keys, or use a loopback address"
+            f"directory with this side's keys, or use {local}"
         )
 
 
