@@ -160,7 +160,6 @@ class MultiprocessExecutor:
         return self._remote.begin(self._settings, len(self._local.ranks), self)
 
     def _wait_until_loaded(self, progress: Callable[[int, int], None]) -> None:
-        """Pass on the sums of the loaded bytes until all workers are ready."""
         loading: dict[int, Loading] = {}
         missing = set(range(self._num_workers))
         while missing:
@@ -293,7 +292,6 @@ class MultiprocessExecutor:
             failed(error)
 
     def _describe(self, ranks: Iterable[int]) -> str:
-        """Return state, phase and place in the code of these workers."""
         local = [rank for rank in ranks if rank in self._local.ranks]
         others = [rank for rank in ranks if rank not in self._local.ranks]
         texts = [self._local.describe(local)] if local else []

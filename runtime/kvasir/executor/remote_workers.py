@@ -21,8 +21,6 @@ class RemoteSilentError(Exception):
 
 
 class RemoteEvents(Protocol):
-    """Called from any thread, from `begin` on; must not wait."""
-
     def worker_news(self, rank: int, message: FromWorker) -> None: ...
 
     def worker_failed(self, failure: Failure, text: str, raised: bool) -> None:

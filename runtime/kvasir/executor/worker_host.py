@@ -24,7 +24,6 @@ log = logging.getLogger(__name__)
 
 class WorkerHost:
     def __init__(self, settings: ResolvedEngine, model: ModelInfo, parallel: ParallelState = SINGLE) -> None:
-        """Raises ConfigError."""
         executor = settings.executor
         make: Callable[[ResolvedEngine, ModelInfo, ParallelState], Worker] = Worker
         if executor.worker_cls is not None:
@@ -66,7 +65,6 @@ class WorkerHost:
         return output
 
     def launch(self, step: StepInput) -> LaunchedStep:
-        """Give a step to a device that computes it meanwhile. Only if `launches`."""
         launched = self.worker.launch(step)
         self._profiler.after_step()
         return launched

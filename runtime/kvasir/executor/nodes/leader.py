@@ -117,7 +117,7 @@ class Leader:
 
     @contextmanager
     def _listener(self) -> Iterator[socket.socket]:
-        """Yield a socket at the address by which members reach this node. Raises _NotAll while one is missing."""
+        # Raises _NotAll while a member is missing.
         members = list(self._members.values())
         if self.missing or not members:
             raise _NotAll
@@ -202,7 +202,6 @@ class Leader:
             self._lose_broken()
 
     def _tick(self, now: float, late: float) -> None:
-        """Send heartbeats, and drop silent members. `late`: seconds that this process was blocked."""
         for member in list(self._members.values()):
             member.last_seen += late
             if now - member.last_seen > self._timeout:

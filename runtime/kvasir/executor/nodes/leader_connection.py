@@ -58,15 +58,11 @@ class Begin:
 
 @dataclass(frozen=True)
 class Rejected:
-    """The leader rejects this node."""
-
     reason: str
 
 
 @dataclass(frozen=True)
 class LeaderLost:
-    """The leader has ended or is silent, after the Setup."""
-
     reason: str
 
 

@@ -87,7 +87,6 @@ class LeaderSocket:
         self._reactor.post(command)
 
     def wait(self, until: float) -> None:
-        """Handle events until this time at the latest."""
         due = min([until, *self._probes])
         self._reactor.wait(due - time.monotonic())
         now = time.monotonic()
@@ -122,7 +121,6 @@ class LeaderSocket:
         self._reactor.close()
 
     def _receive(self) -> bool:
-        """Return False if no more messages are waiting."""
         for _ in range(_BATCH):
             try:
                 identity, *frames = self._router.recv_multipart(zmq.NOBLOCK, copy=False)

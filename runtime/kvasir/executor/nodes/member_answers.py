@@ -31,7 +31,6 @@ class MemberReplies:
         self._replies.put(None)
 
     def read(self, seconds: float | None) -> list[bytes]:
-        """Implements RemoteWorkers.read."""
         deadline = None if seconds is None else time.monotonic() + seconds
         arrived = self._arrived
         while not all(arrived.values()):
@@ -47,7 +46,6 @@ class MemberReplies:
         return [body for node in sorted(arrived) for body in arrived[node].popleft()]
 
     def silent_ranks(self) -> list[int]:
-        """Implements RemoteWorkers.silent_ranks."""
         with suppress(Empty):
             while (reply := self._replies.get_nowait()) is not None:
                 self._arrived[reply[0]].append(reply[1])

@@ -75,8 +75,6 @@ class _WorkerFailed(FailureError):
 
 
 class MemberProcess:
-    """Owns the parts of the process and their order; one per process."""
-
     def __init__(self, config: EngineConfig, name: str) -> None:
         self._config = config
         self._node_rank = config.nodes.node_rank
@@ -154,7 +152,6 @@ class MemberProcess:
                     raise error
 
     def _next_event(self) -> "LeaderEvent | _WorkerFailed | _Leave | None":
-        """Raises _Stopped if the engine takes too long to finish its requests."""
         until = self._leave_until
         try:
             return self._events.get(timeout=None if until is None else max(0.0, until - time.monotonic()))

@@ -35,7 +35,6 @@ class RayNodeActor:
     """An actor with one call, which lasts as long as the member."""
 
     def run(self, config: bytes, environment: Mapping[str, str]) -> int:
-        """Be a member until the engine ends or something fails; return the exit code."""
         os.environ.update(environment)  # before torch is imported
         return run_member(msgspec.json.decode(config, type=EngineConfig))
 

@@ -82,12 +82,10 @@ class LocalWorkers:
         return [worker.pid for worker in self._workers]
 
     def describe(self, ranks: Iterable[int] | None = None) -> str:
-        """Return what these workers are doing; by default all."""
         started = range(self.ranks.start, self.ranks.start + len(self._workers))
         return self.states.describe(started if ranks is None else ranks)
 
     def kill(self) -> None:
-        """Kill all workers. Any thread."""
         for worker in self._workers:
             worker.kill()
 

@@ -210,7 +210,6 @@ def receive_all(control: socket.socket, received: Callable[[FromWorker], None]) 
 
 
 def read_stack(pidfd: int, pipe: int) -> str:
-    """Have a worker write its stack to the pipe, and return the text."""
     while select.select([pipe], [], [], 0)[0] and os.read(pipe, 65536):
         pass  # a stack that came too late the last time
     with contextlib.suppress(ProcessLookupError):
@@ -225,7 +224,6 @@ def read_stack(pidfd: int, pipe: int) -> str:
 
 
 def wait_for_end(workers: Sequence[RunningWorker], seconds: float) -> bool:
-    """Return whether all have ended within this time."""
     deadline = time.monotonic() + seconds
     return all(worker.ended.wait(max(0.0, deadline - time.monotonic())) for worker in workers)
 

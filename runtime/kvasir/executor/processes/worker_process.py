@@ -59,8 +59,6 @@ _LOST_PEER_SECONDS: Final = 1.0
 
 
 class WorkerProcess:
-    """Owns the worker of this process; one per process."""
-
     def __init__(self, setup: WorkerSetup, control: socket.socket) -> None:
         self._setup = setup
         self._name = name_of_worker(setup.rank, setup.settings.executor)
@@ -77,7 +75,6 @@ class WorkerProcess:
         self._encode = msgspec.msgpack.Encoder().encode
 
     def run(self) -> ExitCode:
-        """Work until the engine ends or something fails. Return the exit code."""
         try:
             self._enter(WorkerPhase.START)
             from kvasir.executor.worker_host import WorkerHost  # imports torch: now failures can be reported

@@ -27,7 +27,6 @@ class WorkerStates:
         return name_of_worker(rank, self._config)
 
     def describe(self, ranks: Iterable[int]) -> str:
-        """Return state, phase and place in the code of these workers."""
         return "; ".join(map(self._describe_one, ranks))
 
     def phase_of(self, rank: int) -> str:

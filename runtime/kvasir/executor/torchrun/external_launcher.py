@@ -222,10 +222,6 @@ class _Ranks:
 
 
 def _join(launched: LaunchedRank, limit: timedelta) -> tuple[dist.ProcessGroup, dist.ProcessGroup]:
-    """Return two groups of all launched processes.
-
-    Raises ConfigError for a default process group of other processes, and FailureError if one cannot be reached.
-    """
     if launched.local_size == launched.size:
         os.environ.setdefault(INTERFACE, "lo")
     try:
