@@ -119,7 +119,7 @@ class LiveRequest:
 
     @property
     def num_tokens(self) -> int:
-        return len(self.prompt_token_ids) + len(self.output_token_ids)
+        return len(self.prompted.prompt_token_ids) + len(self.output_token_ids)
 
 
 def service_order(request: LiveRequest) -> tuple[int, float]:
