@@ -95,10 +95,10 @@ class LiveRequest:
         prompted = self.prompted
         return AddRequest.of(
             prompted.core,
-            request_id=self.request_id,
-            attempt=self.attempt + 1,
-            prompt_tokens=to_wire(prompted.prompt_token_ids),
-            output_tokens=to_wire(self.output_token_ids),
+            self.request_id,
+            self.attempt + 1,
+            to_wire(prompted.prompt_token_ids),
+            to_wire(self.output_token_ids),
             block_hashes=prompted.hashes.known(hashing) if prompted.hashes and hashing else b"",
             age=0.0 if self.interruption is None else time.perf_counter() - self.trace.started,
             alone=alone,

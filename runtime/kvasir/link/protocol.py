@@ -9,7 +9,7 @@ crosses Draining is still served. Fields are only appended, with defaults: docs/
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any, Final
+from typing import Final
 
 import msgspec
 
@@ -280,15 +280,34 @@ class AddRequest(_Message, frozen=True):
     kind: RequestKind = RequestKind.GENERATE
 
     @classmethod
-    def of(cls, core: RequestCore, **fields: Any) -> "AddRequest":
-        """Return the message for a request; `fields` are those outside of its core."""
+    def of(
+        cls,
+        core: RequestCore,
+        request_id: str,
+        attempt: int,
+        prompt_tokens: bytes,
+        output_tokens: bytes,
+        *,
+        block_hashes: bytes = b"",
+        age: float = 0.0,
+        alone: bool = False,
+        kv_source: str = "",
+    ) -> "AddRequest":
+        """Return the message for a request with this core."""
         return cls(
-            params=core.params,
-            priority=core.priority,
-            cache_salt=core.cache_salt,
-            constraint=core.constraint,
-            kind=core.kind,
-            **fields,
+            request_id,
+            attempt,
+            prompt_tokens,
+            output_tokens,
+            core.params,
+            block_hashes,
+            core.priority,
+            core.cache_salt,
+            age,
+            alone,
+            kv_source,
+            core.constraint,
+            core.kind,
         )
 
     @property

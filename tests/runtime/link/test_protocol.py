@@ -258,7 +258,7 @@ def test_malicious_frames_are_refused(frame: bytes) -> None:
 def test_add_request_carries_every_field_of_the_core() -> None:
     plain = RequestCore(PARAMS)
     assert all(getattr(CORE, name) != getattr(plain, name) for name in RequestCore.__struct_fields__[1:])
-    message = AddRequest.of(CORE, request_id="r", attempt=1, prompt_tokens=packed([1]), output_tokens=b"")
+    message = AddRequest.of(CORE, "r", 1, packed([1]), b"")
     received = CODEC.decode_from_frontend(encode(message))
     assert isinstance(received, AddRequest)
     assert received.core == CORE
