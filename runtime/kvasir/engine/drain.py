@@ -9,8 +9,8 @@ from kvasir.engine.waves import Flags
 
 DRAIN_SETTLE_SECONDS: Final = 5.0
 """The drain goes on after it: frontends of a release without Heartbeat.saw_draining never answer."""
+# since the last abort or transfer: the engine that continues a request fetches its KV blocks
 LINGER_SECONDS: Final = 2.0
-"""From the last abort or transfer on: the engine that continues a request fetches its KV blocks from this one."""
 
 
 class DrainState(Enum):

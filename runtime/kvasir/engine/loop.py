@@ -29,8 +29,7 @@ MESSAGE_SCORES: Final = 1_000_000
 """Log probabilities of prompts (14 bytes each) after which a message ends; its last request may exceed it."""
 
 
-MAX_REQUESTS_TAKEN: Final = 128
-"""Taken from the inbox before a step and again after it, so that a burst does not delay a step for long."""
+MAX_REQUESTS_TAKEN: Final = 128  # before a step and again after it, so that a burst does not delay a step for long
 
 
 class Link(Protocol):

@@ -18,8 +18,7 @@ from kvasir.version import __version__
 if TYPE_CHECKING:  # it imports torch, which independent engines with worker processes do not need
     from kvasir.executor.in_process import InProcessExecutor
 
-START_LIMIT_SECONDS: Final = 3600.0
-"""For each point of the start: another engine may have to download the weights."""
+START_LIMIT_SECONDS: Final = 3600.0  # at each point of the start: another engine may have to download the weights
 
 
 def shares_experts(config: EngineConfig) -> bool:

@@ -1,4 +1,4 @@
-"""From a grammar to a matcher of llguidance; the trial process and the engine run the same code.
+"""Turns a grammar into a matcher of llguidance; the trial process and the engine run the same code.
 
 A grammar within the bounds may still be a bomb: only trials.py may compile a new one.
 """

@@ -1,4 +1,4 @@
-"""From an error of llguidance to a refusal that names the keyword and the next step."""
+"""Turns an error of llguidance into a refusal that names the keyword and the next step."""
 
 import re
 from typing import Final

@@ -14,9 +14,10 @@ BITS: Final = 32
 
 
 class OutputGuide:
-    """With a `reasoning_start`, the first token decides whether there is a reasoning. Not thread-safe.
+    """The state of a constraint: an optional reasoning, then the grammar. Not thread-safe.
 
-    End-of-sequence tokens are forbidden while the output does not match the grammar.
+    With a `reasoning_start`, the first token decides whether there is a reasoning. End-of-sequence tokens are
+    forbidden while the output does not match the grammar.
     """
 
     def __init__(

@@ -6,12 +6,9 @@ import msgspec
 
 from kvasir.request.constraint import Grammar
 
-MAX_TRIAL_CPU_SECONDS: Final = 0.4
-"""For one grammar: a bomb ends here, and one that passes takes as long again in the engine."""
-MAX_TRIAL_SECONDS: Final = 20.0
-"""For one grammar: trials have a low priority, so a harmless one can take seconds on a busy machine."""
-MAX_TRIAL_BYTES: Final = 512 << 20
-"""Address space of one trial, on top of the tokenizer's process."""
+MAX_TRIAL_CPU_SECONDS: Final = 0.4  # a bomb ends here, and a grammar that passes takes as long again in the engine
+MAX_TRIAL_SECONDS: Final = 20.0  # trials have a low priority: a harmless one can take seconds on a busy machine
+MAX_TRIAL_BYTES: Final = 512 << 20  # address space of one trial, on top of the tokenizer's process
 MAX_RUNNING_TRIALS: Final = 4
 _LENGTH_BYTES: Final = 4
 

@@ -26,10 +26,8 @@ from kvasir.request.constraint import Grammar
 log = logging.getLogger(__name__)
 
 START_SECONDS: Final = 60.0
-STUCK_SECONDS: Final = MAX_TRIAL_SECONDS + 10
-"""A process that has answered no trial for so long, while one waits, is replaced."""
-_GRACE_SECONDS: Final = 2.0
-"""For answers that this process could not read, because it was stopped itself."""
+STUCK_SECONDS: Final = MAX_TRIAL_SECONDS + 10  # without an answer while a trial waits: the process is replaced
+_GRACE_SECONDS: Final = 2.0  # for answers that this process could not read, because it was stopped itself
 _COMMAND: Final = (sys.executable, "-P", "-m", "kvasir.engine.grammar.trial_process")
 _ATTEMPTS: Final = 2
 _DIED: Final = (

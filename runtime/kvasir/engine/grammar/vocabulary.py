@@ -24,8 +24,7 @@ class VocabularyError(Exception):
 
 class Vocabulary(msgspec.Struct, frozen=True, array_like=True):
     text: str
-    size: int
-    """Of model and tokenizer, whichever is larger: either may have tokens that the other lacks."""
+    size: int  # the larger one of model and tokenizer: either may have tokens that the other lacks
     eos_token_ids: tuple[int, ...]
 
 

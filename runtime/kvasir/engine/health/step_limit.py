@@ -5,10 +5,8 @@ from typing import Final
 from kvasir.engine.health.step_trace import StepTrace
 from kvasir.wire.heartbeats import step_age_limit
 
-STEPS: Final = 10
-"""Times the longest expected step: a longer context grows chunk by chunk and raises it."""
-TIMEOUTS: Final = 3
-"""At least so many heartbeat timeouts: a silent peer is lost first."""
+STEPS: Final = 10  # times the longest expected step: a longer context grows chunk by chunk and raises it
+TIMEOUTS: Final = 3  # at least so many heartbeat timeouts: a silent peer is lost first
 
 
 class StepLimit:

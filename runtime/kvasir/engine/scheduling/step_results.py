@@ -14,8 +14,7 @@ StepRows: TypeAlias = list[tuple[EngineRequest, int]]
 """The request of each scheduled row, and the most tokens that it gets: 0, 1, or 1 more than its drafts."""
 MAX_FORCED_TOKENS: Final = 16
 FORCING_BUDGET: Final = 4_096
-"""For one update: each forced token costs the tokens of the whole text (about 0.4 µs each) and FORCING_COST. This
-is about 2 ms; the last text may exceed it by as much."""
+"""About 2 ms for one update: each forced token costs the tokens of the whole text (0.4 µs each) and FORCING_COST."""
 FORCING_COST: Final = 64
 
 

@@ -6,8 +6,7 @@ A bound on requests would not bound memory: one has a single token, another 131,
 import threading
 from typing import Final
 
-REQUEST_TOKENS: Final = 512
-"""Added to each request for the memory of its objects."""
+REQUEST_TOKENS: Final = 512  # added to each request for the memory of its objects
 
 
 class TokenBudget:
