@@ -14,7 +14,7 @@ StepRows: TypeAlias = list[tuple[EngineRequest, int]]
 """The request of each scheduled row, and the most tokens that it gets: 0, 1, or 1 more than its drafts."""
 MAX_FORCED_TOKENS: Final = 16
 FORCING_BUDGET: Final = 4_096
-"""About 2 ms for one update: each forced token costs the tokens of the whole text (0.4 µs each) and FORCING_COST."""
+"""About 2 ms for one update: a forced token costs the tokens of its whole text (0.4 µs each) and FORCING_COST."""
 FORCING_COST: Final = 64
 
 
