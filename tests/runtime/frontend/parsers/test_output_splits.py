@@ -58,7 +58,8 @@ def test_long_headers_of_harmony_are_split_alike(length: int) -> None:
 WORDS = """<tool_call> </tool_call> <function=f> <parameter=a> </parameter> </function> [TOOL_CALLS] [ARGS]
 <|python_tag|> <|channel|>analysis <|message|> <|end|> <|call|> <|start|>assistant to=functions.f <think> </think>
 {"name":"f","arguments":{"a":[1,"x"]}} {"name": "f", "parameters": [f(a=1)] , ; { } [ ] " \\ \\u00e5 f ```json é 1e5
-<｜tool▁calls▁begin｜> <｜tool▁call▁begin｜> function <｜tool▁sep｜> <｜tool▁call▁end｜> 'x'"""
+<｜tool▁calls▁begin｜> <｜tool▁call▁begin｜> function <｜tool▁sep｜> <｜tool▁call▁end｜> 'x' ``` // /* */ #
+[{"name":"f","arguments":{}}] {"function":{"name":"g","arguments":{"a":"x"//c}} f[ARGS]{} [g()]"""
 FRAGMENTS = st.sampled_from([*WORDS.split(), " ", "\n", "\n\n"])
 
 
