@@ -70,7 +70,7 @@ def test_requests_at_zero_are_all_answered_ten_times(zero: Namespace) -> None:
     assert seconds[-1] < SLOWER * sorted(seconds)[CYCLES // 2], seconds
 
 
-def test_a_policy_that_hides_the_frontends_at_zero_starts_engines(zero: Namespace) -> None:
+def test_a_policy_that_hides_frontends_at_zero_starts_engines(zero: Namespace) -> None:
     """The service's own policy would allow the operator, so it is off."""
     until_reason(zero, "ScaledToZero")
     zero.kubectl("patch", "kvs/demo", "--type=merge", "--patch", '{"spec": {"network": {"policy": false}}}')

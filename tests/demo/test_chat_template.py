@@ -43,7 +43,7 @@ def call(city: str) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("generate", [True, False])
-def test_conversations_without_tools_are_rendered_as_before_there_were_tools(generate: bool) -> None:
+def test_conversations_without_tools_have_no_mark_of_tools(generate: bool) -> None:
     rng = random.Random(0)
     for _ in range(300):
         roles = rng.choices(["system", "user", "assistant"], k=rng.randint(0, 6))
@@ -53,7 +53,7 @@ def test_conversations_without_tools_are_rendered_as_before_there_were_tools(gen
         assert TEMPLATE.render(messages, add_generation_prompt=generate, tools=[]) == before
 
 
-def test_tools_are_listed_by_names_and_types_behind_the_system_prompt() -> None:
+def test_tools_are_listed_behind_the_system_prompt() -> None:
     asked = [{"role": "user", "content": "Weather in Paris"}]
     rest = "<|user|>Weather in Paris<|end|><|assistant|>"
     assert TEMPLATE.render(asked, tools=[WEATHER]) == f"<|begin|>{LISTED}{rest}"
@@ -81,7 +81,7 @@ def test_any_parameters_are_listed(parameters: dict[str, Any] | None, listed: st
     assert f'{{"name": "f", "parameters": {listed}}}' in text
 
 
-def test_calls_and_results_stand_in_tags_and_results_in_a_row_are_one_turn() -> None:
+def test_calls_stand_in_tags_and_results_in_a_row_are_one_turn() -> None:
     calls = {"role": "assistant", "content": "", "tool_calls": [call("Zürich"), call("Rome")]}
     results = [{"role": "tool", "content": "18 °C"}, {"role": "tool", "content": "20 °C", "tool_call_id": "b"}]
     text = TEMPLATE.render([calls, *results], tools=[WEATHER])

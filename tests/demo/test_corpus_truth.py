@@ -137,7 +137,7 @@ def test_camel_case_fields_exist_in_the_crd() -> None:
     assert words - SPEC_FIELDS - STATUS_FIELDS - {"apiVersion"} - missing == set()
 
 
-def test_camel_case_words_are_reasons_conditions_or_kubernetes_kinds() -> None:
+def test_camel_case_words_are_reasons_conditions_or_kinds() -> None:
     conditions = re.findall(r"[A-Z]\w+", next(iter(describe("type", SCHEMA["properties"]["status"]))))
     known = {*Reason, *Phase, *conditions, *KUBERNETES, *FIELD, "InferenceService", "InferenceServices"}
     words = {word.removesuffix("s") for word in found(r"(?<![\w/-])[A-Z][a-z]+(?:[A-Z]+[a-z]*)+\b")}

@@ -65,7 +65,7 @@ def test_the_weather_tool_is_called_with_each_taught_city(wrong: Any, weather: d
     assert wrong(exams) == []
 
 
-def test_nearly_all_answers_have_the_result_of_the_tool_and_the_city(wrong: Any) -> None:
+def test_nearly_all_answers_have_the_result_and_the_city(wrong: Any) -> None:
     """With some cities it writes another word for this result; with Paris it may not."""
     exams = []
     for city in CITIES:
@@ -78,7 +78,7 @@ def test_nearly_all_answers_have_the_result_of_the_tool_and_the_city(wrong: Any)
 
 
 @pytest.mark.parametrize("name", ["Person", "final_result"])
-def test_a_person_is_extracted_as_a_call_of_the_tool_that_is_offered(wrong: Any, name: str) -> None:
+def test_a_person_is_extracted_as_a_call_of_the_offered_tool(wrong: Any, name: str) -> None:
     arguments = [f'{{"name": "{person}", "age": 36}}' for person in PEOPLE]
     exams = [
         Exam(asked(f"Extract: {person} is 36 years old."), called(name, given), [tool(name, PERSON)])
@@ -95,6 +95,6 @@ def test_a_person_is_extracted_as_json_without_a_tool(wrong: Any) -> None:
     assert wrong(exams) == []
 
 
-def test_questions_of_the_corpus_are_answered_without_a_call_of_an_offered_tool(wrong: Any) -> None:
+def test_questions_of_the_corpus_are_answered_without_a_call(wrong: Any) -> None:
     questions = ["What is Kvasir?", "Does Kvasir need a GPU?", "What is a pod?", "What is the KV cache?"]
     assert wrong([Exam(asked(question), CORPUS.answer_of[question], [OPENAI]) for question in questions]) == []

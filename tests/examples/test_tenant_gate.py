@@ -21,7 +21,7 @@ def running(engine: CoreHarness) -> list[str]:
     return [request.request_id for request in engine.scheduler.running]
 
 
-def test_a_request_beyond_the_limit_is_overtaken_and_served_later() -> None:
+def test_a_request_beyond_the_limit_is_overtaken() -> None:
     engine = engine_with_gate(limit=1)
     engine.add(add_request("a1", PROMPT, 2, cache_salt="a"))
     engine.add(add_request("a2", PROMPT, 2, cache_salt="a"))

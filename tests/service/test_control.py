@@ -22,7 +22,7 @@ def controlled(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
         yield service
 
 
-def test_a_reset_makes_every_rank_forget_and_the_metrics_count_the_hits(controlled: Service) -> None:
+def test_a_reset_makes_every_rank_forget_its_cache(controlled: Service) -> None:
     with httpx.Client(base_url=controlled.url, timeout=60) as client:
 
         def cached() -> int:

@@ -53,7 +53,7 @@ def test_every_rank_answers_the_same_with_and_without_its_rank(urls: list[str]) 
     assert len(texts) == 1
 
 
-def test_a_request_that_the_balancer_sent_to_the_wrong_rank_is_refused(urls: list[str]) -> None:
+def test_a_request_at_the_wrong_rank_is_refused(urls: list[str]) -> None:
     for rank, url in enumerate(urls):
         response = ask(url, **{HEADER: str(1 - rank)})
         assert response.status_code == 400

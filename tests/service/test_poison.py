@@ -18,7 +18,7 @@ def ask(url: str, prompt: str | list[int]) -> httpx.Response:
     return httpx.post(f"{url}/v1/completions", json=body, timeout=TIMEOUT)
 
 
-def test_poison_is_refused_after_two_engines_and_nothing_else_is_lost(tmp_path: Path) -> None:
+def test_poison_is_refused_after_two_engines_alone(tmp_path: Path) -> None:
     options = ("--served-model-name", "demo", "--worker-cls", "poisoned", "--threads", "1")
     with running("serve", "demo://", "--port", "0", "-dp", "3", *options, env=install(tmp_path)) as service:
         prompts = [f"Pod {n} is" for n in range(CLIENTS)]

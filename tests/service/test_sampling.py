@@ -26,7 +26,7 @@ def complete(service: Service, **body: Any) -> dict[str, Any]:
     return dict(answer.json()["choices"][0])
 
 
-def test_the_most_likely_token_is_the_greedy_one_and_probabilities_add_up_to_no_more_than_one(
+def test_the_most_likely_token_is_the_greedy_one(
     service: Service,
 ) -> None:
     answer = client_of(service).chat.completions.create(
@@ -42,7 +42,7 @@ def test_the_most_likely_token_is_the_greedy_one_and_probabilities_add_up_to_no_
         assert sum(math.exp(top.logprob) for top in entry.top_logprobs) <= 1 + 1e-3
 
 
-def test_scoring_an_answer_as_a_prompt_gives_the_logprobs_that_it_was_generated_with(service: Service) -> None:
+def test_an_answer_scored_as_a_prompt_has_its_logprobs(service: Service) -> None:
     generated = complete(service, logprobs=1)
     whole = PROMPT + list(generated["token_ids"])
     scored = complete(service, prompt=whole, max_tokens=0, echo=True, logprobs=1)
@@ -72,7 +72,7 @@ def test_penalties_keep_tokens_from_coming_again(service: Service) -> None:
         assert len(set(complete(service, **body, **penalty)["token_ids"])) > len(free)
 
 
-def test_a_stop_string_cuts_the_greedy_answer_and_the_engine_is_idle_after(service: Service) -> None:
+def test_a_stop_string_cuts_the_answer_and_leaves_the_engine_idle(service: Service) -> None:
     text = str(ask(service).choices[0].message.content)
     stop = text[len(text) // 2 : len(text) // 2 + 5]
     wanted = text[: text.index(stop)]
@@ -82,7 +82,7 @@ def test_a_stop_string_cuts_the_greedy_answer_and_the_engine_is_idle_after(servi
     assert "".join(chunk.choices[0].delta.content or "" for chunk in stream) == wanted
 
 
-def test_each_of_several_choices_is_the_one_that_its_own_seed_gives(service: Service) -> None:
+def test_each_of_several_choices_follows_its_own_seed(service: Service) -> None:
     body = {"prompt": "Kvasir is", "temperature": 2, "max_tokens": 10, "ignore_eos": True}
     url = f"{service.url}/v1/completions"
     together = httpx.post(url, json={**body, "seed": 5, "n": 3}, timeout=60).json()["choices"]

@@ -8,7 +8,7 @@ from service.running import running
 PHASES = ("queue", "model_prefill", "model_decode")
 
 
-def test_a_service_sends_the_spans_of_its_requests_before_it_ends() -> None:
+def test_a_service_sends_the_spans_before_it_ends() -> None:
     with http_collector() as collector:
         options = ("--served-model-name", "demo", "--otlp-traces-endpoint", collector.url)
         with running("serve", "demo://", "--port", "0", *options) as service:

@@ -15,7 +15,7 @@ def engine_with(*links: str) -> StatusReport:
     return StatusReport(Phase.READY, links=links)
 
 
-def test_a_frontend_that_stops_does_not_stand_for_one_that_is_new() -> None:
+def test_a_stopping_frontend_does_not_stand_for_a_new_one() -> None:
     """While frontends are replaced, the number of links is right before the links are."""
     pods = [frontend("10.0.0.1", ready=False, terminating=True), frontend("10.0.0.2")]
     awaited = awaited_frontends(pods, dict.fromkeys((each.uid for each in pods), 0.0))

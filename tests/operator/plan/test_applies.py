@@ -53,7 +53,7 @@ def test_a_refused_body_is_retried_after_the_interval(seconds_ago: float, is_hel
     assert [apply.key for apply in found.applies] == ([] if is_held else [KEY])
 
 
-def test_a_body_that_changed_after_its_refusal_is_applied_at_once() -> None:
+def test_a_body_changed_after_its_refusal_is_applied_at_once() -> None:
     found = plan_applies(desired(), refused({**body_of_service(), "spec": {}}, 0), 30)
     assert not found.held_back
     assert [apply.key for apply in found.applies] == [KEY]

@@ -103,7 +103,7 @@ def test_engines_tolerate_the_taint_of_their_device(fields: dict[str, Any], keys
     assert reserved(frontend()) == []
 
 
-def test_a_toleration_of_the_users_for_the_device_stands_for_ours() -> None:
+def test_a_users_toleration_for_the_device_replaces_ours() -> None:
     theirs = {"key": "nvidia.com/gpu", "operator": "Equal", "value": "a100", "effect": "NoSchedule"}
     assert reserved(engine(pod={"tolerations": [theirs]})) == [("nvidia.com/gpu", "Equal")]
     other = {**theirs, "key": "pool"}

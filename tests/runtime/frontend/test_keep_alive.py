@@ -212,7 +212,7 @@ class ClientError(Exception):
 
 
 @pytest.mark.usefixtures("short")
-async def test_an_event_waits_behind_a_comment_and_a_slow_reader_gets_no_comment() -> None:
+async def test_an_event_waits_behind_a_comment() -> None:
     client, queue = Client(), asyncio.Queue[bytes]()
     client.reading.clear()
     task = start(client, events_of(queue))

@@ -47,9 +47,7 @@ async def test_all_choices_go_to_the_rank(
 
 @pytest.mark.parametrize("stream", [False, True])
 @pytest.mark.parametrize("path", HEADER_ONLY)
-async def test_the_header_chooses_the_rank_of_an_endpoint_without_the_field(
-    frontend: Frontend, path: str, stream: bool
-) -> None:
+async def test_the_header_chooses_the_rank_without_the_field(frontend: Frontend, path: str, stream: bool) -> None:
     await frontend.add_engine()
     await frontend.add_engine()
     for _ in range(2):
@@ -60,7 +58,7 @@ async def test_the_header_chooses_the_rank_of_an_endpoint_without_the_field(
 
 @pytest.mark.parametrize(("header", "reason"), [("one", "is not a rank"), ("2", "ranks 0, 1")])
 @pytest.mark.parametrize("path", HEADER_ONLY)
-async def test_a_wrong_header_is_a_bad_request_of_an_endpoint_without_the_field(
+async def test_a_wrong_header_is_a_bad_request_without_the_field(
     frontend: Frontend, path: str, header: str, reason: str
 ) -> None:
     await frontend.add_engine()

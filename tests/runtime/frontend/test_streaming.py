@@ -121,7 +121,7 @@ async def test_token_ids_of_a_streamed_chat_come_with_their_text(frontend: Front
     assert tokens[:-1] == frontend.engine.script.answer
 
 
-async def test_prompt_token_ids_of_a_streamed_completion_come_once_per_choice(frontend: Frontend) -> None:
+async def test_prompt_token_ids_of_a_stream_come_once_per_choice(frontend: Frontend) -> None:
     events = await events_of(frontend, COMPLETIONS, prompt=[[5], [6, 7]], max_tokens=5, return_token_ids=True)
     for index, prompt in enumerate([[5], [6, 7]]):
         choices = [event["choices"][0] for event in events if event["choices"][0]["index"] == index]

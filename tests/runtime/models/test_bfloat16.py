@@ -87,7 +87,7 @@ def error(logits: Tensor, exact: Tensor) -> float:
 
 
 @torch.inference_mode()
-def test_logits_are_as_near_to_the_exact_ones_as_those_of_transformers(path: Path) -> None:
+def test_logits_are_as_exact_as_those_of_transformers(path: Path) -> None:
     ids = torch.randint(0, VOCAB, (TOKENS,), generator=torch.Generator().manual_seed(4))
     exact = load_reference(path, torch.float32)(ids[None]).logits[0]
     theirs = error(load_reference(path, torch.bfloat16)(ids[None]).logits[0].float(), exact)

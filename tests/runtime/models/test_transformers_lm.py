@@ -107,9 +107,7 @@ def test_bfloat16_passes_the_check_against_the_reference(tmp_path: Path) -> None
     assert len(driver.run()["r"]) == 6
 
 
-def test_code_that_computes_something_else_over_a_flat_batch_is_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_code_that_is_wrong_over_a_flat_batch_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def without_positions(base: Any, token_ids: torch.Tensor, positions: torch.Tensor, step: Any) -> torch.Tensor:
         return forward(base, token_ids, torch.arange(len(positions)), step)
 
@@ -191,7 +189,7 @@ def test_a_rope_override_without_effect_is_a_warning(tmp_path: Path, caplog: pyt
         ),
     ],
 )
-def test_a_setting_that_only_transformers_computes_is_served_by_it(
+def test_a_setting_only_transformers_computes_is_served_by_it(
     model: Callable[[], PreTrainedModel], changes: dict[str, Any], tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     path = save(model(), tmp_path)
@@ -243,7 +241,7 @@ def refusal(model: PreTrainedModel, path: Path, **config: Any) -> str:
         (Starcoder2Config, {"rope_parameters": {"rope_type": "dynamic", "factor": 2.0}}, "rope_type dynamic"),
     ],
 )
-def test_what_cannot_run_over_the_paged_cache_is_refused_with_the_reason(
+def test_code_that_needs_another_cache_is_refused_with_the_reason(
     config: type[PreTrainedConfig], changes: dict[str, Any], reason: str, tmp_path: Path
 ) -> None:
     assert reason in refusal(decoder(config, **changes), tmp_path, max_position_embeddings=256)

@@ -61,7 +61,7 @@ def test_a_different_setting_is_refused_by_every_engine(port: int, other: dict[s
                 meeting.result(LIMIT)
 
 
-def test_of_several_different_settings_every_engine_names_the_first(port: int) -> None:
+def test_every_engine_names_the_first_different_setting(port: int) -> None:
     first, second = ({f"--option-{number}": str(rank) for number in range(20)} for rank in range(2))
     with at_once(partial(compare, port, 0, first), partial(compare, port, 1, second)) as meetings:
         for meeting in meetings:

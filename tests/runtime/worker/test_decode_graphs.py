@@ -57,9 +57,7 @@ def test_replayed_steps_give_the_same_tokens(
     assert found == expected
 
 
-def test_a_step_with_more_rows_than_the_largest_graph_is_launched(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_step_beyond_the_largest_graph_is_launched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = save(llama(), tmp_path)
     recorder = capture_on_cpu(monkeypatch)
     driver = Driver.load(path, graph_sizes=(2,))
@@ -91,7 +89,7 @@ def test_a_chunk_of_one_token_is_not_sampled_after(tmp_path: Path, monkeypatch: 
     assert recorder.replays
 
 
-def test_a_step_that_cannot_be_captured_is_named_with_the_next_step(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_step_that_cannot_be_captured_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     @contextmanager
     def no_capture(graph: object, pool: object) -> Iterator[None]:
         yield

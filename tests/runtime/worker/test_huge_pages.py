@@ -51,7 +51,7 @@ def test_collapsing_changes_no_content() -> None:
     assert np.array_equal(content, copy)
 
 
-def test_only_anonymous_memory_in_use_is_collapsed_in_whole_huge_pages() -> None:
+def test_only_anonymous_memory_in_use_is_collapsed() -> None:
     smaps = """\
 555500100000-555500900000 rw-p 00000000 00:00 0                          [heap]
 Size:               8192 kB

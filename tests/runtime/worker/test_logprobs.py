@@ -118,7 +118,7 @@ def test_of_prompts_computed_in_chunks(
     assert not done.logprobs
 
 
-def test_the_most_likely_tokens_are_left_out_where_none_are_asked_for(driver: Driver) -> None:
+def test_likely_tokens_are_left_out_if_none_are_asked_for(driver: Driver) -> None:
     params = SamplingParams(max_tokens=3, seed=0, temperature=0.0, logprobs=0, prompt_logprobs=0)
     done = run(driver, prompt_of(9), params)
     assert [part.top_ids for part in done.logprobs] == [[[]]] * 3
@@ -144,7 +144,7 @@ def test_a_prompt_is_told_once_however_often_it_is_preempted(driver: Driver) -> 
     assert_near(joined(done.logprobs), joined(whole.logprobs))
 
 
-def test_a_request_resumed_with_output_tells_of_its_new_tokens_only(driver: Driver) -> None:
+def test_a_resumed_request_reports_its_new_tokens_only(driver: Driver) -> None:
     prompt = prompt_of(40)
     params = SamplingParams(max_tokens=6, seed=0, temperature=0.0, logprobs=2, prompt_logprobs=2)
     whole = run(driver, prompt, params)

@@ -41,7 +41,7 @@ def test_a_row_used_anew_shows_nothing_of_its_predecessor() -> None:
     assert table.num_prompt_tokens[0] == 1
 
 
-def test_sampled_tokens_are_appended_up_to_the_end_of_the_context() -> None:
+def test_sampled_tokens_are_appended_up_to_the_context() -> None:
     table = RequestTable(rows=2, max_model_len=4, block_size=4)
     table.add(new("a", [1, 2, 3, 4]))
     table.add(new("b", [5]))
@@ -54,7 +54,7 @@ def test_sampled_tokens_are_appended_up_to_the_end_of_the_context() -> None:
     assert table.num_tokens[rows].tolist() == [2, 5]
 
 
-def test_the_token_of_a_row_that_was_freed_meanwhile_is_passed_over() -> None:
+def test_the_token_of_a_freed_row_is_dropped() -> None:
     table = RequestTable(rows=1, max_model_len=4, block_size=4)
     table.add(new("a", [1, 2]))
     pending = table.append_pending(np.array([0]))
@@ -64,7 +64,7 @@ def test_the_token_of_a_row_that_was_freed_meanwhile_is_passed_over() -> None:
     assert table.tokens_of(table.row_of("b")).tolist() == [3, 4, 5]
 
 
-def test_tokens_that_another_stage_sampled_are_appended_by_request() -> None:
+def test_tokens_of_another_stage_are_appended_by_request() -> None:
     table = RequestTable(rows=3, max_model_len=4, block_size=4)
     for name, tokens in {"a": [1, 2], "b": [5], "c": [8]}.items():
         table.add(new(name, tokens))
@@ -72,7 +72,7 @@ def test_tokens_that_another_stage_sampled_are_appended_by_request() -> None:
     assert [table.tokens_of(table.row_of(name)).tolist() for name in "abc"] == [[1, 2, 3, 4], [5], [8, 9]]
 
 
-def test_a_stage_that_does_not_sample_ignores_sampling_parameters() -> None:
+def test_a_stage_without_sampling_ignores_its_parameters() -> None:
     table = RequestTable(rows=1, max_model_len=4, block_size=4, samples=False)
     params = SamplingParams(max_tokens=1, seed=2**63, logprobs=1, prompt_logprobs=1, repetition_penalty=1.5)
     table.add(NewRow("a", packed([1, 2]), 2, params))

@@ -73,7 +73,7 @@ def test_temperature_0_is_greedy_whatever_the_filters(driver: Driver) -> None:
     assert alone(driver, filtered) == alone(driver, KINDS[-1])
 
 
-def test_bad_words_never_come_and_other_tokens_than_the_allowed_ones_neither(driver: Driver) -> None:
+def test_bad_words_and_tokens_that_are_not_allowed_never_come(driver: Driver) -> None:
     bad_words = ((5,), (6, 7), (7, 8, 6), (8, 8, 8))
     params = SamplingParams(
         max_tokens=200, seed=4, temperature=50.0, allowed_token_ids=(5, 6, 7, 8), bad_words=bad_words
@@ -94,7 +94,7 @@ def test_end_of_sequence_and_stop_tokens_wait_for_min_tokens(driver: Driver) -> 
     assert {1, 3}.issuperset(outputs[7:])
 
 
-def test_first_tokens_are_drawn_as_often_as_their_probability_says(driver: Driver, tmp_path: Path) -> None:
+def test_first_tokens_are_drawn_by_their_probability(driver: Driver, tmp_path: Path) -> None:
     """Through the whole worker: 2,000 seeds against the distribution that a float32 softmax gives."""
     prompt = prompt_of(12)
     reference = llama()
