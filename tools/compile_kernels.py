@@ -42,12 +42,11 @@ def variants() -> Iterator[Variant]:
 
 @dataclass(frozen=True)
 class Usage:
-    """Of a compiled kernel."""
+    """Resources of a compiled kernel."""
 
     registers: int
-    """Of a thread."""
     spilled_bytes: int
-    """Of a thread, stored and loaded."""
+    """Stored and loaded, per thread."""
     shared_bytes: int
     num_warps: int
 

@@ -49,7 +49,7 @@ class Source:
     kernel: Any
     constants: Mapping[str, object]
     types: Mapping[str, str]
-    """Of the parameters that are neither constants nor None."""
+    """Types of the parameters that are neither constants nor None."""
     divisible: Collection[str]
     """Numbers that are multiples of 16 in launches, as all addresses are."""
     options: Mapping[str, object]

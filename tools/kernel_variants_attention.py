@@ -28,7 +28,6 @@ _TYPES: Final = MappingProxyType(
         **fused.TYPES,
     }
 )
-"""Of the parameters that are not of the cache's type."""
 _DIVISIBLE: Final = ("kv_stride", "q_stride", *fused.DIVISIBLE)
 """Numbers that are multiples of 16 in every launch, as all addresses are: heads have multiples of 16 numbers."""
 
@@ -39,7 +38,7 @@ class AttentionVariant(Variant):
     dtype: str
     head_dim: int
     step: str
-    """Of the tile, a StepKind; the form of a fused operation; "" for a kernel without one."""
+    """The StepKind of the tile; the form of a fused operation; "" for a kernel without one."""
     masks: bool = True
     """Whether there are a window and a cap. Kernels with both need the most registers."""
     fp8: bool = False

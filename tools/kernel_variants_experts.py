@@ -20,7 +20,7 @@ from kvasir.kernels.triton.tiling import OPTIONS
 from tools.kernel_targets import DTYPE_BYTES, Source, Target, Variant
 
 SHAPE: Final = ExpertShape(experts=128, size=2048, inner=768)
-"""Of Qwen3-30B-A3B."""
+"""The shape of Qwen3-30B-A3B."""
 TOP_K: Final = 8
 _TYPES: Final = MappingProxyType(
     {
@@ -30,7 +30,6 @@ _TYPES: Final = MappingProxyType(
         **dict.fromkeys(("num_rows", "first_expert"), "i32"),
     }
 )
-"""Of the parameters that are not of the model's type."""
 _Launch = tuple[Any, Mapping[str, object], Mapping[str, object]]
 """A kernel, its constants and its options."""
 
@@ -42,7 +41,7 @@ class ExpertVariant(Variant):
     dtype: str
     """"" for a kernel that reads no numbers of the model."""
     rows: int
-    """Of a block; of a step for `list`; 0 for `sum`."""
+    """Rows of a block; of a step for `list`; 0 for `sum`."""
 
     @property
     def name(self) -> str:

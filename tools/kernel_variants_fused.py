@@ -23,9 +23,8 @@ TYPES: Final = MappingProxyType(
 )
 DIVISIBLE: Final = ("out_stride", "x_stride", "added_stride", "qkv_stride")
 _DEFAULT_WARPS: Final = 4
-"""Of a launch that does not choose."""
 _HEADS: Final = 40
-"""Of a token, 32 queries and 8 keys."""
+"""32 queries and 8 keys of a token."""
 
 
 def names() -> Iterator[tuple[str, str, int, str]]:

@@ -20,14 +20,14 @@ from kvasir.kernels.triton.sampling.sizes import (
 from tools.kernel_targets import Source, Target, Variant
 
 VOCAB: Final = 151_936
-"""Of Qwen 3. The number of parts of a row is the only size that depends on it."""
+"""Qwen 3. The number of parts of a row is the only size that depends on it."""
 
 
 @dataclass(frozen=True)
 class SamplingVariant(Variant):
     kernel: str
     dtype: str
-    """Of the logits; "" for kernels that do not load them."""
+    """Type of the logits; "" for kernels that do not load them."""
     constants: Mapping[str, object] = field(hash=False)
     absent: tuple[str, ...] = ()
     """Tensors that a launch passes as None."""
@@ -56,7 +56,6 @@ _TYPES: Final = MappingProxyType(
         **dict.fromkeys(("top_p", "penalties"), "*fp64"),
     }
 )
-"""Of the parameters that are not of the type of the logits."""
 
 
 def sampling_variants() -> Iterator[SamplingVariant]:

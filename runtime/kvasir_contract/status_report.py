@@ -43,7 +43,7 @@ class RunningStep:
 
 @dataclass(frozen=True)
 class ReportedDemand:
-    """What decides whether a service needs engines."""
+    """Facts that decide whether a service needs engines."""
 
     gate_closed: bool  # requests are held, whatever engines there are
     # since the last request came or ended; 0 while one is live; None before the first

@@ -72,7 +72,7 @@ def test_penalties_keep_tokens_from_coming_again(service: Service) -> None:
         assert len(set(complete(service, **body, **penalty)["token_ids"])) > len(free)
 
 
-def test_a_stop_string_cuts_the_answer_and_leaves_the_engine_idle(service: Service) -> None:
+def test_a_stop_string_cuts_the_answer_and_the_engine_is_idle(service: Service) -> None:
     text = str(ask(service).choices[0].message.content)
     stop = text[len(text) // 2 : len(text) // 2 + 5]
     wanted = text[: text.index(stop)]

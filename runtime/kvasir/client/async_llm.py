@@ -173,7 +173,7 @@ class AsyncLLM:
 
     @property
     def engines(self) -> Mapping[str, RemoteEngine]:
-        """By incarnation."""
+        """Return the engines by incarnation."""
         return self._link.engines
 
     @property

@@ -62,7 +62,7 @@ class MultiprocessExecutor:
         remote: RemoteWorkers | None = None,
         start_worker: StartWorker = StartedWorker,
     ) -> None:
-        """By default each worker is a rank of a split model. With `num_workers`, all compute the whole model.
+        """Each worker is a rank of a split model. With `num_workers`, all compute the whole model.
 
         The ranks are spread evenly over the nodes of `remote`.
         """

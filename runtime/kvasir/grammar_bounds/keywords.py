@@ -8,7 +8,7 @@ from typing import Final
 
 
 class SupportStatus(StrEnum):
-    """What the engine does with a keyword."""
+    """Effect of a keyword in the engine."""
 
     ENFORCED = "enforced"
     LIMITED = "enforced, in the cases that the note names; refused by name in others"

@@ -7,7 +7,7 @@ from kvasir.grammar_bounds.bad_grammar import bad_keyword
 from kvasir.grammar_bounds.limits import MAX_EXACT_INTEGER
 
 # Smaller numbers have more zeros than a grammar should count.
-_LEAST_ABOVE_ZERO: Final = 1e-15
+_MIN_ABOVE_ZERO: Final = 1e-15
 _DIGITS: Final = 15  # decimal digits that a 64-bit float keeps
 _FRACTIONS: Final = 1024
 Schema = dict[str, Any]
@@ -77,7 +77,7 @@ def _whole_inside(value: int, towards: float) -> int:
 def _inside(bound: float, towards: float) -> float:
     """Return a number of at most _DIGITS digits just inside of a bound."""
     if bound == 0:
-        return math.copysign(_LEAST_ABOVE_ZERO, towards)
+        return math.copysign(_MIN_ABOVE_ZERO, towards)
     step = 10.0 ** (math.floor(math.log10(abs(bound))) + 1 - _DIGITS)
     moved = bound + math.copysign(step, towards)
     rounded = float(f"{moved:.{_DIGITS}g}")

@@ -164,7 +164,7 @@ class RequestProgress(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 class RequestOutput(msgspec.Struct, frozen=True, array_like=True, omit_defaults=True, gc=False):
-    """What one step did for one request."""
+    """The result of one step for one request."""
 
     request_id: str
     attempt: int

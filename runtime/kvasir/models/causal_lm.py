@@ -19,7 +19,7 @@ class Target:
     parameter: str
     shard: str = ""
     index: int | None = None
-    """Which of stacked layers; None: there is one."""
+    """Index of a stacked layer; None: there is one."""
 
 
 class TransformerModel(Protocol):

@@ -32,7 +32,7 @@ class ExpertsConfig:
 
 @dataclass(frozen=True)
 class LayerConfig:
-    """What may differ from layer to layer."""
+    """Settings that may differ from layer to layer."""
 
     rope: Rope
     # In tokens, the layer's own included; None: all tokens.

@@ -30,7 +30,7 @@ class CompletionOutput:
     # None without `logprobs`.
     cumulative_logprob: float | None
     logprobs: list[LogprobsByToken] | None
-    """By place: the token's own, then those of the most likely tokens, by token id."""
+    """Scores by token id, one entry per token: its own, then those of the most likely tokens."""
     finish_reason: str | None
     """stop or length; None while it goes on."""
     stop_reason: int | str | None

@@ -106,7 +106,7 @@ class SamplingParams(msgspec.Struct, frozen=True, array_like=True, omit_defaults
     logprobs: Annotated[int | None, TOP_LOGPROBS] = None
     """Report each output token's log probability and those of this many most likely tokens; None: none."""
     prompt_logprobs: Annotated[int | None, TOP_LOGPROBS] = None
-    """The same for the prompt's tokens, from its second one on."""
+    """As many for the prompt's tokens, from its second one on."""
 
     @property
     def greedy(self) -> bool:

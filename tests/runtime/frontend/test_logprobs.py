@@ -179,7 +179,7 @@ async def test_echoed_special_tokens_are_at_their_offsets(frontend: Frontend) ->
 async def test_too_many_logprobs_are_refused_by_name(
     frontend: Frontend, monkeypatch: pytest.MonkeyPatch, path: str, asked: dict[str, Any], param: str
 ) -> None:
-    monkeypatch.setattr(logprobs, "MOST_IN_ANSWER", 999)
+    monkeypatch.setattr(logprobs, "MAX_IN_ANSWER", 999)
     async with frontend.http() as client:
         answer = await client.post(path, json=asked)
         assert answer.status_code == 400

@@ -276,7 +276,7 @@ def test_library_without_limits_is_refused() -> None:
 
 
 def test_heads_that_do_not_fit_the_kernels_arrays_are_refused(dtype: torch.dtype) -> None:
-    size = cpu.MOST_NUMBERS + cpu.LANES
+    size = cpu.MAX_HEAD_NUMBERS + cpu.LANES
     step = PagedStep(num_tokens=1, num_tiles=1, heads=1, kv_heads=1, head_dim=size, block_size=1)
     qkv, cache = torch.zeros(1, 3 * size, dtype=dtype), torch.zeros(1, 2, 1, 1, size, dtype=dtype)
     with pytest.raises(ValueError, match="does not take cache"):

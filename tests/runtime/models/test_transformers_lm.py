@@ -241,7 +241,7 @@ def refusal(model: PreTrainedModel, path: Path, **config: Any) -> str:
         (Starcoder2Config, {"rope_parameters": {"rope_type": "dynamic", "factor": 2.0}}, "rope_type dynamic"),
     ],
 )
-def test_code_that_needs_another_cache_is_refused_with_the_reason(
+def test_code_that_needs_another_cache_is_refused(
     config: type[PreTrainedConfig], changes: dict[str, Any], reason: str, tmp_path: Path
 ) -> None:
     assert reason in refusal(decoder(config, **changes), tmp_path, max_position_embeddings=256)

@@ -145,7 +145,7 @@ def two_failing(path: Path, expected: dict[str, list[int]], monkeypatch: pytest.
     return worker
 
 
-def test_failures_before_the_forward_pass_end_only_their_requests(
+def test_failures_before_the_forward_pass_end_their_requests(
     two_failing: Worker, expected: dict[str, list[int]]
 ) -> None:
     step = StepInput(["seed", "rule"], [NewRow("a", packed(PROMPT), 16, greedy(4))], [ScheduledRow("b", 3, 1, [])])

@@ -59,4 +59,4 @@ class PromptLogprob(Struct):
 
 
 PromptLogprobs = list[dict[str, PromptLogprob] | None]
-"""By token id, per token of the prompt; null for the first."""
+"""Scores per token of the prompt, by token id; null for the first."""

@@ -23,7 +23,7 @@ from kvasir.request.constraint import Grammar
 from kvasir.request.params import SamplingFields
 
 # OpenAI's limits. A model's generation_config may have a higher temperature.
-MOST_CHOICES = 128
+MAX_CHOICES = 128
 MAX_STOP_STRINGS = 4
 MAX_TEMPERATURE = 2
 
@@ -50,7 +50,7 @@ class GenerationRequest(SamplingBody):
     max_tokens: int | None = None
     temperature: Annotated[float, Field(ge=0, le=MAX_TEMPERATURE)] | None = None
     """Divides the logits. 0 is greedy."""
-    n: Annotated[int, Field(ge=1, le=MOST_CHOICES)] = 1
+    n: Annotated[int, Field(ge=1, le=MAX_CHOICES)] = 1
     """Choices for each prompt; the one at index i draws from seed + i."""
     stream: bool = False
     stream_options: StreamOptions | None = None

@@ -25,7 +25,7 @@ from kvasir.request.params import SamplingFields
 # keeps its first argument then; `max(value, LEAST)` does not.
 LEAST: Final = -9999.0
 INLINE_ENTRIES: Final = 4096  # written on the event loop, in milliseconds; more of them in a thread
-MOST_IN_ANSWER: Final = 1_000_000  # of about 300 bytes each, until the answer is sent
+MAX_IN_ANSWER: Final = 1_000_000  # of about 300 bytes each, until the answer is sent
 
 Result = TypeVar("Result")
 
@@ -50,12 +50,12 @@ def check_size(body: ScoringBody, prompts: Sequence[Prompted], choices: int, bou
             of_prompts += len(prompted.prompt_token_ids) * (params.prompt_logprobs + 1)
         if params.logprobs is not None and not body.stream and (bounded or len(prompts) * choices > 1):
             of_output += choices * params.max_tokens * (params.logprobs + 1)
-    if of_prompts + of_output > MOST_IN_ANSWER:
+    if of_prompts + of_output > MAX_IN_ANSWER:
         name = "logprobs" if body.sampling.prompt_logprobs is None or of_output > of_prompts else "prompt_logprobs"
         cure = "a smaller max_tokens" if of_output > of_prompts else "shorter prompts"
         raise InvalidRequest(
             f"{name}: the answer would hold up to {of_prompts + of_output} log probabilities, more than "
-            f"{MOST_IN_ANSWER}: ask for fewer of the most likely tokens, fewer choices or {cure}",
+            f"{MAX_IN_ANSWER}: ask for fewer of the most likely tokens, fewer choices or {cure}",
             name,
         )
 
@@ -144,7 +144,7 @@ class CompletionLogprobsWriter:
         return CompletionLogprobs(names, own, self._likely(token_ids, logprobs), offsets)
 
     def _likely(self, token_ids: Sequence[int], logprobs: Logprobs) -> list[dict[str, float] | None]:
-        """By name, the most likely first; the token's own is always among them."""
+        """Return scores by name, the most likely first; the token's own is always among them."""
         result: list[dict[str, float] | None] = []
         for index, token_id in enumerate(token_ids):
             entries: dict[str, float] = {}

@@ -21,7 +21,7 @@ GROUP: Final = "kvasir.stat_loggers"
 
 @dataclass(frozen=True)
 class ServiceStats:
-    """What happened in an interval, and the state at its end."""
+    """Counts of an interval, and the state at its end."""
 
     seconds: float
     prompt_tokens: int

@@ -25,9 +25,9 @@ log = logging.getLogger(__name__)
 # Sizes are multiples of it: the numbers that the kernels take at a time.
 LANES: Final = 16
 # Of an attention tile.
-MOST_ROWS: Final = 16
+MAX_TILE_ROWS: Final = 16
 # Of an attention head.
-MOST_NUMBERS: Final = 256
+MAX_HEAD_NUMBERS: Final = 256
 
 _V3: Final = frozenset(("avx2", "bmi1", "bmi2", "f16c", "fma", "abm", "movbe"))
 # Levels of x86-64 by the names of their instructions in /proc/cpuinfo, the best first.
@@ -57,7 +57,12 @@ class PagedStep(ctypes.Structure):
 
 # In the order of `kvasir_limits` in kernels.c: beyond them the kernels would write past their arrays.
 _LIMITS: Final = MappingProxyType(
-    {"lanes": LANES, "rows": MOST_ROWS, "numbers": MOST_NUMBERS, "bytes of a step": ctypes.sizeof(PagedStep)}
+    {
+        "lanes": LANES,
+        "rows": MAX_TILE_ROWS,
+        "numbers": MAX_HEAD_NUMBERS,
+        "bytes of a step": ctypes.sizeof(PagedStep),
+    }
 )
 
 # The largest window that the kernel can count.
@@ -205,7 +210,7 @@ class Kernels:
         _require(x.shape == (step.num_tokens, heads * step.head_dim) and x.stride(1) == 1, name, x)
         per_block = (2, step.kv_heads, step.block_size, step.head_dim)
         _require(cache.shape[1:] == per_block and cache.is_contiguous(), "cache", cache)
-        _require(step.head_dim % LANES == 0 and step.head_dim <= MOST_NUMBERS, "cache", cache)
+        _require(step.head_dim % LANES == 0 and step.head_dim <= MAX_HEAD_NUMBERS, "cache", cache)
 
     def _check(self, *tensors: Tensor) -> None:
         for tensor in tensors:

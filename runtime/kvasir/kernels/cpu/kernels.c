@@ -6,8 +6,8 @@
 
 #define GRAIN 16384      // numbers that are not worth a second thread
 #define LINE 64          // bytes of a cache line
-#define MOST_NUMBERS 256 // of a head
-#define MOST_ROWS 16     // of a tile
+#define MAX_HEAD_NUMBERS 256 // of a head
+#define MAX_TILE_ROWS 16     // of a tile
 #define FEW_ROWS 8       // of a tile whose rows do not take a lane each
 #define AT_ONCE 4        // of these: they share the reads of K and V
 #define PARTS 4          // vectors of a head's values that stay in registers for each of these
@@ -32,7 +32,7 @@ struct paged_step {
 
 // What callers must agree on: the sizes of fixed arrays, of vectors and of the structure above. `_LIMITS` in
 // __init__.py is compared with it when the library is loaded.
-const int32_t kvasir_limits[] = {LANES, MOST_ROWS, MOST_NUMBERS, sizeof(struct paged_step)};
+const int32_t kvasir_limits[] = {LANES, MAX_TILE_ROWS, MAX_HEAD_NUMBERS, sizeof(struct paged_step)};
 
 void use_team(start_team parallel) { start = parallel; }
 

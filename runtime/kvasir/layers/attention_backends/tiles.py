@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 from torch import Tensor
 
-from kvasir.kernels.cpu import LANES, MOST_NUMBERS, MOST_ROWS, Kernels, PagedStep, kernels_for
+from kvasir.kernels.cpu import LANES, MAX_HEAD_NUMBERS, MAX_TILE_ROWS, Kernels, PagedStep, kernels_for
 from kvasir.kernels.token_parts import Columns, columns, token_parts
 from kvasir.layers.attention import BlockTable, HeadShape, Ints, KVCache, StepRows, head_major_cache
 from kvasir.layers.kv import BlockShape, KVSpec
@@ -51,7 +51,7 @@ class TileBackend:
     name = "cpu"
 
     def supports(self, spec: KVSpec, heads: HeadShape, placement: Placement) -> bool:
-        fits = heads.head_dim % LANES == 0 and heads.head_dim <= MOST_NUMBERS and heads.group <= MOST_ROWS
+        fits = heads.head_dim % LANES == 0 and heads.head_dim <= MAX_HEAD_NUMBERS and heads.group <= MAX_TILE_ROWS
         fits = fits and not spec.block.is_fp8
         return fits and kernels_for(placement.device, placement.dtype) is not None
 
@@ -78,7 +78,7 @@ class TilePlanner:
         self._table = table
         self._block_size = block_size
         self._heads = heads
-        self._tokens_per_tile = MOST_ROWS // heads.group
+        self._tokens_per_tile = MAX_TILE_ROWS // heads.group
 
     def plan(self, step: StepRows) -> TilePlan:
         table, heads = self._table, self._heads

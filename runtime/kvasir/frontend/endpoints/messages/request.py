@@ -51,7 +51,7 @@ class CountTokensRequest(RequestBody):
     system: Content | None = None
     messages: Annotated[list[Turn], Field(fail_fast=True), at_most(MAX_MESSAGES)]
     tools: Annotated[list[ClientTool], Field(fail_fast=True)] = Field(default_factory=list)
-    """What the answer may call."""
+    """Tools that the answer may call."""
     tool_choice: ClientToolChoice | None = None
     """Whether the answer calls tools: `auto` (the default), `any`, `tool` with a `name`, or `none`."""
     thinking: Thinking | None = None

@@ -197,7 +197,7 @@ async def test_log_probabilities_come_with_the_text(frontend: Frontend) -> None:
 
 
 async def test_too_many_log_probabilities_are_refused(frontend: Frontend, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("kvasir.frontend.generation.logprobs.MOST_IN_ANSWER", 100)
+    monkeypatch.setattr("kvasir.frontend.generation.logprobs.MAX_IN_ANSWER", 100)
     wanted: dict[str, Any] = {"include": ["message.output_text.logprobs"], "top_logprobs": 9}
     error = await refused(frontend, max_output_tokens=11, **wanted)
     assert error.param == "top_logprobs"
