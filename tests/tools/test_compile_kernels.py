@@ -62,7 +62,7 @@ def test_devices_have_limits_of_their_own() -> None:
     assert "300 registers of a thread" in next(usage.problems(SM_90))
 
 
-def test_no_parameter_has_a_name_of_tritons_variables() -> None:
+def test_no_parameter_has_a_name_that_triton_uses_itself() -> None:
     """The function that Triton generates for launches has these variables, and overwrites such a parameter."""
     taken = {"params", "specialization", "options", "specialize_impl"}
     names: set[str] = set()

@@ -132,7 +132,7 @@ def test_a_window_reads_only_the_blocks_that_it_touches() -> None:
 
 
 @torch.inference_mode()
-def test_contexts_within_the_window_need_one_plan() -> None:
+def test_contexts_within_the_window_share_one_plan() -> None:
     paged = Paged((64,), None)
     (plan,) = paged.inputs.build([ScheduledRow("6", 0, 64, [])]).attention.values()
     assert isinstance(plan, GatherPlan)

@@ -38,7 +38,7 @@ def test_layers_of_one_kind_are_one_group() -> None:
     assert groups_of([4096] * 3) == (KVGroup(SlidingWindow(BLOCK, 4096), (0, 1, 2)),)
 
 
-def test_gemma_3_has_a_group_of_full_attention_and_five_windows() -> None:
+def test_gemma_3_has_one_full_group_and_five_of_windows() -> None:
     groups = groups_of([512, 512, 512, 512, 512, None] * 2)
     assert [group.layers for group in groups] == [(5, 11), (0, 6), (1, 7), (2, 8), (3, 9), (4, 10)]
     assert groups[0].spec == FullAttention(BLOCK)

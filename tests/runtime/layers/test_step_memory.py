@@ -60,7 +60,7 @@ def test_parts_of_one_size_arrive_in_their_shapes() -> None:
         assert np.array_equal(there.numpy(), np.arange(12).reshape(shape))
 
 
-def test_parts_of_new_shapes_arrive_and_few_tensors_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_parts_of_new_shapes_arrive_and_few_views_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(step_memory, "_MAX_VIEWS", 8)
     memory = DeviceMemory(CPU, 1024, 0)
     types = (np.int64, np.int32, np.float32, np.float64)

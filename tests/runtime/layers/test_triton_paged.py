@@ -185,7 +185,7 @@ def test_a_graph_has_the_tile_of_its_padded_size(monkeypatch: pytest.MonkeyPatch
     assert planner.plan_padded(step(1), 2).tile == planner.plan(step(2)).tile == tiles.few.of_rows(16)
 
 
-def test_contexts_within_the_window_need_one_work_list() -> None:
+def test_contexts_within_the_window_share_one_work_list() -> None:
     table = np.zeros((1, 4), np.int32)
     cpu = torch.device("cpu")
     placement, memory = Placement(cpu, torch.float32), DeviceMemory(cpu, 1024, table.size)

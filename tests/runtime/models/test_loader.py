@@ -105,7 +105,7 @@ def test_a_quantised_checkpoint_is_refused(tmp_path: Path) -> None:
         load(path)
 
 
-def test_gpt2_loads_old_checkpoints_without_the_prefix(tmp_path: Path) -> None:
+def test_gpt2_loads_without_prefix_and_with_old_buffers(tmp_path: Path) -> None:
     path = save(gpt2(), tmp_path)
     expected = greedy_tokens(path)
     rename(path, lambda name: name.removeprefix("transformer."))
@@ -114,7 +114,7 @@ def test_gpt2_loads_old_checkpoints_without_the_prefix(tmp_path: Path) -> None:
     assert greedy_tokens(path) == expected
 
 
-def test_llama_loads_old_checkpoints_without_the_prefix(tmp_path: Path) -> None:
+def test_llama_loads_without_prefix_and_with_frequencies(tmp_path: Path) -> None:
     path = save(llama(), tmp_path)
     expected = greedy_tokens(path)
     rename(path, lambda name: name.removeprefix("model."))

@@ -107,7 +107,7 @@ def test_bfloat16_passes_the_check_against_the_reference(tmp_path: Path) -> None
     assert len(driver.run()["r"]) == 6
 
 
-def test_code_that_is_wrong_over_a_flat_batch_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_code_that_mixes_a_flat_batch_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def without_positions(base: Any, token_ids: torch.Tensor, positions: torch.Tensor, step: Any) -> torch.Tensor:
         return forward(base, token_ids, torch.arange(len(positions)), step)
 
@@ -189,7 +189,7 @@ def test_a_rope_override_without_effect_is_a_warning(tmp_path: Path, caplog: pyt
         ),
     ],
 )
-def test_a_setting_only_transformers_computes_is_served_by_it(
+def test_settings_that_only_transformers_computes_are_served(
     model: Callable[[], PreTrainedModel], changes: dict[str, Any], tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     path = save(model(), tmp_path)
@@ -199,9 +199,7 @@ def test_a_setting_only_transformers_computes_is_served_by_it(
     assert "Kvasir's own code for" in caplog.text
 
 
-def test_tensors_that_only_transformers_reads_are_served_by_it(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_tensors_that_only_transformers_reads_are_served(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     model = decoder(Qwen3MoeConfig, num_experts=4, num_experts_per_tok=2, moe_intermediate_size=32)
     model.save_pretrained(tmp_path, save_original_format=False)  # the experts as one tensor
     with caplog.at_level(logging.WARNING):
@@ -241,7 +239,7 @@ def refusal(model: PreTrainedModel, path: Path, **config: Any) -> str:
         (Starcoder2Config, {"rope_parameters": {"rope_type": "dynamic", "factor": 2.0}}, "rope_type dynamic"),
     ],
 )
-def test_code_that_needs_another_cache_is_refused(
+def test_models_without_a_paged_cache_are_refused(
     config: type[PreTrainedConfig], changes: dict[str, Any], reason: str, tmp_path: Path
 ) -> None:
     assert reason in refusal(decoder(config, **changes), tmp_path, max_position_embeddings=256)

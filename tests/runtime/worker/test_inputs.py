@@ -76,7 +76,7 @@ def reads_of(batch: StepBatch) -> GatheredReads:
     return plan_of(batch).within(None)
 
 
-def test_a_stage_without_sampling_computes_tokens_in_equal_order() -> None:
+def test_a_stage_without_sampling_has_the_same_batch() -> None:
     batches = []
     for samples in (True, False):
         table = Table(samples=samples)
@@ -122,7 +122,7 @@ def test_tokens_positions_and_places_of_decodes_before_chunks() -> None:
     assert plan_of(batch).offsets.tolist() == [1, 3, 0, 1, 2, 3, 0, 1]
 
 
-def test_a_chunk_of_one_token_next_to_a_decode_is_not_sampled() -> None:
+def test_a_chunk_of_one_token_is_not_sampled_after() -> None:
     for samples, sampled in ((True, [1]), (False, [])):
         table = Table(samples=samples)
         table.add("decode", 8)

@@ -118,7 +118,7 @@ def test_of_prompts_computed_in_chunks(
     assert not done.logprobs
 
 
-def test_likely_tokens_are_left_out_if_none_are_asked_for(driver: Driver) -> None:
+def test_no_likely_tokens_are_reported_if_none_are_asked(driver: Driver) -> None:
     params = SamplingParams(max_tokens=3, seed=0, temperature=0.0, logprobs=0, prompt_logprobs=0)
     done = run(driver, prompt_of(9), params)
     assert [part.top_ids for part in done.logprobs] == [[[]]] * 3

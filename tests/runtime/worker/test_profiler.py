@@ -87,7 +87,7 @@ def test_steps_go_on_if_a_profile_cannot_be_ended(
     assert "the profile could not be ended" in caplog.text
 
 
-def test_a_profile_that_cannot_be_written_names_the_cause(tmp_path: Path) -> None:
+def test_an_unwritable_profile_is_an_error_with_the_cause(tmp_path: Path) -> None:
     folder = tmp_path / "traces"
     profiles = profiler(folder)
     profiles.start_profile()

@@ -54,7 +54,7 @@ def test_sampled_tokens_are_appended_up_to_the_context() -> None:
     assert table.num_tokens[rows].tolist() == [2, 5]
 
 
-def test_the_token_of_a_freed_row_is_dropped() -> None:
+def test_the_token_of_a_freed_row_is_skipped() -> None:
     table = RequestTable(rows=1, max_model_len=4, block_size=4)
     table.add(new("a", [1, 2]))
     pending = table.append_pending(np.array([0]))

@@ -121,8 +121,8 @@ def test_a_row_is_the_same_to_the_bit_in_a_crowd_and_alone(cases: list[Case], da
 
 
 @given(CASE, st.integers(0, 8))
-@settings(deadline=None)
-def test_a_resumed_request_equals_one_that_never_stopped(case: Case, at: int) -> None:
+@settings(max_examples=200, deadline=None)
+def test_a_resumed_request_goes_on_as_one_never_stopped(case: Case, at: int) -> None:
     """One row has seen every token come, the other took its row with some of them."""
     whole = table_of([Case(case.prompt, [], case.params)])
     resumed = table_of([Case(case.prompt, case.output[:at], case.params)])
@@ -147,7 +147,7 @@ def test_a_row_used_anew_has_no_rules_of_its_predecessor() -> None:
     assert not table.prompt_scores
 
 
-def test_rows_without_a_rule_are_not_touched_by_others() -> None:
+def test_rows_without_options_are_not_changed_by_others() -> None:
     """Only entries of the rows that ask are in the plan."""
     ruled = SamplingParams(
         9, 0, allowed_token_ids=(2, 3), min_tokens=1, logit_bias=((4, 1.0),), frequency_penalty=1.0

@@ -73,7 +73,7 @@ def test_temperature_0_is_greedy_whatever_the_filters(driver: Driver) -> None:
     assert alone(driver, filtered) == alone(driver, KINDS[-1])
 
 
-def test_bad_words_and_tokens_that_are_not_allowed_never_come(driver: Driver) -> None:
+def test_bad_words_and_tokens_not_allowed_never_come(driver: Driver) -> None:
     bad_words = ((5,), (6, 7), (7, 8, 6), (8, 8, 8))
     params = SamplingParams(
         max_tokens=200, seed=4, temperature=50.0, allowed_token_ids=(5, 6, 7, 8), bad_words=bad_words

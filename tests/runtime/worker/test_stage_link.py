@@ -19,7 +19,7 @@ def link_of(pipeline: Group) -> StageLink:
     return StageLink(HIDDEN, Placement(torch.device("cpu"), torch.float32, ParallelState(pipeline=pipeline)))
 
 
-def test_each_stage_gets_the_steps_of_the_one_before_in_order() -> None:
+def test_each_stage_gets_the_steps_in_order() -> None:
     def work(group: ThreadGroup) -> list[list[float]]:
         link, results = link_of(group), []
         for step in range(4):

@@ -145,7 +145,7 @@ def two_failing(path: Path, expected: dict[str, list[int]], monkeypatch: pytest.
     return worker
 
 
-def test_failures_before_the_forward_pass_end_their_requests(
+def test_failures_before_the_forward_pass_end_one_request(
     two_failing: Worker, expected: dict[str, list[int]]
 ) -> None:
     step = StepInput(["seed", "rule"], [NewRow("a", packed(PROMPT), 16, greedy(4))], [ScheduledRow("b", 3, 1, [])])
@@ -212,7 +212,7 @@ def test_blocks_fill_the_memory_given_the_null_block_included(path: Path) -> Non
     assert worker.kv_layout().num_blocks == 9
 
 
-def test_memory_is_profiled_with_a_chunk_at_the_context_end(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_memory_is_profiled_with_a_chunk_at_the_end(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """And with as many requests and tokens as a step can have."""
     largest: list[list[ScheduledRow]] = []
     execute = ModelRunner.execute
