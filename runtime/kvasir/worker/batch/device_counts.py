@@ -64,6 +64,7 @@ class DeviceCounts:
     def _take_slots(self, rows: list[int]) -> None:
         if not rows:
             return
+        # The dummy step that profiles a GPU takes all slots, so the KV cache leaves room for them.
         if len(self._free) < len(rows):
             self._grow(len(self._slot_of) + len(rows))
         rules = [self._table.rules[row] for row in rows]
