@@ -53,6 +53,15 @@ def test_example_of_the_document_works(tmp_path: Path) -> None:
     assert Walker(TOKENIZER).accepts(forced.grammar.text, '<plan>a</plan><call>weather(){"city": "Oslo"}</call>')
 
 
+def test_closing_mark_of_letters_is_not_a_second_name(tmp_path: Path) -> None:
+    file = tmp_path / "my_formats.py"
+    file.write_text(example().replace("</call>", "END"))
+    for text in (OUTPUT.replace("</call>", "END"), OUTPUT.replace("</call>", " END")):
+        events = parse(choose(file), text, tools=[Tool("weather"), Tool("now")])
+        assert content(events) == "Now:"
+        assert [name for name, _ in calls(events)] == ["weather", "now"]
+
+
 def test_entry_points_are_formats(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "kvasir_test_formats.py").write_text(example())
     metadata = tmp_path / "kvasir_test_formats-1.dist-info"

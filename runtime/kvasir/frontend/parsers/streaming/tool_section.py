@@ -196,7 +196,8 @@ class ToolSections:
         is_json = layout.body is Body.JSON_OBJECT
         if layout.array:
             return (yield from self._another_in_array(is_json=is_json))
-        if layout.body is Body.XML:
+        # Without marks at its ends, only a name and JSON show a call.
+        if not (is_json or layout.call_opening or (layout.body is Body.NAMED_JSON and not self._ends)):
             return False
         if (yield from reader.accept(layout.separator, *(() if layout.call_opening else (",",)))):
             yield from reader.skip_space()
