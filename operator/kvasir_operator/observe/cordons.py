@@ -9,8 +9,9 @@ from kvasir_operator.cluster.cluster_client import Cluster, ClusterError, NotFou
 from kvasir_operator.cluster.kinds import NODE
 from kvasir_operator.observe import objects
 from kvasir_operator.observe.observed import Member, Object, Pod
-from kvasir_operator.observe.scheduling import counts_taints, tolerates, with_taints
+from kvasir_operator.observe.scheduling import counts_taints, with_taints
 from kvasir_operator.observe.service_memory import Key
+from kvasir_operator.resources.taints import CORDON_TAINT, tolerates
 
 log = logging.getLogger(__name__)
 
@@ -37,7 +38,7 @@ class Cordons(Generic[KeyT]):
             for taint in spec.get("taints") or ()
             if taint["key"] in self._drain_taints and taint["effect"] in ("NoSchedule", "NoExecute")
         ]
-        return [*taints, objects.CORDON_TAINT] if spec.get("unschedulable") else taints
+        return [*taints, CORDON_TAINT] if spec.get("unschedulable") else taints
 
     def node_changed(self, name: str, node: Object | None) -> None:
         # None: it was deleted

@@ -36,7 +36,6 @@ DRAIN_TAINTS: Final = (
     "aws-node-termination-handler/asg-lifecycle-termination",
     "aws-node-termination-handler/rebalance-recommendation",
 )
-CORDON_TAINT: Final[Mapping[str, Any]] = {"key": "node.kubernetes.io/unschedulable", "effect": "NoSchedule"}
 
 
 def child_of(resource: Object, service: InferenceService) -> ChildObject:

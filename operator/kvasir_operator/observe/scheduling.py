@@ -12,6 +12,7 @@ from typing import Any, Final
 from kvasir_contract.failure import Failure
 from kvasir_contract.reasons import Reason
 from kvasir_operator.observe.observed import Object, Pod
+from kvasir_operator.resources.taints import tolerates
 
 # between "1 node(s) had untolerated taint {a: b}" and "2 Insufficient cpu"
 _PART: Final = re.compile(r", (?=\d+ )")
@@ -70,14 +71,6 @@ def with_taints(pod: Pod, nodes: Iterable[Object], resource_name: str) -> str:
 def _first_untolerated(pod: Pod, taints: Iterable[Mapping[str, Any]]) -> Mapping[str, Any] | None:
     rejecting = (taint for taint in taints if taint["effect"] in ("NoSchedule", "NoExecute"))
     return next((taint for taint in rejecting if not any(tolerates(each, taint) for each in pod.tolerations)), None)
-
-
-def tolerates(toleration: Mapping[str, Any], taint: Mapping[str, Any]) -> bool:
-    if toleration.get("effect", "") not in ("", taint["effect"]):
-        return False
-    if toleration.get("operator", "Equal") == "Exists":
-        return toleration.get("key", "") in ("", taint["key"])
-    return (toleration.get("key"), toleration.get("value", "")) == (taint["key"], taint.get("value", ""))
 
 
 def _causes(parts: Sequence[str], pod: str) -> list[str]:

@@ -4,5 +4,5 @@
 arguments, and what depends on the place (addresses, ports, directories, rank) into its environment.
 
 Reading order: `children`, `engine_stateful_set`, `frontend_deployment`, `pod`, `network`, `network_policy`,
-`disruption`, `security`, `names`, `release`, `pinning`.
+`disruption`, `taints`, `security`, `names`, `release`, `pinning`.
 """

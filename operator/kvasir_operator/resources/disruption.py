@@ -1,10 +1,9 @@
 """PodDisruptionBudgets, which limit how many pods an eviction (such as `kubectl drain`) may take at once."""
 
-from kvasir_operator.observe.objects import CORDON_TAINT
-from kvasir_operator.observe.scheduling import tolerates
 from kvasir_operator.pod_spec import PodSpec
 from kvasir_operator.resources.names import Component, Object, metadata, selector_labels, workload_name
 from kvasir_operator.resources.release import Release
+from kvasir_operator.resources.taints import CORDON_TAINT, tolerates
 from kvasir_operator.spec import InferenceService
 
 

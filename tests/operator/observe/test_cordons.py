@@ -5,7 +5,8 @@ from typing import Any
 import pytest
 
 from kvasir_operator.observe.cordons import Cordons, stays
-from kvasir_operator.observe.objects import CORDON_TAINT, DRAIN_TAINTS
+from kvasir_operator.observe.objects import DRAIN_TAINTS
+from kvasir_operator.resources.taints import CORDON_TAINT
 from operator_facts import pod
 
 CORDONED = {"spec": {"unschedulable": True}}
