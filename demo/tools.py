@@ -54,7 +54,7 @@ class Case:
 
 @dataclass(frozen=True)
 class Kind:
-    """What one tool does. Clients offer it under several names."""
+    """The action of one tool. Clients offer it under several names."""
 
     names: tuple[str, ...]
     parameters: dict[str, list[str]]
