@@ -20,7 +20,7 @@ from kvasir.sampling import sampler, triton_sampler
 from kvasir.sampling.counted_penalties import CountedPenalties
 from kvasir.sampling.logits import Bias, Entries
 from kvasir.sampling.random import exponential
-from kvasir.sampling.sampler import RandomRows
+from kvasir.sampling.random_rows import RandomRows
 from kvasir.sampling.token_masks import TokenMasks
 
 ROUNDING = 2e-5

@@ -15,7 +15,7 @@ from bench.gpu.worker import Context
 from kvasir.kernels.triton.device_support import FP8
 from kvasir.kernels.triton.tiling import AttentionTile
 from kvasir.layers.attention import KVScales
-from kvasir.layers.attention_backends.triton_paged import TritonPlan
+from kvasir.layers.attention_backends.triton_planner import TritonPlan
 
 
 @dataclass(frozen=True)

@@ -32,7 +32,7 @@ from kvasir.kernels.triton.few_rows.row_tiling import RowTile, RowTiles
 from kvasir.kernels.triton.tiling import MIN_ROWS, AttentionTile, AttentionTiles, DecodeTile
 from kvasir.layers.attention import KVCache
 from kvasir.layers.attention_backends import triton_planner
-from kvasir.layers.attention_backends.triton_paged import TritonPlan
+from kvasir.layers.attention_backends.triton_planner import TritonPlan
 
 _REPEATS: Final = 5
 _MIN_SETS: Final = 2

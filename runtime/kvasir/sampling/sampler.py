@@ -5,28 +5,14 @@ probability, and the smallest wins (Gumbel's trick). Rounding then changes a dra
 tokens; in a cumulative distribution the errors would add up. Filters: temperature, min-p, top-k, top-p, as in vLLM.
 """
 
-from dataclasses import dataclass
-
 import torch
 from torch import Tensor
 
 from kvasir.kernels.triton.device_support import has_kernels
 from kvasir.sampling.random import exponential
+from kvasir.sampling.random_rows import RandomRows
 
 _CANDIDATES = 1024
-
-
-@dataclass(frozen=True)
-class RandomRows:
-    """N rows of one kind: with min-p or not, with top-k or top-p or not."""
-
-    rows: Tensor  # [N] their places in the logits
-    temperature: Tensor  # [N, 1] float32
-    seeds: Tensor  # [N] int64
-    positions: Tensor  # [N] int64: output tokens of the request so far
-    top_k: Tensor | None  # [N, 1] int64, the vocabulary's size where off; None: no row of these is filtered
-    top_p: Tensor | None  # [N, 1] float64, infinite where off
-    min_p: Tensor | None = None  # [N, 1] float32, above 0
 
 
 def sample(logits: Tensor, random_rows: tuple[RandomRows, ...]) -> Tensor:

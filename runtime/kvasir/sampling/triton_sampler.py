@@ -1,18 +1,14 @@
 """Chooses tokens by Triton kernels on a GPU, as sampler.py does in torch."""
 
-from typing import TYPE_CHECKING
-
 import torch
 from torch import Tensor
 
 from kvasir.kernels.triton.device_support import log_unproven
 from kvasir.kernels.triton.sampling.sampling_kernels import LOGIT_TYPES, Draw, choose_largest, draw
-
-if TYPE_CHECKING:
-    from kvasir.sampling.sampler import RandomRows
+from kvasir.sampling.random_rows import RandomRows
 
 
-def sample(logits: Tensor, random_rows: "tuple[RandomRows, ...]") -> Tensor:
+def sample(logits: Tensor, random_rows: tuple[RandomRows, ...]) -> Tensor:
     log_unproven(logits.device)
     if logits.dtype not in LOGIT_TYPES or logits.stride(-1) != 1:
         logits = logits.float().contiguous()
@@ -24,7 +20,7 @@ def sample(logits: Tensor, random_rows: "tuple[RandomRows, ...]") -> Tensor:
     return chosen
 
 
-def _draw(group: "RandomRows") -> Draw:
+def _draw(group: RandomRows) -> Draw:
     is_filtered = group.top_k is not None and group.top_p is not None
     return Draw(
         rows=group.rows,

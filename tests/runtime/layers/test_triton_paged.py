@@ -17,8 +17,8 @@ from kvasir.kernels.triton.device_tiles import device_entries
 from kvasir.layers.attention import HeadShape, StepRows
 from kvasir.layers.attention_backends import choose_backend
 from kvasir.layers.attention_backends.gather_planner import GatherBackend
-from kvasir.layers.attention_backends.triton_paged import TritonBackend, TritonPlan
-from kvasir.layers.attention_backends.triton_planner import TritonPlanner
+from kvasir.layers.attention_backends.triton_paged import TritonBackend
+from kvasir.layers.attention_backends.triton_planner import TritonPlan, TritonPlanner
 from kvasir.layers.kv import FullAttention
 from kvasir.layers.parameter import Placement
 from kvasir.layers.step_memory import DeviceMemory

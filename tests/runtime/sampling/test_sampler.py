@@ -7,7 +7,8 @@ from torch import Tensor
 
 from kvasir.sampling import sampler
 from kvasir.sampling.random import exponential
-from kvasir.sampling.sampler import RandomRows, holds_nan, sample
+from kvasir.sampling.random_rows import RandomRows
+from kvasir.sampling.sampler import holds_nan, sample
 
 V = 50
 

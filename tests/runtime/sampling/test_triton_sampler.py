@@ -13,7 +13,8 @@ from torch import Tensor
 from kvasir.kernels.triton import device_support
 from kvasir.sampling import sampler, triton_sampler
 from kvasir.sampling.random import exponential
-from kvasir.sampling.sampler import RandomRows, holds_nan
+from kvasir.sampling.random_rows import RandomRows
+from kvasir.sampling.sampler import holds_nan
 
 ROUNDING = 4e-6
 """Tolerance for the difference of two scores: winners may change places within it."""

@@ -1,12 +1,9 @@
 """Checks the fields of a request with beam search."""
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final, Protocol
 
 from kvasir.frontend.errors import bad_field
 from kvasir.request.params import Bounds
-
-if TYPE_CHECKING:
-    from kvasir.frontend.generation.generation_request import GenerationRequest
 
 LENGTH_PENALTY: Final = Bounds(-10, 10)
 
@@ -25,7 +22,17 @@ _NEUTRAL: Final[dict[str, tuple[Any, ...]]] = {
 }
 
 
-def check_beam_search(body: "GenerationRequest") -> None:
+class BeamBody(Protocol):
+    """The fields that decide about beam search, of the bodies of completions and chats."""
+
+    @property
+    def use_beam_search(self) -> bool: ...
+
+    @property
+    def length_penalty(self) -> float: ...
+
+
+def check_beam_search(body: BeamBody) -> None:
     """Raise ApiError for fields that beam search does not take, or that need it."""
     if not body.use_beam_search:
         if body.length_penalty != 1:

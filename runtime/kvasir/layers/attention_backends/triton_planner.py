@@ -1,10 +1,12 @@
 """Plans a step's attention for the Triton kernels: slots, block tables and work lists."""
 
 from collections.abc import Mapping, Set
+from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from kvasir.kernels.token_parts import Columns
 from kvasir.kernels.triton.device_support import tiles_for
@@ -18,15 +20,72 @@ from kvasir.kernels.triton.tiling import (
     decodes_kind,
 )
 from kvasir.kernels.triton.work_list import WorkList, most_items, work_list
-from kvasir.layers.attention import BlockTable, HeadShape, StepRows
-from kvasir.layers.attention_backends.triton_paged import TritonPlan
+from kvasir.layers.attention import BlockTable, HeadShape, KVCache, StepRows
 from kvasir.layers.parameter import Placement
+from kvasir.layers.rotary import Rotation
 from kvasir.layers.step_memory import StepMemory
 
 # About the programs of the attention kernel that a multiprocessor runs at the same time.
 _PROGRAMS_PER_PROCESSOR: Final = 4
 # Few, and enough to split long contexts.
 _INTERPRETED_PROGRAMS: Final = 16
+
+
+@dataclass(frozen=True)
+class TritonPlan:
+    kernels: PagedKernels
+    tile: AttentionTile
+    slots: Tensor  # [T] int32: block * block_size + place in it, where each token's K and V are written
+    # By window. None: all tokens, or a window that no context of this step exceeds.
+    work: Mapping[int | None, Work]
+
+    def write(self, kv: Tensor, cache: KVCache) -> None:
+        scales = cache.scales
+        self.kernels.write(self.slots, kv, cache.blocks, k_scale=scales.k, v_scale=scales.v)
+
+    def attend(
+        self, q: Tensor, cache: KVCache, scale: float, *, window: int | None = None, softcap: float | None = None
+    ) -> Tensor:
+        work = self.work.get(window)
+        if work is None:
+            work, window = self.work[None], None
+        return self.kernels.attend(
+            work,
+            self.tile,
+            q,
+            cache.blocks,
+            scale=scale,
+            window=window,
+            softcap=softcap,
+            k_scale=cache.scales.k,
+            v_scale=cache.scales.v,
+        )
+
+    def write_and_attend(
+        self,
+        qkv: Tensor,
+        cache: KVCache,
+        scale: float,
+        *,
+        window: int | None = None,
+        softcap: float | None = None,
+        rotation: Rotation | None = None,
+    ) -> Tensor:
+        kv_size = 2 * cache.blocks.shape[2] * cache.blocks.shape[4]
+        q, kv = qkv[:, :-kv_size], qkv[:, -kv_size:]
+        if rotation is None:
+            self.write(kv, cache)
+        else:
+            self.kernels.rotate_and_write(
+                self.slots,
+                qkv,
+                rotation.cos,
+                rotation.sin,
+                cache.blocks,
+                k_scale=cache.scales.k,
+                v_scale=cache.scales.v,
+            )
+        return self.attend(q, cache, scale, window=window, softcap=softcap)
 
 
 class TritonPlanner:

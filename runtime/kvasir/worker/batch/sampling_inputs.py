@@ -13,7 +13,7 @@ from kvasir.sampling.counted_penalties import CountedPenalties
 from kvasir.sampling.logit_rules import LogitRules
 from kvasir.sampling.logits import Allowed, Bias, Entries, LogitChanges, Penalties
 from kvasir.sampling.penalties import Tokens
-from kvasir.sampling.sampler import RandomRows
+from kvasir.sampling.random_rows import RandomRows
 from kvasir.worker.batch.device_counts import DeviceCounts
 from kvasir.worker.batch.request_table import RequestTable
 
