@@ -1,7 +1,6 @@
 """BlockPool: allocates, shares and frees the ids of KV blocks (1 to num_blocks).
 
-A free block may still hold a cached prefix: the prefix cache finds it until `allocate` returns it as an empty
-block.
+A free block may still hold a cached prefix, until `allocate` returns it.
 """
 
 from collections.abc import Iterable, Sequence
@@ -13,13 +12,12 @@ _IN_USE: Final = -1
 
 
 class FreeQueue:
-    """Free blocks in LRU order: a doubly linked list in two arrays indexed by block id.
+    """Free blocks in LRU order: a doubly linked list in two arrays."""
 
-    Not a deque, because a prefix cache hit removes blocks from the middle in O(1) without an allocation.
-    """
+    # Not a deque: a cache hit removes blocks from the middle in O(1).
 
     def __init__(self, num_blocks: int) -> None:
-        # The null block is never free and closes the ring: the block after it is reused first.
+        # The null block closes the ring; the block after it is reused first.
         self._next: list[int] = [*range(1, num_blocks + 1), NULL_BLOCK]
         self._previous: list[int] = [num_blocks, *range(num_blocks)]
         self._length = num_blocks
@@ -63,7 +61,7 @@ class BlockPool:
         self.cache = cache
         self._free = FreeQueue(num_blocks)
         self._users = [0] * (num_blocks + 1)
-        self.generation = 0  # increases when the users of blocks change
+        self.generation = 0  # grows when users of blocks change
 
     @property
     def num_free(self) -> int:
@@ -84,7 +82,7 @@ class BlockPool:
         return count <= len(self._free)
 
     def allocate(self, count: int) -> list[int]:
-        """Return empty blocks, and evict the cached prefixes in them."""
+        """Return empty blocks; evicts the prefixes cached in them."""
         if not self.can_allocate(count):
             raise RuntimeError(f"cannot allocate {count} KV blocks: {len(self._free)} are free")
         self.generation += 1
@@ -103,10 +101,9 @@ class BlockPool:
             self._users[block_id] += 1
 
     def free(self, block_ids: Sequence[int]) -> None:
-        """Remove a user from each block of a block table, given in the table's order."""
+        """Remove a user from each block, given in the order of the table."""
         self.generation += 1
-        # Reversed, so that the end of a chain is reused before its beginning: a prefix without its continuation is
-        # still useful, but not the other way round.
+        # Reversed: a prefix is useful without its end, so the end is reused first.
         for block_id in reversed(block_ids):
             if not 1 <= block_id <= self.num_blocks:
                 raise RuntimeError(f"cannot free KV block {block_id}: it is not one of 1..{self.num_blocks}")

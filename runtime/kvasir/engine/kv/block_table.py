@@ -4,7 +4,7 @@ from kvasir.engine.kv.prefix_cache import NULL_BLOCK
 
 
 class BlockTable:
-    """Block ids by place; a place stands for `block_size` tokens.
+    """Block ids by place, each place for `block_size` tokens.
 
     | null: freed, or before the window of a cached prefix | blocks of this request |
      └────────────────────── first ──────────────────────┘
@@ -21,7 +21,7 @@ class BlockTable:
         return self.ids[self.first :] if self.first else self.ids
 
     def cut(self, first: int) -> list[int]:
-        """Replace the blocks before this place by null blocks, and return them."""
+        """Replace the blocks before this place by null blocks; return them."""
         freed = self.ids[self.first : first]
         self.ids[self.first : first] = [NULL_BLOCK] * len(freed)
         self.first += len(freed)

@@ -1,14 +1,9 @@
-"""CacheLog: the net changes of the prefix cache since the last report to the frontends.
-
-A hash that came and went between two reports is not in it.
-"""
+"""CacheLog: the net changes of the prefix cache since the last report to the frontends."""
 
 from typing import NamedTuple
 
 
-class CacheChanges(NamedTuple):
-    """The changes since the last report; no hash is in both lists."""
-
+class CacheChanges(NamedTuple):  # no hash is in both lists
     was_cleared: bool
     stored: list[bytes]
     evicted: list[bytes]

@@ -1,4 +1,4 @@
-"""Rules for the blocks of a KV group, one for each kind of KVSpec. Places count the blocks of a table."""
+"""Rules for the blocks of a KV group, by kind of KVSpec. Places are indices of a table."""
 
 from collections.abc import Sequence
 from typing import Protocol
@@ -9,19 +9,19 @@ from kvasir.layers.kv import KVSpec, SlidingWindow
 
 class GroupRule(Protocol):
     def first_read(self, position: int) -> int:
-        """Return the first place that tokens from this position on read; blocks before it may be freed."""
+        """Return the first place that tokens from `position` on read; earlier blocks may be freed."""
         ...
 
     def end(self, first: int, wanted: int) -> int:
-        """Return the end of a table that begins at the place `first`, for a request of `wanted` blocks."""
+        """Return the end of a table from place `first`, for `wanted` blocks."""
         ...
 
     def most(self, num_blocks: int) -> int:
-        """Return how many blocks a request of `num_blocks` places has at most at one time."""
+        """Return how many of `num_blocks` places have blocks at one time, at most."""
         ...
 
     def growth(self, num_blocks: int, more: int) -> int:
-        """Return how many free blocks such a request takes to decode `more` places."""
+        """Return how many free blocks it takes to decode `more` places."""
         ...
 
     def find(self, cache: PrefixCache, group: int, hashes: Sequence[bytes], most: int) -> list[int]: ...
@@ -66,7 +66,7 @@ class SlidingWindowRule:
         return max(0, min(more, self._decoding - num_blocks))
 
     def find(self, cache: PrefixCache, group: int, hashes: Sequence[bytes], most: int) -> list[int]:
-        # The next token after the prefix reads window - 1 tokens of it.
+        # The next token reads window - 1 tokens of the prefix.
         return cache.find_end(group, hashes, most, -(-(self._window - 1) // self._block_size))
 
 
@@ -77,5 +77,5 @@ def rule_of(spec: KVSpec, longest_chunk: int) -> GroupRule:
 
 
 def _blocks_touched(tokens: int, block_size: int) -> int:
-    """Return the most blocks that `tokens` consecutive tokens touch: 17 tokens touch 3 blocks of 16 at worst."""
+    """Return the most blocks that consecutive tokens touch: 17 tokens touch 3 blocks of 16."""
     return (tokens + block_size - 2) // block_size + 1

@@ -1,4 +1,4 @@
-"""HeldBlocks: blocks that belong to a hand-over to or from another engine, not to a request."""
+"""HeldBlocks: blocks that belong to a hand-over between engines, not to a request."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -25,7 +25,6 @@ class HeldBlocks:
         self._holders.update(block_ids)
 
     def hold_empty(self, count: int) -> list[int]:
-        """Allocate and hold empty blocks. Raises RuntimeError if the pool has too few."""
         block_ids = self._pool.allocate(count)
         self._holders.update(block_ids)
         return block_ids
@@ -40,5 +39,5 @@ class HeldBlocks:
             self._holders[block_id] -= 1
             if not self._holders[block_id]:
                 del self._holders[block_id]
-        # in the order of the prompt, so that its end is reused first
+        # in the order of the prompt: its end is reused first
         self._pool.free(block_ids)

@@ -1,7 +1,7 @@
 """KVManager: finds the KV blocks of a request in the prefix cache, allocates and frees them.
 
-Only full blocks are shared, and a full block is not written again, so sharing copies nothing. All KV groups use one
-pool; a request has a block table for each group. docs/design/scheduler.md and kv-cache.md draw the tables.
+Only full blocks are shared, and they are not written again, so sharing copies nothing. A request has a block table
+for each KV group; all groups use one pool.
 """
 
 import time
@@ -20,7 +20,7 @@ UNLIMITED = 2**40
 
 
 class CacheInUse(RuntimeError):
-    """The prefix cache cannot be emptied now; the message is for the caller."""
+    """The prefix cache cannot be emptied now."""
 
 
 class KVManager:
@@ -29,13 +29,13 @@ class KVManager:
         num_groups = len(config.groups)
         self.pool = BlockPool(config.num_blocks, PrefixCache(num_groups) if prefix_caching else None)
         self.held = HeldBlocks(self.pool)
-        # tokens that a request can reach alone in the pool
+        # of one request alone in the pool
         self.longest_sequence = longest_sequence(config, longest_chunk)
-        self.num_queried_tokens = 0  # tokens looked up in the prefix cache, at the first admission of each request
-        self.num_hit_tokens = 0  # the tokens among these that were found
+        self.num_queried_tokens = 0  # at first admissions
+        self.num_hit_tokens = 0
         self._cache = self.pool.cache
         self._rules = tuple(rule_of(group.spec, longest_chunk) for group in config.groups)
-        # One group of full attention, the common case, grows without rules.
+        # the common case, which grows without rules
         self.is_plain = len(config.groups) == 1 and isinstance(config.groups[0].spec, FullAttention)
 
     @property
@@ -45,19 +45,19 @@ class KVManager:
     # ---------------------------------------------------------------------------------------------- admission
 
     def cost_of(self, request: EngineRequest) -> int:
-        """Return how many free blocks an admission takes: empty ones, and cached ones without users."""
+        """Return how many free blocks an admission takes, cached ones included."""
         return self._look_up(request).cost
 
     def num_cached_tokens(self, request: EngineRequest) -> int:
         return len(self._look_up(request).tables[0]) * self.block_size
 
     def growth(self, request: EngineRequest, more: int) -> int:
-        """Return how many free blocks the request takes while it fills `more` further blocks."""
+        """Return how many free blocks it takes to fill `more` further blocks."""
         known = self._blocks_for(request.num_tokens)
         return sum([rule.growth(known, more) for rule in self._rules])
 
     def admit(self, request: EngineRequest) -> list[list[int]]:
-        """Give the request its blocks and return a copy of its tables; cached tokens count as computed."""
+        """Allocate blocks and return a copy of the tables; cached tokens count as computed."""
         prefix = self._look_up(request).tables
         request.lookup = None
         request.num_known_blocks = len(prefix[0])
@@ -66,7 +66,7 @@ class KVManager:
             BlockTable(ids, rule.first_read(request.num_computed_tokens))
             for rule, ids in zip(self._rules, prefix, strict=True)
         ]
-        for table in tables:  # all before any is taken from the pool, which evicts
+        for table in tables:  # before any allocation, which evicts
             self.pool.share(table.blocks)
         request.block_tables = tables
         self.grow(request, self.missing(request, request.num_tokens))
@@ -76,7 +76,7 @@ class KVManager:
     # ------------------------------------------------------------------------------------------------ running
 
     def missing(self, request: EngineRequest, num_tokens: int) -> list[int]:
-        """Return how many blocks each group lacks to hold `num_tokens`; frees those no longer read."""
+        """Return how many blocks each group lacks for `num_tokens`; frees those no longer read."""
         tables = request.block_tables
         if self.is_plain:
             return [self._blocks_for(num_tokens) - len(tables[0].ids)]
@@ -108,7 +108,7 @@ class KVManager:
         return new_of_groups
 
     def remember(self, request: EngineRequest) -> None:
-        # Without the pending token: its block has no hash yet. The next call finds it.
+        # The block of a pending token has no hash yet.
         full = min(request.num_computed_tokens, len(request.token_ids)) // self.block_size
         if self._cache is not None:
             self._hash(request)
@@ -118,14 +118,13 @@ class KVManager:
         request.num_known_blocks = full
 
     def release(self, request: EngineRequest) -> None:
-        """Free the blocks of a request that has lost its row; the prefix cache can still find them."""
         tables = request.block_tables
         if len(tables) == 1:
             self.pool.free(tables[0].blocks)
         else:
-            # Place by place: the pool then reuses the ends of all groups first, and a prefix needs all groups.
+            # Place by place: the ends of all groups are reused first.
             places = chain.from_iterable(zip_longest(*[table.ids for table in tables]))
-            self.pool.free([block_id for block_id in places if block_id])  # neither None nor the null block
+            self.pool.free([block_id for block_id in places if block_id])  # no null blocks
         request.block_tables = []
         request.num_slots = 0
         request.num_known_blocks = 0
@@ -156,7 +155,7 @@ class KVManager:
     # --------------------------------------------------------------------------------------------------- pieces
 
     def _look_up(self, request: EngineRequest) -> PrefixLookup:
-        # Asked in every step for the request at the head of the queue, so the result is kept.
+        # Kept, because each step asks for the head of the queue.
         generation = (self.pool.generation, 0 if self._cache is None else self._cache.generation)
         last = request.lookup
         if last is not None and last.generation == generation and last.num_tokens == request.num_tokens:
@@ -173,23 +172,23 @@ class KVManager:
         return request.lookup
 
     def _cached_prefix(self, request: EngineRequest) -> list[list[int]]:
-        """Return a table for each group: the longest prefix that all groups have cached."""
+        """Return a table for each group: the longest prefix cached in all groups."""
         if self._cache is None or not self._reads_cache(request):
             return [[] for _ in self._rules]
         self._hash(request)
-        # At least one token stays to be computed: the next one is sampled from its logits.
+        # One token at least is computed: the next one is sampled from its logits.
         length = (request.num_tokens - 1) // self.block_size
-        # A group that finds less shortens the prefix for all, and a shorter prefix has other windows.
+        # A shorter prefix has other windows, so all groups are asked again.
         while True:
             tables = []
             for group, rule in enumerate(self._rules):
                 tables.append(rule.find(self._cache, group, request.block_hashes, length))
                 length = len(tables[-1])
-            if len(tables[0]) == length:  # lengths only fall from group to group
+            if len(tables[0]) == length:  # lengths only fall
                 return tables
 
     def _reads_cache(self, request: EngineRequest) -> bool:
-        # Log probabilities of the prompt need the logits of each of its tokens.
+        # Prompt log probabilities need the logits of every prompt token.
         return self._cache is not None and request.params.prompt_logprobs is None
 
     def _count_hits(self, request: EngineRequest) -> None:
@@ -211,7 +210,7 @@ class KVManager:
 
 
 def longest_sequence(config: KVCacheConfig, longest_chunk: int) -> int:
-    """Return how many tokens a request can reach alone in the pool; the last one needs no KV."""
+    """Return the most tokens of a request alone in the pool; the last one needs no KV."""
     rules = [rule_of(group.spec, longest_chunk) for group in config.groups]
 
     def fits(num_blocks: int) -> bool:

@@ -1,7 +1,4 @@
-"""PrefixCache: the index from chained hashes (request/hashing.py) to KV blocks.
-
-Each KV group has its own entries, since a block holds K and V of one group's layers.
-"""
+"""PrefixCache: the index from chained hashes (request/hashing.py) to KV blocks, for each KV group."""
 
 from collections.abc import Iterable, Sequence
 from itertools import islice
@@ -9,15 +6,12 @@ from typing import Final, NamedTuple
 
 from kvasir.engine.kv.cache_log import CacheLog
 
-NULL_BLOCK: Final = 0
-"""Fills the places of a block table without a block. The KV tensors have it; the index never does."""
-REPORTED_GROUP: Final = 0
-"""The KV group whose hashes frontends get: full attention, if the model has such layers."""
+NULL_BLOCK: Final = 0  # fills places of a block table without a block; never in the index
+REPORTED_GROUP: Final = 0  # whose hashes frontends get: full attention, if the model has it
 
 
 class PrefixLookup(NamedTuple):
-    generation: tuple[int, int]
-    """The generations of pool and cache at the time: the lookup is valid while neither changes."""
+    generation: tuple[int, int]  # of pool and cache: valid while neither changes
     num_tokens: int
     tables: list[list[int]]
     cost: int
@@ -27,8 +21,8 @@ class PrefixCache:
     def __init__(self, num_groups: int = 1) -> None:
         self._blocks: list[dict[bytes, int]] = [{} for _ in range(num_groups)]
         self._key_of: dict[int, tuple[int, bytes]] = {}
-        self.generation = 0  # increases when entries are added or dropped
-        self.log: CacheLog | None = None  # notes the changes of REPORTED_GROUP while a frontend follows them
+        self.generation = 0  # grows when entries change
+        self.log: CacheLog | None = None  # while a frontend follows REPORTED_GROUP
 
     def __len__(self) -> int:
         return len(self._key_of)
@@ -37,7 +31,7 @@ class PrefixCache:
         return block_id in self._key_of
 
     def find(self, group: int, hashes: Sequence[bytes], most: int) -> list[int]:
-        """Return the blocks of the longest cached prefix among the first `most` hashes."""
+        """Return the blocks of the longest cached prefix, up to `most`."""
         block_of = self._blocks[group]
         found = []
         for block_hash in islice(hashes, most):
@@ -48,9 +42,9 @@ class PrefixCache:
         return found
 
     def find_end(self, group: int, hashes: Sequence[bytes], most: int, needed: int) -> list[int]:
-        """Return the table of the longest prefix, up to `most` blocks, whose last `needed` blocks are cached.
+        """Return the table of the longest prefix whose last `needed` blocks are cached, with null blocks before.
 
-        Places before these hold null blocks. A prefix of fewer than `needed` blocks must be cached whole.
+        A prefix of fewer than `needed` blocks must be cached whole.
         """
         block_of = self._blocks[group]
         end = start = min(most, len(hashes))
@@ -61,9 +55,8 @@ class PrefixCache:
         return [NULL_BLOCK] * start + [block_of[block_hash] for block_hash in hashes[start:end]]
 
     def put(self, group: int, block_hash: bytes, block_id: int) -> None:
-        """Add a block that holds this content, or will after the step that is being scheduled."""
-        # Requests that run at the same time compute equal blocks; the first one is in the index. Workers' tables
-        # only grow at their end, so a request cannot switch to that block.
+        # The block has this content at the latest after the step being scheduled. Equal blocks may be computed at
+        # the same time; the first one stays, because workers' tables only grow at their end.
         if block_hash not in self._blocks[group]:
             self.generation += 1
             self._blocks[group][block_hash] = block_id

@@ -1,7 +1,4 @@
-"""Admission gates: whether a waiting request may take a row, one policy object per resource.
-
-docs/design/adding-a-gate.md has an example.
-"""
+"""Admission gates decide whether a waiting request may take a row (docs/design/adding-a-gate.md)."""
 
 from collections.abc import Sized
 from enum import Enum
@@ -11,32 +8,31 @@ from kvasir.engine.kv.kv_manager import KVManager
 from kvasir.engine.scheduling.engine_request import EngineRequest
 from kvasir.engine.scheduling.service_order import ServiceOrder
 
+# Blocks per KV group. In simulations 1 recomputes 30 % of the tokens and 4 only 6 to 9 %; more leaves rows empty.
 RESERVE: Final = 4
-"""Blocks of each KV group. In simulations a reserve of 1 recomputes 30 % of the tokens and one of 4 recomputes 6 to
-9 %; a larger one leaves rows empty."""
 
 
 class Verdict(Enum):
     ADMIT = "admit"
-    WAIT = "wait"  # stays at the head, and no request overtakes it: for a resource that running requests release
-    SKIP = "skip"  # leaves the queue until `Scheduler.wake`: for an event from elsewhere, which may take long
+    WAIT = "wait"  # at the head: no request overtakes it
+    SKIP = "skip"  # leaves the queue until `Scheduler.wake`
 
 
 class AdmissionGate(Protocol):
     def admits(self, request: EngineRequest) -> Verdict:
-        """Return whether the request may take a row. Takes nothing: a later gate may refuse it."""
+        """Return the verdict and take nothing: a later gate may refuse."""
         ...
 
     def took(self, request: EngineRequest) -> None:
-        """Take the resource when every gate has admitted the request."""
+        # every gate has admitted it
         return
 
     def left(self, request: EngineRequest) -> None:
-        """Release it when the request loses its row: finished, aborted or preempted."""
+        # finished, aborted or preempted
         return
 
     def ended(self, request: EngineRequest) -> None:
-        """Forget a request that has ended, with or without a row."""
+        # with or without a row
         return
 
     def check_idle(self) -> None:
@@ -45,7 +41,7 @@ class AdmissionGate(Protocol):
 
 class PendingGate(AdmissionGate):
     def admits(self, request: EngineRequest) -> Verdict:
-        # Otherwise the new row would sample these tokens again, and the first ones would have to be dropped.
+        # A new row would sample the pending tokens again.
         return Verdict.WAIT if request.num_pending else Verdict.ADMIT
 
 
@@ -59,19 +55,16 @@ class RowGate(AdmissionGate):
 
 
 class BlockGate(AdmissionGate):
-    """Requires blocks for the request, and a reserve of up to RESERVE for each running one.
+    """Requires blocks for the request, and a reserve of up to RESERVE for each running one."""
 
-    Without a reserve, a request takes the last block, is preempted some steps later, and computes its prompt again.
-    With a reserve for `max_tokens`, rows stay empty, because few requests generate that much.
-    """
+    # Without a reserve, requests are preempted soon after admission. Few generate `max_tokens`.
 
     def __init__(self, blocks: KVManager, running: ServiceOrder) -> None:
         self._blocks = blocks
         self._running = running
-        # Growth falls while a request runs: these are upper bounds until they are counted again.
+        # upper bounds until they are counted again: growth falls while a request runs
         self._growths: dict[str, int] = {}
         self._sum = 0
-        # Growth falls while a request runs, so these are upper bounds until they are counted again.
 
     def admits(self, request: EngineRequest) -> Verdict:
         return Verdict.ADMIT if self._has_room_for(request) else Verdict.WAIT
@@ -98,7 +91,7 @@ class BlockGate(AdmissionGate):
         return pool.can_allocate(wanted + self._sum)
 
     def _count_again(self) -> None:
-        # Costs time for each running request. A refusal ends admission, so a step does this twice at most.
+        # At most twice a step, because a refusal ends admission.
         self._growths.clear()
         self._sum = 0
         for running in self._running:

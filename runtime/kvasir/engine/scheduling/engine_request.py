@@ -1,4 +1,4 @@
-"""EngineRequest: one request inside an engine. Only the scheduler and its KVManager change it."""
+"""EngineRequest: one request inside an engine."""
 
 import math
 import time
@@ -20,16 +20,16 @@ from kvasir.worker.step import NewRow
 
 class RequestStatus(IntEnum):
     WAITING = 0
-    PREEMPTED = 1  # waits again, without row and blocks but with its tokens
-    RUNNING = 2  # owns a row in the worker, and KV blocks
+    PREEMPTED = 1  # keeps its tokens
+    RUNNING = 2  # owns a row and KV blocks
     STOPPED = 3  # at an end-of-sequence or stop token
     LENGTH = 4  # at max_tokens or the context length
-    ABORTED = 5  # without a further output
+    ABORTED = 5
 
     finished: bool
 
     def __init__(self, value: int) -> None:
-        # An attribute, because it is read for every token.
+        # Not a property: it is read for every token.
         self.finished = self.name in ("STOPPED", "LENGTH", "ABORTED")
 
 
@@ -40,31 +40,30 @@ FINISH_REASONS = {
 
 
 class Guide(Protocol):
-    """The tokens that may follow in the output of a request: see OutputGuide."""
+    """Constrains the output of a request."""
 
     @property
     def is_free(self) -> bool:
-        """Whether any token may follow."""
+        """Return whether any token may follow."""
 
     @property
     def is_complete(self) -> bool:
-        """Whether only an end-of-sequence token may follow."""
+        """Return whether only an end-of-sequence token may follow."""
 
     def forced_tokens(self) -> Sequence[int]:
-        """Return the tokens of the only text that may follow, or none. Only the first is certain."""
+        """Return the tokens of the only text that may follow. Only the first is certain."""
 
     def fill(self, mask: npt.NDArray[np.uint32]) -> None:
-        """Set the bits of the tokens that may follow and clear the others. mask: [ceil(vocab / 32)]."""
+        """Set the bits of allowed tokens and clear the others. mask: [ceil(vocab / 32)]."""
 
     def accept(self, token_ids: Sequence[int]) -> None:
-        """Advance over tokens of the output. Raises ValueError for one that may not follow."""
+        """Advance over tokens of the output. Raises ValueError for a forbidden one."""
 
 
 class EngineRequest:
-    """A request whose prompt and output tokens are in one array, so that resuming is computing a longer prompt.
+    """A request with prompt and output tokens in one array: to resume is to compute a longer prompt."""
 
-    A step samples a token if it brings `num_computed_tokens` up to `num_tokens + num_pending`.
-    """
+    # A step samples a token if it brings `num_computed_tokens` up to `num_tokens + num_pending`.
 
     __slots__ = (
         "arrived",
@@ -109,35 +108,34 @@ class EngineRequest:
         self.params = self.core.params  # read for every token
         self.num_prompt_tokens = len(message.prompt_tokens) // TOKEN_BYTES
         self.token_ids = from_wire(message.prompt_tokens, message.output_tokens)
-        self.num_reserved_tokens: int | None = len(self.token_ids)  # in the TokenBudget; None after their release
+        self.num_reserved_tokens: int | None = len(self.token_ids)  # in the TokenBudget; None when released
         self.arrived = time.monotonic()
-        # when the client sent it, if another engine had it before; infinite for a fresh one
+        # when the client sent it, infinite unless another engine had it before
         self.seniority = self.arrived - message.age if message.age > 0 else math.inf
-        # (priority, seniority, arrival): the smallest is served first. The inbox numbers the arrivals, and the
-        # scheduler numbers them again in the order in which it gets the requests.
+        # (priority, seniority, arrival): the smallest is served first
         self.rank = (message.priority, self.seniority, 0)
-        self.kv_source = message.kv_source  # the engine to fetch KV blocks from; "": none, or already fetched
+        self.kv_source = message.kv_source  # the engine to fetch KV blocks from, or ""
         self.status = RequestStatus.WAITING
-        self.num_computed_tokens = 0  # with KV after the scheduled steps, if all drafts in flight are accepted
-        self.num_pending = 0  # sampled by scheduled steps and not in `token_ids`; with drafts, the maximum
+        self.num_computed_tokens = 0  # after the scheduled steps, if all drafts are accepted
+        self.num_pending = 0  # sampled by steps in flight; with drafts, the maximum
         self.num_drafts = 0  # in flight
         self.block_tables: list[BlockTable] = []  # one per KV group; empty without a row
-        self.num_slots = 0  # tokens that fit into all block tables
+        self.num_slots = 0  # tokens that fit into all tables
         self.chain_root = chain_root(message.cache_salt, algorithm=hash_algorithm)
-        self.block_hashes: list[bytes] = []  # of the first full blocks
-        self.packed_hashes = b""  # the same in one object, until the first lookup
-        self.lookup: PrefixLookup | None = None  # the last lookup of its prefix while it waits
-        self.num_known_blocks = 0  # of each table: in the prefix cache, or were before they were freed
-        self.num_cached_tokens: int | None = None  # of the prompt, at the first admission; None before
-        self.queue_seconds: float | None = None  # from arrival to first admission; None before
-        self.first_token: float | None = None  # when this attempt sent its first token, on the clock of `arrived`
+        self.block_hashes: list[bytes] = []  # full blocks only
+        self.packed_hashes = b""  # `block_hashes`, until the first lookup
+        self.lookup: PrefixLookup | None = None  # while it waits
+        self.num_known_blocks = 0  # per table: given to the prefix cache
+        self.num_cached_tokens: int | None = None  # of the prompt, at first admission
+        self.queue_seconds: float | None = None  # until first admission
+        self.first_token: float | None = None  # time of this attempt's first token
         self.num_preemptions = 0
-        self.prompt_counted = False  # in the metrics, with the first output
+        self.prompt_counted = False  # in the metrics
         digest = request_digest(message.prompt_tokens, self.core)
         self.named = StepRequest(message.request_id, digest)  # for the black box
-        self.guide: Guide | None = None  # None: any token may follow, or the GrammarGate has not admitted it yet
-        self.guide_ticket = ""  # its name in Grammars while its grammar is compiled; "": none
-        # a suspect is computed alone while it has fewer output tokens
+        self.guide: Guide | None = None  # None: unrestricted, or not admitted yet
+        self.guide_ticket = ""  # while its grammar compiles
+        # a suspect is computed alone below this many output tokens
         self.lone_until = message.num_output_tokens + SUSPECT_TOKENS if message.alone else 0
 
     @property
@@ -150,7 +148,7 @@ class EngineRequest:
 
     @property
     def is_suspect(self) -> bool:
-        """Whether a step that computes the request must compute no other."""
+        """Return whether a step must compute it alone."""
         return self.num_output_tokens < self.lone_until
 
     def new_row(self) -> NewRow:

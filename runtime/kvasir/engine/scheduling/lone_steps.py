@@ -1,7 +1,6 @@
-"""LoneSteps: computes a suspect in steps without other requests, in turn with steps for the others.
+"""LoneSteps: computes one suspect at a time, alone, in turn with steps for the others.
 
-If such a step ends the engine, the suspect is the cause. It overlaps no other step, and one suspect at a time has a
-row.
+If such a step ends the engine, the suspect is the cause, so no other step overlaps it.
 """
 
 from kvasir.engine.scheduling.engine_request import EngineRequest, RequestStatus
@@ -10,12 +9,12 @@ from kvasir.engine.scheduling.request_queues import RequestQueues
 
 class LoneSteps:
     def __init__(self, queues: RequestQueues) -> None:
-        self.current: EngineRequest | None = None  # the suspect with a row; steps for the others leave it out
+        self.current: EngineRequest | None = None  # the suspect with a row
         self._waits = False
         self._queues = queues
         self._is_due = True
-        self._in_flight = False  # the last scheduled step is a lone one
-        self._is_refused = False  # no waiting suspect could take a row at the last attempt
+        self._in_flight = False  # the last step was a lone one
+        self._is_refused = False  # no suspect could take a row
 
     @property
     def any(self) -> bool:
@@ -23,7 +22,7 @@ class LoneSteps:
 
     @property
     def waits(self) -> bool:
-        """Whether the first suspect waits for what running requests hold: no other request may take it."""
+        """Return whether a suspect waits for resources that no other request may take."""
         return self._waits and bool(self._queues.suspects)
 
     @property
@@ -31,7 +30,7 @@ class LoneSteps:
         return self.any and not self._is_refused
 
     def must_wait(self, in_flight: bool) -> bool:
-        """Return whether the steps in flight must be updated first."""
+        # steps in flight must be updated first
         return in_flight and (self._in_flight or self._is_due)
 
     def next(self) -> EngineRequest | None:

@@ -1,5 +1,4 @@
-"""Rations: limits of a step besides its token budget. Gates decide once per row, rations for every row of every
-step."""
+"""Rations limit a step besides its token budget, for every row."""
 
 from typing import Protocol
 
@@ -7,23 +6,21 @@ from kvasir.engine.scheduling.engine_request import EngineRequest, RequestStatus
 
 
 class Ration(Protocol):
-    """A request that gets nothing is left out of the step, and keeps its row and blocks."""
+    """Limits a step. A request that gets nothing keeps its row and blocks."""
 
     def step_begins(self, num_running: int, num_waiting: int) -> None: ...
 
     def most(self, request: EngineRequest, count: int) -> int:
-        """Return how many of the next `count` tokens may join the step. 0 for a waiting request ends admission."""
+        """Return how many of the next `count` tokens may join; 0 for a waiting request ends admission."""
         ...
 
     def joined(self, request: EngineRequest, count: int) -> None: ...
 
 
 class StageRation:
-    """Spreads the sampling rows over the steps in flight: over 3 stages 7 rows join as 3, 2 and 2.
+    """Spreads the sampling rows over the stages: 7 rows over 3 stages join as 3, 2 and 2."""
 
-    Without it, all requests join the first step and wait for its tokens together. Chunks that do not sample are not
-    counted: the next one needs no result of the one before.
-    """
+    # Otherwise all would join the first step and wait for its tokens together.
 
     def __init__(self, num_stages: int, max_num_seqs: int) -> None:
         self._num_stages = num_stages
@@ -31,11 +28,11 @@ class StageRation:
         self._of_running = 0
         self._of_all = 0
         self._num_joined = 0
-        self._place = 0  # of the step among `num_stages` successive ones; the first ones take the remainder
+        self._place = 0  # of the step; the first ones take the remainder
         self._has_tokens = False
 
     def step_begins(self, num_running: int, num_waiting: int) -> None:
-        if self._has_tokens:  # otherwise the step before was not submitted
+        if self._has_tokens:  # else the step before was not submitted
             self._place = (self._place + 1) % self._num_stages
         self._of_running = self._share(num_running)
         self._of_all = self._share(min(num_running + num_waiting, self._max_num_seqs))
@@ -51,7 +48,7 @@ class StageRation:
         self._has_tokens = True
 
     def _share(self, requests: int) -> int:
-        # At least 1: with fewer requests than stages, any step may take one.
+        # At least 1: there may be fewer requests than stages.
         size, remainder = divmod(requests, self._num_stages)
         return max(1, size + (self._place < remainder))
 

@@ -1,4 +1,4 @@
-"""Where each live request of an engine is: waiting, blocked or running. Owned by the scheduler.
+"""RequestQueues: where each live request is: waiting, blocked or running.
 
     arrive → waiting ──────── take_row ────────► running → finish
                │  ▲                                │ │
@@ -28,15 +28,14 @@ class RequestQueues:
     ) -> None:
         self.requests: dict[str, EngineRequest] = {}
         self.waiting = ServiceOrder()
-        self.suspects = ServiceOrder()  # waiting requests that a step must compute alone (lone_steps.py)
-        # skipped by a gate; they hold no resource, and `wake` returns them to `waiting`
+        self.suspects = ServiceOrder()  # to be computed alone (lone_steps.py)
+        # skipped by a gate until `wake`
         self.blocked: dict[str, EngineRequest] = {}
         self.running = ServiceOrder()
-        self.freed_rows: list[str] = []  # ids whose rows the worker still has to free
+        self.freed_rows: list[str] = []  # for the worker to free
         self._blocks = blocks
         self._budget = budget
-        # Rows come before the features: while all are taken, no feature is asked about each waiting request. Blocks
-        # come last: a request that a feature skips must not hold up others because it needs many blocks.
+        # Rows first: it is the cheapest check. Blocks last: a skipped request must not hold up smaller ones.
         self.room = BlockGate(blocks, self.running)
         self._gates = (PendingGate(), RowGate(self.running, max_num_seqs), *gates, self.room)
 
@@ -45,7 +44,7 @@ class RequestQueues:
         self._queue_of(request).add(request)
 
     def next_admissible(self, order: ServiceOrder) -> EngineRequest | None:
-        """Return the first request of this order if every gate admits it. Skipped ones become blocked."""
+        """Return the first request if every gate admits it. Skipped ones become blocked."""
         while order:
             request = order[0]
             verdict = self._verdict(request)
@@ -95,7 +94,6 @@ class RequestQueues:
         request.num_reserved_tokens = None
 
     def check_idle(self) -> None:
-        """Raise AssertionError if a request is lost, or a resource is held without a running request."""
         queued = len(self.waiting) + len(self.suspects) + len(self.blocked) + len(self.running)
         assert queued == len(self.requests), f"{len(self.requests)} requests are live and {queued} are in a queue"
         assert not self.freed_rows, f"{len(self.freed_rows)} rows were never freed in the worker"
@@ -112,7 +110,7 @@ class RequestQueues:
         return Verdict.ADMIT
 
     def _queue_of(self, request: EngineRequest) -> ServiceOrder:
-        # Constant while it waits, because it gets no tokens then.
+        # Constant while it waits: it gets no tokens.
         return self.suspects if request.is_suspect else self.waiting
 
     def _give_up_row(self, request: EngineRequest) -> None:

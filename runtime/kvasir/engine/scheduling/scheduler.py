@@ -1,9 +1,8 @@
-"""Scheduler: decides for each step which requests compute how many tokens.
+"""Scheduler: decides which requests compute how many tokens in each step.
 
-There are no prefill and decode phases: every request has tokens that are known but not computed, many after its
-arrival, one while it generates. Running requests come first; the rest of the budget admits waiting ones, and long
-prompts are cut into chunks, as in Sarathi-Serve and vLLM V1. docs/design/scheduler.md describes order, preemption
-and overlapping steps.
+There are no prefill and decode phases: each request has known tokens that are not computed yet. Running requests
+come first, then waiting ones; long prompts are cut into chunks (Sarathi-Serve, vLLM V1).
+docs/design/scheduler.md describes order, preemption and overlapping steps.
 """
 
 from collections import deque
@@ -29,7 +28,7 @@ from kvasir.worker.step import NO_NEW_BLOCKS, NewRow, ScheduledRow, StepInput, S
 @dataclass(slots=True)
 class _Step:
     budget: int
-    drafts: Mapping[EngineRequest, list[int]]  # guesses for the tokens after the last known one
+    drafts: Mapping[EngineRequest, list[int]]  # guesses of the next tokens
     new: list[NewRow] = field(default_factory=list)
     scheduled: list[ScheduledRow] = field(default_factory=list)
     rows: StepRows = field(default_factory=list)  # parallel to `scheduled`
@@ -46,19 +45,13 @@ class Scheduler:
         max_model_len: int,
         eos_token_ids: Collection[int],
         by_priority: bool = False,
-        long_prefill_token_threshold: int | None = None,
+        long_prefill_token_threshold: int | None = None,  # of one prompt, in a step with several requests
         budget: TokenBudget | None = None,
-        lookahead: int = 1,
+        lookahead: int = 1,  # pending tokens with which a request is scheduled; 0 if workers cannot insert them
         gates: Sequence[AdmissionGate] = (),
         rations: Sequence[Ration] = (),
-        sends_sampled: bool = False,
+        sends_sampled: bool = False,  # steps carry the tokens of earlier steps
     ) -> None:
-        """`long_prefill_token_threshold`: most tokens of one prompt in a step with several requests; None: the
-        budget.
-
-        `lookahead`: most pending tokens with which a request is scheduled again; 0 if the worker cannot insert them
-        itself. `gates`: those besides rows and blocks. `sends_sampled`: steps carry the tokens of the steps before.
-        """
         if max_num_seqs > max_num_batched_tokens:
             raise ValueError("a step's budget must hold one token of each running request")
         if max_model_len > blocks.longest_sequence:
@@ -70,7 +63,7 @@ class Scheduler:
         self._lone_steps = LoneSteps(queues)
         self.blocks = blocks
         self.num_preemptions = 0
-        self.num_unfinished_tokens = 0  # of prompts in rows, left to compute after the last step
+        self.num_unfinished_tokens = 0  # of prompts in rows
         self._max_num_batched_tokens = max_num_batched_tokens
         self._long_prefill_token_threshold = long_prefill_token_threshold or max_num_batched_tokens
         self._lookahead = lookahead
@@ -80,13 +73,13 @@ class Scheduler:
         self._rations = tuple(rations)
         self.num_scheduled = 0  # steps
         self._num_arrivals = 0
-        self._stalled = False  # nothing can be scheduled before an event, and no step is in flight
-        self.in_flight: deque[StepRows] = deque()  # scheduled steps without their update
+        self._stalled = False  # until an event
+        self.in_flight: deque[StepRows] = deque()  # without their update
 
     # ------------------------------------------------------------------------------------------ add and abort
 
     def add(self, request: EngineRequest) -> RequestOutput | None:
-        """Queue the request, or return the answer to one that was resumed at its limit. Raises RequestRefused."""
+        """Queue the request, or return its answer if it was resumed at its limit. Raises RequestRefused."""
         try:
             answer = self._entrance.check(request)
         except RequestRefused:
@@ -102,7 +95,7 @@ class Scheduler:
         return None
 
     def end_complete(self, request: EngineRequest) -> RequestOutput | None:
-        """End a waiting request whose resumed output its new guide finds complete; return its answer, or None."""
+        """End a resumed request whose guide is complete; return its answer, or None."""
         if request.guide is None or not request.num_output_tokens or not request.guide.is_complete:
             return None
         self._queues.finish(request, RequestStatus.STOPPED)
@@ -118,7 +111,7 @@ class Scheduler:
         self._stalled = False
 
     def reconsider(self) -> None:
-        """Ask the gates again: blocks that belonged to no request have become free."""
+        # Blocks that belonged to no request have become free: the gates may decide otherwise.
         self._stalled = False
 
     def drop(self, request: EngineRequest) -> None:
@@ -126,7 +119,7 @@ class Scheduler:
 
     @property
     def has_work(self) -> bool:
-        """Whether a step is in flight or needed, if only to free rows. False if each request waits for an event."""
+        """Return whether a step is in flight or needed, if only to free rows."""
         runnable = not self._stalled and (self.running or self.waiting or self._queues.suspects)
         return bool(runnable or self._queues.freed_rows or self.in_flight)
 
@@ -157,10 +150,7 @@ class Scheduler:
     # ------------------------------------------------------------------------------------------ before the step
 
     def schedule(self) -> StepInput | None:
-        """Return the next step; None if there is nothing to compute and no row to free.
-
-        Its tokens count as computed from here on; `update` adds the sampled ones.
-        """
+        """Return the next step; None if there is nothing to compute and no row to free."""
         suspect = None
         if self._lone_steps.any:
             if self._lone_steps.must_wait(bool(self.in_flight)):
@@ -177,6 +167,7 @@ class Scheduler:
             self._schedule_running(step)
             if self.num_preemptions == preemptions and not self._lone_steps.waits:
                 self._admit_waiting(step)
+        # The tokens of the step count as computed from here on; `update` adds the sampled ones.
         finished, self._queues.freed_rows = self._queues.freed_rows, []
         if not (step.scheduled or finished):
             self._stalled = not (self.in_flight or self._lone_steps.can_follow)
@@ -194,7 +185,7 @@ class Scheduler:
         while place < len(self.running):  # preemption removes requests from the end
             request = self.running[place]
             place += 1
-            # One token is left for each later request, so that every running request continues in every step.
+            # One token is left for each later request: every running one continues in every step.
             budget = step.budget - (len(self.running) - place)
             count = self._next_tokens(request, budget) if is_plain else self._limited(step, request, budget)
             if count == 0:
@@ -203,7 +194,7 @@ class Scheduler:
             if request.num_computed_tokens + count > request.num_slots:
                 grown = self._grow(request, count)
                 if grown is None:
-                    return  # it was the last one and was preempted itself
+                    return  # `request` was preempted itself
                 new_block_ids = grown
             if is_plain:
                 self._take(step, request, count, new_block_ids)
@@ -214,7 +205,7 @@ class Scheduler:
         while step.budget > 0 and (request := self._queues.next_admissible(self.waiting)) is not None:
             most = step.budget
             if self._rations:
-                request.num_computed_tokens = self.blocks.num_cached_tokens(request)  # as after its admission
+                request.num_computed_tokens = self.blocks.num_cached_tokens(request)  # as if admitted
                 most = self._limited(step, request, step.budget)
                 if most == 0:
                     request.num_computed_tokens = 0
@@ -232,7 +223,7 @@ class Scheduler:
 
     def _admit(self, step: _Step, request: EngineRequest, most: int) -> None:
         self._queues.take_row(request)
-        # Blocks for all its tokens at once, so that later requests cannot take them from a chunked prefill.
+        # All its blocks at once: later requests cannot take them from a chunked prefill.
         tables = self.blocks.admit(request)
         step.new.append(request.new_row())
         self._take_limited(step, request, self._next_tokens(request, most), tables)
@@ -247,7 +238,7 @@ class Scheduler:
         return self.blocks.grow(request, missing)
 
     def _next_tokens(self, request: EngineRequest, budget: int) -> int:
-        """Return how many tokens the request computes now; 0 only if it waits for a pending token."""
+        """Return how many tokens the request computes now; 0 while it waits for a pending token."""
         if request.num_pending and (
             request.num_drafts or request.num_pending > self._lookahead or self._endings.awaits_last(request)
         ):
@@ -260,7 +251,7 @@ class Scheduler:
         return min(left, budget)
 
     def _limited(self, step: _Step, request: EngineRequest, budget: int) -> int:
-        # a suspect has steps of its own
+        # A suspect has steps of its own.
         if request is self._lone_steps.current:
             return 0
         count = self._next_tokens(request, budget)
@@ -272,7 +263,7 @@ class Scheduler:
         return count
 
     def _num_usable(self, drafts: int, request: EngineRequest, budget: int) -> int:
-        """Return how many drafts to compute: only those that take no block from another running request."""
+        """Return how many drafts to compute without taking a block from another running request."""
         if request.guide is not None:
             return 0
         drafts = min(drafts, budget - 1, self._endings.num_left(request) - 1)
@@ -289,7 +280,7 @@ class Scheduler:
         samples = request.num_computed_tokens == len(request.token_ids) + request.num_pending
         request.num_pending += samples
         if request.guide is not None and samples and (request.num_pending > 1 or not request.guide.is_free):
-            step.masked.append(len(step.rows))  # a pending token may end the freedom of a guide
+            step.masked.append(len(step.rows))  # which may make the guide restrict again
         step.rows.append((request, samples))
         if not samples:
             self.num_unfinished_tokens += len(request.token_ids) - request.num_computed_tokens
@@ -311,9 +302,9 @@ class Scheduler:
             request.num_pending = 1 + len(drafts)
 
     def _make_room(self, blocks: int, request: EngineRequest) -> bool:
-        """Preempt requests from the end until so many blocks are free. False if `request` itself was preempted."""
+        """Preempt from the end until `blocks` are free. False if `request` itself was preempted."""
         while not self.blocks.pool.can_allocate(blocks):
-            # The last one in the order: it cannot be in this step yet.
+            # The last one cannot be in this step yet.
             victim = self.running[-1]
             self._preempt(victim)
             if victim is request:
@@ -321,7 +312,7 @@ class Scheduler:
         return True
 
     def _preempt(self, request: EngineRequest) -> None:
-        # Pending tokens are still appended by `update`.
+        # `update` still appends pending tokens.
         self._queues.preempt(request)
         request.num_computed_tokens = 0
         request.num_preemptions += 1
@@ -330,10 +321,7 @@ class Scheduler:
     # ------------------------------------------------------------------------------------------- after the step
 
     def update(self, output: StepOutput) -> dict[str, list[RequestOutput]]:
-        """Append the tokens of the oldest scheduled step and return the outputs by frontend.
-
-        Requests that ended since `schedule` are skipped, and their tokens are dropped.
-        """
+        """Append the tokens of the oldest step in flight and return the outputs by frontend."""
         return self._results.update(self.in_flight.popleft(), output)
 
     def check_idle(self) -> None:

@@ -10,8 +10,6 @@ from kvasir.engine.scheduling.engine_request import EngineRequest
 
 
 class ServiceOrder:
-    """A list sorted by `rank`, which is unique."""
-
     def __init__(self) -> None:
         self._requests: list[EngineRequest] = []
 

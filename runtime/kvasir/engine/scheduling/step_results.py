@@ -1,4 +1,4 @@
-"""StepResults: appends the tokens of a step to its requests and makes the outputs for frontends."""
+"""StepResults: appends the tokens of a step to its requests and makes their outputs."""
 
 from collections.abc import Mapping, Sequence
 from typing import Final, TypeAlias
@@ -10,11 +10,11 @@ from kvasir.engine.scheduling.request_queues import RequestQueues
 from kvasir.link.protocol import Logprobs, RequestOutput
 from kvasir.worker.step import NAN_COMPUTED, NO_TOKENS, StepOutput
 
+# the request of each scheduled row, and its most tokens: 0, 1, or 1 + drafts
 StepRows: TypeAlias = list[tuple[EngineRequest, int]]
-"""The request of each scheduled row, and the most tokens that it gets: 0, 1, or 1 more than its drafts."""
 MAX_FORCED_TOKENS: Final = 16
+# per update: a forced token costs FORCING_COST and the tokens of its whole text
 FORCING_BUDGET: Final = 4_096
-"""About 2 ms for one update: a forced token costs the tokens of its whole text (0.4 µs each) and FORCING_COST."""
 FORCING_COST: Final = 64
 
 
@@ -22,11 +22,10 @@ class StepResults:
     def __init__(
         self, endings: Endings, queues: RequestQueues, blocks: KVManager, keeps_sampled: bool = False
     ) -> None:
-        """`keeps_sampled`: keep the sampled tokens of requests that go on, for `take_tokens`."""
-        self.num_prompt_tokens = 0  # of requests that have begun to generate, once each
-        self.num_cached_prompt_tokens = 0  # the part that the prefix cache had
+        self.num_prompt_tokens = 0  # once per request that generates
+        self.num_cached_prompt_tokens = 0  # in the prefix cache
         self.num_generated_tokens = 0
-        self.num_corrupted_requests = 0  # ended because their logits were not numbers
+        self.num_corrupted_requests = 0  # whose logits were NaN
         self._drafts: dict[EngineRequest, list[int]] = {}
         self._keeps_sampled = keeps_sampled
         self._sampled = NO_TOKENS
@@ -43,7 +42,7 @@ class StepResults:
         for place, ((request, most), token_ids) in enumerate(zip(rows, output.token_ids, strict=True)):
             request.num_pending -= most
             if request.status.finished:
-                # it has no output any more, but its blocks are in the prefix cache
+                # Finished, but its blocks are in the prefix cache.
                 if failed and failed.get(place) == NAN_COMPUTED:
                     self._blocks.distrust(request)
                 continue
@@ -63,13 +62,13 @@ class StepResults:
         return outputs
 
     def take_drafts(self) -> Mapping[EngineRequest, list[int]]:
-        """Return the drafts of the last update, which are valid for the next step only."""
+        """Return the drafts of the last update; they are valid for the next step only."""
         drafts, self._drafts = self._drafts, {}
         return drafts
 
     def take_tokens(self) -> tuple[dict[str, list[int]], dict[str, list[int]]]:
-        """Return the sampled and the forced tokens since the last call, by request."""
-        # The next step must carry them: their rows may be freed in it, but not before.
+        """Return sampled and forced tokens since the last call, by request."""
+        # The next step must carry them: it may free their rows.
         taken = self._sampled, self._forced
         self._sampled = self._forced = NO_TOKENS
         return taken
@@ -85,7 +84,7 @@ class StepResults:
         if request.guide is not None:
             try:
                 request.guide.accept(token_ids)
-            except Exception as error:  # a defect here must end this request only
+            except Exception as error:  # a defect must end this request only
                 return self._leave_grammar(request, error)
         request.token_ids.append(token_ids[0])
         status = self._endings.status_of(request)
@@ -124,14 +123,14 @@ class StepResults:
         return self._endings.left_grammar(request, error)
 
     def _settle_drafts(self, request: EngineRequest, most: int, sampled: int) -> None:
-        """Take back the count of rejected drafts: their KV is overwritten later."""
+        """Subtract the rejected drafts: their KV is overwritten later."""
         if not 0 < sampled <= most:
             raise RuntimeError(
                 f"the worker returned {sampled} tokens, and at most {most} were due, for a request with "
                 f"{request.num_computed_tokens} of {request.num_tokens} tokens computed"
             )
         request.num_drafts = 0
-        if request.status is RequestStatus.RUNNING:  # a preempted one starts from 0
+        if request.status is RequestStatus.RUNNING:  # otherwise it starts from 0
             request.num_computed_tokens -= most - sampled
 
     def _keep_drafts(self, rows: StepRows, drafts: Mapping[int, list[int]]) -> None:
@@ -141,7 +140,7 @@ class StepResults:
                 self._drafts[request] = token_ids
 
     def _keep_sampled(self, rows: StepRows, token_ids: Sequence[list[int]]) -> None:
-        # A preempted request gets a new row with its tokens, so only running ones need them.
+        # Preempted requests get a new row with their tokens.
         if self._sampled is NO_TOKENS:
             self._sampled = {}
         for (request, _), sampled in zip(rows, token_ids, strict=True):
@@ -161,10 +160,9 @@ class StepResults:
     def _append_forced(
         self, request: EngineRequest, token_ids: list[int], status: RequestStatus
     ) -> tuple[list[int], RequestStatus]:
-        """Append tokens while only one may follow, so that the next step computes them together."""
+        """Append tokens while only one may follow: the next step computes them together."""
         guide = request.guide
-        # A step in flight samples the next token of a pending request; log probabilities need logits; a suspect
-        # computes its first tokens one by one.
+        # A step in flight samples the next token; log probabilities need logits; suspects go token by token.
         if guide is None or request.num_pending or request.is_suspect or request.params.logprobs is not None:
             return token_ids, status
         forced: list[int] = []
@@ -175,19 +173,19 @@ class StepResults:
                     break
                 guide.accept([token])
             except Exception:
-                break  # the mask of the next token fails, too, and ends the request
+                break  # the next mask fails too and ends the request
             forced.append(token)
             request.token_ids.append(token)
             status = self._endings.status_of(request)
-        if forced and status is RequestStatus.RUNNING:  # a preempted one gets a new row with its tokens
+        if forced and status is RequestStatus.RUNNING:  # else in its new row
             if self._forced is NO_TOKENS:
                 self._forced = {}
             self._forced[request.request_id] = forced
         return [*token_ids, *forced], status
 
     def _only_token(self, guide: Guide) -> int | None:
-        """Return the only token that may follow, while the budget of this update lasts."""
-        # a count and not a clock: all processes of an engine must decide alike
+        """Return the only token that may follow; None when the budget is spent."""
+        # Not a clock: all processes of an engine must decide alike.
         if self._forcing_budget <= 0:
             return None
         forced = guide.forced_tokens()

@@ -1,12 +1,9 @@
-"""TokenBudget: bounds the tokens that wait for a row.
-
-A bound on requests would not bound memory: one has a single token, another 131,072.
-"""
+"""TokenBudget: bounds the tokens that wait for a row; a bound on requests would not bound memory."""
 
 import threading
 from typing import Final
 
-REQUEST_TOKENS: Final = 512  # added to each request for the memory of its objects
+REQUEST_TOKENS: Final = 512  # per request, for its objects
 
 
 class TokenBudget:
@@ -20,13 +17,12 @@ class TokenBudget:
         return self._held
 
     def has_room(self, tokens: int) -> bool:
-        # A request above the limit gets room in an empty budget; otherwise it would never run.
+        # An empty budget takes any request; otherwise a very long one would never run.
         return not self._held or self._held + tokens + REQUEST_TOKENS <= self.limit
 
     def reserve(self, tokens: int, has_begun: bool = False) -> bool:
         with self._lock:
-            # One that another engine has begun always gets room: fresh ones would take it first. Frontends send few
-            # of them at a time.
+            # A resumed request always gets room: fresh ones would take it first.
             if not (has_begun or self.has_room(tokens)):
                 return False
             self._held += tokens + REQUEST_TOKENS
