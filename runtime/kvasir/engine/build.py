@@ -1,4 +1,4 @@
-"""How an engine is put together: settings for this machine, a context that fits, the core, and Ready."""
+"""Puts an engine together: settings for this machine, a fitting context, the core, Ready."""
 
 import dataclasses
 import logging
@@ -29,10 +29,7 @@ log = logging.getLogger(__name__)
 
 
 def resolve_settings(config: EngineConfig, model: ModelInfo) -> ResolvedEngine:
-    """Return the settings with every `auto` decided for this model and machine. Raises ConfigError.
-
-    Imports torch only if the worker runs in this process.
-    """
+    """Return the settings without `auto`. Raises ConfigError. Imports torch only for a worker in this process."""
     in_processes = has_worker_processes(config.executor)
     device = device_facts_of_workers(config.device) if in_processes else device_facts(config.device)
     log.info("device: %s, %s, %.1f GiB", device.name, count(device.cores, "core"), device.memory_limit / 2**30)
@@ -80,10 +77,7 @@ def fit_context(settings: ResolvedEngine, cache: KVCacheConfig, asked: int | Non
 def prepare_workers(
     executor: Executor, settings: ResolvedEngine, asked: int | None
 ) -> tuple[ResolvedEngine, KVCacheConfig]:
-    """Allocate the KV cache of loaded workers and warm them up; return the fitting settings and the cache.
-
-    `asked`: the context that the user asked for. Raises ConfigError.
-    """
+    """Allocate the KV cache of loaded workers and warm them up. `asked`: the user's context. Raises ConfigError."""
     cache = executor.kv_layout()
     settings = fit_context(settings, cache, asked)
     executor.allocate_kv_cache(cache.num_blocks, settings.max_model_len)
@@ -101,8 +95,8 @@ def build_core(
 ) -> EngineCore:
     """Return a core, which the caller closes.
 
-    `wake` is called in any thread with the id of a request whose grammar is compiled, and must reach
-    `EngineCore.wake`. None: the core waits for each grammar when it gets the request.
+    `wake` gets the id of a request with a compiled grammar, in any thread, for `EngineCore.wake`. None: the core
+    waits for each grammar.
     """
     from kvasir.engine.grammar.grammars import (
         Grammars,
@@ -143,7 +137,7 @@ def build_core(
 def ready_message(
     settings: ResolvedEngine, num_blocks: int, numerics: str, *, in_waves: bool, kv_address: str, weights: str
 ) -> Ready:
-    """Return the message. `in_waves`: the engine steps with others. `kv_address`: "" if others cannot fetch."""
+    """Return the message. `kv_address`: "" if others cannot fetch."""
     return Ready(
         block_size=settings.block_size,
         num_blocks=num_blocks,

@@ -1,8 +1,7 @@
-"""CacheReports: reports to frontends which block hashes the prefix cache holds, for routing.
+"""CacheReports: reports cached block hashes to frontends, for routing.
 
-A frontend that asks (Welcome.cache_events) gets a snapshot in parts, which walks through the block ids, and all
-changes from then on. A hash may come twice, never too late: changes are sent before each part. Only REPORTED_GROUP
-is reported, so an admission may find less.
+A frontend that asks (Welcome.cache_events) gets a snapshot in parts, by block id, and all changes from then on.
+Changes are sent before each part, so a hash may come twice but never too late.
 """
 
 import time
@@ -14,17 +13,14 @@ from kvasir.engine.kv.cache_log import CacheLog
 from kvasir.engine.kv.prefix_cache import PrefixCache
 from kvasir.link.protocol import CacheEvents
 
-REPORT_SECONDS: Final = 0.05
-"""Time between the reports of a busy engine; an idle one reports at once."""
-REPORT_HASHES: Final = 8192
-"""Changes that trigger an early report, and blocks in a part of a snapshot: under a millisecond."""
-MAX_PARTS: Final = 512
-"""Parts of a snapshot: an idle engine sends them in a row, and a frontend's queue holds 2048 messages."""
+REPORT_SECONDS: Final = 0.05  # between reports of a busy engine; an idle one reports at once
+REPORT_HASHES: Final = 8192  # changes for an early report, and blocks in a part: under a millisecond
+MAX_PARTS: Final = 512  # an idle engine sends them in a row, and a frontend queues 2048 messages
 
 
 @dataclass(slots=True)
 class _Follower:
-    next_block: int = 1  # the snapshot lacks blocks from here on
+    next_block: int = 1  # from here on the snapshot is missing
     sequence: int = 0
 
 
@@ -36,7 +32,6 @@ class CacheReports:
         send: Callable[[str, CacheEvents], None],
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`cache`: None without a prefix cache: nothing is reported."""
         self._cache = cache
         self._end = num_blocks + 1
         self._part = max(REPORT_HASHES, -(-num_blocks // MAX_PARTS))

@@ -39,21 +39,20 @@ class EngineCore:
         max_in_flight: int = 1,
         grammars: GrammarGate | None = None,
     ) -> None:
-        """`max_in_flight`: most steps that are submitted and not updated: 2 for asynchronous scheduling, one per
-        stage of a pipeline. `grammars`: a gate of the scheduler; None if `ingest` has none either."""
+        """`max_in_flight`: steps submitted and not updated: 2 for asynchronous scheduling, 1 per pipeline stage."""
         self.scheduler = scheduler
-        self.ingest = ingest  # runs in the link's thread in the engine process
+        self.ingest = ingest  # in the link's thread
         self.calls = EngineCalls(scheduler, executor)
         self.num_steps = 0
         self.trace = StepTrace()
-        self.black_box = BlackBox("")  # the engine process sets its own
+        self.black_box = BlackBox("")  # the engine process sets it
         self.num_in_inbox: Callable[[], int] = lambda: 0  # the loop sets it
         self._max_in_flight = max_in_flight
         self._in_flight: deque[tuple[StepInput, SubmittedStep]] = deque()
         self._executor = executor
         self._grammars = grammars
         self._late_masks = LateMasks(ingest.vocab_size, executor.supply, self._fail_guide)
-        self._answers: dict[str, list[RequestOutput]] = {}  # by frontend: outputs that need no step
+        self._answers: dict[str, list[RequestOutput]] = {}  # outputs that need no step, by frontend
 
     # ------------------------------------------------------------------------------------------ coming and going
 
@@ -72,7 +71,7 @@ class EngineCore:
             answer = self.scheduler.add(request)
         except RequestRefused as refusal:
             answer = error_output(request, str(refusal), RefusalKind.INVALID)
-        except Exception:  # a defect here must end this request only
+        except Exception:  # a defect must end this request only
             log.exception("request %s could not be queued", request.request_id)
             self.scheduler.drop(request)
             answer = error_output(request, "the engine could not queue the request: its log has the details", None)
@@ -85,7 +84,7 @@ class EngineCore:
         output = refusal.output
         live = self.scheduler.requests.get(output.request_id)
         if live is not None and live.frontend == refusal.frontend:
-            # the answer would end the live attempt for the frontend, while the engine goes on computing it
+            # the answer would end the live attempt for its frontend only
             if _is_repeated(output.request_id, output.attempt, live):
                 return
             self.scheduler.abort(live)
@@ -124,7 +123,7 @@ class EngineCore:
 
     @property
     def has_work(self) -> bool:
-        """Whether the next step does anything. False also if every live request waits for an event."""
+        """Return whether the next step does anything: not if each request waits for an event."""
         return self.scheduler.has_work or bool(self._answers)
 
     @property
@@ -135,10 +134,7 @@ class EngineCore:
         return self.update(self.execute())
 
     def execute(self) -> StepOutput | None:
-        """Submit the next step, then wait for the oldest one in flight.
-
-        Return None if there is none, or if another step can be submitted first.
-        """
+        """Submit the next step, then wait for the oldest; None if there is none, or another can be submitted."""
         in_flight = self._in_flight
         step = self.scheduler.schedule()
         self.black_box.note(self.scheduler.in_flight)
@@ -148,7 +144,7 @@ class EngineCore:
         oldest = in_flight[0][0] if in_flight else step
         if oldest is None:
             return None
-        self.trace.enter(StepPhase.EXECUTE, oldest)  # before `submit`, which may compute the step itself
+        self.trace.enter(StepPhase.EXECUTE, oldest)  # `submit` may compute the step
         if step is not None:
             self._submit(step)
         output = in_flight.popleft()[1].result()
@@ -156,7 +152,7 @@ class EngineCore:
         return output
 
     def update(self, output: StepOutput | None) -> dict[str, Outputs]:
-        """Return the outputs of a step by frontend. Requests aborted since `execute` have none."""
+        """Return the outputs of a step by frontend. Aborted requests have none."""
         outputs = self.scheduler.update(output) if output is not None else {}
         self._late_masks.supply()
         for frontend, answers in self._answers.items():
@@ -167,7 +163,7 @@ class EngineCore:
 
     @property
     def num_waiting(self) -> int:
-        """Requests without a row: in the inbox, waiting, preempted and blocked."""
+        # without a row: in the inbox, waiting, preempted or blocked
         scheduler = self.scheduler
         return len(scheduler.waiting) + scheduler.num_suspects + len(scheduler.blocked) + self.num_in_inbox()
 
@@ -184,7 +180,7 @@ class EngineCore:
         )
 
     def work_ahead(self) -> bool:
-        """Do some milliseconds of work that later steps need. Return False if nothing is left."""
+        """Do some milliseconds of work that later steps need. Return False if none is left."""
         return self._executor.work_ahead()
 
     def close(self) -> None:

@@ -1,4 +1,4 @@
-"""Drain: when a draining engine may end, and for how long its loop may sleep until then."""
+"""Drain: when a draining engine may end, and how long its loop may sleep until then."""
 
 import time
 from collections.abc import Callable
@@ -7,25 +7,24 @@ from typing import Final
 
 from kvasir.engine.waves import Flags
 
-DRAIN_SETTLE_SECONDS: Final = 5.0
-"""The drain goes on after it: frontends of a release without Heartbeat.saw_draining never answer."""
-# since the last abort or transfer: the engine that continues a request fetches its KV blocks
+DRAIN_SETTLE_SECONDS: Final = 5.0  # frontends without Heartbeat.saw_draining never answer
+# since the last abort or transfer: the next engine of a request fetches its KV blocks
 LINGER_SECONDS: Final = 2.0
 
 
 class DrainState(Enum):
-    """The first state that applies is the state; after the drain timeout, only the last two can apply."""
+    """The first state that applies; after the drain timeout, one of the last two."""
 
-    SERVING = auto()  # It was not asked to drain.
-    FINISHING = auto()  # A request is live or waits in the inbox: until the drain timeout.
-    SETTLING = auto()  # A frontend may have sent a request before it knew: until the settle limit.
-    LINGERING = auto()  # Another engine fetches KV blocks, or may begin to: until the linger limit or the timeout.
-    OVERDUE = auto()  # The drain timeout is over, and requests must be failed.
-    OVER = auto()  # Nothing is left: the engine may end.
+    SERVING = auto()
+    FINISHING = auto()  # until the timeout: a request is live or in the inbox
+    SETTLING = auto()  # until the settle limit: a frontend may have sent a request before it knew
+    LINGERING = auto()  # until the linger limit or the timeout: another engine may fetch KV blocks
+    OVERDUE = auto()  # requests must be failed
+    OVER = auto()  # the engine may end
 
 
 class Drain:
-    """The drain of one engine. Belongs to the loop's thread, except `asked`."""
+    """Belongs to the loop's thread, except `asked`."""
 
     def __init__(
         self,
@@ -35,11 +34,10 @@ class Drain:
         is_handing_over: Callable[[], bool],
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`is_busy`: a request is live or waits in the inbox. `is_handing_over`: another engine fetches blocks."""
         self.timeout = timeout
-        self.asked = False  # set by a signal handler; the loop then calls `begin`
-        self.settled = False  # all frontends know, and no earlier request is on its way
-        self.group_overdue = False  # the timeout is over in another engine of the group
+        self.asked = False  # by a signal handler; the loop then calls `begin`
+        self.settled = False  # all frontends know
+        self.group_overdue = False  # in another engine of the group
         self._settle = min(settle, timeout)
         self._is_busy = is_busy
         self._is_handing_over = is_handing_over
@@ -68,7 +66,6 @@ class Drain:
         return None if end is None else max(0.0, end - self._clock())
 
     def flags(self, work: bool) -> Flags:
-        """Return the state of this engine for its group. `work`: the next step does something."""
         if self._began is None:
             return Flags(work)
         stays = self.state is not DrainState.OVER

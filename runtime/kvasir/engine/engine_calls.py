@@ -1,4 +1,4 @@
-"""EngineCalls: the operations of an engine that a frontend calls by name (protocol.Call)."""
+"""EngineCalls: the operations that a frontend calls by name (protocol.Call)."""
 
 import logging
 from collections.abc import Callable
@@ -20,11 +20,11 @@ Arguments = TypeVar("Arguments", bound=msgspec.Struct)
 
 
 class CallRefused(Exception):
-    """A call cannot be done; the message is for the caller."""
+    """The call cannot be done; the message is for the caller."""
 
 
 class EngineCalls:
-    """The handlers of all calls, by method. They run in the loop's thread, between two steps."""
+    """Handlers by method, which run in the loop's thread between two steps."""
 
     def __init__(self, scheduler: Scheduler, executor: Executor) -> None:
         self._scheduler = scheduler
@@ -60,7 +60,7 @@ class EngineCalls:
 
 
 def arguments_of(call: Call, kind: type[Arguments]) -> Arguments:
-    """Return the arguments of a call. Raises CallRefused if they are not of this kind."""
+    """Return the arguments of a call. Raises CallRefused if they are malformed."""
     try:
         return msgspec.msgpack.decode(call.arguments, type=kind)
     except msgspec.MsgspecError as error:

@@ -1,7 +1,7 @@
-"""EngineProcess: from settings to a serving loop and back. `kvasir engine` calls `run_engine`.
+"""EngineProcess: from settings to a serving loop and back.
 
-The start reports its progress and fails early: the ops port answers first, then config.json is read, the link sends
-Hello while torch is imported, and then come the weights, the KV memory, a first step, and Ready.
+The start fails early: first the ops port, then config.json, the link's Hello while torch is imported, the weights,
+KV memory, a first step, and Ready.
 """
 
 import atexit
@@ -60,17 +60,13 @@ from kvasir_contract.phases import Phase
 
 log = logging.getLogger(__name__)
 
-LAUNCHING = "Launching"
-"""The first phase of the start: from the process's spawn to the first line of this file."""
+LAUNCHING = "Launching"  # from the spawn to the first line of this file
 STOP_SECONDS = 1.0
 PROGRESS_INTERVAL = 10.0
 
 
 def run_engine(config: EngineConfig) -> int:
-    """Serve until SIGTERM or SIGINT, report a failure, and return the exit code.
-
-    Call it in the main thread: it takes over both signals. An engine that shares experts ends the process itself.
-    """
+    """Serve until SIGTERM or SIGINT and return the exit code. In the main thread; takes over both signals."""
     setup_logging(
         f"engine-{config.parallel.data_parallel_rank}", config.process.log_level, config.process.log_format
     )
@@ -79,12 +75,12 @@ def run_engine(config: EngineConfig) -> int:
     code = end(EngineProcess(config).run())
     if shares_experts(config):
         logging.shutdown()
-        os._exit(code)  # Python would end a thread that waits in gloo by SIGABRT
+        os._exit(code)  # Python's end would abort a thread that waits in gloo
     return code
 
 
 class _Stopped(BaseException):
-    """Stopped before there was anything to drain. A BaseException, because libraries catch Exceptions and go on."""
+    """Stopped with nothing to drain. A BaseException: libraries catch Exceptions and go on."""
 
 
 class EngineProcess:
@@ -104,7 +100,7 @@ class EngineProcess:
         self._death_watch: DeathWatch | None = None
         self._link: EngineLink | None = None
         self._executor: Executor | None = None
-        self._leader: Leader | None = None  # of an engine with several nodes
+        self._leader: Leader | None = None  # with several nodes
         self._group: SharedExpertsGroup | None = None
         self._exchange: Exchange | None = None
         self._kv_address = ""
@@ -121,7 +117,7 @@ class EngineProcess:
         signal.signal(signal.SIGTERM, self._on_signal)
         signal.signal(signal.SIGINT, self._on_signal)
         wake_after_signals(self._wake)
-        # Runs after the exit functions of libraries. Then Python drops its handlers, and SIGALRM would kill.
+        # After the exit functions of libraries, when Python has dropped its handlers, SIGALRM would kill.
         atexit.register(signal.setitimer, signal.ITIMER_REAL, 0.0)
         try:
             self._starting = True
@@ -181,7 +177,7 @@ class EngineProcess:
                 settings, model, cache, executor, [hand_over], inbox.wake_request
             )
             core.trace, core.black_box = self._status.trace, self._black_box
-            if executor.max_in_flight == 1 and group is None:  # a step of a group includes waits for other engines
+            if executor.max_in_flight == 1 and group is None:  # a group's steps include waits for other engines
                 self._status.step_limit.begin(settings.max_num_batched_tokens)
             self._open_hand_over(hand_over, core, settings, model, cache, inbox)
             inbox.open(core.ingest)
@@ -191,7 +187,7 @@ class EngineProcess:
                 core, link, inbox, self._status, drain_timeout, waves=waves, hand_over=hand_over
             )
             gc.collect()
-            gc.freeze()  # what lives now lives for ever: no later collection has to walk it
+            gc.freeze()  # the start's objects live on: later collections skip them
         self._check_shutdown()
         if self._config.trace.slow_step:
             self._watchdog = StepWatchdog(self._status.trace, self._status.rank, executor.where)
@@ -248,12 +244,12 @@ class EngineProcess:
         return leader
 
     def _wait_for_nodes(self) -> None:
-        # without a limit: a node may take any time to be scheduled and to load
+        # no limit: a node may take any time to load
         self._check_shutdown()
         self._status.beat(busy=True)
 
     def _wait_for_engine(self, text: str) -> None:
-        # without a limit: the other engine may have to download the weights
+        # no limit: the other engine may download the weights
         self._check_shutdown()
         self._status.beat(busy=True)
         self._status.waits_for = lambda: text
@@ -320,12 +316,12 @@ class EngineProcess:
     # ------------------------------------------------------------------------------------------------------- end
 
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
-        """Drain, or end the start wherever it is; the same signal again ends at once."""
+        """Drain, or end the start at once; the same signal again ends the process."""
         signal.signal(number, signal.SIG_DFL)
         self._drain()
         if self._loop is None and self._starting:
             self._starting = False
-            # A library that waits for its own threads, of a download say, would hold up the end.
+            # Libraries that wait for their threads, as in a download, must not delay the end.
             signal.signal(signal.SIGALRM, lambda *_: os._exit(ExitCode.OK))
             signal.setitimer(signal.ITIMER_REAL, STOP_SECONDS)
             raise _Stopped

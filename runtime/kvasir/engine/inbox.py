@@ -1,7 +1,7 @@
 """Inbox: requests and events between the link's thread and the busy loop.
 
-The loop takes all events and a bounded number of requests each turn, in the scheduler's order, so that an urgent
-request does not wait behind a burst. A request that is aborted before it is taken never reaches the loop.
+Each turn takes all events and a bounded number of requests, in the scheduler's order: urgent requests do not wait
+behind a burst. The loop never gets requests that are aborted first.
 """
 
 import contextlib
@@ -46,17 +46,17 @@ class Taken:
 
 
 class Inbox:
-    """`put` belongs to the link's thread, `take` and `wait` to the loop's; any thread may call the rest."""
+    """`put` belongs to the link's thread, `take` and `wait` to the loop's."""
 
     def __init__(self) -> None:
         self._ingest: Ingest | None = None
         self._lock = threading.Lock()
         self._events: list[Event] = []
-        self._requests: dict[tuple[str, str], EngineRequest] = {}  # by frontend and request id
-        self._order = ServiceOrder()  # the same requests in the order in which the loop takes them
+        self._requests: dict[tuple[str, str], EngineRequest] = {}  # by frontend and id
+        self._order = ServiceOrder()  # as the loop takes them
         self._num_arrivals = 0
-        self._must_wake = False  # events came since the last `flush`; of the link's thread only
-        # not a lock: a signal handler may put into it while the loop uses it
+        self._must_wake = False  # events came since `flush`; link's thread only
+        # not a lock: signal handlers put into it
         self._bell: queue.SimpleQueue[None] = queue.SimpleQueue()
 
     def open(self, ingest: Ingest) -> None:
@@ -73,7 +73,7 @@ class Inbox:
                 with self._lock:
                     for request_id in request_ids:
                         self._withdraw((frontend, request_id))
-                    self._events.append(event)  # the loop may have an earlier attempt of the same request
+                    self._events.append(event)  # the loop may have an earlier attempt
             case FrontendLost(frontend):
                 with self._lock:
                     for key in [key for key in self._requests if key[0] == frontend]:
@@ -84,7 +84,7 @@ class Inbox:
                     self._events.append(event)
 
     def flush(self) -> None:
-        # not in `put`: the loop would compute a step for the first of several requests
+        # not in `put`: the loop would step for the first of several requests
         if self._must_wake:
             self._must_wake = False
             self.wake()
@@ -106,7 +106,7 @@ class Inbox:
                 if not isinstance(prepared, RefusedRequest):
                     self._release(prepared)
                 return
-            self._withdraw(key)  # if an earlier attempt waits: the loop would queue it after a refusal
+            self._withdraw(key)  # an earlier attempt, which the loop would queue after a refusal
             if isinstance(prepared, RefusedRequest):
                 self._events.append(prepared)
                 return
@@ -136,7 +136,7 @@ class Inbox:
         return len(self._requests)
 
     def take(self, most: int | None) -> Taken:
-        """Take all events and the first `most` requests; None: all of them."""
+        """Take all events and the first `most` requests; None: all."""
         with contextlib.suppress(queue.Empty):
             while True:
                 self._bell.get_nowait()
@@ -162,7 +162,7 @@ class Inbox:
         self._put_and_wake(event)
 
     def fail(self, error: Exception) -> None:
-        # an idle loop would not notice that a worker has ended
+        # an idle loop would not notice
         self._put_and_wake(ExecutorFailed(error))
 
     def _put_and_wake(self, event: Event) -> None:
@@ -171,6 +171,6 @@ class Inbox:
         self.wake()
 
     def wake(self) -> None:
-        """Make `wait` return. Safe in a signal handler."""
+        """Make `wait` return. Safe in signal handlers."""
         if self._bell.empty():
             self._bell.put(None)

@@ -1,7 +1,7 @@
-"""Ingest: turns a message into a request that the scheduler can queue, in the link's thread.
+"""Ingest: turns a message into a request for the scheduler, in the link's thread.
 
-All work that grows with the prompt is done here and not between two steps. The threads share the interpreter, so
-tokens are handled by one call for all, and hashing, which loops, pauses to let the step's thread run.
+All work that grows with the prompt is done here, not between steps. Threads share the interpreter: hashing, which
+loops, pauses for the step's thread.
 """
 
 import logging
@@ -38,8 +38,7 @@ class Ingest:
         hash_algorithm: str = BLAKE2B,
         grammars: GrammarGate | None = None,
     ) -> None:
-        """`cache_block_size`: tokens per block of the prefix cache; None without one. `grammars`: None: no
-        constraints."""
+        # `cache_block_size`: tokens; None without prefix cache
         self.vocab_size = vocab_size
         self._grammars = grammars
         self._max_model_len = max_model_len
@@ -56,7 +55,7 @@ class Ingest:
         except RequestRefused as refusal:
             self.budget.release(message.num_tokens)
             return RefusedRequest(frontend, error_output(message, str(refusal), RefusalKind.INVALID))
-        except Exception:  # a defect here must end this request only
+        except Exception:  # a defect must end this request only
             log.exception("request %s could not be prepared", message.request_id)
             self.budget.release(message.num_tokens)
             reason = "the engine could not prepare the request: its log has the details"
@@ -73,7 +72,7 @@ class Ingest:
         self._check_length(message)
         self._check(message)
         request = EngineRequest(frontend, message, self._hash_algorithm)
-        # A resumed request of the full length is complete: it never looks up its hashes.
+        # A resumed request of the full length is complete: it needs no hashes.
         if self._block_size is not None and self._block_size <= request.num_tokens < self._max_model_len:
             request.packed_hashes = self._hashed(request, message, self._block_size)
         if message.constraint is not None:
@@ -92,7 +91,7 @@ class Ingest:
             )
 
     def _check(self, message: AddRequest) -> None:
-        # Frontends check these values too, but one of another version may have other bounds.
+        # Frontends of another version may have other bounds.
         highest = max(_highest(message.prompt_tokens), _highest(message.output_tokens))
         try:
             check_token_ids([highest], self.vocab_size, "prompt")
@@ -105,7 +104,7 @@ class Ingest:
             raise RequestRefused(str(error)) from error
 
     def _hashed(self, request: EngineRequest, message: AddRequest, block_size: int) -> bytes:
-        """Return the hashes of all full blocks: those of the message, if they fit, and the missing ones."""
+        """Return the hashes of all full blocks, from the message if they fit."""
         packed = message.block_hashes
         prompt = request.token_ids[: request.num_prompt_tokens]
         if not chain_fits(packed, request.chain_root, prompt, block_size):

@@ -1,7 +1,6 @@
 """EngineLoop: takes messages, schedules, executes, updates and sends, in the process's main thread.
 
-The link's thread owns all sockets and prepares requests; the inbox lies between. Without work the loop sleeps in
-it.
+The link's thread owns the sockets and prepares requests. Without work the loop sleeps in the inbox.
 """
 
 import logging
@@ -25,11 +24,10 @@ from kvasir_contract.phases import Phase
 
 log = logging.getLogger(__name__)
 
-MESSAGE_SCORES: Final = 1_000_000
-"""Log probabilities of prompts (14 bytes each) after which a message ends; its last request may exceed it."""
+MESSAGE_SCORES: Final = 1_000_000  # prompt log probabilities (14 bytes each) after which a message ends
 
 
-MAX_REQUESTS_TAKEN: Final = 128  # before a step and again after it, so that a burst does not delay a step for long
+MAX_REQUESTS_TAKEN: Final = 128  # before a step and after it: a burst must not delay steps
 
 
 class Link(Protocol):
@@ -39,7 +37,7 @@ class Link(Protocol):
 
 
 def parts(message: Outputs) -> Iterator[Outputs]:
-    """Yield messages that the link accepts: a step may report the log probabilities of many prompts."""
+    """Yield messages of an acceptable size: a step may report many prompts."""
     if all(output.prompt_logprobs is None for output in message.outputs):
         yield message
         return
@@ -67,14 +65,13 @@ class EngineLoop:
         waves: Waves | None = None,
         hand_over: HandOver | None = None,
     ) -> None:
-        """`waves`: None for an engine that runs alone. `hand_over`: a gate of the core's scheduler."""
         self._core = core
         self._link = link
         self._inbox = inbox
         core.num_in_inbox = lambda: inbox.num_requests
         self._status = status
         self._waves = waves or Independent()
-        self._calls: list[tuple[str, Call]] = []  # that came during a step, with their frontends
+        self._calls: list[tuple[str, Call]] = []  # came during a step, with their frontends
         self._hand_over = hand_over or HandOver()
         pool = core.scheduler.blocks.pool
         self._cache_reports = CacheReports(pool.cache, pool.num_blocks, link.send)
@@ -96,7 +93,7 @@ class EngineLoop:
         self._waves.before_step(self._core.has_requests)
         output = self._core.execute()
         trace.enter(StepPhase.UPDATE)
-        self._take_messages(may_wait=False)  # an abort that arrived meanwhile counts before the update
+        self._take_messages(may_wait=False)  # an abort counts before the update
         outputs = self._core.update(output)
         trace.enter(StepPhase.SEND)
         self._send(outputs)
@@ -108,7 +105,7 @@ class EngineLoop:
         trace.end()
 
     def drain(self) -> None:
-        """Finish the live requests and return from `run`. Safe to call from a signal handler."""
+        """Finish the live requests and return from `run`. Safe in signal handlers."""
         self._drain.asked = True
         self._inbox.wake()
 
@@ -124,7 +121,7 @@ class EngineLoop:
                 self._cache_reports.send_part()
             self._cache_reports.before_waiting()
             while not self._drain.asked and self._inbox.empty and self._core.work_ahead():
-                pass  # in small pieces: a message waits for one of them at most
+                pass  # in small pieces: messages wait for one at most
             self._inbox.wait(self._drain.seconds_left)
         self._take(MAX_REQUESTS_TAKEN)
         if (self._drain.asked or self._waves.agreed.drains) and not self._drain.has_begun:
@@ -167,7 +164,7 @@ class EngineLoop:
                 raise error
 
     def _answer_calls(self) -> None:
-        # Between steps: in a step, the workers may wait for masks that this thread supplies.
+        # In a step, workers may wait for masks of this thread.
         calls, self._calls = self._calls, []
         for frontend, call in calls:
             self._link.send(frontend, self._core.call(call))
@@ -211,7 +208,7 @@ class EngineLoop:
         return self._drain.flags(self._core.has_work)
 
     def _drained(self) -> bool:
-        """Return whether the loop may end. After the drain timeout, end all requests first."""
+        """Return whether the loop may end; after the drain timeout, end all requests."""
         if not self._drain.has_begun:
             return False
         if self._flags().overdue:
@@ -222,6 +219,6 @@ class EngineLoop:
         self._take(None)
         if self._core.has_work or self._core.has_requests:
             reason = f"the engine shut down and the request did not finish within {self._drain.timeout:.0f} s"
-            if failed := self._core.fail_all(reason):  # 0: a row is left to free, or a last step to wait for
+            if failed := self._core.fail_all(reason):  # 0: a row is left to free, or a step to wait for
                 log.warning("drain timeout: %s ended with an error", count(failed, "request"))
             self._send(self._core.step())

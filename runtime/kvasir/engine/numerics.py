@@ -1,7 +1,6 @@
-"""The numerics class: engines of one class compute the same logits from the same tokens.
+"""The numerics class: engines of one class compute equal logits from equal tokens.
 
-The number of threads is left out, although it can change the last bits without batch invariance: it changes while
-an engine runs.
+The number of threads is not in it, although it may change the last bits: it varies.
 """
 
 from importlib.metadata import version
@@ -10,12 +9,12 @@ from kvasir.config.machine import cpu_flags
 from kvasir.config.resolve import ResolvedEngine
 from kvasir.version import __version__
 
+# instruction sets that choose kernels
 _PREFIXES = ("avx", "amx", "fma", "f16c", "asimd", "sve", "bf16")
-"""Instruction sets that change which kernels compute."""
 
 
 def numerics_class(settings: ResolvedEngine, experts_shared_by: int) -> str:
-    """Return the class, such as "float32 invariant tp1 pp1 cpu avx,avx2,fma kvasir 0.1.0 torch 2.9.0"."""
+    """Return the class: "float32 invariant tp1 pp1 cpu avx,avx2,fma kvasir 0.1.0 torch 2.9.0"."""
     executor = settings.executor
     layout = f"tp{executor.tensor_parallel_size} pp{executor.pipeline_parallel_size}"
     if executor.enable_expert_parallel:

@@ -1,7 +1,6 @@
-"""SharedExpertsGroup: engines that share the experts of a model (expert parallelism over data-parallel ranks).
+"""SharedExpertsGroup: engines that share experts (expert parallelism over data-parallel ranks).
 
-They start together: they meet, compare the settings of the exchange, load, and wait for each other. They end
-together: if one drains, all drain, and the loss of one is an error in all others.
+They start together, and end together: if one drains, all drain, and the loss of one is an error in all.
 """
 
 from collections.abc import Callable
@@ -15,10 +14,10 @@ from kvasir.engine.waves import LockStep
 from kvasir.hub.model_info import ModelInfo
 from kvasir.version import __version__
 
-if TYPE_CHECKING:  # it imports torch, which independent engines with worker processes do not need
+if TYPE_CHECKING:  # imports torch, which engines with worker processes do not need
     from kvasir.executor.in_process import InProcessExecutor
 
-START_LIMIT_SECONDS: Final = 3600.0  # at each point of the start: another engine may have to download the weights
+START_LIMIT_SECONDS: Final = 3600.0  # at each point: another engine may download the weights
 
 
 def shares_experts(config: EngineConfig) -> bool:
@@ -29,11 +28,7 @@ class SharedExpertsGroup:
     def __init__(
         self, config: EngineConfig, settings: ResolvedEngine, model: ModelInfo, waiting: Callable[[str], None]
     ) -> None:
-        """Wait for all `size` engines and connect to them. `waiting`: see MeetingPoint.
-
-        Raises ConfigError for a model without experts, and for options that do not go together or differ between
-        engines.
-        """
+        """Wait for all engines and connect to them. Raises ConfigError, also for options that differ."""
         from kvasir.models.check_ranks import check_ranks
         from kvasir.parallel.engine_groups import connect
         from kvasir.parallel.meeting_point import MeetingPoint
@@ -70,7 +65,7 @@ class SharedExpertsGroup:
         self._meeting.wait_for_all("loaded")
 
     def new_executor(self, settings: ResolvedEngine, model: ModelInfo, inbox: Inbox) -> "InProcessExecutor":
-        """Return an executor without a started worker. From now on the loss of an engine is noticed."""
+        """Return an executor without a started worker; the loss of an engine is noticed from now on."""
         from kvasir.executor.in_process import InProcessExecutor
 
         def lost(error: Exception) -> None:

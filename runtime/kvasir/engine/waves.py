@@ -1,7 +1,6 @@
-"""Waves: engines whose experts are split over all of them run their forward passes together.
+"""Waves: engines that share experts run their forward passes together.
 
-In a *wave* all engines of the group take turns; one without rows joins with an empty pass. Between waves the group
-sleeps. docs/design/parallel.md describes how a wave starts, stops and ends.
+In a *wave* all engines take turns; one without rows joins with an empty pass (docs/design/parallel.md).
 """
 
 import logging
@@ -11,32 +10,31 @@ from typing import Final, NamedTuple, Protocol
 
 log = logging.getLogger(__name__)
 
-SYNC_TURNS: Final = 16
-"""Turns between two decisions on the end of a wave: more cost empty passes, fewer cost exchanges."""
+SYNC_TURNS: Final = 16  # between two decisions: more cost empty passes, fewer cost exchanges
 
 
 class Flags(NamedTuple):
-    """The state of one engine. A decision has each flag that any engine has."""
+    """A decision sets each flag that any engine has set."""
 
-    work: bool = False  # the next step does something
-    drains: bool = False  # it was asked to drain
-    stays: bool = True  # it does not drain, or has requests, or may still receive one
-    overdue: bool = False  # its drain timeout is over: requests end with an error
+    work: bool = False
+    drains: bool = False
+    stays: bool = True  # not drained, or may still receive a request
+    overdue: bool = False  # its drain timeout is over
 
 
 class Waves(Protocol):
-    """All methods belong to the loop's thread."""
+    """Belongs to the loop's thread."""
 
     @property
     def running(self) -> bool:
-        """Whether the loop must take turns although it has no work."""
+        """Return whether the loop takes turns without work."""
         ...
 
     @property
     def agreed(self) -> Flags: ...
 
     def begin(self, wave: int) -> None:
-        """Begin the wave of this number, unless it is running or over."""
+        """Begin this wave unless it is running or over."""
         ...
 
     def wake(self) -> None: ...
@@ -44,7 +42,7 @@ class Waves(Protocol):
     def before_step(self, has_requests: bool) -> None: ...
 
     def after_step(self, own: Flags, passed: bool) -> None:
-        """Complete a turn. `passed`: the step had a forward pass."""
+        """Complete a turn. `passed`: with a forward pass."""
         ...
 
     def drain(self) -> None: ...
@@ -76,12 +74,12 @@ class Independent:
 
 
 class WaveGroup(Protocol):
-    """Methods raise RuntimeError if an engine is gone."""
+    """All methods raise RuntimeError if an engine is gone."""
 
     def call_next(self, wave: int) -> None: ...
 
     def wait_for_call(self) -> int:
-        """Wait for the number that the engine before sends. Called in a thread of its own."""
+        """Return the next number from the engine before. Called in a thread of its own."""
         ...
 
     def any(self, flags: Sequence[bool]) -> list[bool]:
@@ -98,14 +96,10 @@ class LockStep:
         failed: Callable[[Exception], None],
         sync_turns: int = SYNC_TURNS,
     ) -> None:
-        """`empty_pass` joins the exchanges of one forward pass.
-
-        A thread passes the calls of the engine before to `called` and its loss to `failed`; both must reach the
-        loop.
-        """
+        # A thread passes calls to `called`, and the loss of an engine to `failed`; both must reach the loop.
         self.running = False
         self.agreed = Flags()
-        self.wave = 0  # the number of the wave that runs or comes next
+        self.wave = 0  # runs or comes next
         self._group = group
         self._empty_pass = empty_pass
         self._called = called
@@ -123,7 +117,7 @@ class LockStep:
             )
         if wave == self.wave and not self.running:
             self.running, self._turns = True, 0
-            # each engine makes and gets one call per wave, even if several begin at once
+            # one call per engine and wave, even if several begin at once
             self._group.call_next(wave)
 
     def wake(self) -> None:
@@ -159,7 +153,7 @@ class LockStep:
             while True:
                 self._called(self._group.wait_for_call())
         except Exception as error:
-            # the group is in a wave, whose exchanges notice the loss of an engine
+            # the loop notices the loss in the exchanges of the wave
             if self._draining:
                 log.info("the group of engines ends")
             else:

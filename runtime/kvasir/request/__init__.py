@@ -1,4 +1,4 @@
-"""What frontend and engine both say about a request.
+"""Requests, as frontend and engine share them.
 
 Reading order: request_core.py, params.py, constraint.py, tokens.py, hashing.py, request_digest.py.
 """

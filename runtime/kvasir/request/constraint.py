@@ -1,4 +1,4 @@
-"""OutputConstraint: a grammar for the output of a request, and a bound on its reasoning."""
+"""OutputConstraint: a grammar for an output, and a bound on its reasoning."""
 
 from enum import StrEnum
 
@@ -6,11 +6,11 @@ import msgspec
 
 
 class GrammarKind(StrEnum):
-    JSON_SCHEMA = "json_schema"  # any JSON object: {"type": "object"}
+    JSON_SCHEMA = "json_schema"  # {"type": "object"}: any JSON object
     REGEX = "regex"  # the whole output matches
-    LARK = "lark"  # llguidance's dialect; the rule `start` is the whole output
-    EBNF = "ebnf"  # GBNF, the dialect of llama.cpp and XGrammar; the rule `root` is the whole output
-    UNKNOWN = "unknown"  # a kind of a later version: the engine refuses the request
+    LARK = "lark"  # llguidance's dialect, with the rule `start`
+    EBNF = "ebnf"  # GBNF, as in llama.cpp and XGrammar, with the rule `root`
+    UNKNOWN = "unknown"  # of a later version
 
     @classmethod
     def _missing_(cls, value: object) -> "GrammarKind":
@@ -20,12 +20,12 @@ class GrammarKind(StrEnum):
 class Grammar(msgspec.Struct, frozen=True, array_like=True, omit_defaults=True, gc=False):
     kind: GrammarKind
     text: str
-    any_whitespace: bool = True  # between the tokens of JSON; otherwise as Python's json.dumps writes it
-    whitespace_pattern: str = ""  # a regular expression for the whitespace between tokens of JSON; "": the default
+    any_whitespace: bool = True  # in JSON; False: as Python's json.dumps
+    whitespace_pattern: str = ""  # a regular expression, for JSON; "": the default
 
 
 class OutputConstraint(msgspec.Struct, frozen=True, array_like=True, omit_defaults=True, gc=False):
-    grammar: Grammar | None = None  # for the output, or its part after the reasoning; None: any text
-    reasoning_end: tuple[int, ...] = ()  # the tokens that end the reasoning; empty: there is none
-    thinking_budget: int | None = None  # tokens after which the engine forces `reasoning_end`; None: no bound
-    reasoning_start: int | None = None  # only this first token begins a reasoning; None: the output begins in one
+    grammar: Grammar | None = None  # after the reasoning
+    reasoning_end: tuple[int, ...] = ()  # tokens that end it; empty: no reasoning
+    thinking_budget: int | None = None  # tokens until the engine forces `reasoning_end`; None: no bound
+    reasoning_start: int | None = None  # only this first token begins a reasoning; None: it always begins

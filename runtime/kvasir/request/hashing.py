@@ -1,8 +1,7 @@
 """Hashes of KV blocks: the keys of the prefix cache, shared by frontend and engine.
 
-A block's hash covers its tokens and the hash before it, so equal hashes mean equal prefixes. The first is chained
-to a root: the salt of the request, its adapter, its model. Lookups compare hashes and never tokens, hence 128 bits
-of a cryptographic hash without a random seed. See docs/design/scheduler.md.
+A hash covers the tokens of a block and the hash before it, so equal hashes mean equal prefixes. Lookups do not
+compare tokens, hence 128 bits of a cryptographic hash.
 """
 
 import time
@@ -17,8 +16,7 @@ from kvasir.request.tokens import TOKEN_BYTES, to_wire
 
 HASH_BYTES: Final = 16
 BLOCKS_AT_ONCE: Final = 256
-PAUSE_SECONDS: Final = 20e-6
-"""Enough for a thread that waits for the interpreter to get it; sleep(0) is not."""
+PAUSE_SECONDS: Final = 20e-6  # lets a waiting thread take the interpreter lock; sleep(0) does not
 
 BLAKE2B: Final = "blake2b"
 SHA256: Final = "sha256"
@@ -37,15 +35,13 @@ class _Hash(Protocol):
 
 @dataclass(frozen=True)
 class _Algorithm:
-    """The start of each kind of hash. A copy is several times faster than a new hash."""
-
+    # copied: faster than a new hash
     root: _Hash
     block: _Hash
 
 
 _ALGORITHMS: Final[Mapping[str, _Algorithm]] = MappingProxyType(
     {
-        # The first bytes keep the two kinds of hash apart.
         BLAKE2B: _Algorithm(
             root=blake2b(digest_size=HASH_BYTES, person=b"kvasir root"),
             block=blake2b(digest_size=HASH_BYTES, person=b"kvasir block"),
@@ -54,7 +50,6 @@ _ALGORITHMS: Final[Mapping[str, _Algorithm]] = MappingProxyType(
     }
 )
 HASH_ALGORITHMS: Final = tuple(_ALGORITHMS)
-"""The values of --prefix-caching-hash-algo; the first is the default."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,14 +67,13 @@ class ChainRoot:
 def chain_root(
     cache_salt: str = "", *, adapter: tuple[str, ...] = (), model: str = "", algorithm: str = BLAKE2B
 ) -> ChainRoot:
-    """Return the root of a chain: requests that differ in one of the values share no block.
+    """Return the root of a chain; requests with different roots share no block.
 
-    `adapter`: its name and path. `model`: fingerprint and data type, for a store of several models. Raises KeyError
-    for an unknown algorithm.
+    `adapter`: name and path. `model`: fingerprint and data type. Raises KeyError for an unknown algorithm.
     """
     start = _ALGORITHMS[algorithm].root
     root = start.copy()
-    # Tagged: the value of one kind of key must never pass for that of another.
+    # Tagged: a salt must not pass for an adapter.
     if cache_salt:
         root.update(b"cache_salt\0" + cache_salt.encode())
     digest = root.digest()[_HASH]
@@ -108,10 +102,7 @@ def chain(parent: bytes, token_ids: "array[int]", block_size: int, algorithm: st
 
 
 def packed_chain(root: ChainRoot, token_ids: "array[int]", block_size: int, before: bytes = b"") -> bytes:
-    """Return the chain as one object, and let other threads run meanwhile.
-
-    `before`: the hashes of the blocks before these tokens.
-    """
+    """Return the chain in one object, after the hashes in `before`."""
     parent = before[-HASH_BYTES:] or root.digest
     parts = []
     for start in range(0, len(token_ids) // block_size * block_size, BLOCKS_AT_ONCE * block_size):
@@ -131,9 +122,9 @@ def extend_chain(
     block_size: int,
     keys: Callable[[int, int], bytes] | None = None,
 ) -> None:
-    """Append the hashes of the full blocks that `hashes` does not reach yet.
+    """Append the hashes of further full blocks.
 
-    `keys(start, end)` returns what a block depends on besides its tokens, such as an image; b"": nothing.
+    `keys(start, end)` returns what a block depends on besides its tokens, such as an image.
     """
     start = len(hashes) * block_size
     if start + block_size > len(token_ids):
@@ -153,7 +144,7 @@ def _keyed_hash(parent: bytes, token_ids: "array[int]", key: bytes, algorithm: s
     block = _ALGORITHMS[algorithm].block.copy()
     block.update(parent)
     block.update(to_wire(token_ids))
-    block.update(key)  # behind a fixed number of bytes, so it needs no tag
+    block.update(key)  # no tag: the bytes before have a fixed length
     return block.digest()[_HASH]
 
 
@@ -162,8 +153,8 @@ def split_chain(packed: bytes) -> list[bytes]:
 
 
 def chain_fits(packed: bytes, root: ChainRoot, token_ids: "array[int]", block_size: int) -> bool:
-    """Return whether `packed`, from another process, can be the chain of these tokens."""
+    """Return whether `packed` can be the chain of these tokens."""
     if len(packed) != len(token_ids) // block_size * HASH_BYTES:
         return False
-    # The first block differs if the other side has another root, block size or algorithm.
+    # Another root, block size or algorithm changes the first block.
     return packed[:HASH_BYTES] == packed_chain(root, token_ids[:block_size], block_size)

@@ -1,4 +1,4 @@
-"""Sampling parameters: name, type, range, default and meaning of each."""
+"""Sampling parameters: their types, ranges, defaults and meanings."""
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
@@ -10,12 +10,9 @@ from typing import Annotated, Final, get_type_hints
 import msgspec
 from msgspec import Meta
 
-GREEDY_TEMPERATURE: Final = 1e-5
-"""A lower one is greedy, as in vLLM: dividing by less overflows."""
-MAX_STOP_TOKEN_IDS: Final = 64
-"""An engine looks each token up among them."""
-MAX_BAD_WORDS: Final = 256
-"""The frontend tokenizes each twice on its event loop."""
+GREEDY_TEMPERATURE: Final = 1e-5  # greedy below, as in vLLM: dividing by less overflows
+MAX_STOP_TOKEN_IDS: Final = 64  # an engine searches them for each token
+MAX_BAD_WORDS: Final = 256  # the frontend tokenizes each twice on its event loop
 MAX_BAD_WORD_CHARACTERS: Final = 128
 MAX_BAD_WORD_TOKENS: Final = 1024
 
@@ -27,14 +24,12 @@ class BadParameter(ValueError):
 
 
 @dataclass(frozen=True)
-# msgspec ignores it for SamplingParams: a value out of range must cost its request, not the connection.
+# msgspec ignores it for SamplingParams: a value out of range must not end the connection.
 class Bounds:
-    """The range of a number, both ends included."""
-
+    # both ends included
     least: float
     most: float = math.inf
-    accepted: str = ""
-    """The range in words; by default it is made of the two numbers."""
+    accepted: str = ""  # in words, if the numbers do not say it
 
     def __str__(self) -> str:
         if self.accepted:
@@ -42,7 +37,7 @@ class Bounds:
         return f"{self.least:g} or more" if self.most == math.inf else f"{self.least:g} to {self.most:g}"
 
     def __contains__(self, value: float) -> bool:
-        """False for NaN."""
+        # false for NaN
         return self.least <= value <= self.most
 
     @property
@@ -52,71 +47,51 @@ class Bounds:
 
 MAX_TOKENS: Final = Bounds(1, 2**63 - 1, "1 or more")
 SEED: Final = Bounds(-(2**63), 2**63 - 1, "an integer of 64 bits, -2**63 to 2**63 - 1")
-TEMPERATURE: Final = Bounds(0, 1e6, "a number that is 0 (greedy) or more, up to 1000000")
-"""A higher one overflows, and all tokens are equally likely long before."""
+TEMPERATURE: Final = Bounds(0, 1e6, "a number that is 0 (greedy) or more, up to 1000000")  # higher ones overflow
 TOP_P: Final = Bounds(math.ulp(0), 1, "a number above 0 and at most 1")
 TOP_K: Final = Bounds(0, 2**63 - 1, "0 (all tokens) or more, up to 2**63 - 1")
 MIN_P: Final = Bounds(0, 1)
 PENALTY: Final = Bounds(-2, 2)
-REPETITION_PENALTY: Final = Bounds(0.01, 100)
-"""Beyond this range logits overflow."""
+REPETITION_PENALTY: Final = Bounds(0.01, 100)  # beyond this range logits overflow
 MIN_TOKENS: Final = Bounds(0)
 BIAS: Final = Bounds(-100, 100)
-TOP_LOGPROBS: Final = Bounds(0, 20)
-"""vLLM's default limit, and OpenAI's."""
+TOP_LOGPROBS: Final = Bounds(0, 20)  # OpenAI's limit, and vLLM's default
 
 
 class SamplingParams(msgspec.Struct, frozen=True, array_like=True, omit_defaults=True, gc=False):
-    """How the tokens of one request are chosen and when it ends. The frontend fills in every field, the seed too,
-    so that any engine that continues the request draws the same tokens.
+    """How tokens are chosen and when the request ends.
 
-    Fields are only appended, with defaults: they travel on the link.
+    The frontend sets every field, also the seed: engines that continue the request draw equal tokens. Fields are
+    only appended, with defaults, because they travel on the link.
     """
 
-    max_tokens: Annotated[int, MAX_TOKENS]
-    """Tokens to generate, the ones already emitted by an earlier attempt included."""
-    seed: Annotated[int, SEED]
-    """Random numbers are drawn from (seed, position of the token)."""
-    temperature: Annotated[float, TEMPERATURE] = 1.0
-    """Divides the logits. 0 is greedy."""
-    top_p: Annotated[float, TOP_P] = 1.0
-    """Keep the smallest set of tokens whose probability reaches this; 1 keeps all."""
-    top_k: Annotated[int, TOP_K] = 0
-    """Keep the k most likely tokens; 0 keeps all."""
-    stop_token_ids: tuple[int, ...] = ()
-    """End at any of these tokens, in addition to the model's end-of-sequence tokens."""
+    max_tokens: Annotated[int, MAX_TOKENS]  # earlier attempts included
+    seed: Annotated[int, SEED]  # with the token's position, the source of all random numbers
+    temperature: Annotated[float, TEMPERATURE] = 1.0  # divides the logits; 0: greedy
+    top_p: Annotated[float, TOP_P] = 1.0  # keep the fewest tokens that reach this probability
+    top_k: Annotated[int, TOP_K] = 0  # keep the k most likely tokens; 0: all
+    stop_token_ids: tuple[int, ...] = ()  # besides the model's end-of-sequence tokens
     ignore_eos: bool = False
-    """Go on after an end-of-sequence token (benchmarks)."""
-    min_p: Annotated[float, MIN_P] = 0.0
-    """Keep tokens at least this fraction as likely as the most likely one; 0 keeps all."""
-    presence_penalty: Annotated[float, PENALTY] = 0.0
-    """Taken from the logit of every token that the output has already."""
-    frequency_penalty: Annotated[float, PENALTY] = 0.0
-    """Taken from a token's logit once per time that it is in the output."""
-    repetition_penalty: Annotated[float, REPETITION_PENALTY] = 1.0
-    """Divides positive logits, multiplies negative ones, of tokens in prompt or output; 1 is off."""
-    logit_bias: tuple[tuple[int, float], ...] = ()
-    """(token id, number to add to its logit)."""
-    allowed_token_ids: tuple[int, ...] = ()
-    """Draw from these only; empty: from all."""
-    bad_words: tuple[tuple[int, ...], ...] = ()
-    """Token sequences that are never completed in the output."""
-    min_tokens: Annotated[int, MIN_TOKENS] = 0
-    """No end-of-sequence and no stop token before this many output tokens."""
-    logprobs: Annotated[int | None, TOP_LOGPROBS] = None
-    """Report each output token's log probability and those of this many most likely tokens; None: none."""
-    prompt_logprobs: Annotated[int | None, TOP_LOGPROBS] = None
-    """As many for the prompt's tokens, from its second one on."""
+    min_p: Annotated[float, MIN_P] = 0.0  # keep tokens at least this fraction as likely as the first
+    presence_penalty: Annotated[float, PENALTY] = 0.0  # subtracted for tokens in the output
+    frequency_penalty: Annotated[float, PENALTY] = 0.0  # subtracted per time in the output
+    repetition_penalty: Annotated[float, REPETITION_PENALTY] = 1.0  # divides positive logits, multiplies others
+    logit_bias: tuple[tuple[int, float], ...] = ()  # (token id, added to its logit)
+    allowed_token_ids: tuple[int, ...] = ()  # empty: all
+    bad_words: tuple[tuple[int, ...], ...] = ()  # never completed in the output
+    min_tokens: Annotated[int, MIN_TOKENS] = 0  # before any end-of-sequence or stop token
+    logprobs: Annotated[int | None, TOP_LOGPROBS] = None  # number of most likely tokens; None: no report
+    prompt_logprobs: Annotated[int | None, TOP_LOGPROBS] = None  # from the second token on
 
     @property
     def greedy(self) -> bool:
         return self.temperature < GREEDY_TEMPERATURE
 
     def check(self, vocab_size: int) -> None:
-        """Raise BadParameter for the first value that an engine with this vocabulary cannot use."""
+        """Raise BadParameter for the first bad value."""
         for name, least, most in _RANGES:
             value = getattr(self, name)
-            if value is not None and not least <= value <= most:  # also true for NaN
+            if value is not None and not least <= value <= most:  # true for NaN
                 raise BadParameter(name, f"{name} is {value}: give {BOUNDS[name]}")
         if self.min_tokens > self.max_tokens:
             raise BadParameter(
@@ -162,8 +137,8 @@ def _bounds_of(struct: type[msgspec.Struct]) -> Mapping[str, Bounds]:
 
 
 BOUNDS: Final = _bounds_of(SamplingParams)
+# Unpacked, because each request is checked.
 _RANGES: Final = tuple((name, bounds.least, bounds.most) for name, bounds in BOUNDS.items())
-"""Unpacked: the check of a request takes less than a microsecond."""
 
 
 def check_token_ids(token_ids: Sequence[int], vocab_size: int, name: str) -> None:

@@ -1,7 +1,6 @@
 """RequestCore: the fields of a request that every process handles.
 
-The client's Prompted and LiveRequest and the engine's EngineRequest embed it; on the wire its fields are fields of
-AddRequest, where each keeps its place. A new field is declared in both, and set in `InputProcessor.prepare`.
+A new field is also a field of AddRequest, and set in `InputProcessor.prepare`.
 """
 
 from enum import StrEnum
@@ -13,9 +12,9 @@ from kvasir.request.params import SamplingParams
 
 
 class RequestKind(StrEnum):
-    GENERATE = "generate"  # output tokens
-    POOL = "pool"  # one vector for the prompt; no engine supports it yet
-    UNKNOWN = "unknown"  # a kind of a later version: the engine refuses the request
+    GENERATE = "generate"
+    POOL = "pool"  # one vector for the prompt; not supported yet
+    UNKNOWN = "unknown"  # of a later version
 
     @classmethod
     def _missing_(cls, value: object) -> "RequestKind":
@@ -24,7 +23,7 @@ class RequestKind(StrEnum):
 
 class RequestCore(msgspec.Struct, frozen=True, gc=False):
     params: SamplingParams
-    priority: int = 0  # smaller is served first, if the engine schedules by priority
-    cache_salt: str = ""  # requests with different salts share no block of the prefix cache
-    constraint: OutputConstraint | None = None  # of the output; None: any text
+    priority: int = 0  # smaller first, with --scheduling-policy priority
+    cache_salt: str = ""  # different salts share no cached block
+    constraint: OutputConstraint | None = None  # None: any text
     kind: RequestKind = RequestKind.GENERATE

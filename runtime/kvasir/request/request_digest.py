@@ -1,4 +1,4 @@
-"""The digest of a request, the same at every frontend and for each attempt, to count its failed steps."""
+"""The digest by which frontends count the failed steps of a request."""
 
 from hashlib import blake2b
 from typing import Final
@@ -15,11 +15,11 @@ _decode = msgspec.msgpack.Decoder(SamplingParams).decode
 
 
 def request_digest(prompt_tokens: bytes | memoryview, core: RequestCore) -> bytes:
-    """Return the digest of a prompt, as on the link, and of all other fields but the seed."""
+    """Return the digest of all fields but the seed."""
     digest = blake2b(prompt_tokens, digest_size=DIGEST_BYTES, person=b"kvasir request")
-    # The frontend draws another seed for each request without one.
+    # Frontends draw a seed for each request without one.
     received = core.params if core.params.seed == 0 else msgspec.structs.replace(core.params, seed=0)
-    # Read back as an engine reads them: 0 and 0.0 differ in their bytes.
+    # Decoded as in an engine: 0 and 0.0 differ in bytes.
     digest.update(_encode(_decode(_encode(received))))
     if core.constraint is not None:
         digest.update(_encode(core.constraint))

@@ -1,4 +1,4 @@
-"""Token ids in memory and on the link: four bytes each, without numpy and torch."""
+"""Token ids in memory and on the link: four bytes each."""
 
 import sys
 from array import array
@@ -11,7 +11,7 @@ assert array(_TYPE).itemsize == TOKEN_BYTES, "this platform has no 32-bit unsign
 
 
 def token_array(token_ids: Iterable[int] = ()) -> "array[int]":
-    """Return the ids as an array. Raises OverflowError for an id that is not 0 to 2**32 - 1."""
+    # OverflowError: an id is not in 0 to 2**32 - 1
     return array(_TYPE, token_ids)
 
 
@@ -20,7 +20,7 @@ def packed(token_ids: Iterable[int]) -> bytes:
 
 
 def to_wire(token_ids: "array[int]") -> bytes:
-    """Return the little-endian bytes of a token array."""
+    # little-endian
     if sys.byteorder == "big":
         token_ids = token_ids[:]
         token_ids.byteswap()
@@ -28,7 +28,7 @@ def to_wire(token_ids: "array[int]") -> bytes:
 
 
 def from_wire(*parts: bytes) -> "array[int]":
-    """Return the tokens of these parts in one array. Raises ValueError for a part of a token."""
+    """Return the tokens of all parts. Raises ValueError for an incomplete token."""
     token_ids = array(_TYPE)
     for part in parts:
         token_ids.frombytes(part)

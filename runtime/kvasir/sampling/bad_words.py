@@ -1,4 +1,4 @@
-"""BadWords: the tokens that would complete a bad word of a row, given its output (vLLM ignores the prompt, too)."""
+"""BadWords: the tokens that would complete a bad word in the output (not the prompt, as in vLLM)."""
 
 from collections.abc import Iterable, Sequence
 
@@ -11,7 +11,7 @@ from kvasir.sampling.penalties import Ints, Tokens
 class BadWords:
     def __init__(self, words: Iterable[Sequence[int]]) -> None:
         alone: set[int] = set()
-        # By the token before the last, so that a step looks at the words that may end in it and at no others.
+        # by the token before the last, to look at few words in a step
         self._longer: dict[int, list[tuple[Tokens, int]]] = {}
         for word in words:
             if len(word) == 1:

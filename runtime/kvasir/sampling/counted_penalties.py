@@ -1,4 +1,4 @@
-"""CountedPenalties: penalties whose token counts are on the device."""
+"""CountedPenalties: penalties with token counts on the device."""
 
 from dataclasses import dataclass
 
@@ -13,16 +13,16 @@ from kvasir.kernels.triton.sampling.sizes import IN_OUTPUT
 
 @dataclass(frozen=True)
 class CountedPenalties:
-    """The penalties of N rows. Counts: IN_PROMPT if in the prompt, plus IN_OUTPUT per time in the output."""
+    # counts: IN_PROMPT if in the prompt, plus IN_OUTPUT per time in the output
 
-    rows: Tensor  # [N] their places in the logits
-    slots: Tensor  # [N] int64, none of them twice
-    host_slots: npt.NDArray[np.int64]  # the same on the host
+    rows: Tensor  # [N]
+    slots: Tensor  # [N] int64, each once
+    host_slots: npt.NDArray[np.int64]  # [N]
     counts: Tensor  # [S, V] int32
     params: Tensor  # [S, 3] float64: repetition, frequency and presence penalty
 
     def apply_(self, logits: Tensor) -> None:
-        """Change logits [R, V] float32 in place."""
+        # [R, V] float32
         if has_kernels(logits.device):
             from kvasir.kernels.triton.sampling.logit_kernels import penalise_counted  # imports triton
 
@@ -40,5 +40,5 @@ class CountedPenalties:
 
 
 def penalise(logits: Tensor, repetition: Tensor, taken: Tensor) -> Tensor:
-    """Return penalised logits, all float32. `taken`: frequency and presence penalty together."""
+    # `taken`: frequency plus presence penalty, float32
     return torch.where(logits > 0, logits / repetition, logits * repetition) - taken

@@ -1,4 +1,4 @@
-"""LogitRules: a request's changes of its logits, a function of its parameters and its tokens so far."""
+"""LogitRules: how a request changes its logits, given its tokens so far."""
 
 from collections.abc import Sequence
 
@@ -45,7 +45,7 @@ class LogitRules:
         return self._bad_words is not None and self._bad_words.depend_on_output
 
     def forbidden(self, tokens: Tokens, vocab_size: int) -> Ints:
-        """Return [F] tokens that bad words and min_tokens rule out, if that leaves an allowed token."""
+        """Return [F] tokens ruled out by bad words and min_tokens; none if no token would be left."""
         output = tokens[self._num_prompt_tokens :]
         found = []
         if self._bad_words is not None:
@@ -60,7 +60,7 @@ class LogitRules:
         return forbidden if len(forbidden) < vocab_size else _NONE
 
     def penalised(self, tokens: Tokens) -> tuple[Ints, Floats]:
-        """Return [D] tokens and [D] their frequency and presence penalty."""
+        """Return [D] tokens and [D] their penalties."""
         if not self.is_penalised:
             return _NONE, _NONE.astype(np.float32)
         if self._counts is None:

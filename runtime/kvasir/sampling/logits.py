@@ -1,4 +1,4 @@
-"""LogitChanges: the changes of a step's logits before tokens are chosen."""
+"""LogitChanges: the changes of logits before tokens are chosen."""
 
 from dataclasses import dataclass
 
@@ -17,8 +17,8 @@ class Entries:
 
 @dataclass(frozen=True)
 class Allowed:
-    rows: Tensor  # [N] rows that choose from some tokens only
-    entries: Entries  # these tokens
+    rows: Tensor  # [N] with an allow-list
+    entries: Entries
 
 
 @dataclass(frozen=True)
@@ -38,11 +38,9 @@ class Bias:
 
 @dataclass(frozen=True)
 class Penalties:
-    """Penalties of tokens that the host has counted."""
-
     entries: Entries
     repetition: Tensor  # [M] float32
-    taken: Tensor  # [M] float32: frequency and presence penalty together
+    taken: Tensor  # [M] float32: frequency plus presence penalty
 
     def apply_(self, logits: Tensor) -> None:
         at = self.entries
@@ -51,7 +49,7 @@ class Penalties:
 
 @dataclass(frozen=True)
 class LogitChanges:
-    """In vLLM's order: allowed tokens, bad words and min_tokens (`forbidden`), bias, penalties."""
+    """Changes in vLLM's order; `forbidden`: bad words and min_tokens."""
 
     allowed: Allowed | None
     forbidden: Entries | None
@@ -59,7 +57,7 @@ class LogitChanges:
     penalties: Penalties | CountedPenalties | None
 
     def apply_(self, logits: Tensor) -> None:
-        """Change logits [R, V] float32 in place."""
+        # [R, V] float32
         if self.allowed is not None:
             at = self.allowed.entries
             kept = logits[at.rows, at.tokens]

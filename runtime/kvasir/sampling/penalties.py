@@ -1,4 +1,4 @@
-"""TokenCounts: the distinct tokens of a penalised row and their counts in its output, on the host."""
+"""TokenCounts: the distinct tokens of a penalised row and their counts."""
 
 import numpy as np
 import numpy.typing as npt
@@ -9,7 +9,7 @@ Tokens = npt.NDArray[np.int32]
 
 class TokenCounts:
     def __init__(self, tokens: Tokens, num_prompt_tokens: int, with_prompt: bool) -> None:
-        """`tokens`: prompt and output so far, or the output alone."""
+        # prompt and output, or the output alone
         start = 0 if with_prompt else num_prompt_tokens
         ids, places = np.unique(tokens[start:], return_inverse=True)
         self._size = len(ids)
@@ -19,9 +19,9 @@ class TokenCounts:
         self._seen = len(tokens)
 
     def after(self, tokens: Tokens) -> tuple[Ints, Ints]:
-        """Return [D] distinct tokens and [D] their counts in the output, after these new tokens."""
+        """Return [D] tokens and [D] their counts in the output."""
         for token in tokens[self._seen :].tolist():
-            place = self._place(token)  # first: the arrays may be exchanged for longer ones
+            place = self._place(token)  # may replace the arrays by longer ones
             self._counts[place] += 1
         self._seen = len(tokens)
         return self._ids[: self._size], self._counts[: self._size]

@@ -1,7 +1,6 @@
-"""Random numbers without state: a function of (seed, position, token id), with the same bits on CPUs and GPUs.
+"""Random numbers of (seed, position, token id), with equal bits on CPUs and GPUs.
 
-SplitMix64 (Steele, Lea, Flood, 2014) mixes seed and position into a key per row; a 32-bit mixer (after Wellons)
-hashes each token id under it.
+SplitMix64 (Steele, Lea, Flood, 2014) makes a key per row, and a 32-bit mixer (Wellons) hashes token ids.
 """
 
 from typing import Final
@@ -24,12 +23,12 @@ _BELOW_1: Final = 1 - 2.0**-24
 
 
 def exponential(seeds: Tensor, positions: Tensor, size: int) -> Tensor:
-    """Return exponential numbers, > 0 and finite. seeds, positions: [N] int64 → [N, size] float32"""
+    # [N] int64 each → [N, size] float32, > 0 and finite
     return torch.log1p(uniform(seeds, positions, size).neg_()).neg_()
 
 
 def uniform(seeds: Tensor, positions: Tensor, size: int) -> Tensor:
-    """Return numbers in (0, 1). seeds, positions: [N] int64 → [N, size] float32"""
+    # [N] int64 each → [N, size] float32 in (0, 1)
     key = _mix(_mix(seeds + _GOLDEN) + (positions + 1) * _GOLDEN)  # [N]
     low, high = key.to(torch.int32)[:, None], _shift_right(key, 32).to(torch.int32)[:, None]
     ids = torch.arange(size, dtype=torch.int32, device=seeds.device)
@@ -37,7 +36,7 @@ def uniform(seeds: Tensor, positions: Tensor, size: int) -> Tensor:
     bits = _mix_32(bits, 16).mul_(_MIX_32_1)
     bits = _mix_32(bits, 15).bitwise_xor_(high).mul_(_MIX_32_2)
     bits = _mix_32(bits, 16).bitwise_and_(2**31 - 1)
-    # The last 64 of 2**31 would round to 1, whose exponential number is infinite.
+    # The last 64 of 2**31 would round to 1, and its exponential number is infinite.
     return bits.float().add_(0.5).mul_(2.0**-31).clamp_(max=_BELOW_1)
 
 
@@ -48,7 +47,7 @@ def _mix(x: Tensor) -> Tensor:
 
 
 def _mix_32(x: Tensor, shift: int) -> Tensor:
-    """x ^ (x >> shift) with a logical shift, in place."""
+    # x ^ (x >> shift), logical, in place
     return x.bitwise_xor_(torch.bitwise_right_shift(x, shift).bitwise_and_((1 << (32 - shift)) - 1))
 
 

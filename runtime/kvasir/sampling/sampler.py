@@ -1,8 +1,7 @@
-"""Chooses the next token of each row from its logits.
+"""Chooses the next token of each row from its logits; filters as in vLLM.
 
-A random row is a race: each token gets an exponential number of (seed, position, token id), divided by its
-probability, and the smallest wins (Gumbel's trick). Rounding then changes a draw only between two almost equal
-tokens; in a cumulative distribution the errors would add up. Filters: temperature, min-p, top-k, top-p, as in vLLM.
+Random rows are a race (Gumbel's trick): the smallest exponential number over probability wins. Unlike a cumulative
+distribution, it does not add up rounding errors.
 """
 
 import torch
@@ -16,7 +15,7 @@ _CANDIDATES = 1024
 
 
 def sample(logits: Tensor, random_rows: tuple[RandomRows, ...]) -> Tensor:
-    """Return token ids [R] of logits [R, V]; rows not in `random_rows` are greedy."""
+    """Return token ids [R] of logits [R, V]; other rows are greedy."""
     if has_kernels(logits.device):
         from kvasir.sampling import triton_sampler  # imports triton
 
@@ -37,12 +36,12 @@ def sample(logits: Tensor, random_rows: tuple[RandomRows, ...]) -> Tensor:
 
 
 def holds_nan(logits: Tensor, chosen: Tensor) -> Tensor:
-    """Return [R] whether the row holds NaN: torch orders NaN above all numbers, so `sample` chose one."""
+    # torch orders NaN above all numbers, so `sample` chose it; [R]
     return logits.gather(1, chosen[:, None])[:, 0].isnan()
 
 
 def _race_filtered(scaled: Tensor, noise: Tensor, top_k: Tensor, top_p: Tensor) -> Tensor:
-    """Return [N] winners among the k most likely tokens, and of these the fewest that reach p."""
+    # [N]
     if scaled.is_cuda or scaled.shape[1] <= _CANDIDATES:
         return _race(scaled, noise, top_k, top_p, scaled.shape[1])[0]
     winners, enough = _race(scaled, noise, top_k, top_p, _CANDIDATES)
@@ -53,7 +52,7 @@ def _race_filtered(scaled: Tensor, noise: Tensor, top_k: Tensor, top_p: Tensor) 
 
 
 def _race(scaled: Tensor, noise: Tensor, top_k: Tensor, top_p: Tensor, width: int) -> tuple[Tensor, Tensor]:
-    """Return [N] winners among the `width` most likely tokens, and [N] whether the filters leave no others."""
+    """Return [N] winners of `width` tokens, and [N] whether the filters keep no others."""
     vocab = scaled.shape[1]
     if width == vocab:
         ordered, tokens = scaled.sort(dim=-1, descending=True, stable=True)  # [N, width]
@@ -64,7 +63,7 @@ def _race(scaled: Tensor, noise: Tensor, top_k: Tensor, top_p: Tensor, width: in
     within_k = top_k <= width  # [N, 1]
     total = torch.where(within_k, ordered.logsumexp(-1, keepdim=True), scaled.logsumexp(-1, keepdim=True))
     probabilities = (ordered - total).exp_().double()
-    # The most likely token stays whatever p is: nothing is before it, and p is above 0.
+    # The most likely token always stays, because p is above 0.
     beyond_p = probabilities.cumsum(dim=-1) - probabilities >= top_p
     winner = (ordered.masked_fill_(beyond_p, -torch.inf) - noise.gather(1, tokens)).argmax(dim=-1, keepdim=True)
     enough = within_k | ((top_k >= vocab) & beyond_p[:, -1:])

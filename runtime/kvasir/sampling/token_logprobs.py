@@ -1,4 +1,4 @@
-"""Log probabilities of the model itself (vLLM's raw_logprobs): of a token, its rank, and the most likely tokens."""
+"""Log probabilities before any change (vLLM's raw_logprobs), and ranks."""
 
 from dataclasses import dataclass
 
@@ -10,15 +10,14 @@ from torch import Tensor
 from kvasir.kernels.cpu import kernels_for
 from kvasir.link.protocol import Logprobs
 
-_AT_ONCE = 2**21
-"""Logits per turn: their copies in float32 stay in the caches of a CPU."""
+_AT_ONCE = 2**21  # logits: their float32 copies stay in CPU caches
 
 
 @dataclass(frozen=True)
 class Scores:
     token: npt.NDArray[np.float32]  # [N] log probability
-    rank: npt.NDArray[np.int64]  # [N] tokens at least as likely, itself among them
-    top_ids: npt.NDArray[np.int64]  # [N, k] the most likely first, equally likely ones by their ids
+    rank: npt.NDArray[np.int64]  # [N] 1 for the most likely
+    top_ids: npt.NDArray[np.int64]  # [N, k] most likely first, then by id
     top: npt.NDArray[np.float32]  # [N, k]
 
     def wire(self, start: int, end: int, k: int) -> Logprobs:
@@ -54,7 +53,7 @@ class PromptScores:
 
 
 def score(logits: Tensor, tokens: Tensor, k: int) -> Scores:
-    """Return the scores of tokens [N] at the logits [N, V] of any floating type."""
+    # tokens [N], logits [N, V]
     count, vocab = logits.shape
     k = min(k, vocab)
     size = max(1, _AT_ONCE // vocab)
@@ -71,15 +70,15 @@ def _score(logits: Tensor, tokens: Tensor, k: int) -> tuple[Tensor, Tensor, Tens
 
 
 def log_sum_exp(logits: Tensor) -> Tensor:
-    """[N, V] float32 → [N, 1]"""
+    # [N, V] float32 → [N, 1]
     kernels = kernels_for(logits.device, logits.dtype)
     return logits.logsumexp(dim=-1, keepdim=True) if kernels is None else kernels.log_sum_exp(logits)[:, None]
 
 
 def _most_likely(logits: Tensor, k: int) -> tuple[Tensor, Tensor]:
-    """Return [N, k] largest logits and [N, k] their tokens, equal ones by their ids."""
+    """Return [N, k] logits and [N, k] tokens, equal logits by token."""
     vocab = logits.shape[1]
-    values, ids = logits.topk(min(k + 1, vocab), dim=-1)  # one more: shows whether the last is tied
+    values, ids = logits.topk(min(k + 1, vocab), dim=-1)  # one more shows ties
     if 0 < k < vocab:
         tied = (values[:, k - 1] == values[:, k]).nonzero()[:, 0]
         if len(tied):
@@ -91,7 +90,7 @@ def _most_likely(logits: Tensor, k: int) -> tuple[Tensor, Tensor]:
 
 
 def _first_of_the_last(logits: Tensor, values: Tensor, ids: Tensor, k: int) -> Tensor:
-    """Return `ids` [N, k + 1] with the smallest ids among those of the k-th largest value."""
+    # ids [N, k + 1] get the smallest ids with the k-th largest value
     last = values[:, k - 1 : k]  # [N, 1]
     above = (values > last).sum(dim=-1)  # [N]
     rows, tokens = (logits == last).nonzero(as_tuple=True)  # by row, in each by token

@@ -1,7 +1,4 @@
-"""Restricts rows of the logits to the tokens that their grammars allow.
-
-Bit i of a mask's little-endian words of 32 bits is set if token i is allowed.
-"""
+"""TokenMasks: restrict logits to the tokens of a grammar: bit i of a little-endian mask is token i."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -17,7 +14,7 @@ from kvasir.sampling.logits import LogitChanges
 
 @dataclass(frozen=True)
 class TokenMasks:
-    rows: Tensor  # [N] their places in the logits
+    rows: Tensor  # [N]
     allowed: Tensor  # [N, V] bool
 
     @classmethod
@@ -27,21 +24,21 @@ class TokenMasks:
         return cls(copied(np.array(rows, np.int64), device), copied(allowed.view(np.bool_), device))
 
     def apply_(self, logits: Tensor, changes: LogitChanges | None) -> None:
-        """Apply the masks, then the changes, to logits [R, V] float32 in place."""
+        # logits [R, V] float32
         masked = logits[self.rows].masked_fill_(~self.allowed, -torch.inf)  # [N, V]
         logits[self.rows] = masked
         if changes is not None:
             changes.apply_(logits)
             changed = logits[self.rows]  # [N, V]
+            # Changes that leave no token are dropped.
             is_empty = (changed == -torch.inf).all(dim=-1, keepdim=True)  # [N, 1]
             logits[self.rows] = torch.where(is_empty, masked, changed)
 
 
 @dataclass(frozen=True)
 class PackedMasks:
-    """The masks of N rows on a GPU, where kernels apply them as they come."""
-
-    rows: Tensor  # [N] int64: their places in the logits
+    # for kernels on a GPU
+    rows: Tensor  # [N] int64
     words: Tensor  # [N, V / 32] int32
 
     @classmethod

@@ -1,4 +1,4 @@
-"""Chooses tokens by Triton kernels on a GPU, as sampler.py does in torch."""
+"""Chooses tokens with Triton kernels, as sampler.py does in torch."""
 
 import torch
 from torch import Tensor
@@ -14,7 +14,7 @@ def sample(logits: Tensor, random_rows: tuple[RandomRows, ...]) -> Tensor:
         logits = logits.float().contiguous()
     chosen = torch.empty(len(logits), dtype=torch.int64, device=logits.device)
     if sum(len(group.rows) for group in random_rows) < len(logits):
-        choose_largest(logits, chosen)  # of all rows: those that draw are written again
+        choose_largest(logits, chosen)  # also rows that are drawn below
     for group in random_rows:
         draw(logits, chosen, _draw(group))
     return chosen

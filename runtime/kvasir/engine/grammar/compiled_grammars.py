@@ -12,8 +12,7 @@ from kvasir.request.constraint import Grammar
 
 MAX_CACHED_GRAMMARS: Final = 1_000
 MAX_CACHED_BYTES: Final = 256 << 20
-PASSING_SECONDS: Final = 10.0
-"""How long a refusal is kept that another trial might not repeat."""
+PASSING_SECONDS: Final = 10.0  # for a refusal that another trial might not repeat
 _BYTES_PER_CHARACTER: Final = 200
 _MIN_BYTES: Final = 64 << 10
 
@@ -24,9 +23,7 @@ class _Entry:
     until: float | None
 
 
-class CompiledGrammars:
-    """Not thread-safe."""
-
+class CompiledGrammars:  # not thread-safe
     def __init__(
         self,
         max_grammars: int = MAX_CACHED_GRAMMARS,

@@ -1,4 +1,4 @@
-"""Turns a grammar into a matcher of llguidance; the trial process and the engine run the same code.
+"""Turns a grammar into a matcher of llguidance, in the trial process and then in the engine.
 
 A grammar within the bounds may still be a bomb: only trials.py may compile a new one.
 """
@@ -26,7 +26,7 @@ _ESCAPE: Final = re.compile(r"\\(?:u([0-9a-fA-F]{4})|U([0-9a-fA-F]{8})|.)", re.D
 
 
 def parser_limits() -> llguidance.LLParserLimits:
-    """Return limits on a grammar, and on a mask: about 20 ms and, over all masks, 100 MB."""
+    # a mask takes up to about 20 ms, and all masks 100 MB
     return llguidance.LLParserLimits(
         max_items_in_row=2_000,
         initial_lexer_fuel=1_000_000,
@@ -39,7 +39,7 @@ def parser_limits() -> llguidance.LLParserLimits:
 
 
 def compile_grammar(tokenizer: llguidance.LLTokenizer, grammar: Grammar) -> llguidance.LLMatcher:
-    """Return a matcher at the start of the grammar, with its first mask computed. Raises BadGrammar."""
+    """Return a matcher at the start of the grammar, with its first mask. Raises BadGrammar."""
     return compile_adapted(tokenizer, adapt_grammar(grammar))
 
 
@@ -55,7 +55,7 @@ def compile_adapted(tokenizer: llguidance.LLTokenizer, grammar: Grammar) -> llgu
 
 
 def probe(tokenizer: llguidance.LLTokenizer, matcher: llguidance.LLMatcher, seed: int = 0) -> None:
-    """Follow the grammar over random tokens: some are too complex only later. Uses it up. Raises BadGrammar."""
+    """Follow the grammar over random tokens and use it up: some are too complex later. Raises BadGrammar."""
     rng = random.Random(seed)
     end = set(tokenizer.eos_tokens)
     for _ in range(PROBED_TOKENS):
@@ -73,7 +73,7 @@ def probe(tokenizer: llguidance.LLTokenizer, matcher: llguidance.LLMatcher, seed
 
 
 def _random_token(mask: bytes, rng: random.Random) -> int | None:
-    """Return the first token of the mask from a random place on, around the end; None if it is empty."""
+    # the first one from a random place on, with wrap-around
     start = rng.randrange(len(mask))
     for place in (*range(start, len(mask)), *range(start)):
         if mask[place]:
@@ -107,7 +107,7 @@ def _lark_text(grammar: Grammar) -> str:
         case GrammarKind.EBNF:
             try:
                 return str(gbnf_to_lark(_ESCAPE.sub(_plain_escape, grammar.text)))
-            except Exception as error:  # the converter raises plain exceptions
+            except Exception as error:  # plain exceptions of the converter
                 raise BadGrammar(f"the EBNF grammar cannot be read: {shortened(str(error))}", "grammar") from None
     raise BadGrammar(f"this engine does not know grammars of the kind {grammar.kind.value!r}: update it")
 
@@ -122,7 +122,7 @@ def _with_token_ids(tokenizer: llguidance.LLTokenizer, lark: str) -> str:
 
 
 def _plain_escape(match: re.Match[str]) -> str:
-    """Return a character for its escape: the converter to Lark drops leading zeros of \\u and \\U."""
+    # the converter drops leading zeros of \u and \U
     digits = match[1] or match[2]
     if digits is None:
         return match[0]

@@ -1,7 +1,6 @@
 """GrammarGate: a request with a constraint gets no row before its grammar is compiled.
 
-The compilation begins in the link's thread. The loop takes the guide when it queues the request or when the request
-is woken, whichever comes later, so a wake-up is never too early.
+The loop takes the guide when it queues the request or wakes it, so a wake-up is never too early.
 """
 
 import itertools
@@ -30,9 +29,7 @@ class GrammarGate(AdmissionGate):
         grammars: Callable[[Callable[[str], None]], GuideSource],
         wake: Callable[[str], None] | None = None,
     ) -> None:
-        """`grammars` makes the source of guides from its callback. `wake` gets the id of a request whose guide is
-        ready, in any thread. None: `take` waits, for engines that must make the same steps and programs without a
-        loop."""
+        # `wake` gets the ids of requests with a ready guide, in any thread. None: `take` waits.
         self._wake = wake
         self._ready: queue.SimpleQueue[str] = queue.SimpleQueue()
         self._grammars = grammars(self._on_ready)
@@ -44,7 +41,7 @@ class GrammarGate(AdmissionGate):
         self._grammars.begin(request.guide_ticket, constraint, output)
 
     def take(self, request: EngineRequest) -> str | None:
-        """Give the request its guide if it is ready. Return why the request is refused, or None."""
+        """Give the request its guide if it is ready; return a refusal or None."""
         if not request.guide_ticket:
             return None
         outcome = self._grammars.outcome(request.guide_ticket)

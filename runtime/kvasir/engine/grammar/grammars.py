@@ -1,7 +1,6 @@
-"""Grammars: the constraints of an engine's requests, compiled once outside the loop, and cached.
+"""Grammars: the constraints of requests, compiled once outside the loop, and cached.
 
-A grammar is checked against the bounds, compiled in the trial process, and only then in this process. Each request
-takes a copy of the matcher.
+A grammar is checked against the bounds, compiled in the trial process, and only then here. Requests take copies.
 """
 
 import logging
@@ -24,17 +23,15 @@ from kvasir.request.constraint import Grammar, OutputConstraint
 
 log = logging.getLogger(__name__)
 
-MAX_COMPILING: Final = 32
-"""Threads, which wait for the trial process."""
-_MAX_TOKENS_AT_ONCE: Final = 256
-"""Output of a resumed request that `begin` advances over in the calling thread, if the grammar is cached."""
+MAX_COMPILING: Final = 32  # threads, which wait for the trial process
+_MAX_TOKENS_AT_ONCE: Final = 256  # of a resumed output, accepted in the calling thread if the grammar is cached
 
 
 class Grammars:
     def __init__(
         self, tokenizer: Path, vocab_size: int, eos_token_ids: Sequence[int], wake: Callable[[str], None]
     ) -> None:
-        """`tokenizer`: the directory of the model's tokenizer. `wake` gets a request's id in any thread."""
+        # `wake` gets a request's id in any thread
         self._vocab_size = vocab_size
         self._eos_token_ids = tuple(token for token in eos_token_ids if token < vocab_size)
         self._wake = wake
@@ -48,7 +45,7 @@ class Grammars:
     def begin(self, request_id: str, constraint: OutputConstraint, output_token_ids: Sequence[int]) -> None:
         """Prepare the guide of a request whose output begins with these tokens. Any thread.
 
-        `wake` is called when the outcome is there, maybe before this method returns.
+        `wake` may be called before this method returns.
         """
         request = _Request(request_id, constraint, output_token_ids)
         grammar = constraint.grammar
@@ -68,7 +65,7 @@ class Grammars:
             self._decide(request, compiled)
 
     def outcome(self, request_id: str) -> OutputGuide | str | None:
-        """Return the guide, why the request is refused, or None if that is open or the request unknown."""
+        """Return the guide or a refusal; None if it is open or the request unknown."""
         with self._lock:
             request = self._outcomes.get(request_id)
             return None if request is None else request.outcome
@@ -84,11 +81,11 @@ class Grammars:
     def _compile(self, grammar: Grammar) -> None:
         with self._lock:
             if not any(self._is_open(request) for request in self._compiling[grammar]):
-                del self._compiling[grammar]  # all have ended while the grammar waited for its turn
+                del self._compiling[grammar]  # all have ended meanwhile
                 return
         try:
             compiled, lasting = self._compiler.compile(grammar)
-        except BaseException as error:  # a panic of Rust is not an Exception
+        except BaseException as error:  # Rust panics are not Exceptions
             log.exception("compiling a grammar has failed")
             compiled, lasting = _defect(error), False
         with self._lock:
@@ -100,7 +97,7 @@ class Grammars:
     def _decide(self, request: "_Request", compiled: llguidance.LLMatcher | str | None) -> None:
         try:
             outcome = compiled if isinstance(compiled, str) else self._guide(request, compiled)
-        except BaseException as error:  # or the request would wait for ever
+        except BaseException as error:  # the request must not wait for ever
             log.exception("making the guide of a request has failed")
             outcome = _defect(error)
         with self._lock:
@@ -150,7 +147,7 @@ class _Compiler:
         self.known_tokens = vocab_size  # of model and tokenizer
 
     def compile(self, grammar: Grammar) -> tuple[llguidance.LLMatcher | str, bool]:
-        """Return a matcher at the start of the grammar or why it is refused, and whether that lasts."""
+        """Return a matcher at the start of the grammar or a refusal, and whether that lasts."""
         try:
             adapted = adapt_grammar(grammar)
             built = self._tokenizer_and_trials()
@@ -173,7 +170,7 @@ class _Compiler:
             built[1].close()
 
     def _tokenizer_and_trials(self) -> tuple[llguidance.LLTokenizer, Trials] | str:
-        """Return both, or why grammars are not possible with this model."""
+        """Return both, or why this model has no grammars."""
         with self._lock:
             if self._built is None:
                 try:
@@ -186,7 +183,7 @@ class _Compiler:
         vocabulary = read_vocabulary(self._path, self._vocab_size, self._eos_token_ids)
         self.known_tokens = vocabulary.size
         trials = Trials(vocabulary)
-        trials.start()  # it builds the tokenizer at the same time
+        trials.start()  # builds the tokenizer at the same time
         try:
             return build_tokenizer(vocabulary), trials
         except VocabularyError:

@@ -1,9 +1,9 @@
-"""Why an OutputGuide cannot go on; without llguidance, which engines without constraints never import."""
+"""Errors of OutputGuide, without an import of llguidance."""
 
 
 class GuideError(ValueError):
-    """An output token that the constraint forbids: a defect."""
+    """An output token that the constraint forbids, which is a defect."""
 
 
 class GrammarTooComplex(GuideError):
-    """The next mask needs more work than one mask may take."""
+    """The next mask needs too much work."""

@@ -1,6 +1,6 @@
-"""LateMasks: makes the masks of scheduled steps and sends them to the executor while it computes.
+"""LateMasks: makes the masks of scheduled steps and sends them while the executor computes.
 
-A mask depends on all tokens before the sampled one. If a step before is in flight, it is due after that update.
+A mask depends on all tokens before the sampled one, so it may have to wait for a step in flight.
 """
 
 import logging
@@ -25,7 +25,7 @@ _ALL: Final = 0xFFFFFFFF
 @dataclass(frozen=True, slots=True)
 class _MaskedStep:
     number: int
-    # the request of each masked row, and its number of tokens when the mask is due
+    # each masked row's request, and its number of tokens when the mask is due
     rows: list[tuple[EngineRequest, int]]
 
     @property
@@ -43,7 +43,7 @@ class LateMasks:
         self._num_words = -(-vocab_size // 32)
         self._send = send
         self._fail = fail
-        self._steps: deque[_MaskedStep] = deque()  # submitted steps without their masks, the oldest first
+        self._steps: deque[_MaskedStep] = deque()  # submitted, without their masks, oldest first
 
     def expect(self, step: StepInput, rows: StepRows) -> None:
         requests = [rows[place][0] for place in step.masked]
@@ -51,7 +51,7 @@ class LateMasks:
         self._steps.append(_MaskedStep(step.number, due))
 
     def supply(self) -> None:
-        """Send the masks that are due: those of the oldest step in flight always are."""
+        # The masks of the oldest step in flight are always due.
         if not self._steps:
             return
         import numpy as np  # here, because an engine sends Hello before its slow imports
@@ -67,7 +67,7 @@ class LateMasks:
         assert not self._steps, f"step {self._steps[0].number} never got its masks"
 
     def _fill(self, mask: "npt.NDArray[np.uint32]", request: EngineRequest) -> None:
-        """Fill a mask [V / 32]; all ones if the token of the request will be dropped."""
+        # mask: [V / 32]; all ones if the token will be dropped
         guide = request.guide
         if request.status.finished or guide is None:
             mask[:] = _ALL

@@ -8,7 +8,7 @@ from kvasir.grammar_bounds.special_names import public_text
 
 _MAX_CHARACTERS: Final = 300
 _STATE: Final = re.compile(r"\s*<(?:state|non-verbose/?)>.*", re.DOTALL)
-# the error of a schema inside of a grammar in Lark, with lines of the grammar behind it
+# a schema's error inside of Lark, followed by lines of the grammar
 _IN_LARK: Final = re.compile(r"at \d+\(\d+\): failed to compile JSON schema: ([^\n]*).*", re.DOTALL)
 
 _KNOWN: Final[tuple[tuple[str, str, str], ...]] = (
@@ -40,7 +40,7 @@ _KNOWN: Final[tuple[tuple[str, str, str], ...]] = (
         "is recursive and has keywords next to it: move them into the target",
     ),
     ("schema too large", "allOf", "joins too many branches: merge some"),
-)  # beginnings of errors, the keyword, and the rest of the refusal
+)  # beginning of the error, keyword, rest of the refusal
 
 
 def refusal_of(message: str) -> BadGrammar:

@@ -1,4 +1,4 @@
-"""OutputGuide: which tokens may follow in the output of one request: first its reasoning, then its grammar."""
+"""OutputGuide: the tokens that may follow in one output: first its reasoning, then its grammar."""
 
 from collections.abc import Sequence
 from typing import Final
@@ -14,10 +14,10 @@ BITS: Final = 32
 
 
 class OutputGuide:
-    """The state of a constraint: an optional reasoning, then the grammar. Not thread-safe.
+    """The state of a constraint. Not thread-safe.
 
-    With a `reasoning_start`, the first token decides whether there is a reasoning. End-of-sequence tokens are
-    forbidden while the output does not match the grammar.
+    With a `reasoning_start`, the first token decides whether there is a reasoning. The sequence may end only when
+    the output matches the grammar.
     """
 
     def __init__(
@@ -29,41 +29,37 @@ class OutputGuide:
         known_tokens: int,
         eos_token_ids: Sequence[int],
     ) -> None:
-        """`matcher`: at the start of the grammar, and this object's own; None without a grammar.
-
-        `vocab_size`: the model's. `known_tokens`: the matcher's, which may be larger.
+        """`matcher`: at the start of the grammar, owned by this object; None without a grammar. It may know more
+        tokens (`known_tokens`) than the model.
         """
         self._end = constraint.reasoning_end
         self._budget = constraint.thinking_budget
         self._matcher = matcher
         self._vocab_size = vocab_size
         self._eos = frozenset(eos_token_ids)
-        # the token that would begin the reasoning, while the output is empty
+        # begins the reasoning if it is the first token
         self._start = constraint.reasoning_start if self._end else None
         self._reasoning = bool(self._end) and self._start is None
         self._reasoned_tokens = 0
-        self._ended_by = 0  # how many tokens of `reasoning_end` the output ends with
+        self._ended_by = 0  # tokens of `reasoning_end` at the end of the output
         self._fallbacks = _fallbacks(self._end)
         self._words = np.empty(-(-known_tokens // BITS), np.uint32)
 
     @property
     def is_free(self) -> bool:
-        """Whether any token may follow: no mask is needed."""
+        """Return whether no mask is needed."""
         return self._matcher is None and not self._forces_the_end
 
     @property
     def is_complete(self) -> bool:
-        """Whether the output matches the grammar and only an end-of-sequence token may follow."""
+        """Return whether the output matches and only an end-of-sequence token may follow."""
         if self._reasoning or self._start is not None:
             return False
         return self._matcher is not None and self._matcher.is_stopped()
 
     def forced_tokens(self) -> Sequence[int]:
-        """Return the tokens of the only text that may follow; none if there is a choice.
-
-        Only the first is certain: llguidance tokenizes the text as a whole. Grammars with long forced texts force
-        none.
-        """
+        """Return the tokens of the only text that may follow; none if there is a choice."""
+        # Only the first is certain, because llguidance tokenizes the text as a whole.
         if self._forces_the_end:
             return self._end[self._ended_by : self._ended_by + 1]
         if self._matcher is None or self._reasoning or self._start is not None:
@@ -72,10 +68,7 @@ class OutputGuide:
         return forced if forced and forced[0] < self._vocab_size else ()
 
     def fill(self, mask: npt.NDArray[np.uint32]) -> None:
-        """Set bit i % 32 of word i // 32 if token i may follow, and clear the others. mask: [ceil(vocab / 32)].
-
-        Raises GrammarTooComplex.
-        """
+        # bit i % 32 of word i // 32 is token i; mask: [ceil(vocab / 32)]
         if self._forces_the_end:
             mask[:] = 0
             _set(mask, self._end[self._ended_by])
@@ -91,7 +84,7 @@ class OutputGuide:
                 _set(mask, self._start)
 
     def accept(self, token_ids: Sequence[int]) -> None:
-        """Advance over tokens of the output. Raises GuideError at a forbidden one, or GrammarTooComplex."""
+        """Advance over tokens of the output. Raises GuideError for a forbidden one, or GrammarTooComplex."""
         for place, token in enumerate(token_ids):
             start, self._start = self._start, None
             if token == start:
@@ -170,7 +163,7 @@ def _too_complex(matcher: llguidance.LLMatcher) -> GrammarTooComplex:
 
 
 def _fallbacks(pattern: Sequence[int]) -> list[int]:
-    """Return for each prefix of the pattern its longest border, as in Knuth, Morris and Pratt (1977)."""
+    # the longest border of each prefix (Knuth, Morris and Pratt, 1977)
     lengths = [0] * len(pattern)
     for place in range(1, len(pattern)):
         length = lengths[place - 1]

@@ -1,4 +1,4 @@
-"""Messages between the engine and its trial process: msgpack, each after its length in four bytes."""
+"""Messages to and from the trial process: msgpack after a length of four bytes."""
 
 from typing import BinaryIO, Final
 
@@ -6,9 +6,9 @@ import msgspec
 
 from kvasir.request.constraint import Grammar
 
-MAX_TRIAL_CPU_SECONDS: Final = 0.4  # a bomb ends here, and a grammar that passes takes as long again in the engine
-MAX_TRIAL_SECONDS: Final = 20.0  # trials have a low priority: a harmless one can take seconds on a busy machine
-MAX_TRIAL_BYTES: Final = 512 << 20  # address space of one trial, on top of the tokenizer's process
+MAX_TRIAL_CPU_SECONDS: Final = 0.4  # a bomb ends here; the engine compiles as long again
+MAX_TRIAL_SECONDS: Final = 20.0  # harmless trials take seconds on a busy machine, at their low priority
+MAX_TRIAL_BYTES: Final = 512 << 20  # address space, on top of the tokenizer's process
 MAX_RUNNING_TRIALS: Final = 4
 _LENGTH_BYTES: Final = 4
 
@@ -20,12 +20,12 @@ class Trial(msgspec.Struct, frozen=True, array_like=True):
 
 class Verdict(msgspec.Struct, frozen=True, array_like=True):
     number: int
-    refusal: str  # why the grammar is refused; "" if it compiles within the limits
-    lasting: bool = True  # another trial would come to the same result
+    refusal: str  # "": it compiles within the limits
+    lasting: bool = True  # another trial would have the same result
 
 
 class Ready(msgspec.Struct, frozen=True, array_like=True):
-    failure: str  # why it could not, and ends; ""
+    failure: str  # "": it can compile
 
 
 def write_message(file: BinaryIO, message: msgspec.Struct) -> None:
@@ -35,7 +35,7 @@ def write_message(file: BinaryIO, message: msgspec.Struct) -> None:
 
 
 def read_message(file: BinaryIO) -> bytes | None:
-    """Return the next message; None at the end of the file, also in the middle of a message."""
+    """Return the next message; None at the end of the file, also within a message."""
     head = _read(file, _LENGTH_BYTES)
     return None if head is None else _read(file, int.from_bytes(head, "little"))
 

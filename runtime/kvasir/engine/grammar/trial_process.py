@@ -1,7 +1,7 @@
 """TrialProcess: compiles grammars that may be bombs (`python -m kvasir.engine.grammar.trial_process`).
 
-It builds the tokenizer once and forks for each grammar. A fork that exceeds its memory or its time ends alone, and
-the next grammar does not wait. The process ends with the engine.
+It builds the tokenizer once and forks for each grammar. A fork that exceeds its memory or time ends alone. The
+process ends with the engine.
 """
 
 import contextlib
@@ -121,7 +121,7 @@ class TrialProcess:
 
 def try_grammar(tokenizer: llguidance.LLTokenizer, grammar: Grammar, pipe: int) -> NoReturn:
     die_with_parent()
-    os.closerange(0, 3)  # the ends of the pipes to the engine; Rust would report an abort to the log
+    os.closerange(0, 3)  # the engine's pipes; Rust would log an abort
     limit_memory()
     signal.setitimer(signal.ITIMER_PROF, MAX_TRIAL_CPU_SECONDS)  # SIGPROF ends this process
     refusal = ""
@@ -131,16 +131,16 @@ def try_grammar(tokenizer: llguidance.LLTokenizer, grammar: Grammar, pipe: int) 
         refusal = str(error)
     except MemoryError:
         refusal = _TOO_LARGE
-    except BaseException as error:  # a panic of Rust is not an Exception
+    except BaseException as error:  # Rust panics are not Exceptions
         refusal = f"the grammar cannot be compiled ({type(error).__name__}: {error}): simplify it"
     os.write(pipe, b"=" + refusal.encode()[: select.PIPE_BUF - 1])
     os._exit(0)
 
 
 def cause_of_end(status: int) -> str:
-    """Return the refusal for a trial that ended without an answer."""
+    """Return the refusal for a trial without an answer."""
     number = os.WTERMSIG(status) if os.WIFSIGNALED(status) else 0
-    if number in (signal.SIGABRT, signal.SIGKILL):  # of the allocator, and of the kernel
+    if number in (signal.SIGABRT, signal.SIGKILL):  # from the allocator, and from the kernel
         return _TOO_LARGE
     if number == signal.SIGPROF:
         return _TOO_SLOW
@@ -151,13 +151,13 @@ def cause_of_end(status: int) -> str:
 
 
 def limit_memory() -> None:
-    """Bound the address space: mapping more fails at once, touched or not."""
+    # Mapping more address space fails at once, touched or not.
     with open("/proc/self/statm") as file:
         used = int(file.read().split()[0]) * resource.getpagesize()
     resource.setrlimit(resource.RLIMIT_AS, (used + MAX_TRIAL_BYTES, used + MAX_TRIAL_BYTES))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     with contextlib.suppress(OSError), open("/proc/self/oom_score_adj", "w") as file:
-        file.write("1000")  # when the pod is short of memory, this process is killed and not the engine
+        file.write("1000")  # the kernel's OOM killer prefers this process to the engine
 
 
 def die_with_parent() -> None:

@@ -1,4 +1,4 @@
-"""Trials: the engine's side of the trial process, started with the first grammar and restarted after a death."""
+"""Trials: the engine's side of the trial process, which starts with the first grammar."""
 
 import contextlib
 import logging
@@ -26,8 +26,8 @@ from kvasir.request.constraint import Grammar
 log = logging.getLogger(__name__)
 
 START_SECONDS: Final = 60.0
-STUCK_SECONDS: Final = MAX_TRIAL_SECONDS + 10  # without an answer while a trial waits: the process is replaced
-_GRACE_SECONDS: Final = 2.0  # for answers that this process could not read, because it was stopped itself
+STUCK_SECONDS: Final = MAX_TRIAL_SECONDS + 10  # without an answer to a trial: the process is replaced
+_GRACE_SECONDS: Final = 2.0  # this process may have been stopped itself
 _COMMAND: Final = (sys.executable, "-P", "-m", "kvasir.engine.grammar.trial_process")
 _ATTEMPTS: Final = 2
 _DIED: Final = (
@@ -37,7 +37,7 @@ _CLOSED: Final = "this engine ends: send the request again"
 
 
 class TrialsError(Exception):
-    """The trial process cannot be used at all; the message gives the reason."""
+    """The trial process cannot be used."""
 
 
 class Trials:
@@ -92,17 +92,17 @@ class _Child:
         self._lock = threading.Lock()
         self._process: subprocess.Popen[bytes] | None = None
         self._results: dict[int, Future[Verdict | None]] = {}
-        # to be written, which takes as long as the process does not read; None is the last one
+        # to write, at the pace of the process; None is the last one
         self._trials: queue.SimpleQueue[Trial | None] = queue.SimpleQueue()
         self._numbers = 0
         self._answered = 0
         started = threading.Event()
-        # The thread that starts the process also waits for its end: Linux kills the process when this thread ends.
+        # Linux kills the process when the thread that started it ends, so that thread waits for it.
         threading.Thread(target=self._own, args=[vocabulary, started], name="grammar trials", daemon=True).start()
         started.wait()
 
     def run(self, grammar: Grammar) -> Verdict | None:
-        """Return the verdict; None if the process has died or is stuck. Raises TrialsError."""
+        """Return the verdict; None if the process died or is stuck. Raises TrialsError."""
         if not self._ready.wait(START_SECONDS):
             self.kill()
             raise TrialsError(f"the process that compiles grammars did not start within {START_SECONDS:.0f} s")
@@ -119,7 +119,7 @@ class _Child:
         return self._wait_for(result)
 
     def _wait_for(self, result: "Future[Verdict | None]") -> Verdict | None:
-        # Each trial ends within MAX_TRIAL_SECONDS, so a process that works answers one in that time.
+        # A working process answers each trial within MAX_TRIAL_SECONDS.
         while True:
             answered = self._answered
             for seconds in (STUCK_SECONDS, _GRACE_SECONDS):
@@ -165,7 +165,7 @@ class _Child:
             result.set_result(verdict)
 
     def _write(self, requests: BinaryIO) -> None:
-        with contextlib.suppress(OSError, ValueError):  # it has died, and the file may be closed: results end
+        with contextlib.suppress(OSError, ValueError):  # the process has died
             while (trial := self._trials.get()) is not None:
                 write_message(requests, trial)
 
@@ -193,5 +193,5 @@ def _start() -> subprocess.Popen[bytes]:
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         env={**os.environ, "RAYON_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false", "MALLOC_ARENA_MAX": "1"},
-        process_group=0,  # Ctrl-C in a terminal reaches the engine only, which ends this process
+        process_group=0,  # Ctrl-C in a terminal reaches only the engine
     )

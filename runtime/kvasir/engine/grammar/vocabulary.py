@@ -1,7 +1,6 @@
-"""Vocabulary: the bytes of the model's tokens, and which are special, as llguidance reads them.
+"""Vocabulary: the bytes of the model's tokens for llguidance, and which are special.
 
-A special token is marked so or ends the sequence; a grammar has to name it. Others stand for their text, also added
-ones such as Qwen3's <tool_call>.
+Special tokens are marked so, or end the sequence. Others stand for their text, also added ones such as <tool_call>.
 """
 
 from collections.abc import Mapping, Sequence, Set
@@ -19,12 +18,12 @@ from kvasir.hub.tokenizer import load_tokenizer
 
 
 class VocabularyError(Exception):
-    """Grammars are not possible with this model; the message gives the reason."""
+    """Grammars are not possible with this model."""
 
 
 class Vocabulary(msgspec.Struct, frozen=True, array_like=True):
     text: str
-    size: int  # the larger one of model and tokenizer: either may have tokens that the other lacks
+    size: int  # the larger one of model and tokenizer
     eos_token_ids: tuple[int, ...]
 
 
@@ -43,7 +42,7 @@ def read_vocabulary(path: Path, vocab_size: int, eos_token_ids: Sequence[int]) -
 
 
 def build_tokenizer(vocabulary: Vocabulary) -> llguidance.LLTokenizer:
-    """Build the prefix tree of the tokens: 1.1 s and 140 MB for 150,000. Raises VocabularyError."""
+    """Build the prefix tree of the tokens, which takes seconds. Raises VocabularyError."""
     eos = list(vocabulary.eos_token_ids)
     described: dict[str, Any] = msgspec.json.decode(vocabulary.text)
     special = {each["id"]: each["content"] for each in described["added_tokens"] if _is_special(each, eos)}
@@ -62,12 +61,12 @@ def build_tokenizer(vocabulary: Vocabulary) -> llguidance.LLTokenizer:
         ) from None
     wrapper = llguidance.TokenizerWrapper(_Tokens(reader, eos, special, text_ids))
     built = llguidance.LLTokenizer(wrapper, eos_token=eos)
-    wrapper.tokens = ()  # 150,000 objects that only the constructor reads
+    wrapper.tokens = ()  # many objects that only the constructor reads
     return built
 
 
 class _Tokens:
-    """The tokens for llguidance, which takes every added token named <...> for a special one."""
+    """The tokens for llguidance, which would take all added tokens named <...> for special ones."""
 
     def __init__(
         self, reader: llguidance.LLTokenizer, eos: Sequence[int], special: Mapping[int, str], text_ids: Set[int]
@@ -85,7 +84,7 @@ class _Tokens:
         ids: list[int] = self._reader.tokenize_bytes(text)
         if self._special.isdisjoint(ids) and self._reader.decode_bytes(ids) == text:
             return ids
-        return list(self._reader.greedy_tokenize(text.decode()))  # the tokenizer normalizes the text to another one
+        return list(self._reader.greedy_tokenize(text.decode()))  # normalization changes the text
 
 
 def _is_special(added: Mapping[str, Any], eos: Sequence[int]) -> bool:
@@ -93,7 +92,7 @@ def _is_special(added: Mapping[str, Any], eos: Sequence[int]) -> bool:
 
 
 def _without_special_names(described: dict[str, Any], names: Set[str]) -> str:
-    """Return a tokenizer.json in which special tokens have no text and added ones their exact text."""
+    # special tokens have no text, and added ones their exact text
     for token in described["added_tokens"]:
         token.update(lstrip=False, rstrip=False, single_word=False, normalized=False)
     return with_private_names(described, names)

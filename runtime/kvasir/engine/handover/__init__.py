@@ -1,5 +1,4 @@
-"""KV hand-over: an engine fetches the KV blocks of a prompt from another engine instead of computing them.
+"""KV hand-over: engines fetch KV blocks from each other.
 
-Reading order: messages.py, block_server.py and block_fetch.py (the two ends), exchange.py (their thread),
-hand_over.py (the step loop's side).
+Reading order: messages.py, block_server.py, block_fetch.py, exchange.py, hand_over.py.
 """

@@ -1,7 +1,6 @@
-"""Fetches KV blocks from another engine, in the thread of the exchange.
+"""BlockFetch: fetches KV blocks from another engine, in the thread of the exchange.
 
-Blocks arrive in the order of the prompt; each is compared with its checksum. When a fetch fails, the blocks that
-have arrived are kept: a shorter prefix is useful too.
+Blocks arrive in the order of the prompt. If a fetch fails, the verified ones are kept: a shorter prefix is useful.
 """
 
 import contextlib
@@ -33,12 +32,12 @@ _FETCH_DONE_LINGER_SECONDS: Final = 0.2
 
 @dataclass(frozen=True)
 class FetchLimits:
-    """The times after which the rest of the blocks is computed."""
+    """When to give up; the rest is computed."""
 
-    first_seconds: float = 5.0  # until the first blocks: the other engine pins them between two steps
+    first_seconds: float = 5.0  # until the first blocks: they are pinned between two steps
     stall_seconds: float = 2.0  # between two messages
-    bytes_per_second: float = 20 * 2**20  # a slower transfer is given up
-    connect_seconds: float = 2.0  # until there is a connection; a network policy drops packets without an answer
+    bytes_per_second: float = 20 * 2**20
+    connect_seconds: float = 2.0  # network policies drop packets silently
 
 
 DEFAULT_LIMITS: Final = FetchLimits()
@@ -50,11 +49,11 @@ class FetchOrder:
     endpoint: str
     kv_class: str
     hashes: Sequence[bytes]
-    block_ids: Sequence[int]  # where to write them: blocks that nothing else uses
+    block_ids: Sequence[int]  # to write to
 
 
 class BlockFetch:
-    """One fetch, until it has called `ended`, once, with the number of blocks and a problem."""
+    """One fetch; it calls `ended` once, with the number of blocks and a problem or ""."""
 
     def __init__(
         self,
@@ -65,7 +64,7 @@ class BlockFetch:
         limits: FetchLimits,
         ended: Callable[["BlockFetch", int, str], None],
     ) -> None:
-        # `keys`: those of all engines; None for an endpoint on this machine without encryption
+        # `keys`: None for an unencrypted endpoint on this machine
         self.order = order
         self._reactor = reactor
         self._keys = keys
@@ -74,7 +73,7 @@ class BlockFetch:
         self._ended = ended
         self._is_over = False
         self._place = 0  # blocks written
-        self._asked = 0  # blocks asked for
+        self._asked = 0
         now = time.monotonic()
         num_bytes = len(order.hashes) * memory.block_bytes
         self._end = now + limits.first_seconds + num_bytes / limits.bytes_per_second
@@ -83,7 +82,7 @@ class BlockFetch:
 
     @property
     def due(self) -> float:
-        """Return when `expire` has something to do, on the monotonic clock."""
+        """Return when to call `expire`, on the monotonic clock."""
         return min(self._due, self._end)
 
     def start(self) -> None:
@@ -148,7 +147,7 @@ class BlockFetch:
         self._ask()
 
     def _store(self, message: Blocks, content: memoryview) -> str:
-        """Write the blocks up to the first wrong one; return the problem, or "" if there is none."""
+        """Write the blocks up to the first wrong one; return the problem or ""."""
         count, size = len(message.checksums), self._memory.block_bytes
         if len(content) != count * size or self._place + count > self._asked:
             return f"the other engine sent {count} blocks in {len(content)} bytes, not of {size} bytes each"
@@ -167,7 +166,7 @@ class BlockFetch:
             return
         self._is_over = True
         if problem:
-            with contextlib.suppress(zmq.ZMQError):  # the peer notices that the connection has ended
+            with contextlib.suppress(zmq.ZMQError):  # the peer notices the end anyway
                 self._send(FetchDone())
         if self._socket is not None:
             self._socket.close(_FETCH_DONE_LINGER_SECONDS)

@@ -1,7 +1,7 @@
-"""Sends KV blocks to other engines, in the thread of the exchange.
+"""BlockServer: sends KV blocks to other engines, in the thread of the exchange.
 
-A *session* serves one FetchBlocks: the step loop pins the blocks that it finds in the prefix cache, the server
-sends them part by part, and the pins are released. A peer that stops reading loses its session.
+A session serves one FetchBlocks: the step loop pins the cached blocks, the server sends them in parts. A peer that
+stops reading loses its session.
 """
 
 import itertools
@@ -42,9 +42,9 @@ class _Session:
     number: int
     peer: bytes
     hashes: list[bytes]
-    block_ids: Sequence[int] | None = None  # None until the step loop has pinned the blocks
+    block_ids: Sequence[int] | None = None  # None until pinned
     place: int = 0  # blocks sent
-    credit: int = WINDOW  # messages that may be sent now
+    credit: int = WINDOW  # messages that may be sent
     last_seen: float = field(default_factory=time.monotonic)
 
 
@@ -76,7 +76,7 @@ class BlockServer:
             self._on_frames(frames)
 
     def pinned(self, number: int, block_ids: Sequence[int]) -> None:
-        """Send these pinned blocks to the peer of the session, which may have ended."""
+        # the session may have ended
         for session in self._sessions.values():
             if session.number == number:
                 session.block_ids = block_ids
@@ -85,12 +85,11 @@ class BlockServer:
                 return
 
     def next_due(self) -> float:
-        """Return when `expire` has something to do, on the monotonic clock."""
+        """Return when to call `expire`, on the monotonic clock."""
         waiting = [each.last_seen for each in self._sessions.values() if each.block_ids is not None]
         return min(waiting, default=float("inf")) + self._session_seconds
 
     def expire(self) -> None:
-        """End the sessions of peers that do not read."""
         now = time.monotonic()
         for session in list(self._sessions.values()):
             if session.block_ids is not None and now - session.last_seen >= self._session_seconds:

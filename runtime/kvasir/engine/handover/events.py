@@ -1,11 +1,11 @@
-"""Events of hand-overs for the step loop, which decides which blocks are free, in use or cached."""
+"""Events of hand-overs, for the step loop."""
 
 from dataclasses import dataclass
 
 
 @dataclass(frozen=True)
 class PinWanted:
-    """Another engine asks for these blocks: none of them may be reused until PinReleased."""
+    """Another engine asks for blocks, which must not be reused until PinReleased."""
 
     session: int
     hashes: list[bytes]
@@ -18,11 +18,11 @@ class PinReleased:
 
 @dataclass(frozen=True)
 class FetchEnded:
-    """The first `num_blocks` blocks of the fetch have arrived and were verified."""
+    """The first `num_blocks` blocks have arrived and are verified."""
 
     fetch: int
     num_blocks: int
-    problem: str  # why the others have not; "" if the other engine did not have them, or if there are none
+    problem: str  # why they are not all; "" if the source has no more
 
 
 HandOverEvent = PinWanted | PinReleased | FetchEnded

@@ -1,7 +1,7 @@
-"""A thread with the sockets over which this engine sends KV blocks to others and fetches theirs.
+"""Exchange: the thread with the sockets for KV blocks, to and from other engines.
 
-It copies blocks between sockets and the KV cache while the step loop runs. The step loop decides which blocks: it
-gets a HandOverEvent for each decision, and answers with `pinned` and `fetch`.
+It copies blocks while the step loop runs, which decides on them: it gets HandOverEvents and calls `pinned` and
+`fetch`.
 """
 
 import contextlib
@@ -33,8 +33,8 @@ IDLE_SECONDS: Final = 3600.0
 
 log = logging.getLogger(__name__)
 
-_MAX_REQUEST_BYTES: Final = 2**16  # of the largest message of another engine; FetchBlocks has 8 KiB
-_HANDSHAKE_MS: Final = 3000  # a connection without a handshake keeps its descriptor for so long
+_MAX_REQUEST_BYTES: Final = 2**16  # FetchBlocks has 8 KiB
+_HANDSHAKE_MS: Final = 3000  # until a connection without a handshake is closed
 
 
 class Exchange:
@@ -50,7 +50,7 @@ class Exchange:
         limits: FetchLimits = DEFAULT_LIMITS,
         session_seconds: float = SESSION_SECONDS,
     ) -> None:
-        # `kv_class`: see kv_class.py. `deliver` gets each event, in this thread.
+        # `deliver` is called in the exchange's thread
         self._memory = memory
         self._kv_class = kv_class
         self._keys = keys
@@ -60,7 +60,7 @@ class Exchange:
         self._reactor = Reactor()
         self._key_check: KeyCheck | None = None
         self._socket: zmq.Socket[bytes] | None = None
-        self._path: Path | None = None  # of a Unix socket; ZMQ does not remove it
+        self._path: Path | None = None  # ZMQ does not remove Unix sockets
         self._server: BlockServer | None = None
         self._fetches: set[BlockFetch] = set()
         self._stopped = False
@@ -68,16 +68,14 @@ class Exchange:
         self._thread = threading.Thread(target=self._run, name="kv-exchange", daemon=True)
 
     def listen(self, text: str) -> str:
-        """Serve blocks at this address; return it, with the real port instead of 0. Before `start`. Raises
-        ConfigError.
-        """
+        """Serve blocks at this address, before `start`; return it with the real port. Raises ConfigError."""
         address = parse_address(text, flag_of("kv_hand_over"))
         require_keys(address, self._keys is not None)
         if address.host in ("*", "0.0.0.0", "::"):
             raise ConfigError(f"{address.flag}: give an address at which other engines reach this one")
         socket = self._reactor.context.socket(zmq.ROUTER)
         limit(socket)
-        socket.maxmsgsize = _MAX_REQUEST_BYTES  # ZMQ keeps a message of an unknown client until its handshake fails
+        socket.maxmsgsize = _MAX_REQUEST_BYTES  # ZMQ keeps messages of unknown clients until the handshake fails
         socket.handshake_ivl = _HANDSHAKE_MS
         if self._keys is not None and not address.is_ipc:
             check = self._key_check = KeyCheck(socket, self._keys, self._on_foreign_key)
@@ -105,12 +103,12 @@ class Exchange:
             self._close_sockets()
 
     def pinned(self, session: int, block_ids: Sequence[int]) -> None:
-        """Send these blocks, which the step loop has pinned until PinReleased."""
+        """Send these blocks, which are pinned until PinReleased."""
         if self._server is not None:
             self._reactor.post(partial(self._server.pinned, session, block_ids))
 
     def fetch(self, number: int, source: str, hashes: Sequence[bytes], block_ids: Sequence[int]) -> None:
-        """Fetch the blocks with these hashes from the engine at `source`. FetchEnded follows."""
+        """Fetch blocks from the engine at `source`. FetchEnded follows."""
         self._reactor.post(partial(self._fetch, number, source, hashes, block_ids))
 
     def _fetch(self, number: int, source: str, hashes: Sequence[bytes], block_ids: Sequence[int]) -> None:
@@ -171,7 +169,7 @@ class Exchange:
             self._reactor.unwatch(self._socket)
             self._socket.close(linger=0)
         if self._path is not None:
-            with contextlib.suppress(OSError):  # a successor at the same address has a socket of its own
+            with contextlib.suppress(OSError):  # a successor may own the path
                 if self._path.stat().st_ino == self._inode:
                     self._path.unlink()
         if self._key_check is not None:

@@ -1,7 +1,7 @@
-"""The step loop's side of hand-overs: which blocks are read for other engines, and which requests wait for theirs.
+"""HandOver: pins blocks for other engines, and holds requests back while their blocks are fetched.
 
-A request may name an engine that has its blocks (AddRequest.kv_source). The gate gives it empty blocks and skips it
-while the exchange fills them. Then they are in the prefix cache like computed ones.
+AddRequest.kv_source names an engine that has the blocks of a request. They are fetched into empty blocks,
+which then join the prefix cache.
 """
 
 import itertools
@@ -19,13 +19,12 @@ from kvasir.engine.scheduling.engine_request import EngineRequest
 from kvasir.engine.scheduling.scheduler import Scheduler
 from kvasir.process.seldom_log import SeldomLog
 
-MIN_TOKENS: Final = 64  # a shorter prefix is computed: that takes no longer than to ask for it
-MAX_FETCHES: Final = 8  # at a time; further requests wait for one of them to end
-# A source that sent nothing is not asked again for so many times as long as the fetch took: one that cannot be
-# reached costs requests a sixth of their time at most, and one that was full is soon asked again.
+MIN_TOKENS: Final = 64  # fewer are sooner computed
+MAX_FETCHES: Final = 8  # at a time
+# A source that sent nothing is avoided for this many times the duration of the fetch.
 AVOID_TIMES: Final = 5
-MIN_AVOID_SECONDS: Final = 1.0  # so that requests that waited for the fetch do not wait again
-PINNED_SHARE: Final = 2  # one block of so many may be pinned for other engines
+MIN_AVOID_SECONDS: Final = 1.0  # requests that waited for the fetch do not wait again
+PINNED_SHARE: Final = 2  # at most one block of so many is pinned
 
 log = logging.getLogger(__name__)
 
@@ -39,36 +38,34 @@ class BlockExchange(Protocol):
 @dataclass(frozen=True)
 class _Fetch:
     request: EngineRequest
-    hashes: list[bytes]  # of the blocks that are fetched
-    coming: frozenset[bytes]  # the same as a set
-    cached: list[int]  # blocks of the prefix before them
-    empty: list[int]  # the blocks to fill
+    hashes: list[bytes]
+    coming: frozenset[bytes]
+    cached: list[int]  # the prefix before
+    empty: list[int]  # to fill
     began: float  # time.monotonic()
 
 
 class HandOver(AdmissionGate):
-    """A gate that keeps requests waiting while their blocks are fetched. Without an exchange it admits every
-    request.
-    """
+    """A gate for requests whose blocks are fetched. Without an exchange it admits all."""
 
     def __init__(self) -> None:
-        self.num_fetched_blocks = 0  # from other engines
+        self.num_fetched_blocks = 0
         self.num_failed_fetches = 0
-        self.serves = False  # other engines can fetch blocks of this one
+        self.serves = False  # other engines can fetch
         self._exchange: BlockExchange | None = None
         self._fetches: dict[int, _Fetch] = {}
-        # requests that wait for the end of a fetch: one of MAX_FETCHES, or the one that has their blocks
+        # for the end of a fetch
         self._waiting: list[EngineRequest] = []
-        self._avoided: dict[str, float] = {}  # sources that sent nothing, and until when they are not asked
+        self._avoided: dict[str, float] = {}  # sources that sent nothing, and until when
         self._pins: dict[int, list[int]] = {}
         self._num_pinned = 0
-        # calls for when so many steps are computed
+        # calls that wait until so many steps are computed
         self._postponed: deque[tuple[int, Callable[[], None]]] = deque()
         self._numbers = itertools.count(1)
         self._seldom = SeldomLog(log)
 
     def open(self, scheduler: Scheduler, exchange: BlockExchange, *, serves: bool = True) -> None:
-        """Hand blocks over from now on. `serves`: other engines can reach the exchange."""
+        """Hand blocks over from now on."""
         self.serves = serves
         self._scheduler = scheduler
         self._blocks = scheduler.blocks
@@ -97,7 +94,7 @@ class HandOver(AdmissionGate):
         return self._begin(request, self._exchange, first, end) if request.kv_source else Verdict.ADMIT
 
     def _num_coming(self, hashes: list[bytes]) -> int:
-        """Return how many of these blocks, from the first one on, are fetched now."""
+        """Return how many of these blocks, from the first on, are being fetched."""
         coming = itertools.takewhile(self._is_coming, hashes)
         return sum(1 for _ in coming)
 
@@ -105,9 +102,8 @@ class HandOver(AdmissionGate):
         return any(block_hash in fetch.coming for fetch in self._fetches.values())
 
     def _begin(self, request: EngineRequest, exchange: BlockExchange, first: int, end: int) -> Verdict:
-        # Not if the other gates keep the request waiting, or for a few blocks.
         if self._room.admits(request) is not Verdict.ADMIT:
-            return Verdict.ADMIT  # the gate for blocks lets it wait
+            return Verdict.ADMIT  # and BlockGate keeps it waiting
         size = self._blocks.block_size
         if (end - first) * size < MIN_TOKENS or self._avoids(request.kv_source):
             request.kv_source = ""
@@ -127,7 +123,6 @@ class HandOver(AdmissionGate):
         return Verdict.SKIP
 
     def _avoid(self, source: str, seconds: float) -> None:
-        # `seconds`: how long a fetch has waited for it in vain
         now = time.monotonic()
         self._avoided = {each: end for each, end in self._avoided.items() if end > now}
         self._avoided[source] = now + max(MIN_AVOID_SECONDS, AVOID_TIMES * seconds)
@@ -151,7 +146,7 @@ class HandOver(AdmissionGate):
             self._postponed.popleft()[1]()
 
     def _when_computed(self, call: Callable[[], None]) -> None:
-        # A step in flight may still fill a cached block, or use a block that has just become free.
+        # A step in flight may still write to these blocks.
         if self._scheduler.in_flight:
             self._postponed.append((self._scheduler.num_scheduled, call))
         else:
@@ -166,7 +161,7 @@ class HandOver(AdmissionGate):
         self._when_computed(lambda: self._send(session, hashes))
 
     def _send(self, session: int, hashes: list[bytes]) -> None:
-        # A step whose results were not numbers may have dropped the blocks.
+        # NaN in a step may have dropped blocks from the cache.
         block_ids = self._pins.get(session)
         if block_ids is not None and self._exchange is not None:
             found = self._held.find(hashes, len(block_ids))
@@ -179,7 +174,7 @@ class HandOver(AdmissionGate):
         self._scheduler.reconsider()
 
     def _end(self, event: FetchEnded) -> None:
-        """Put the blocks that came into the prefix cache, and consider the request again."""
+        """Cache the fetched blocks and wake the request."""
         fetch = self._fetches.pop(event.fetch)
         count = event.num_blocks
         self.num_fetched_blocks += count
@@ -200,7 +195,6 @@ class HandOver(AdmissionGate):
             self._scheduler.wake(request.request_id)
 
     def check_idle(self) -> None:
-        """Raise AssertionError if a block is held for no fetch and no other engine."""
         held = {block_id for fetch in self._fetches.values() for block_id in fetch.cached + fetch.empty}
         held.update(block_id for block_ids in self._pins.values() for block_id in block_ids)
         if self._exchange is not None:

@@ -6,10 +6,9 @@ from kvasir.layers.kv import KVCacheConfig
 
 
 def kv_class(fingerprint: str, numerics: str, cache: KVCacheConfig, layout: str, hash_algorithm: str) -> str:
-    """Return the class of engines that may exchange the bytes of KV blocks.
+    """Return the class of engines that may exchange KV blocks.
 
-    It covers everything besides tokens that a block and its hash depend on; `numerics` covers the version of
-    Kvasir.
+    It covers all that a block and its hash depend on besides tokens.
     """
     facts = (fingerprint, numerics, cache.groups, layout, hash_algorithm)
     return blake2b(msgspec.msgpack.encode(facts), digest_size=16).hexdigest()

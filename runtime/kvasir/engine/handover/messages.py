@@ -1,7 +1,7 @@
-"""The messages between two engines that hand KV blocks over: msgspec structs in msgpack.
+"""The messages by which an engine fetches KV blocks from another: msgspec structs in msgpack.
 
-FetchBlocks is answered with BlocksRefused, or with Blocks until one is `last`; their second frame has the bytes. At
-most WINDOW messages are on their way: MoreBlocks asks for another one. A KV class has one version of Kvasir.
+FetchBlocks gets BlocksRefused, or Blocks until one is `last`, with the bytes in a second frame. WINDOW of these are
+sent at once; MoreBlocks asks for another one.
 """
 
 import zlib
@@ -9,16 +9,16 @@ from typing import Final
 
 import msgspec
 
-CHUNK_BYTES: Final = 8 * 2**20  # of blocks in one message, or one larger block
+CHUNK_BYTES: Final = 8 * 2**20  # per message, or one larger block
 WINDOW: Final = 2
-MAX_FETCH_BLOCKS: Final = 512  # of one FetchBlocks; the step loop looks up so many in less than a millisecond
+MAX_FETCH_BLOCKS: Final = 512  # looked up in less than a millisecond
 
 
 class FetchBlocks(msgspec.Struct, frozen=True, array_like=True, tag=True):
-    """Asks for the blocks with these hashes, as far as they are cached without a gap."""
+    """Asks for the blocks with these hashes, up to the first that is not cached."""
 
-    kv_class: str  # an engine of another class refuses
-    hashes: bytes  # of neighbouring blocks of a prompt, in their order; see kvasir.request.hashing
+    kv_class: str  # must be the receiver's
+    hashes: bytes  # consecutive; see kvasir.request.hashing
 
 
 class MoreBlocks(msgspec.Struct, frozen=True, array_like=True, tag=True):
@@ -30,8 +30,8 @@ class FetchDone(msgspec.Struct, frozen=True, array_like=True, tag=True):
 
 
 class Blocks(msgspec.Struct, frozen=True, array_like=True, tag=True):
-    checksums: list[int]  # see `checksum`
-    last: bool  # these were the last ones asked for, or the next one is not in the cache
+    checksums: list[int]
+    last: bool  # of those asked for, or the next one is not cached
 
 
 class BlocksRefused(msgspec.Struct, frozen=True, array_like=True, tag=True):
@@ -58,5 +58,5 @@ def decode_answering(frame: bytes) -> _Answering:
 
 
 def checksum(block_hash: bytes, content: memoryview) -> int:
-    """Return a checksum of the bytes and the hash, so that a misplaced block is found."""
+    """Return a checksum that also finds misplaced blocks."""
     return zlib.crc32(content, zlib.crc32(block_hash))

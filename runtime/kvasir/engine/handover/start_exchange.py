@@ -29,9 +29,9 @@ def start_exchange(
     kv_class_of: Callable[[str], str],
     deliver: Callable[[HandOverEvent], None],
 ) -> tuple[Exchange, str] | None:
-    """Return the running exchange and its address, "" if it serves no blocks; None if the engine cannot hand over.
+    """Return the running exchange and its address, "" if it serves no blocks; None if hand-over is impossible.
 
-    `kv_class_of` returns the KV class for a layout of bytes. Raises ConfigError for an address that cannot be used.
+    `kv_class_of` gets the layout of bytes. Raises ConfigError for an unusable address.
     """
     if config.cache.kv_hand_over == HAND_OVER_OFF or not config.cache.enable_prefix_caching:
         return None
@@ -64,16 +64,13 @@ def start_exchange(
 def _listen_if_possible(exchange: Exchange, text: str) -> str:
     try:
         return exchange.listen(text) if text else ""
-    except ConfigError as error:  # the user did not ask for this address, and the engine can do without
+    except ConfigError as error:  # the user did not ask for this address
         log.warning("the engine serves no KV blocks: %s", error)
         return ""
 
 
 def own_address(link: LinkConfig, incarnation: str, environ: Mapping[str, str] = os.environ) -> str:
-    """Return the address of this pod, or one next to a link on this machine; "" if frontends are elsewhere.
-
-    Without keys, a port of loopback would be open to every user of the machine, so it does not replace a long path.
-    """
+    """Return the address of this pod, or one next to a link on this machine; "" if frontends are elsewhere."""
     if ip := environ.get(POD_IP):
         return LinkAddress("", host=ip, port=KV_HAND_OVER_PORT).endpoint()
     for text in link.link:
@@ -82,6 +79,7 @@ def own_address(link: LinkConfig, incarnation: str, environ: Mapping[str, str] =
             path = str(PurePath(address.path).with_name(f"kv-{incarnation}"))
             if len(path.encode()) <= MAX_IPC_PATH:
                 return f"ipc://{path}"
+        # Without keys a loopback port would be open to all users of the machine.
         if address.is_loopback or (address.is_ipc and link.link_keys):
             return _LOOPBACK
     return ""

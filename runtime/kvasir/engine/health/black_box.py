@@ -1,8 +1,7 @@
 """BlackBox: names the requests that the engine computes, in a file that survives the process.
 
-The successor of a killed engine reads it and reports the requests to the frontends (docs/design/poison.md). The
-file is mapped into memory and not synced: a write is a copy, which the kernel keeps however the process ends. Two
-slots with checksums are written in turn, so one of them is always whole.
+The successor reports them to the frontends (docs/design/poison.md). The file is mapped and not synced: the kernel
+keeps writes of a killed process.
 """
 
 import fcntl
@@ -23,11 +22,10 @@ from kvasir.link.protocol import FailedStep
 
 log = logging.getLogger(__name__)
 
-SLOT_BYTES: Final = 64 * 2**10
-"""About 900 requests with ids of 40 characters. Beyond that the ids are left out, and then requests."""
-FILE_BYTES: Final = 2 * SLOT_BYTES
+SLOT_BYTES: Final = 64 * 2**10  # about 900 requests; beyond it ids are left out, and then requests
+FILE_BYTES: Final = 2 * SLOT_BYTES  # written in turn: one slot is always whole
 
-_HEADER: Final = struct.Struct("<4sIQI")  # magic, bytes of the payload, number of the write, checksum
+_HEADER: Final = struct.Struct("<4sIQI")  # magic, payload bytes, write number, checksum
 _MAGIC: Final = b"kvb1"
 _MAX_PAYLOAD_BYTES: Final = SLOT_BYTES - _HEADER.size
 _MAX_DIGESTS: Final = _MAX_PAYLOAD_BYTES // 32
@@ -40,12 +38,12 @@ class BlackBox:
     def __init__(self, incarnation: str, file: "BoxFile | None" = None) -> None:
         self._incarnation = incarnation
         self._file = file
-        # the last ones written; None keeps the predecessor's until the first write
+        # written last; None keeps the predecessor's
         self._requests: list[EngineRequest] | None = None
-        self.step = FailedStep(incarnation)  # the requests of the steps in flight
+        self.step = FailedStep(incarnation)  # in flight
 
     def note(self, steps: Iterable[StepRows]) -> None:
-        """Write the requests of these steps, if they have changed, before the last step is computed."""
+        """Write the requests of these steps if they have changed. Call it before the last step is computed."""
         requests = [request for rows in steps for request, _ in rows]
         if requests != self._requests:
             self._write(requests)
@@ -62,20 +60,20 @@ class BlackBox:
 
 
 class BoxFile:
-    """The file of one engine at a time. Raises OSError if it is not writable or a live process has it."""
+    """The file of one live process. Raises OSError if it is locked or not writable."""
 
     def __init__(self, path: Path) -> None:
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            os.posix_fallocate(descriptor, 0, FILE_BYTES)  # a full disk would end the process at a later write
+            os.posix_fallocate(descriptor, 0, FILE_BYTES)  # else a full disk ends the process later
             self._map = mmap.mmap(descriptor, FILE_BYTES)
         except BaseException:
             os.close(descriptor)
             raise
-        self._descriptor = descriptor  # holds the lock as long as the process lives
+        self._descriptor = descriptor  # holds the lock
         found = [_read_slot(self._map, offset) for offset in (0, SLOT_BYTES)]
-        # `last`: the content, also of an earlier process; None if no slot is whole
+        # `last` may be from an earlier process; None if no slot is whole
         self._number, self.last = max(found, key=lambda each: each[0])
 
     def write(self, step: FailedStep) -> None:

@@ -1,6 +1,6 @@
-"""EngineCollector: the engine's Prometheus metrics, read from its counters at each scrape.
+"""EngineCollector: the engine's Prometheus metrics.
 
-Names and meanings are vLLM's (`vllm:…`), so that existing dashboards work; Kvasir's own begin with `kvasir:`.
+Names and meanings are vLLM's (`vllm:…`), for its dashboards; Kvasir's own begin with `kvasir:`.
 """
 
 from collections.abc import Iterator
@@ -32,7 +32,7 @@ _COUNTERS = (
 
 
 class EngineCollector(Collector):
-    """Register it with the process's registry; `core` and `hand_over` are set once the engine has them."""
+    # `core` and `hand_over` are set once the engine has them.
 
     def __init__(self, status: EngineStatus, model_name: str) -> None:
         self.core: EngineCore | None = None

@@ -1,6 +1,6 @@
-"""EngineStatus: the state of this engine, for the threads of the ops port.
+"""EngineStatus: the state of this engine, written by the main thread and read by the ops port's.
 
-Only the main thread writes. Attributes are replaced as a whole, so no lock is needed.
+Attributes are replaced as a whole, so no lock is needed.
 """
 
 import math
@@ -17,8 +17,7 @@ from kvasir_contract.phases import STARTUP_LIMIT, Phase
 from kvasir_contract.reasons import Reason
 from kvasir_contract.status_report import ReportedProgress, RunningStep, StatusReport
 
-LINK_PATIENCE: Final = 5.0
-"""Seconds after the start during which a missing frontend is not reported: both start together."""
+LINK_PATIENCE: Final = 5.0  # seconds without a report of a missing frontend: both start together
 
 
 class EngineStatus:
@@ -30,21 +29,21 @@ class EngineStatus:
         clock: Callable[[], float] = time.monotonic,
         slow_step: float = math.inf,
     ) -> None:
-        """Seconds: `heartbeat_timeout` bounds the time of a stuck step; beyond `slow_step` a step is logged."""
+        # in seconds: of a stuck step, and of one that is logged
         self.incarnation = incarnation
         self.rank = rank
         self.phase = Phase.STARTING
         self.progress: Progress | None = None
         self.live_requests = 0
-        # why no frontend has accepted this engine; None if one has
+        # None if a frontend has accepted this engine
         self.link_problem: Callable[[], LinkProblem | None] = lambda: None
-        # addresses of the frontends that have accepted this engine
+        # frontends that have accepted this engine
         self.links: Callable[[], tuple[str, ...]] = tuple
-        self.waits_for: Callable[[], str] = str  # nodes or engines of the group that the start waits for; "": none
-        self.unknown_messages: Callable[[], int] = lambda: 0  # messages of later versions that were skipped
+        self.waits_for: Callable[[], str] = str  # nodes or engines; "": none
+        self.unknown_messages: Callable[[], int] = lambda: 0  # skipped, of later versions
         self.startup_seconds: dict[str, float] = {}  # by finished phase
         self.trace = StepTrace(slow_step, clock)
-        self.step_limit = StepLimit(self.trace, heartbeat_timeout)  # seconds after which a step counts as stuck
+        self.step_limit = StepLimit(self.trace, heartbeat_timeout)  # seconds
         self._clock = clock
         self._message = ""
         self._busy = True
@@ -61,7 +60,7 @@ class EngineStatus:
         self._last_sign = self._clock()
 
     def beat(self, busy: bool) -> None:
-        """Record a sign of life: before each step (busy), and before the loop waits for work."""
+        """Record a sign of life, before each step (busy) and each wait for work."""
         self._busy = busy
         self._last_sign = self._clock()
 
@@ -88,7 +87,7 @@ class EngineStatus:
         return None if early or self._message else self.link_problem()
 
     def unready_reason(self) -> str | None:
-        """Return why the engine accepts no requests; None if it accepts them."""
+        """Return why the engine accepts no requests, or None."""
         if self.phase is not Phase.READY:
             return f"not ready: {self.phase}"
         return self.trouble()
@@ -109,7 +108,7 @@ class EngineStatus:
         )
 
     def trouble(self) -> str | None:
-        """Return why this process should be restarted; None while it is healthy."""
+        """Return why this process should be restarted, or None."""
         if self.phase is Phase.FAILED:
             return f"the engine failed: {self.message}"
         silent = self._clock() - self._last_sign

@@ -1,26 +1,25 @@
-"""StepLimit: the time after which a running step means that the engine is stuck, in seconds."""
+"""StepLimit: the seconds after which a running step counts as stuck."""
 
 from typing import Final
 
 from kvasir.engine.health.step_trace import StepTrace
 from kvasir.wire.heartbeats import step_age_limit
 
-STEPS: Final = 10  # times the longest expected step: a longer context grows chunk by chunk and raises it
-TIMEOUTS: Final = 3  # at least so many heartbeat timeouts: a silent peer is lost first
+STEPS: Final = 10  # times the longest expected step: a growing context raises it chunk by chunk
+TIMEOUTS: Final = 3  # heartbeat timeouts: a silent peer is lost first
 
 
 class StepLimit:
-    """Follows the longest step so far, or one of the whole token budget at the best rate so far. Any thread."""
+    """Follows the longest step so far, or one with the whole token budget at the best rate. Any thread."""
 
     def __init__(self, trace: StepTrace, timeout: float) -> None:
-        """`timeout`: the heartbeat timeout."""
         self._trace = trace
         self._least = TIMEOUTS * timeout
         self._most = step_age_limit(timeout)
         self._budget: int | None = None
 
     def begin(self, max_num_batched_tokens: int) -> None:
-        """Follow the steps from now on; not if they overlap, because their times are not those of a batch."""
+        # not if steps overlap: their durations are not those of a batch
         self._budget = max_num_batched_tokens
 
     def __call__(self) -> float:

@@ -1,7 +1,6 @@
-"""StepTrace: the position of the busy loop within a step, and how long its steps take.
+"""StepTrace: the position of the busy loop within a step, and the durations of steps.
 
-The main thread writes; other threads only read. `now` is replaced as a whole and counters only grow, so no lock is
-needed.
+The main thread writes. `now` is replaced as a whole and counters only grow, so readers need no lock.
 """
 
 import logging
@@ -27,10 +26,10 @@ STEP_REQUESTS: Final = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)
 
 class StepPhase(StrEnum):
     SCHEDULE = "schedule"
-    EXECUTE = "execute"  # the worker computes `Moment.batch`, or the thread waits for the device
+    EXECUTE = "execute"  # a worker computes, or the thread waits for the device
     UPDATE = "update"
     SEND = "send"
-    WAVE = "wave"  # an empty pass for the engines that share experts, or the decision on the end of their wave
+    WAVE = "wave"  # for engines that share experts: an empty pass, or the decision on the end of a wave
 
 
 class Moment(NamedTuple):
@@ -42,11 +41,11 @@ class Moment(NamedTuple):
 
 
 class Buckets:
-    """A histogram that takes less than a microsecond per value."""
+    # not prometheus_client's, which takes more than a microsecond per value
 
     def __init__(self, bounds: Sequence[float]) -> None:
         self.bounds = bounds
-        self.counts = [0] * (len(bounds) + 1)  # per bucket, not cumulative; the last entry is above all bounds
+        self.counts = [0] * (len(bounds) + 1)  # not cumulative; the last one is above all bounds
         self.sum = 0.0
 
     def observe(self, value: float) -> None:
@@ -59,7 +58,7 @@ class StepTrace:
         self.limit = limit
         self.clock = clock
         self.now: Moment | None = None  # None between steps
-        self.armed = threading.Event()  # set while a step may be running; the watchdog clears it
+        self.armed = threading.Event()  # while a step may be running; the watchdog clears it
         self.seconds = Buckets(STEP_SECONDS)
         self.tokens = Buckets(STEP_TOKENS)
         self.requests = Buckets(STEP_REQUESTS)

@@ -1,7 +1,6 @@
-"""StepWatchdog: logs the position of a step that takes too long: rank, step, phase, batch and line of code.
+"""StepWatchdog: logs the position of a slow step: rank, step, phase, batch and line of code.
 
-Its thread sleeps while the engine is idle, and looks once per limit otherwise. It only logs: probes and heartbeats
-end a stuck engine.
+It sleeps while the engine is idle. Probes and heartbeats end a stuck engine.
 """
 
 import heapq
@@ -27,16 +26,16 @@ _WORKER: Final = "worker"
 
 
 class StepWatchdog:
-    """Watches the steps of the thread that created it, and of the worker's thread, until `close`."""
+    """Watches the thread that creates it and the worker's, until `close`."""
 
     def __init__(self, trace: StepTrace, rank: int, where: Callable[[], str] = lambda: "") -> None:
-        """`where` returns what worker processes are doing; "" if there are none."""
+        """`where` describes worker processes; "" if there are none."""
         self._where = where
         self._trace = trace
         self._rank = rank
         self._limit = trace.limit
         self._watched = threading.get_ident()
-        self._logged: tuple[int, float] | None = None  # the step that was logged last, and its seconds then
+        self._logged: tuple[int, float] | None = None  # step and seconds
         self._closed = threading.Event()
         self._thread = threading.Thread(target=self._run, name="watchdog", daemon=True)
         self._thread.start()

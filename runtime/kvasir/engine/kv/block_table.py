@@ -1,4 +1,4 @@
-"""BlockTable: the blocks of one request in one KV group. KVManager changes it."""
+"""BlockTable: the blocks of one request in one KV group."""
 
 from kvasir.engine.kv.prefix_cache import NULL_BLOCK
 

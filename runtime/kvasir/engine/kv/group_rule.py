@@ -1,4 +1,4 @@
-"""Rules for the blocks of a KV group, by kind of KVSpec. Places are indices of a table."""
+"""GroupRule: which blocks a KV group needs; places are indices of a table."""
 
 from collections.abc import Sequence
 from typing import Protocol

@@ -1,7 +1,6 @@
 """KVManager: finds the KV blocks of a request in the prefix cache, allocates and frees them.
 
-Only full blocks are shared, and they are not written again, so sharing copies nothing. A request has a block table
-for each KV group; all groups use one pool.
+Only full blocks are shared, and they are not written again, so sharing copies nothing. All KV groups use one pool.
 """
 
 import time
@@ -29,13 +28,12 @@ class KVManager:
         num_groups = len(config.groups)
         self.pool = BlockPool(config.num_blocks, PrefixCache(num_groups) if prefix_caching else None)
         self.held = HeldBlocks(self.pool)
-        # of one request alone in the pool
         self.longest_sequence = longest_sequence(config, longest_chunk)
         self.num_queried_tokens = 0  # at first admissions
         self.num_hit_tokens = 0
         self._cache = self.pool.cache
         self._rules = tuple(rule_of(group.spec, longest_chunk) for group in config.groups)
-        # the common case, which grows without rules
+        # the common case grows without rules
         self.is_plain = len(config.groups) == 1 and isinstance(config.groups[0].spec, FullAttention)
 
     @property
@@ -124,7 +122,7 @@ class KVManager:
         else:
             # Place by place: the ends of all groups are reused first.
             places = chain.from_iterable(zip_longest(*[table.ids for table in tables]))
-            self.pool.free([block_id for block_id in places if block_id])  # no null blocks
+            self.pool.free([block_id for block_id in places if block_id])  # not null
         request.block_tables = []
         request.num_slots = 0
         request.num_known_blocks = 0
@@ -155,7 +153,7 @@ class KVManager:
     # --------------------------------------------------------------------------------------------------- pieces
 
     def _look_up(self, request: EngineRequest) -> PrefixLookup:
-        # Kept, because each step asks for the head of the queue.
+        # Kept: each step asks for the head of the queue.
         generation = (self.pool.generation, 0 if self._cache is None else self._cache.generation)
         last = request.lookup
         if last is not None and last.generation == generation and last.num_tokens == request.num_tokens:
@@ -178,7 +176,7 @@ class KVManager:
         self._hash(request)
         # One token at least is computed: the next one is sampled from its logits.
         length = (request.num_tokens - 1) // self.block_size
-        # A shorter prefix has other windows, so all groups are asked again.
+        # A shorter prefix has other windows: ask all groups again.
         while True:
             tables = []
             for group, rule in enumerate(self._rules):

@@ -6,7 +6,7 @@ from typing import Final, NamedTuple
 
 from kvasir.engine.kv.cache_log import CacheLog
 
-NULL_BLOCK: Final = 0  # fills places of a block table without a block; never in the index
+NULL_BLOCK: Final = 0  # fills unused places of a block table; never in the index
 REPORTED_GROUP: Final = 0  # whose hashes frontends get: full attention, if the model has it
 
 
@@ -55,8 +55,7 @@ class PrefixCache:
         return [NULL_BLOCK] * start + [block_of[block_hash] for block_hash in hashes[start:end]]
 
     def put(self, group: int, block_hash: bytes, block_id: int) -> None:
-        # The block has this content at the latest after the step being scheduled. Equal blocks may be computed at
-        # the same time; the first one stays, because workers' tables only grow at their end.
+        # Equal blocks may be computed at the same time. The first one stays: workers' tables only grow.
         if block_hash not in self._blocks[group]:
             self.generation += 1
             self._blocks[group][block_hash] = block_id

@@ -114,7 +114,7 @@ class Endings:
 
 
 def _progress(request: EngineRequest) -> RequestProgress | None:
-    """Return the progress for an output, and note the time of the first token."""
+    """Return the progress of the request; notes the time of its first token."""
     finished, prefill_seconds = request.status.finished, None
     if request.first_token is None:
         request.first_token = time.monotonic()

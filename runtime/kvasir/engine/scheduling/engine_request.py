@@ -20,7 +20,7 @@ from kvasir.worker.step import NewRow
 
 class RequestStatus(IntEnum):
     WAITING = 0
-    PREEMPTED = 1  # keeps its tokens
+    PREEMPTED = 1
     RUNNING = 2  # owns a row and KV blocks
     STOPPED = 3  # at an end-of-sequence or stop token
     LENGTH = 4  # at max_tokens or the context length
@@ -61,7 +61,7 @@ class Guide(Protocol):
 
 
 class EngineRequest:
-    """A request with prompt and output tokens in one array: to resume is to compute a longer prompt."""
+    """Prompt and output tokens are in one array: a resumed request is one with a longer prompt."""
 
     # A step samples a token if it brings `num_computed_tokens` up to `num_tokens + num_pending`.
 
@@ -122,7 +122,7 @@ class EngineRequest:
         self.block_tables: list[BlockTable] = []  # one per KV group; empty without a row
         self.num_slots = 0  # tokens that fit into all tables
         self.chain_root = chain_root(message.cache_salt, algorithm=hash_algorithm)
-        self.block_hashes: list[bytes] = []  # full blocks only
+        self.block_hashes: list[bytes] = []
         self.packed_hashes = b""  # `block_hashes`, until the first lookup
         self.lookup: PrefixLookup | None = None  # while it waits
         self.num_known_blocks = 0  # per table: given to the prefix cache
@@ -130,7 +130,7 @@ class EngineRequest:
         self.queue_seconds: float | None = None  # until first admission
         self.first_token: float | None = None  # time of this attempt's first token
         self.num_preemptions = 0
-        self.prompt_counted = False  # in the metrics
+        self.prompt_counted = False
         digest = request_digest(message.prompt_tokens, self.core)
         self.named = StepRequest(message.request_id, digest)  # for the black box
         self.guide: Guide | None = None  # None: unrestricted, or not admitted yet

@@ -6,7 +6,7 @@ from kvasir.link.protocol import RequestOutput
 
 
 class RequestRefused(ValueError):
-    """The engine can never compute this request; the message is for its client."""
+    """The engine can never compute this request."""
 
 
 class EntranceCheck:
@@ -15,7 +15,7 @@ class EntranceCheck:
         self._by_priority = by_priority
 
     def check(self, request: EngineRequest) -> RequestOutput | None:
-        """Return the answer to a request that is already complete, or None. Raises RequestRefused."""
+        """Return the answer if the request is complete already. Raises RequestRefused."""
         if request.num_prompt_tokens == 0:
             raise RequestRefused("the prompt has no tokens")
         priority = request.core.priority

@@ -1,4 +1,4 @@
-"""Rations limit a step besides its token budget, for every row."""
+"""Rations limit a step besides its token budget."""
 
 from typing import Protocol
 
@@ -6,7 +6,7 @@ from kvasir.engine.scheduling.engine_request import EngineRequest, RequestStatus
 
 
 class Ration(Protocol):
-    """Limits a step. A request that gets nothing keeps its row and blocks."""
+    """A request that gets nothing keeps its row and blocks."""
 
     def step_begins(self, num_running: int, num_waiting: int) -> None: ...
 

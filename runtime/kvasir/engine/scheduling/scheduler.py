@@ -47,7 +47,7 @@ class Scheduler:
         by_priority: bool = False,
         long_prefill_token_threshold: int | None = None,  # of one prompt, in a step with several requests
         budget: TokenBudget | None = None,
-        lookahead: int = 1,  # pending tokens with which a request is scheduled; 0 if workers cannot insert them
+        lookahead: int = 1,  # most pending tokens of a scheduled request
         gates: Sequence[AdmissionGate] = (),
         rations: Sequence[Ration] = (),
         sends_sampled: bool = False,  # steps carry the tokens of earlier steps
@@ -111,7 +111,7 @@ class Scheduler:
         self._stalled = False
 
     def reconsider(self) -> None:
-        # Blocks that belonged to no request have become free: the gates may decide otherwise.
+        # Blocks have become free: the gates may decide otherwise.
         self._stalled = False
 
     def drop(self, request: EngineRequest) -> None:
@@ -167,7 +167,7 @@ class Scheduler:
             self._schedule_running(step)
             if self.num_preemptions == preemptions and not self._lone_steps.waits:
                 self._admit_waiting(step)
-        # The tokens of the step count as computed from here on; `update` adds the sampled ones.
+        # Its tokens count as computed from here on.
         finished, self._queues.freed_rows = self._queues.freed_rows, []
         if not (step.scheduled or finished):
             self._stalled = not (self.in_flight or self._lone_steps.can_follow)
@@ -251,7 +251,6 @@ class Scheduler:
         return min(left, budget)
 
     def _limited(self, step: _Step, request: EngineRequest, budget: int) -> int:
-        # A suspect has steps of its own.
         if request is self._lone_steps.current:
             return 0
         count = self._next_tokens(request, budget)

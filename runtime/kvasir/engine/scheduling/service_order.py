@@ -1,7 +1,4 @@
-"""ServiceOrder: requests sorted by (priority, seniority, arrival); the smallest is served first.
-
-With equal priorities all changes are at the ends, and an abort finds its request by bisection.
-"""
+"""ServiceOrder: requests sorted by (priority, seniority, arrival); the smallest is served first."""
 
 from bisect import bisect_left, insort
 from collections.abc import Iterator

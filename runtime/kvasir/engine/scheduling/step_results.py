@@ -162,7 +162,7 @@ class StepResults:
     ) -> tuple[list[int], RequestStatus]:
         """Append tokens while only one may follow: the next step computes them together."""
         guide = request.guide
-        # A step in flight samples the next token; log probabilities need logits; suspects go token by token.
+        # Steps in flight sample the next token, and log probabilities need logits.
         if guide is None or request.num_pending or request.is_suspect or request.params.logprobs is not None:
             return token_ids, status
         forced: list[int] = []
