@@ -1,4 +1,4 @@
-"""Chooses the fused operations of a device. Layers ask here, and nowhere else."""
+"""Chooses the fused operations of a device."""
 
 import functools
 
@@ -10,7 +10,7 @@ from kvasir.kernels.triton.device_support import DTYPES, can_compile, log_unprov
 
 
 def operations_for(device: torch.device, dtype: torch.dtype) -> FusedOperations | None:
-    """Return the operations for a device and a type of number; None: plain torch computes."""
+    """Return the operations, or None if plain torch computes."""
     return kernels_for(device, dtype) if device.type == "cpu" else _on_gpu(device, dtype)
 
 

@@ -14,14 +14,14 @@ Columns = npt.NDArray[np.int32]
 
 
 class TokenParts(NamedTuple):
-    request: Ints  # [N] the place of the request in the step
-    token: Ints  # [N] the first token in the step
+    request: Ints  # [N] index in the step
+    token: Ints  # [N] index of the first token in the step
     tokens: Ints  # [N]
-    position: Ints  # [N] of the first token in its request
+    position: Ints  # [N] of the first token in the request
 
 
 def token_parts(computed: Ints, new: Ints, most: int) -> TokenParts:
-    """Split the `new` [B] tokens of requests, after `computed` [B] ones, into parts of up to `most`."""
+    """Split the `new` [B] tokens of requests, after `computed` [B] tokens, into parts of up to `most`."""
     if (new == 1).all():
         each = np.arange(len(new))
         return TokenParts(each, each, new, computed)
@@ -33,7 +33,7 @@ def token_parts(computed: Ints, new: Ints, most: int) -> TokenParts:
 
 
 def places_within(counts: Ints) -> Ints:
-    """[2, 3] → [0, 1, 0, 1, 2]"""
+    # [2, 3] → [0, 1, 0, 1, 2]
     return np.arange(int(counts.sum())) - np.repeat(np.cumsum(counts) - counts, counts)
 
 

@@ -1,6 +1,6 @@
-"""The operations between matrix products, attention and products of a CPU, in C.
+"""CPU kernels in C: attention, matrix products and the operations between them.
 
-The libraries are built with the package (hatch_build.py), one for each level of instruction set.
+hatch_build.py builds one library for each level of instruction set.
 """
 
 import ctypes
@@ -22,15 +22,12 @@ from kvasir.kernels.fused_operations import Activation
 
 log = logging.getLogger(__name__)
 
-# Sizes are multiples of it: the numbers that the kernels take at a time.
-LANES: Final = 16
-# Of an attention tile.
+LANES: Final = 16  # floats of a vector; sizes are multiples
 MAX_TILE_ROWS: Final = 16
-# Of an attention head.
 MAX_HEAD_NUMBERS: Final = 256
 
 _V3: Final = frozenset(("avx2", "bmi1", "bmi2", "f16c", "fma", "abm", "movbe"))
-# Levels of x86-64 by the names of their instructions in /proc/cpuinfo, the best first.
+# Levels of x86-64 by flags in /proc/cpuinfo, the best first.
 _LEVELS: Final = MappingProxyType(
     {
         "x86-64-v4": _V3 | {"avx512f", "avx512bw", "avx512cd", "avx512dq", "avx512vl"},
@@ -40,7 +37,7 @@ _LEVELS: Final = MappingProxyType(
 
 
 class PagedStep(ctypes.Structure):
-    """`struct paged_step` of kernels.c: the part of a step that attention needs, for all layers."""
+    """`struct paged_step` of kernels.c: a step for the attention of all layers."""
 
     _fields_ = (
         ("slots", c_void_p),
@@ -55,7 +52,7 @@ class PagedStep(ctypes.Structure):
     )  # fmt: skip
 
 
-# In the order of `kvasir_limits` in kernels.c: beyond them the kernels would write past their arrays.
+# In the order of `kvasir_limits` in kernels.c. With other limits the kernels would write past their arrays.
 _LIMITS: Final = MappingProxyType(
     {
         "lanes": LANES,
@@ -65,8 +62,7 @@ _LIMITS: Final = MappingProxyType(
     }
 )
 
-# The largest window that the kernel can count.
-_FARTHEST: Final = 2**31 - 1
+_FARTHEST: Final = 2**31 - 1  # the largest window: the kernel counts in int32
 _SIGNATURES: Final = MappingProxyType(
     {
         "rms_norm": (c_void_p, c_void_p, c_void_p, c_int64, c_int64, c_float, c_float, c_int),
@@ -82,10 +78,9 @@ _SIGNATURES: Final = MappingProxyType(
 
 
 class Kernels:
-    """The kernels for one type of number.
+    """The kernels for one dtype. Raises TypeError for other dtypes, and ValueError for other shapes."""
 
-    They receive addresses, so this raises TypeError for other types, and ValueError for other shapes.
-    """
+    # Kernels receive addresses, so everything is checked here.
 
     def __init__(self, library: ctypes.CDLL, dtype: torch.dtype, suffix: str) -> None:
         self._dtype = dtype
@@ -149,8 +144,8 @@ class Kernels:
         self._rotate(*pointers, tokens, x.stride(0), heads, head_dim, dim, threads)
 
     def linear(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-        """x [T, inputs], weight [outputs, inputs], bias [outputs] → [T, outputs]"""
-        # A row's bits do not depend on the other rows.
+        # x [T, inputs], weight [outputs, inputs], bias [outputs] → [T, outputs]. The bits of a row do not depend on
+        # the other rows.
         outputs, inputs = weight.shape
         self._check(x, weight, weight if bias is None else bias)
         _require(x.shape[1:] == (inputs,), "x", x)
@@ -170,10 +165,7 @@ class Kernels:
         return out
 
     def write(self, step: PagedStep, kv: Tensor, cache: Tensor) -> None:
-        """Write kv [T, 2 * kv_heads * head_dim], any token stride, into the cache.
-
-        The cache is [num_blocks, 2, kv_heads, block_size, head_dim].
-        """
+        # kv [T, 2 * kv_heads * head_dim], any token stride; cache [num_blocks, 2, kv_heads, block_size, head_dim]
         self._check_step(step, kv, 2 * step.kv_heads, cache, "kv")
         pointers = ctypes.addressof(step), kv.data_ptr(), cache.data_ptr()
         self._write(*pointers, kv.stride(0), torch.get_num_threads())
@@ -242,7 +234,7 @@ def _load() -> Mapping[torch.dtype, Kernels]:
 
 
 def load(level: str) -> Mapping[torch.dtype, Kernels]:
-    """Raises OSError if the library is missing, older than its sources, of other limits or cannot be loaded."""
+    """Load the library. Raises OSError if it is missing, older than its sources, or built with other limits."""
     file = Path(__file__).with_name(f"kernels-{level}.so")
     if not file.exists():
         raise OSError(f"{file} is missing: install Kvasir again (in a clone: make, or pip install -e .)")
@@ -259,7 +251,6 @@ def load(level: str) -> Mapping[torch.dtype, Kernels]:
 
 
 def _check_limits(library: ctypes.CDLL, file: Path) -> None:
-    """Raise OSError if the library was built for other sizes than this module's."""
     try:
         built = (c_int32 * len(_LIMITS)).in_dll(library, "kvasir_limits")
     except ValueError:
@@ -274,7 +265,7 @@ def _check_limits(library: ctypes.CDLL, file: Path) -> None:
 
 
 def supported_levels() -> list[str]:
-    """Return the levels with a library that this machine can run, the best first."""
+    """Return the levels that this machine can run, the best first."""
     if sys.platform != "linux":
         return []
     if platform.machine() == "aarch64":
@@ -284,7 +275,7 @@ def supported_levels() -> list[str]:
 
 
 def _team() -> c_void_p:
-    """Return GOMP_parallel of torch's OpenMP. Raises OSError if it has no such interface."""
+    # The kernels run on torch's OpenMP threads: a second pool would compete for the cores.
     torch_cpu = ctypes.CDLL(str(Path(torch.__file__).with_name("lib") / "libtorch_cpu.so"))
     try:
         return ctypes.cast(torch_cpu.GOMP_parallel, c_void_p)

@@ -18,10 +18,8 @@ log = logging.getLogger(__name__)
 DTYPES: Final = (torch.float16, torch.bfloat16, torch.float32)
 # Devices on which `python -m bench.gpu` has checked the kernels (bench/results).
 PROVEN: Final = ("NVIDIA H200",)
-# The type of an fp8 KV cache.
 FP8: Final = torch.float8_e4m3fn
-# Compute capability of the oldest NVIDIA GPU that the kernels have been compiled for (sm_80).
-_OLDEST: Final = 8
+_OLDEST: Final = 8  # compute capability (sm_80)
 
 
 def has_kernels(device: torch.device) -> bool:
@@ -38,7 +36,7 @@ def can_compile(device: torch.device) -> bool:
 
 
 def log_unproven(device: torch.device) -> None:
-    """Log once that the kernels have not run on this kind of device, if that is so."""
+    """Log once if the kernels have not run on this kind of device."""
     name = torch.cuda.get_device_name(device) if torch.cuda.is_available() else "this device"
     if name not in PROVEN:
         _log_unproven(name)
@@ -83,11 +81,11 @@ def _log_untuned(name: str) -> None:
 
 
 def shared_bytes(device: torch.device) -> int:
-    """Return the most shared memory of a program; plenty for the interpreter."""
-    if device.type != "cuda":
+    """Return the limit of a program's shared memory."""
+    if device.type != "cuda":  # the interpreter
         return 2**20
     properties = torch.cuda.get_device_properties(device)
-    # ROCm has one limit only.
+    # ROCm has only one limit.
     return int(getattr(properties, "shared_memory_per_block_optin", properties.shared_memory_per_block))
 
 
@@ -110,6 +108,6 @@ def _problem(device: torch.device) -> str | None:
 
 
 def _has_compiler() -> bool:
-    # As triton/runtime/build.py searches for it.
+    # the same search as in triton/runtime/build.py
     compiler = os.environ.get("CC") or shutil.which("gcc") or shutil.which("clang")
     return compiler is not None and (Path(sysconfig.get_path("include")) / "Python.h").exists()

@@ -1,4 +1,4 @@
-"""Launches the kernels of the fused operations: checks shapes and types, and gives launches their sizes."""
+"""Launches the kernels of the fused operations, after checks of shapes and dtypes."""
 
 import torch
 import triton
@@ -120,7 +120,7 @@ class TritonOperations:
 
 
 def _side_by_side(x: Tensor) -> bool:
-    """Return whether the heads of a token of x [T, heads, size] are contiguous."""
+    # the heads of a token are contiguous
     _, heads, size = x.shape
     return x.stride(2) == 1 and (heads == 1 or x.stride(1) == size)
 

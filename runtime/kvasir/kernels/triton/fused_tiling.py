@@ -1,30 +1,24 @@
-"""The sizes of the fused operations' kernels, for launches and compilation ahead of time. Not tuned. No torch."""
+"""The sizes of the fused operations, for launches and ahead-of-time compilation. Not tuned. Imports no torch."""
 
 from dataclasses import dataclass
 from typing import Final
 
-# Of a normalised row, which the registers of a program hold.
-MAX_NORM_NUMBERS: Final = 2**14
-# Of a head.
-MAX_ROTATED_NUMBERS: Final = 2**10
-# Of a program, unless a row has more.
-_NUMBERS: Final = 1024
-# A thread loads 16 bytes at once, of a type of 2 bytes.
-_NUMBERS_OF_THREAD: Final = 8
+MAX_NORM_NUMBERS: Final = 2**14  # a row must fit the registers of a program
+MAX_ROTATED_NUMBERS: Final = 2**10  # of a head
+_NUMBERS: Final = 1024  # of a program, at least one row
+_NUMBERS_OF_THREAD: Final = 8  # one load of 16 bytes, for a dtype of 2 bytes
 _MAX_THREADS: Final = 512
 
 
 @dataclass(frozen=True)
 class ElementTile:
-    """The numbers of a program: `rows` times a power of two that holds a row."""
-
     rows: int
-    numbers: int
+    numbers: int  # of a row, padded to a power of two
     num_warps: int
 
     @classmethod
     def of(cls, row: int, numbers: int, warp_size: int) -> "ElementTile":
-        """Return the tile for rows of this length, and about `numbers` in all."""
+        # `row`: numbers of a row; `numbers`: of the whole tile, about
         padded = 1 << (row - 1).bit_length()
         rows = max(1, numbers // padded)
         threads = min(_MAX_THREADS, rows * padded // _NUMBERS_OF_THREAD)

@@ -1,7 +1,4 @@
-"""The kernel that multiplies the activation of a gate by the other half of its row.
-
-Both activations are g times a sigmoid: GELU by tanh, g * (1 + tanh(u)) / 2, is g * sigmoid(2 * u).
-"""
+"""The kernel that multiplies the activation of a gate by the other half of its row."""
 
 import triton
 import triton.language as tl
@@ -15,7 +12,7 @@ def gated_activation(
     SIZE: tl.constexpr,
     NUMBERS: tl.constexpr,
     GELU: tl.constexpr,
-):  # Grid: (T, SIZE / NUMBERS). GELU by tanh, or SiLU.
+):  # Grid: (T, SIZE / NUMBERS)
     token = tl.program_id(0).to(tl.int64)
     places = tl.program_id(1) * NUMBERS + tl.arange(0, NUMBERS)
     mask = places < SIZE
@@ -23,7 +20,7 @@ def gated_activation(
     gate = tl.load(row + places, mask=mask, other=0.0).to(tl.float32)
     up = tl.load(row + SIZE + places, mask=mask, other=0.0).to(tl.float32)
     inner = gate
-    if GELU:
+    if GELU:  # by tanh: g * (1 + tanh(u)) / 2 = g * sigmoid(2 * u)
         inner = 1.5957691216057308 * (gate + 0.044715 * gate * gate * gate)  # 2 * sqrt(2 / pi)
     result = gate / (1.0 + tl.exp(-inner)) * up
     tl.store(out + token * SIZE + places, result.to(out.dtype.element_ty), mask=mask)

@@ -5,7 +5,8 @@ import triton.language as tl
 
 
 @triton.jit
-def stored(x, inverse_scale, cache):  # NaN stays NaN, so that a broken request is still detected
+def stored(x, inverse_scale, cache):
+    # NaN stays NaN, so that a broken request is still detected.
     if cache.dtype.element_ty.is_fp8():
         x = tl.clamp(x.to(tl.float32) * inverse_scale, -448.0, 448.0, propagate_nan=tl.PropagateNan.ALL)
     return x.to(cache.dtype.element_ty)
@@ -18,15 +19,15 @@ def write_kv(
     slots,  # [T] int32: block * BLOCK_SIZE + place in the block
     num_tokens,
     kv_stride,
-    k_inverse,  # 1 / scale of an fp8 cache, for K and for V
+    k_inverse,  # 1 / scale of an fp8 cache
     v_inverse,
     KV_HEADS: tl.constexpr,
     HEAD_DIM: tl.constexpr,
     PADDED_DIM: tl.constexpr,
     BLOCK_SIZE: tl.constexpr,
     TOKENS: tl.constexpr,
-):  # Grid: (T / TOKENS, 2 * KV_HEADS): K or V of one head for some tokens
-    piece = tl.program_id(1)  # K of each head, then V of each head, in `kv` and in a block
+):  # Grid: (T / TOKENS, 2 * KV_HEADS)
+    piece = tl.program_id(1)  # K of each head, then V of each head
     tokens = tl.program_id(0) * TOKENS + tl.arange(0, TOKENS)
     dims = tl.arange(0, PADDED_DIM)
     exists = tokens < num_tokens

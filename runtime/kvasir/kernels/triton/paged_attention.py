@@ -1,7 +1,7 @@
-"""The kernel that attends over the paged cache: one launch for a step of prefills, chunks and decodes.
+"""The kernel for attention over the paged cache: one launch for a step of prefills, chunks and decodes.
 
-A program takes one work item (work_list.py) and one KV head, with the online softmax in float32 of Milakov and
-Gimelshein (2018). Long contexts are split as in Flash-Decoding (Dao et al., 2023).
+A program takes one work item (work_list.py) and one KV head, with the online softmax of Milakov and Gimelshein
+(2018). Long contexts are split as in Flash-Decoding (Dao et al., 2023).
 
 row of a tile     0  1  2  3 | 4  5  6  7 | …        with 4 query heads for each KV head
 query token       0  0  0  0 | 1  1  1  1 | …
@@ -13,7 +13,7 @@ import triton.language as tl
 
 @triton.jit
 def _product(a, b, EXACT: tl.constexpr, INTERPRETED: tl.constexpr):
-    # Triton's interpreter multiplies the bits of bfloat16 as integers; devices multiply the given types.
+    # Triton's interpreter multiplies the bits of bfloat16 as integers.
     if INTERPRETED:
         return tl.dot(a.to(tl.float32), b.to(tl.float32))
     if EXACT:
@@ -109,13 +109,13 @@ def attend_paged(
     total = tl.zeros([ROWS], tl.float32)
     sums = tl.zeros([ROWS, PADDED_DIM], tl.float32)
     # All rows see the keys up to the first row's position: without a window, these tiles need no masks. Decodes are
-    # bound by memory, and gain nothing.
+    # memory-bound and do not benefit.
     UNMASKED: tl.constexpr = ROWS >= 64 and not WINDOWED
     masked_from = begin
     if UNMASKED:
         masked_from += tl.maximum(tl.minimum(position + 1, end) - begin, 0) // KEYS * KEYS
     for start in range(begin, masked_from if UNMASKED else begin, KEYS):
-        keys = start + tl.arange(0, KEYS)  # positions
+        keys = start + tl.arange(0, KEYS)
         block = tl.load(table + keys // BLOCK_SIZE).to(tl.int64)
         place = block * block_numbers + keys % BLOCK_SIZE * HEAD_DIM  # [KEYS]
         if HEAD_DIM == PADDED_DIM:
@@ -145,7 +145,7 @@ def attend_paged(
             visible = visible & (keys[None, :] > last[:, None] - window)
         scores = tl.where(visible, scores, float("-inf"))
         new_maximum = tl.maximum(maximum, tl.max(scores, 1))
-        # A row that has seen no key yet would compute -inf - -inf.
+        # -inf - -inf of a row without keys so far is NaN.
         finite = tl.where(new_maximum == float("-inf"), 0.0, new_maximum)
         weights = tl.exp2(scores - finite[:, None])
         rescale = tl.exp2(maximum - finite)

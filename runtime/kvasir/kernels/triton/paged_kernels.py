@@ -1,4 +1,4 @@
-"""Launches the kernels of attention: checks shapes and types, and gives launches the sizes of tiling.py."""
+"""Launches the attention kernels, after checks of shapes and dtypes."""
 
 import math
 from dataclasses import dataclass
@@ -25,14 +25,14 @@ from kvasir.kernels.triton.tiling import (
     write_constants,
 )
 
-# Whether TRITON_INTERPRET was set when the kernels were imported: then they run on a CPU.
+# TRITON_INTERPRET was set when the kernels were imported, so they run on a CPU.
 INTERPRETED: Final = bool(triton.knobs.runtime.interpret)
 _LOG2_E: Final = math.log2(math.e)
 
 
 @dataclass(frozen=True)
 class Partials:
-    """The partial results of split items. Layers use them one after the other."""
+    """The partial results of split items, which all layers share."""
 
     out: Tensor  # [slots, kv_heads, rows, head_dim] float32
     maximum: Tensor  # [slots, kv_heads, rows] float32
@@ -48,10 +48,10 @@ class Partials:
 
 @dataclass(frozen=True)
 class Work:
-    """The work of a step on the device, for layers of one window."""
+    """The work of a step on the device, for layers of one window (work_list.py)."""
 
-    tables: Tensor  # [numbers] int32: the blocks of the step's requests
-    items: Tensor  # [N, 8] int32, see work_list.py
+    tables: Tensor  # [numbers] int32
+    items: Tensor  # [N, 8] int32
     merges: Tensor  # [M, 4] int32
     partials: Partials
 
@@ -59,7 +59,7 @@ class Work:
 class PagedKernels:
     """The kernels for one shape of heads and cache. Raises ValueError for other shapes.
 
-    A cache has the type of the queries, or float8_e4m3fn with K and V divided by `k_scale` and `v_scale`.
+    The cache has the dtype of the queries, or float8_e4m3fn with K and V divided by their scales.
     """
 
     def __init__(self, shape: PagedShape) -> None:
@@ -85,9 +85,9 @@ class PagedKernels:
         k_scale: float = 1.0,
         v_scale: float = 1.0,
     ) -> None:
-        """Rotate Q of qkv in place, and write rotated K, and V, to the slots [T]. K stays as it is in qkv.
+        """Rotate Q in place, and write rotated K and V to the slots [T]. K in qkv does not change.
 
-        qkv [T, (heads + 2 * kv_heads) * head_dim]; cos, sin [T, 1, dim] of a Rotation.
+        qkv [T, (heads + 2 * kv_heads) * head_dim]; cos, sin [T, 1, dim]
         """
         shape, tokens = self._shape, len(slots)
         self._check(qkv, shape.heads + 2 * shape.kv_heads, tokens, cache, "qkv")

@@ -1,7 +1,4 @@
-"""The kernel that normalises rows, and adds to them first if ADDS.
-
-The sum is rounded before it is normalised, because the next layer adds to the rounded sum.
-"""
+"""The kernel that normalises rows, with an optional addition before."""
 
 import triton
 import triton.language as tl
@@ -11,7 +8,7 @@ import triton.language as tl
 def rms_norm(
     out,  # [T, HEADS, SIZE], stride out_stride; may be x
     x,  # [T, HEADS, SIZE], stride x_stride; becomes the sum if ADDS
-    added,  # [T, SIZE], stride added_stride; read if ADDS
+    added,  # [T, SIZE], stride added_stride
     weight,  # [SIZE]
     rows,  # T * HEADS
     eps,
@@ -24,7 +21,7 @@ def rms_norm(
     PADDED_SIZE: tl.constexpr,
     ROWS: tl.constexpr,
     ADDS: tl.constexpr,
-):  # Grid: T * HEADS / ROWS, whole rows
+):  # Grid: T * HEADS / ROWS
     row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
     token = (row // HEADS).to(tl.int64)  # [ROWS]
     in_token = (row % HEADS * SIZE)[:, None] + tl.arange(0, PADDED_SIZE)[None, :]
@@ -34,6 +31,7 @@ def rms_norm(
     numbers = tl.load(x + places, mask=mask, other=0.0).to(tl.float32)  # [ROWS, PADDED_SIZE]
     if ADDS:
         more = tl.load(added + token[:, None] * added_stride + in_token, mask=mask, other=0.0)
+        # Rounded before it is normalised, because the next layer adds to the rounded sum.
         total = (numbers + more.to(tl.float32)).to(x.dtype.element_ty)
         tl.store(x + places, total, mask=mask)
         numbers = total.to(tl.float32)

@@ -1,4 +1,4 @@
-"""The kernels that rotate queries and keys: in place, or the keys on their way into the cache."""
+"""Kernels that rotate queries and keys in place, or write rotated keys into the cache."""
 
 import triton
 import triton.language as tl
@@ -9,15 +9,15 @@ from kvasir.kernels.triton.kv_write import stored
 @triton.jit
 def rotate(
     x,  # [T, HEADS, HEAD_DIM], stride x_stride
-    cos,  # [T, 2 * HALF], of which the halves are equal
-    sin,  # [T, 2 * HALF], of which the first half is the second one negated
+    cos,  # [T, 2 * HALF], two equal halves
+    sin,  # [T, 2 * HALF], the first half negated
     x_stride,
     HEADS: tl.constexpr,
     HEAD_DIM: tl.constexpr,
     HALF: tl.constexpr,
     PADDED_HALF: tl.constexpr,
     ROWS: tl.constexpr,
-):  # Grid: (T, HEADS / ROWS): the first 2 * HALF numbers of some heads of a token
+):  # Grid: (T, HEADS / ROWS). Rotates the first 2 * HALF numbers of each head.
     token = tl.program_id(0).to(tl.int64)
     head = tl.program_id(1) * ROWS + tl.arange(0, ROWS)
     dims = tl.arange(0, PADDED_HALF)
@@ -39,10 +39,10 @@ def rotate_and_write(
     qkv,  # [T, (HEADS + 2 * KV_HEADS) * HEAD_DIM], stride qkv_stride
     cos,  # as above
     sin,
-    slots,  # [T] int32: block * BLOCK_SIZE + place in the block
+    slots,  # [T] int32
     num_tokens,
     qkv_stride,
-    k_inverse,  # 1 / scale of an fp8 cache, for K and for V
+    k_inverse,  # 1 / scale of an fp8 cache
     v_inverse,
     HEADS: tl.constexpr,
     KV_HEADS: tl.constexpr,
@@ -53,8 +53,7 @@ def rotate_and_write(
     BLOCK_SIZE: tl.constexpr,
     TOKENS: tl.constexpr,
 ):
-    # Grid: (T / TOKENS, HEADS + 2 * KV_HEADS): one head of some tokens. Queries are rotated in place, keys into the
-    # cache.
+    # Grid: (T / TOKENS, HEADS + 2 * KV_HEADS)
     piece = tl.program_id(1)
     tokens = tl.program_id(0) * TOKENS + tl.arange(0, TOKENS)
     exists = tokens < num_tokens
@@ -80,7 +79,7 @@ def rotate_and_write(
             tl.store(target[:, None] + dims[None, :], stored(low, inverse, cache), mask=mask)
             tl.store(target[:, None] + (HALF + dims)[None, :], stored(high, inverse, cache), mask=mask)
     if piece >= HEADS:
-        begin = tl.where(piece < HEADS + KV_HEADS, 2 * HALF, 0)  # of the numbers that are not rotated
+        begin = tl.where(piece < HEADS + KV_HEADS, 2 * HALF, 0)  # of the numbers that are only copied
         dims = tl.arange(0, PADDED_DIM)
         copied = exists[:, None] & ((dims >= begin) & (dims < HEAD_DIM))[None, :]
         numbers = tl.load(source[:, None] + dims[None, :], mask=copied)

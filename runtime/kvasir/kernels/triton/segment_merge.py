@@ -7,7 +7,7 @@ import triton.language as tl
 @triton.jit
 def merge_segments(
     out,  # [T, KV_HEADS * GROUP * HEAD_DIM]
-    partial_out,  # as in paged_attention.py
+    partial_out,  # see paged_attention.py
     partial_max,
     partial_sum,
     merges,  # [M, MERGE_SIZE] int32
@@ -19,7 +19,7 @@ def merge_segments(
     MERGED_ROWS: tl.constexpr,
     MERGE_SIZE: tl.constexpr,
 ):
-    # Grid: (M, KV_HEADS, ROWS / MERGED_ROWS). A segment may be empty for a row: its maximum is -inf, its sum 0.
+    # Grid: (M, KV_HEADS, ROWS / MERGED_ROWS). If a segment has no key for a row, the maximum is -inf and the sum 0.
     merge = merges + tl.program_id(0) * MERGE_SIZE
     kv_head = tl.program_id(1)
     first_slot = tl.load(merge).to(tl.int64)

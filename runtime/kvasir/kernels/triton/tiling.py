@@ -1,7 +1,4 @@
-"""The sizes of the attention kernels, for launches and compilation ahead of time. No torch and no triton.
-
-Tiles for usual heads come from device_tiles.py.
-"""
+"""The sizes of the attention kernels, for launches and ahead-of-time compilation. Imports no torch or triton."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -13,20 +10,14 @@ import msgspec
 
 from kvasir.kernels.triton.work_list import ITEM_SIZE, MERGE_SIZE
 
-# Of an attention head.
-MAX_NUMBERS: Final = 256
-# Rows of the cache are aligned to 16 bytes, and products need it.
-MULTIPLE_OF: Final = 16
-# Query heads of one KV head.
-MAX_GROUP: Final = 64
-# Of a matrix product in Triton.
-MIN_ROWS: Final = 16
-# Tokens that a program of the write kernel copies.
-WRITE_TOKENS: Final = 16
-# Rows of a tile that a program of the merge kernel takes: each tile has a multiple of them.
-MERGED_ROWS: Final = 8
+MAX_NUMBERS: Final = 256  # of a head
+MULTIPLE_OF: Final = 16  # of a head's size: products and aligned rows of the cache need it
+MAX_GROUP: Final = 64  # query heads of one KV head
+MIN_ROWS: Final = 16  # of a matrix product in Triton
+WRITE_TOKENS: Final = 16  # of a program of the write kernel
+MERGED_ROWS: Final = 8  # of a program of the merge kernel; divides the rows of each tile
+# The largest heads and dtypes for which tiles are measured.
 _USUAL_DIM: Final = 128
-# The largest heads and numbers for which tiles are measured.
 _USUAL_BYTES: Final = 2
 # Explicit, because the default differs between versions of Triton.
 OPTIONS: Final[Mapping[str, object]] = MappingProxyType({"enable_fp_fusion": True})
@@ -49,40 +40,32 @@ class PagedShape:
 
 
 class StepKind(Enum):
-    FEW_DECODES = "few"
-    """The contexts of few requests are split, to occupy the device."""
+    FEW_DECODES = "few"  # contexts are split to occupy the device
     DECODES = "decode"
-    PREFILL = "prefill"
-    """A request of the step has several new tokens."""
+    PREFILL = "prefill"  # a request has several new tokens
 
 
 def decodes_kind(requests: int, kv_heads: int, programs: int) -> StepKind:
-    """Return the kind of a step of decodes, of which `programs` occupy the device."""
-    # Pass the padded size of a CUDA graph: its tile is that of the recording.
+    # `programs` occupy the device. For a CUDA graph pass its padded size, which decided the recorded tile.
     return StepKind.FEW_DECODES if 4 * requests * kv_heads <= programs else StepKind.DECODES
 
 
 class AttentionTile(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
-    rows: int
-    """Query tokens times the query heads of one KV head."""
-    keys: int
-    """Unrelated to the cache's block size."""
+    rows: int  # query tokens times the query heads of one KV head
+    keys: int  # unrelated to the cache's block size
     num_warps: int
-    num_stages: int
-    """Tiles of K and V in flight."""
+    num_stages: int  # tiles of K and V in flight
 
     def tokens(self, group: int) -> int:
         return self.rows // group
 
     @property
     def shared_bytes(self) -> int:
-        """The most of a program with usual heads: Q, and the tiles of K and V."""
+        # an upper bound for usual heads: Q, and the tiles of K and V
         return (self.rows + 2 * self.num_stages * self.keys) * _USUAL_DIM * _USUAL_BYTES
 
 
 class DecodeTile(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
-    """The rows are the query heads of one KV head."""
-
     keys: int
     num_warps: int
     num_stages: int
@@ -92,8 +75,6 @@ class DecodeTile(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fi
 
 
 class AttentionTiles(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The tiles of a device, for has_usual_heads."""
-
     few: DecodeTile
     decode: DecodeTile
     prefill: AttentionTile
@@ -108,8 +89,7 @@ def has_usual_heads(shape: PagedShape, dtype_bytes: int, warp_size: int) -> bool
     return shape.head_dim <= _USUAL_DIM and dtype_bytes <= _USUAL_BYTES and warp_size == 32
 
 
-# For an fp8 cache on all devices, not tuned. Its numbers are converted in registers, in which the fastest tiles for
-# numbers of 2 bytes do not fit.
+# Not tuned. Conversion from fp8 takes registers, so the fastest tiles for 2-byte numbers do not fit.
 FP8_TILES: Final = AttentionTiles(
     few=DecodeTile(64, 4, 2), decode=DecodeTile(64, 4, 2), prefill=AttentionTile(128, 64, 8, 2)
 )
@@ -118,7 +98,7 @@ FP8_TILES: Final = AttentionTiles(
 def attention_tile(
     shape: PagedShape, dtype_bytes: int, kind: StepKind, tiles: AttentionTiles, *, warp_size: int
 ) -> AttentionTile:
-    """Return the tile of a step: from a device's `tiles` for usual heads, by a rule for others."""
+    """Return the tile of a step: one of `tiles` for usual heads, computed for others."""
     rows = max(MIN_ROWS, _power_of_two(shape.group))
     if has_usual_heads(shape, dtype_bytes, warp_size):
         if kind is StepKind.PREFILL:
@@ -145,7 +125,7 @@ def write_constants(shape: PagedShape) -> dict[str, object]:
 
 
 def rotated_write_constants(shape: PagedShape, dim: int) -> dict[str, object]:
-    """`dim`: the numbers of a head that are rotated."""
+    # `dim`: numbers of a head that are rotated
     halves = {"HALF": dim // 2, "PADDED_HALF": _power_of_two(dim // 2)}
     return {"HEADS": shape.heads, **halves, **write_constants(shape)}
 
@@ -153,7 +133,7 @@ def rotated_write_constants(shape: PagedShape, dim: int) -> dict[str, object]:
 def attend_constants(
     shape: PagedShape, tile: AttentionTile, *, windowed: bool, capped: bool, exact: bool, interpreted: bool
 ) -> dict[str, object]:
-    """`exact`: products of float32 are not rounded to TF32."""
+    # `exact`: products of float32 are not rounded to TF32
     return {
         "KV_HEADS": shape.kv_heads,
         "GROUP": shape.group,

@@ -1,10 +1,10 @@
-"""The flat list of work items of a step: each program of the attention kernel reads its item.
+"""The list of work items of a step, one for each program of the attention kernel.
 
-An item is a part of a request's new tokens, and a segment of their keys: long contexts are split if the items are
-too few to occupy the device, and segment_merge.py merges the partial results.
+An item is a part of a request's new tokens and a segment of their keys. Long contexts are split into segments if
+there are too few items to occupy the device; segment_merge.py merges the partial results.
 
 new tokens of a step    | 1 | 1 |     5     |         with 2 tokens per item
-items                   | 0 | 1 | 2 | 3 | 4 |         0 has a long context: 3 segments, and slots 0 to 2
+items                   | 0 | 1 | 2 | 3 | 4 |         0 has a long context: 3 segments
 programs                0 0 0 0 1   2   3   4
 """
 
@@ -14,35 +14,29 @@ import numpy as np
 
 from kvasir.kernels.token_parts import Columns, Ints, columns, places_within, token_parts
 
-# The last number is unused: items start at multiples of 32 bytes.
-ITEM_SIZE: Final = 8
+ITEM_SIZE: Final = 8  # the last number is padding, for alignment
 MERGE_SIZE: Final = 4
-# The index of the number of segments in an item.
-_SEGMENTS: Final = 5
-# About: each segment's partial results are written and read once more.
+_SEGMENTS: Final = 5  # index in an item
+# Each segment costs a write and a read of partial results.
 MIN_SEGMENT_KEYS: Final = 128
-# Of an item: one program merges them.
-MAX_SEGMENTS: Final = 64
+MAX_SEGMENTS: Final = 64  # of an item, which one program merges
 
 
 class WorkList(NamedTuple):
-    """N programs per KV head; M of the items are split."""
-
+    # [N, 8] row of the block table, first token in the step, tokens, position of the first token, segment,
+    # segments, slot of the partial results, unused
     items: Columns
-    """[N, 8] row of the step's block table (its address, see `at_tables`), first token in the step, tokens,
-    position of the first token, segment, segments, slot of the partial results, unused."""
-    merges: Columns
-    """[M, 4] first slot, segments, first token in the step, tokens"""
+    merges: Columns  # [M, 4] first slot, segments, first token in the step, tokens
     num_slots: int
 
     def at_tables(self, start: int, width: int) -> Columns:
-        """Return the items for a block table of this width that begins at `start`."""
+        """Return the items with an index into flat block tables, of which the step's begins at `start`."""
         items = self.items.copy()
         items[:, 0] = start + items[:, 0] * width
         return items
 
     def padded(self, num_items: int, num_merges: int) -> "WorkList":
-        """Add items and merges without an effect."""
+        """Return the list with added items and merges that have no effect."""
         items = np.zeros((num_items, ITEM_SIZE), np.int32)
         items[:, _SEGMENTS] = 1
         items[: len(self.items)] = self.items
@@ -52,7 +46,7 @@ class WorkList(NamedTuple):
 
 
 def most_items(size: int, kv_heads: int, programs: int) -> tuple[int, int]:
-    """Return the most items and merges of up to `size` decodes, with `padded_to` of this size."""
+    """Return the maximum numbers of items and merges of up to `size` decodes, with `padded_to` of this size."""
     if size * kv_heads >= programs:
         return size, 0
     return size + programs // kv_heads, size
@@ -68,9 +62,9 @@ def work_list(
     programs: int,
     padded_to: int = 0,
 ) -> WorkList:
-    """Return the items of B requests with `new` [B] tokens each after `computed` [B] ones.
+    """Return the items of B requests with `new` [B] tokens after `computed` [B] tokens.
 
-    With fewer than `programs`, long contexts are split. `padded_to` items count as present.
+    Contexts are split if the items, at least `padded_to`, need fewer than `programs` programs.
     """
     request, token, tokens, position = token_parts(computed, new, tokens_per_item)  # [items]
     keys = position + tokens

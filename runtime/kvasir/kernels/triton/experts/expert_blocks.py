@@ -1,6 +1,4 @@
-"""The kernel that lists the blocks of a step: rows of one expert, sorted by counting, as many as a tile has.
-
-A row is a pair of a token and one of its experts, with the place token * top_k + number of the expert:
+"""The kernel that sorts rows, pairs of a token and a chosen expert, into blocks of one expert, by counting.
 
 chosen experts        2 0 | 0 2 | 2 1 | 0 2        [T, top_k], flat: the places 0 to 7
 places                1 2 6 | 5 | 0 3 4 7          sorted by expert
@@ -13,14 +11,14 @@ import triton.language as tl
 
 @triton.jit
 def _local(chosen, index, num_rows, first_expert, EXPERTS: tl.constexpr):
-    # EXPERTS for those of other ranks and after the last row
+    # EXPERTS: on another rank, or after the last row
     expert = tl.load(chosen + index, mask=index < num_rows, other=-1) - first_expert
     return tl.where((expert >= 0) & (expert < EXPERTS), expert, EXPERTS).to(tl.int32)
 
 
 @triton.jit(do_not_specialize=["num_rows", "first_expert"])
 def list_blocks(
-    places,  # [num_rows] int32: those of this rank's experts, sorted by expert; the others are not written
+    places,  # [num_rows] int32; numbers after this rank's rows are not written
     blocks,  # [most_blocks, BLOCK_NUMBERS] int32: expert, first row in `places`, rows
     num_blocks,  # [1] int32
     chosen,  # [num_rows] int64
@@ -31,7 +29,7 @@ def list_blocks(
     ROWS: tl.constexpr,
     BLOCK_NUMBERS: tl.constexpr,
     CHUNK: tl.constexpr,
-):  # Grid: (EXPERTS,): counts all experts' rows, and lists its own
+):  # Grid: (EXPERTS,). Each program counts the rows of all experts and lists its own.
     expert = tl.program_id(0)
     counts = tl.zeros([BINS], tl.int32)
     for start in range(0, num_rows, CHUNK):

@@ -1,7 +1,6 @@
-"""The kernels that multiply rows by the weights of their experts, in blocks of one expert (expert_blocks.py).
+"""Kernels that multiply rows by the weights of their experts, in blocks of one expert (expert_blocks.py).
 
-Products of DEPTH inputs are added in float32, from the first inputs to the last, in every tile. An expert's blocks
-are adjacent, so that programs that run at the same time load the same weights.
+All tiles add products of DEPTH inputs in float32 in the same order.
 """
 
 import triton
@@ -10,7 +9,7 @@ import triton.language as tl
 
 @triton.jit
 def _add_product(sums, a, b, EXACT: tl.constexpr, INTERPRETED: tl.constexpr):
-    # Triton's interpreter multiplies the bits of bfloat16 as integers; devices multiply the given types.
+    # Triton's interpreter multiplies the bits of bfloat16 as integers.
     if INTERPRETED:
         return tl.dot(a.to(tl.float32), b.to(tl.float32), sums)
     if EXACT:
@@ -20,7 +19,7 @@ def _add_product(sums, a, b, EXACT: tl.constexpr, INTERPRETED: tl.constexpr):
 
 @triton.jit
 def _rounded(x, DTYPE: tl.constexpr, INTERPRETED: tl.constexpr):
-    # Returns float32. Triton's interpreter would truncate to bfloat16.
+    # Triton's interpreter would truncate to bfloat16.
     if INTERPRETED and DTYPE is tl.bfloat16:
         bits = x.to(tl.int32, bitcast=True)
         bits = (bits + 0x7FFF + ((bits >> 16) & 1)) & -0x10000
@@ -29,7 +28,7 @@ def _rounded(x, DTYPE: tl.constexpr, INTERPRETED: tl.constexpr):
 
 
 @triton.jit
-def _activated(x, ACTIVATION: tl.constexpr):  # by the names of layers/activation.py, in float32
+def _activated(x, ACTIVATION: tl.constexpr):  # names of layers/activation.py
     if ACTIVATION == "silu":
         x = x / (1.0 + tl.exp(-x))
     elif ACTIVATION == "gelu":
@@ -44,7 +43,7 @@ def _activated(x, ACTIVATION: tl.constexpr):  # by the names of layers/activatio
 
 @triton.jit
 def _own_rows(blocks, BLOCK_NUMBERS: tl.constexpr, ROWS: tl.constexpr):
-    # the expert of the program's block, its rows [ROWS], and which of these exist
+    # expert, rows [ROWS], and which of these exist
     block = blocks + tl.program_id(0) * BLOCK_NUMBERS
     places = tl.arange(0, ROWS)
     return tl.load(block).to(tl.int64), tl.load(block + 1) + places, places < tl.load(block + 2)
@@ -69,14 +68,14 @@ def multiply_gate_up(
     EXACT: tl.constexpr,
     INTERPRETED: tl.constexpr,
 ):
-    # Grid: (most blocks, INNER / COLUMNS). activation(gate) * up, with the roundings of layers/activation.py.
+    # Grid: (most blocks, INNER / COLUMNS). Rounds like layers/activation.py.
     if tl.program_id(0) >= tl.load(num_blocks):
         return
     expert, row, exists = _own_rows(blocks, BLOCK_NUMBERS, ROWS)
     column = tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS)
     depth = tl.arange(0, DEPTH)
     token = (tl.load(places + row, mask=exists, other=0) // TOP_K).to(tl.int64)
-    # Columns behind the last one compute the first ones again, and are not stored.
+    # Columns after the last one repeat the first columns, and are not stored.
     gate_row = (expert * (2 * INNER) + column % INNER) * SIZE
     x_places = x + token[:, None] * SIZE + depth[None, :]  # [ROWS, DEPTH]
     gate_places = weight + gate_row[None, :] + depth[:, None]  # [DEPTH, COLUMNS]

@@ -1,4 +1,4 @@
-"""Launches the kernels for experts. The host reads nothing from the device, so CUDA graphs can capture it."""
+"""Launches the experts' kernels. CUDA graphs can capture them: the host reads nothing from the device."""
 
 from dataclasses import dataclass
 from typing import Final
@@ -26,14 +26,14 @@ from kvasir.kernels.triton.experts.expert_tiling import (
 )
 from kvasir.kernels.triton.tiling import OPTIONS
 
-# Whether TRITON_INTERPRET was set when the kernels were imported: then they run on a CPU.
+# TRITON_INTERPRET was set when the kernels were imported, so they run on a CPU.
 INTERPRETED: Final = bool(triton.knobs.runtime.interpret)
 _INTERPRETER: Final = DeviceLimits(shared_bytes=64 * 1024, warp_size=32)
 
 
 @dataclass(frozen=True)
 class Blocks:
-    """The rows of a step by their experts, see expert_blocks.py. Numbers after the last ones are undefined."""
+    """The rows of a step by expert (expert_blocks.py). Numbers after the last row or block are undefined."""
 
     places: Tensor  # [T * top_k] int32
     table: Tensor  # [most blocks, 4] int32
@@ -41,7 +41,7 @@ class Blocks:
 
 
 def listed_blocks(chosen: Tensor, own: range, rows: int) -> Blocks:
-    """Return the blocks of `rows` rows of the experts `own`. chosen: [T, top_k] int64, not empty."""
+    # chosen: [T, top_k] int64, not empty
     num_rows, experts = chosen.numel(), len(own)
     blocks = Blocks(
         chosen.new_empty(num_rows, dtype=torch.int32),
@@ -62,17 +62,14 @@ def listed_blocks(chosen: Tensor, own: range, rows: int) -> Blocks:
 
 
 class ExpertKernels:
-    """down(activation(gate(x)) * up(x)) of the experts `own` of the layer's `count`.
-
-    Raises ValueError for tensors of other shapes: kernels receive addresses only.
-    """
+    """down(activation(gate(x)) * up(x)) of the experts `own` of `count`. Raises ValueError for other shapes."""
 
     def __init__(self, shape: ExpertShape, own: range, count: int, activation: str, device: torch.device) -> None:
         self._shape, self._own, self._count, self._activation = shape, own, count, activation
         self._limits = _limits(device)
 
     def __call__(self, x: Tensor, chosen: Tensor, gate_up: Tensor, down: Tensor) -> Tensor:
-        """x [T, size], chosen [T, top_k] int64 → [T, top_k, size]; zeros for experts of other ranks."""
+        # x [T, size], chosen [T, top_k] int64 → [T, top_k, size]; zeros for experts of other ranks
         self._check(x, chosen, gate_up, down)
         tokens, top_k = chosen.shape
         new = torch.empty if len(self._own) == self._count else torch.zeros

@@ -1,7 +1,4 @@
-"""The kernel that adds up the weighted results of a token's experts, in the order of the token's scores.
-
-Products are rounded before they are added, as in plain torch, which would write and read all of them.
-"""
+"""The kernel that adds up the weighted results of a token's experts, in the order of the token's scores."""
 
 import triton
 import triton.language as tl

@@ -1,19 +1,14 @@
-"""The sizes of the experts' kernels, for launches and compilation ahead of time. Not tuned. No torch."""
+"""The sizes of the experts' kernels, for launches and ahead-of-time compilation. Not tuned. Imports no torch."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Final
 
-# Of a block: as few as the mean expert of a step has tokens.
 TILE_ROWS: Final = (16, 64, 128)
-# Of a rank: with a bin for all others, they are counted in 1,024 bins.
-MAX_EXPERTS: Final = 1023
-# Names of layers/activation.py that the first product applies.
-ACTIVATIONS: Final = ("silu", "gelu", "gelu_pytorch_tanh", "relu")
-# The last number is unused: blocks start at multiples of 16 bytes.
-BLOCK_NUMBERS: Final = 4
-# Numbers of a token that a program adds up.
+MAX_EXPERTS: Final = 1023  # of a rank: 1,024 bins, one of them for all other experts
+ACTIVATIONS: Final = ("silu", "gelu", "gelu_pytorch_tanh", "relu")  # names of layers/activation.py
+BLOCK_NUMBERS: Final = 4  # the last number is padding, for alignment
 SUM_COLUMNS: Final = 1024
 # Products are rounded before they are added, as in plain torch.
 SUM_OPTIONS: Final[Mapping[str, object]] = MappingProxyType({"enable_fp_fusion": False})
@@ -22,11 +17,9 @@ _MAX_STAGES: Final = 4
 
 @dataclass(frozen=True)
 class ExpertShape:
-    """Split over ranks, each has a part of `inner`."""
-
     experts: int
     size: int
-    inner: int
+    inner: int  # this rank's part
 
 
 @dataclass(frozen=True)
@@ -38,32 +31,27 @@ class DeviceLimits:
 @dataclass(frozen=True)
 class ProductTile:
     rows: int
-    columns: int
-    """The first product computes as many gates."""
-    depth: int
-    """It depends on the type alone, so all tiles add in one order."""
+    columns: int  # of the output; the first product computes as many gates
+    depth: int  # depends on the dtype only, so that all tiles add in one order
     num_warps: int
-    num_stages: int
-    """Tiles of rows and weights in flight."""
+    num_stages: int  # tiles of rows and weights in flight
 
 
 def tile_rows(num_rows: int, experts: int, dtype_bytes: int) -> int:
-    """Return the rows of a block, for num_rows pairs of a token and an expert, and all experts of the layer."""
-    # Decodes have few rows for an expert; long prompts fill the largest tile.
+    """Return the rows of a block, for num_rows pairs of a token and an expert. `experts`: of the whole layer."""
     if dtype_bytes > 2:  # products of float32 are computed without tensor cores
         return TILE_ROWS[0]
     return next((rows for rows in TILE_ROWS if rows * experts >= num_rows), TILE_ROWS[-1])
 
 
 def product_tile(rows: int, dtype_bytes: int, limits: DeviceLimits, *, gated: bool) -> ProductTile:
-    """Return the tile of the first product (`gated`) or of the second one."""
     depth = 64 if dtype_bytes <= 2 else 32
 
     def stages(weight_rows: int) -> int:
         return limits.shared_bytes // ((rows + weight_rows) * depth * dtype_bytes)
 
     weight_rows = 64
-    if rows == TILE_ROWS[-1]:  # a wide tile loads rows less often; sm_80 has too few registers for it
+    if rows == TILE_ROWS[-1]:  # a wide tile loads rows less often
         weight_rows = 256 if stages(256) >= _MAX_STAGES else 128
     num_stages = max(2, min(_MAX_STAGES, stages(weight_rows)))
     num_warps = 8 if rows * weight_rows >= 128 * 128 and limits.warp_size == 32 else 4
@@ -71,14 +59,12 @@ def product_tile(rows: int, dtype_bytes: int, limits: DeviceLimits, *, gated: bo
 
 
 def most_blocks(num_rows: int, experts: int, rows: int) -> int:
-    """Return the most blocks of any choice of experts."""
-    # Each expert has a block of one row, and the other rows fill blocks of a single expert.
+    # The worst case: each expert has a block of one row, and the other rows fill blocks of one expert.
     used = min(num_rows, experts)
     return used + (num_rows - used) // rows
 
 
 def listed_at_a_time(num_rows: int) -> int:
-    """Return the pairs of a token and an expert that the list kernel reads at a time."""
     return 256 if num_rows <= 1024 else 4096
 
 
@@ -95,7 +81,7 @@ def list_constants(experts: int, rows: int, num_rows: int) -> dict[str, object]:
 def gate_up_constants(
     shape: ExpertShape, tile: ProductTile, top_k: int, activation: str, *, exact: bool, interpreted: bool
 ) -> dict[str, object]:
-    """`exact`: products of float32 are not rounded to TF32."""
+    # `exact`: products of float32 are not rounded to TF32
     return {
         "SIZE": shape.size,
         "INNER": shape.inner,

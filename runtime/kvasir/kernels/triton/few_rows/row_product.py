@@ -1,7 +1,6 @@
-"""The kernel that multiplies one row by a weight at a time.
+"""The kernel that multiplies one row by a weight.
 
-The norm's factor multiplies the sums of products, and the squares are added in the same pass. The normalised row is
-therefore not rounded, as it is between two kernels.
+The norm's factor multiplies the sums of products, so the normalised row is not rounded.
 """
 
 import triton
@@ -38,7 +37,7 @@ def multiply_row(
     BIASED: tl.constexpr,
     EVEN: tl.constexpr,
     STAGES: tl.constexpr,
-):  # Grid: (outputs / OUTPUTS, T). ADDS: to `out`.
+):  # Grid: (outputs / OUTPUTS, T)
     row = tl.program_id(1).to(tl.int64)
     places = tl.program_id(0) * OUTPUTS + tl.arange(0, OUTPUTS)
     exists = places < outputs
@@ -79,7 +78,7 @@ def multiply_row(
         up = tl.sum(other_total, 1) * scale
         if BIASED:
             up += tl.load(bias + outputs + places, mask=exists, other=0.0).to(tl.float32)
-        # Both are rounded, as they are between two kernels.
+        # Both are rounded, like the results of separate kernels.
         gate = result.to(out.dtype.element_ty).to(tl.float32)
         result = _activated(gate, GELU) * up.to(out.dtype.element_ty).to(tl.float32)
     target = out + row * out_stride + places

@@ -1,4 +1,4 @@
-"""Launches the kernel for a few rows: checks shapes and types, and gives launches their sizes."""
+"""Launches the kernel for a few rows, after checks of shapes and dtypes."""
 
 from dataclasses import dataclass
 
@@ -17,11 +17,9 @@ _ACTIVATIONS = {Activation.SILU: "silu", Activation.GELU_TANH: "gelu_tanh"}
 
 @dataclass(frozen=True)
 class RowNorm:
-    """An RMS norm: numbers at a root mean square of 1, times (weight + shift)."""
-
     weight: Tensor  # [inputs]
     eps: float
-    shift: float
+    shift: float  # added to the weight
 
 
 def product(
@@ -32,7 +30,7 @@ def product(
     norm: RowNorm | None = None,
     activation: Activation | None = None,
 ) -> Tensor:
-    """Return norm(x) Wᵀ + b for x [T, inputs], or activation(gate) * up of its halves: [T, outputs]."""
+    """Return norm(x) Wᵀ + b, or activation(gate) * up of its halves: [T, inputs] → [T, outputs]."""
     outputs = weight.shape[0] if activation is None else weight.shape[0] // 2
     out = torch.empty(x.shape[0], outputs, dtype=x.dtype, device=x.device)
     _launch(out, x, weight, bias, norm, activation, adds=False)
@@ -40,7 +38,7 @@ def product(
 
 
 def add_product_(total: Tensor, x: Tensor, weight: Tensor, bias: Tensor | None) -> None:
-    """total [T, outputs] += x Wᵀ + b, rounded before and after the addition. x: [T, inputs]"""
+    # total [T, outputs] += x Wᵀ + b, rounded before and after the addition; x [T, inputs]
     _launch(total, x, weight, bias, None, None, adds=True)
 
 

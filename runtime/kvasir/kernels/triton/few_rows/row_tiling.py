@@ -1,38 +1,29 @@
-"""The sizes of the kernel for a few rows. No torch and no triton."""
+"""The sizes of the kernel for a few rows. Imports no torch or triton."""
 
 from typing import Final
 
 import msgspec
 
-# With more, torch's products take less time.
-MAX_ROWS: Final = 1
-# Of the numbers of a row, so that rows of weights are aligned.
-MULTIPLE_OF: Final = 16
-# Rows from this length on have a tile of their own for gates.
+MAX_ROWS: Final = 1  # torch's products are faster for more
+MULTIPLE_OF: Final = 16  # of a row's length, for alignment
 WIDE_INPUTS: Final = 2048
 
 
 class RowTile(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
-    """The weights that a program loads at a time."""
-
     outputs: int
     inputs: int
     num_warps: int
-    # Tiles in flight.
-    num_stages: int
+    num_stages: int  # tiles in flight
 
     def shared_bytes(self, weights: int) -> int:
-        """Return the most shared memory of a program, with numbers of 4 bytes. `weights`: 2 for a gate."""
+        # an upper bound, for float32. `weights`: 2 for a gate
         return 4 * weights * self.outputs * self.inputs * self.num_stages
 
 
 class RowTiles(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    # For a product that is stored, usually of a normalised row.
-    norm: RowTile
-    # For a product that is added to the residual stream.
-    add: RowTile
-    # For a gate and rows of at least WIDE_INPUTS. Its programs multiply by two weights for each output.
-    gate_wide: RowTile
+    norm: RowTile  # the product is stored
+    add: RowTile  # the product is added to the residual stream
+    gate_wide: RowTile  # rows of at least WIDE_INPUTS
     gate: RowTile
 
     @property
@@ -50,7 +41,7 @@ def row_tile(tiles: RowTiles, inputs: int, *, gated: bool, adds: bool) -> RowTil
 def row_constants(
     tile: RowTile, *, normed: bool, activation: str, adds: bool, biased: bool, even: bool
 ) -> dict[str, object]:
-    """`activation` is "silu", "gelu_tanh" or "". `even`: tiles end with the inputs."""
+    # `activation` is "silu", "gelu_tanh" or ""; `even`: the inputs are a multiple of the tile's
     return {
         "OUTPUTS": tile.outputs,
         "INPUTS": tile.inputs,

@@ -1,12 +1,8 @@
-"""The kernels that find the tokens that min-p, top-k and top-p leave, without sorting
-(docs/design/triton-sampling.md).
+"""Kernels for min-p, top-k and top-p without sorting (docs/design/triton-sampling.md).
 
-The limits of a row are the key of the last token's scaled logit (float_order.py) and its id. Left are tokens with
+The limits of a row are a key (float_order.py) and a token id. Tokens pass with
 
     key(token) > limit key,   or   key(token) == limit key and token id <= limit id
-
-Probabilities are added as integers, in units of 2**-40 of the most likely token's, so that their order does not
-matter.
 """
 
 import triton
@@ -21,9 +17,9 @@ from kvasir.kernels.triton.sampling.float_order import (
     number_of,
 )
 
+# Probabilities relative to the most likely token are added as integers, so that their order does not matter.
 UNITS = tl.constexpr(2.0**40)
-# A limit that all token ids are within.
-ALL = tl.constexpr(0x7FFFFFFF)
+ALL = tl.constexpr(0x7FFFFFFF)  # an id limit that all tokens pass
 
 
 @triton.jit(do_not_specialize=["vocab"])
@@ -53,15 +49,12 @@ def scale_rows(
 
 @triton.jit
 def _weight(key, maximum):
-    # In units of 2**-40 of the most likely token's probability: int32, float32 → int64
     return (tl.exp(number_of(key) - maximum) * UNITS).to(tl.int64)
 
 
 @triton.jit
 def _above(numbers, bound, maximum, vocab, TOKENS: tl.constexpr, WEIGHS: tl.constexpr):
-    """Return the number (WEIGHS: the weights) of keys from a bound on, the least of these, and the largest key
-    below.
-    """
+    # Returns the number (WEIGHS: the weights) of keys >= bound, the least of them, and the largest key below.
     places = tl.arange(0, TOKENS)
     amount = tl.zeros([TOKENS], tl.int64 if WEIGHS else tl.int32)
     least_above = tl.full([TOKENS], NAN_KEY, tl.int32)
@@ -97,11 +90,10 @@ def _id_of_tie(numbers, tied_key, ties, vocab, TOKENS: tl.constexpr):
 
 @triton.jit
 def _most_likely(numbers, floor, largest, k, p, vocab, TOKENS: tl.constexpr):
-    # Bisects the keys. Both ends move to keys of the row, so it ends after at most 33 passes. Keys below `floor`
-    # are left out; `largest` is finite.
+    # Bisects the keys from `floor` to `largest`, which is finite, in at most 33 passes.
     maximum = number_of(largest)
     count, low, most_below = _above(numbers, floor, maximum, vocab, TOKENS, False)
-    # `count` tokens have a key of `low` or more, and fewer than k tokens (`above`) one of `high` or more.
+    # Invariant: `count` keys are >= low; `above` keys, fewer than k, are >= high.
     high = largest.to(tl.int64) + 1
     above = tl.full((), 0, tl.int32)
     while (count > k) & (high - low > 1):
@@ -113,7 +105,7 @@ def _most_likely(numbers, floor, largest, k, p, vocab, TOKENS: tl.constexpr):
         else:
             above = found
             high = most_below + 1
-    is_tied = count > k  # top-k leaves k - above of the tokens with the key `low`
+    is_tied = count > k  # k - above tokens with the key `low` pass
     ties = k - above
     if p < 1.0:
         edge = tl.where(is_tied, low + 1, low)
@@ -123,7 +115,7 @@ def _most_likely(numbers, floor, largest, k, p, vocab, TOKENS: tl.constexpr):
         share = p * total.to(tl.float64)
         needed = share.to(tl.int64)
         needed = tl.minimum(tl.where(needed.to(tl.float64) < share, needed + 1, needed), total)
-        # The tokens of `low` or more weigh `needed` or more, and those of `high` or more weigh less (`heavier`).
+        # Invariant: keys >= low weigh at least `needed`; keys >= high weigh less (`heavier`).
         high = largest.to(tl.int64) + 1
         heavier = tl.full((), 0, tl.int64)
         while high - low > 1:
@@ -160,7 +152,7 @@ def find_limits(
     FLOORED: tl.constexpr,
     FILTERED: tl.constexpr,
 ):
-    # Grid: (N,). If the maximum of a row is NaN or infinite, all stay: the race chooses a token of that logit.
+    # Grid: (N,). If the maximum of a row is NaN or infinite, all tokens pass: the race chooses that logit.
     row = tl.program_id(0)
     places = tl.arange(0, PADDED_PARTS)
     keys = tl.load(largest + row.to(tl.int64) * parts + places, mask=places < parts, other=NO_KEY)

@@ -1,4 +1,4 @@
-"""Integers in the order of float32 numbers: their maximum is exact, also if it is taken in parts."""
+"""Integer keys in the order of float32 numbers."""
 
 import triton
 import triton.language as tl

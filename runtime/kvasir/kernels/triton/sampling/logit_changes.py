@@ -1,6 +1,6 @@
-"""The kernels that change logits before tokens are chosen: masks of grammars, bias and penalties.
+"""Kernels that change logits before sampling: masks of grammars, bias and penalties.
 
-Token i is allowed if bit i % 32 of a mask's word i // 32 is set. The others get -inf.
+Token i is allowed if bit i % 32 of a mask's word i // 32 is set. Other tokens get -inf.
 """
 
 import triton
@@ -49,7 +49,7 @@ def count_left(
 @triton.jit(do_not_specialize=["vocab", "parts"])
 def restore_empty(
     logits,  # [R, V] float32, stride `stride`, in and out
-    saved,  # [N, V] float32, of the stride saved_stride
+    saved,  # [N, V] float32
     left,  # [N, parts] int32
     rows,  # [N] int64
     vocab,
@@ -58,7 +58,7 @@ def restore_empty(
     parts,
     PART_TOKENS: tl.constexpr,
     PADDED_PARTS: tl.constexpr,
-):  # Grid: (N, parts); restores rows without tokens
+):  # Grid: (N, parts). Restores rows without an allowed token.
     place = tl.program_id(0)
     places = tl.arange(0, PADDED_PARTS)
     counts = tl.load(left + place.to(tl.int64) * parts + places, mask=places < parts, other=0)
@@ -74,7 +74,7 @@ def restore_empty(
 def add_to_entries(
     logits,  # [R, V] float32, stride `stride`, in and out
     rows,  # [M] int64
-    tokens,  # [M] int64: with `rows`, no entry twice
+    tokens,  # [M] int64; no pair of row and token twice
     added,  # [M] float32
     num_entries,
     stride,
@@ -93,15 +93,15 @@ def penalise_tokens(
     logits,  # [R, V] float32, stride `stride`, in and out
     rows,  # [N] int64
     slots,  # [N] int64
-    counts,  # [S, V] int32, stride counts_stride: 0 for tokens without a penalty
-    penalties,  # [S, 3] float64: repetition, frequency and presence penalty
+    counts,  # [S, V] int32; 0: no penalty
+    penalties,  # [S, 3] float64: repetition, frequency, presence
     vocab,
     stride,
     counts_stride,
     PART_TOKENS: tl.constexpr,
     IN_OUTPUT: tl.constexpr,
 ):
-    # Grid: (N, parts). The sum of frequency and presence penalty is rounded once, as in the reference.
+    # Grid: (N, parts). Frequency and presence penalty are added in float64, as in the reference.
     place = tl.program_id(0)
     ids = tl.program_id(1) * PART_TOKENS + tl.arange(0, PART_TOKENS)
     slot = tl.load(slots + place)

@@ -1,4 +1,4 @@
-"""Launches the kernels that change logits: checks shapes and types, and gives launches the sizes of sizes.py."""
+"""Launches the kernels that change logits, after checks of shapes and dtypes."""
 
 import torch
 import triton
@@ -15,7 +15,7 @@ from kvasir.kernels.triton.sampling.sizes import ENTRIES, IN_OUTPUT, OPTIONS, PA
 
 
 def mask_rows(logits: Tensor, words: Tensor, rows: Tensor) -> None:
-    """Set masked tokens to -inf. logits: [R, V] float32; words: [N, V / 32] int32; rows: [N] int64"""
+    """Set forbidden tokens to -inf. logits: [R, V] float32; words: [N, V / 32] int32; rows: [N] int64."""
     count, vocab = len(rows), logits.shape[1]
     _check(logits, {"rows": (rows, torch.int64), "words": (words, torch.int32)})
     if words.shape != (count, -(-vocab // 32)):
@@ -26,7 +26,7 @@ def mask_rows(logits: Tensor, words: Tensor, rows: Tensor) -> None:
 
 
 def restore_rows(logits: Tensor, saved: Tensor, rows: Tensor) -> None:
-    """Copy the saved logits [N, V] to those of the rows [N] whose logits are all -inf."""
+    """Restore rows [N] whose logits are all -inf from `saved` [N, V]."""
     count, vocab = len(rows), logits.shape[1]
     _check(logits, {"rows": (rows, torch.int64), "saved": (saved, torch.float32)})
     if saved.shape != (count, vocab):
@@ -49,7 +49,7 @@ def restore_rows(logits: Tensor, saved: Tensor, rows: Tensor) -> None:
 
 
 def add_bias(logits: Tensor, rows: Tensor, tokens: Tensor, added: Tensor) -> None:
-    """Add to M different entries of logits [R, V]. rows, tokens: [M] int64; added: [M] float32"""
+    """Add to M different entries of logits [R, V]. rows, tokens: [M] int64; added: [M] float32."""
     count = len(rows)
     given = {"rows": (rows, torch.int64), "tokens": (tokens, torch.int64), "added": (added, torch.float32)}
     _check(logits, given, count)
@@ -59,7 +59,8 @@ def add_bias(logits: Tensor, rows: Tensor, tokens: Tensor, added: Tensor) -> Non
 
 
 def penalise_counted(logits: Tensor, rows: Tensor, slots: Tensor, counts: Tensor, params: Tensor) -> None:
-    """Apply the penalties [S, 3] (repetition, frequency, presence; float64) of the slots [N] to the rows [N]."""
+    """Apply penalties to rows [N] by the counts [S, V] and params [S, 3] of their slots [N]."""
+    # params: repetition, frequency, presence
     count, vocab = len(rows), logits.shape[1]
     _check(logits, {"rows": (rows, torch.int64), "slots": (slots, torch.int64)}, count)
     _check(logits, {"counts": (counts, torch.int32), "params": (params, torch.float64)}, len(counts))

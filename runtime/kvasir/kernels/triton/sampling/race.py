@@ -1,10 +1,8 @@
-"""The kernels that choose a token of each row: the largest logit, or a race (kvasir/sampling/sampler.py).
+"""Kernels that choose a token of each row: the largest logit, or a race (kvasir/sampling/sampler.py).
 
-`race_tokens` writes the best candidate of each part of a row; `pick_tokens` takes the best of these. A candidate is
+A candidate is an integer; the largest wins. The lowest id wins between equal scores, and NaN wins over all numbers.
 
     bits 63 to 32: the key of the score (float_order.py)      bits 31 to 0: 2**31 - 1 - token id
-
-so equal scores go to the lowest id, and NaN wins. Random numbers are those of kvasir/sampling/random.py.
 """
 
 import triton
@@ -32,7 +30,7 @@ def _mix(x):  # uint64
 
 @triton.jit
 def uniform(seed, position, ids):
-    """Return numbers in (0, 1) with the bits of random.py. seed, position: int64; ids: [N] int32 → [N] float32"""
+    # seed, position: int64; ids: [N] int32 → [N] float32 in (0, 1), the same bits as kvasir/sampling/random.py
     state = seed.to(tl.uint64, bitcast=True) + GOLDEN
     key = _mix(_mix(state) + (position + 1).to(tl.uint64, bitcast=True) * GOLDEN)
     bits = ids.to(tl.uint32, bitcast=True) * STRIDE_32 + key.to(tl.uint32)
@@ -44,8 +42,7 @@ def uniform(seed, position, ids):
 
 @triton.jit
 def log_exponential(u, INTERPRETED: tl.constexpr):
-    """Return the logarithm of an exponential number, from a uniform one."""
-    # By the functions that torch calls. Triton's interpreter has no log1p: Kahan's formula replaces it.
+    # The functions that torch calls. Triton's interpreter has no log1p: Kahan's formula replaces it.
     if INTERPRETED:
         rest = 1.0 - u
         is_tiny = rest == 1.0

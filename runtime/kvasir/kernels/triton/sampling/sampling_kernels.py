@@ -1,4 +1,4 @@
-"""Launches the sampling kernels: checks shapes and types, and gives launches the sizes of sizes.py."""
+"""Launches the sampling kernels, after checks of shapes and dtypes."""
 
 from dataclasses import dataclass
 from typing import Final
@@ -19,28 +19,27 @@ from kvasir.kernels.triton.sampling.sizes import (
     scale_constants,
 )
 
-# Whether TRITON_INTERPRET was set when the kernels were imported: then they run on a CPU.
+# TRITON_INTERPRET was set when the kernels were imported, so they run on a CPU.
 INTERPRETED: Final = bool(triton.knobs.runtime.interpret)
 LOGIT_TYPES: Final = (torch.float16, torch.bfloat16, torch.float32)
 
 
 @dataclass(frozen=True)
 class Draw:
-    """N rows that draw at random; fields [N] as in `kvasir.sampling.sampler.RandomRows`."""
+    """N rows that draw at random, with the fields [N] of `kvasir.sampling.sampler.RandomRows`."""
 
     rows: Tensor
     temperature: Tensor
     seeds: Tensor
     positions: Tensor
     top_k: Tensor | None = None
-    # With `top_k` or not at all.
-    top_p: Tensor | None = None
+    top_p: Tensor | None = None  # None if and only if top_k is
     log_min_p: Tensor | None = None
 
 
 @dataclass(frozen=True)
 class Limits:
-    """The limits of N rows; see filters.py."""
+    """The limits of N rows (filters.py)."""
 
     keys: Tensor  # [N] int32
     ids: Tensor  # [N] int32
@@ -48,7 +47,7 @@ class Limits:
 
 
 def choose_largest(logits: Tensor, chosen: Tensor) -> None:
-    """Write the token of the largest logit of each row. logits: [R, V]; chosen: [R] int64"""
+    """Write the token with the largest logit of each row. logits: [R, V]; chosen: [R] int64."""
     _check_logits(logits, chosen)
     best = _race(logits, len(logits), None, None)
     constants = pick_constants(logits.shape[1], indexed=False)
@@ -56,9 +55,9 @@ def choose_largest(logits: Tensor, chosen: Tensor) -> None:
 
 
 def draw(logits: Tensor, chosen: Tensor, of: Draw) -> None:
-    """Write the tokens that rows draw. logits: [R, V]; chosen: [R] int64
+    """Write the tokens that rows draw. logits: [R, V]; chosen: [R] int64.
 
-    Raises ValueError for other types and strides: kernels receive addresses only.
+    Raises ValueError for other dtypes and strides.
     """
     _check_logits(logits, chosen)
     _check_draw(of)
@@ -68,7 +67,7 @@ def draw(logits: Tensor, chosen: Tensor, of: Draw) -> None:
 
 
 def _race(logits: Tensor, count: int, of: Draw | None, limits: Limits | None) -> Tensor:
-    """Return the best candidates [count, parts]."""
+    # the best candidates [count, parts]
     vocab = logits.shape[1]
     best = torch.empty(count, num_parts(vocab), dtype=torch.int64, device=logits.device)
     scaled = None if limits is None else limits.scaled
@@ -96,7 +95,6 @@ def _race(logits: Tensor, count: int, of: Draw | None, limits: Limits | None) ->
 
 
 def row_limits(logits: Tensor, of: Draw) -> Limits | None:
-    """Return the limits that the filters set, or None."""
     if of.top_k is None and of.log_min_p is None:
         return None
     count, vocab, device = len(of.rows), logits.shape[1], logits.device
