@@ -34,7 +34,7 @@ ACTIVATIONS: Final = MappingProxyType[str, Activation](
 KERNELS: Final = MappingProxyType[Activation, Kernel]({F.silu: Kernel.SILU, _gelu_tanh: Kernel.GELU_TANH})
 
 
-def gated(x: Tensor, activation: Activation) -> Tensor:  # x [T, 2 * size] → activation(x[:, :size]) * x[:, size:]
+def gated(x: Tensor, activation: Activation) -> Tensor:  # [T, 2 * size] → [T, size]
     kernel = KERNELS.get(activation)
     operations = operations_for(x.device, x.dtype)
     if kernel is None or operations is None or not operations.takes_gate(x.shape[1] // 2):
@@ -43,8 +43,8 @@ def gated(x: Tensor, activation: Activation) -> Tensor:  # x [T, 2 * size] → a
 
 
 def plain(x: Tensor, activation: Activation) -> Tensor:
-    # Torch splits x among threads and computes the end of each part by other code: the kernel gives a row the same
-    # bits in any step.
+    # With the kernel, the bits of a row do not depend on the other rows. Torch computes the end of each thread's
+    # part by other code.
     kernel = KERNELS.get(activation)
     kernels = kernels_for(x.device, x.dtype)
     if kernel is None or kernels is None or not kernels.takes_gate(x.shape[1]):
@@ -54,5 +54,5 @@ def plain(x: Tensor, activation: Activation) -> Tensor:
 
 def gated_reference(x: Tensor, activation: Activation) -> Tensor:
     gate, up = x.chunk(2, dim=-1)
-    # Contiguous: torch computes rows that lie apart by other code than a single row.
+    # Contiguous, because torch computes strided rows by other code than a single row.
     return activation(gate.contiguous()).mul_(up)

@@ -1,7 +1,4 @@
-"""Attention over a paged KV cache: shapes, and the interface of attention backends.
-
-Each step has an AttentionPlan for each KV group, which all layers of the group follow.
-"""
+"""Attention over a paged KV cache: shapes, and the interface of attention backends."""
 
 from collections.abc import Set
 from dataclasses import dataclass
@@ -18,8 +15,7 @@ from kvasir.layers.rotary import Rotation
 from kvasir.layers.step_memory import StepMemory
 
 Ints = npt.NDArray[np.int64]
-# [rows, blocks] block ids of requests, in the order of their tokens
-BlockTable = npt.NDArray[np.int32]
+BlockTable = npt.NDArray[np.int32]  # [rows, blocks] block ids of requests, in the order of their tokens
 
 
 @dataclass(frozen=True)
@@ -35,11 +31,10 @@ class HeadShape:
         return self.heads // self.kv_heads
 
     def local(self, ranks: int) -> "HeadShape":
-        """Return the heads of one rank. K/V heads fewer than the ranks are replicated."""
+        # If there are fewer K/V heads than ranks, neighbouring ranks hold copies.
         return HeadShape(self.heads // ranks, max(1, self.kv_heads // ranks), self.head_dim)
 
     def kv_copies(self, ranks: int) -> int:
-        """Return the number of neighbouring ranks with the same K/V heads."""
         return max(1, ranks // self.kv_heads)
 
     @property
@@ -69,12 +64,11 @@ class KVCache:
     The token at position p of a request is in block `block_table[p // block_size]` at `p % block_size`.
     """
 
-    # A head's tokens are contiguous within a block: CPUs multiply contiguous K and V up to 10 times faster. CUDA
-    # graphs capture the scales, so they are set before the first step.
+    # A head's tokens are contiguous within a block, because CPUs multiply contiguous K and V faster.
     def __init__(self, blocks: Tensor, group: int = 0) -> None:
         self.blocks = blocks
         self.group = group
-        self.scales = UNSCALED
+        self.scales = UNSCALED  # set before the first step: CUDA graphs capture the values
         self.by_token = blocks.permute(0, 3, 1, 2, 4)  # [num_blocks, block_size, 2, kv_heads, head_dim]
         self.by_head = blocks.flatten(0, 2).flatten(1)  # [num_blocks * 2 * kv_heads, block_size * head_dim]
         assert self.by_head.data_ptr() == blocks.data_ptr(), "the cache must be contiguous"
@@ -88,19 +82,19 @@ def head_major_cache(memory: Tensor, block: BlockShape, group: int) -> KVCache:
 class StepRows:
     """B requests with T new tokens. Rows with one new token come first, by length."""
 
-    rows: Ints  # [B] rows of the block table
+    rows: Ints  # [B] of the block table
     computed: Ints  # [B] tokens before the step
     new: Ints  # [B] tokens of the step
-    token_rows: Ints  # [T] the row of each token
-    token_blocks: Ints  # [T] the place in the row of the block that each token's K and V are written to
-    offsets: Ints  # [T] and the place in that block
+    token_rows: Ints  # [T] of the block table
+    token_blocks: Ints  # [T] column of the block table
+    offsets: Ints  # [T] within the block
 
 
 class AttentionPlan(Protocol):
     """One step's attention, for the layers of one KV group.
 
-    All K and V are written before a query reads: requests may share blocks. Blocks outside a query's window are not
-    read: they may belong to another request.
+    All K and V are written before any query reads, because requests may share blocks. Blocks outside a query's
+    window are not read, because they may belong to another request.
     """
 
     def write(self, kv: Tensor, cache: KVCache) -> None:  # kv [T, 2 * kv_heads * head_dim]
@@ -109,7 +103,7 @@ class AttentionPlan(Protocol):
     def attend(
         self, q: Tensor, cache: KVCache, scale: float, *, window: int | None = None, softcap: float | None = None
     ) -> Tensor:
-        """q [T, heads * head_dim] → the same shape, over the last `window` tokens of each.
+        """Attend over the last `window` tokens: q [T, heads * head_dim] → the same shape.
 
         `softcap` bounds the scores: softcap * tanh(score / softcap).
         """
@@ -125,11 +119,8 @@ class AttentionPlan(Protocol):
         softcap: float | None = None,
         rotation: Rotation | None = None,
     ) -> Tensor:
-        """Rotate Q and K, write, then attend: [T, (heads + 2 kv_heads) * head_dim] → [T, heads * head_dim].
-
-        A rotation changes qkv.
-        """
-        ...
+        """Rotate Q and K, write, then attend: [T, (heads + 2 kv_heads) * head_dim] → [T, heads * head_dim]."""
+        ...  # may change qkv
 
 
 class AttentionPlanner(Protocol):
@@ -139,7 +130,7 @@ class AttentionPlanner(Protocol):
 @runtime_checkable
 class PadsDecodes(AttentionPlanner, Protocol):
     def plan_padded(self, step: StepRows, size: int) -> AttentionPlan:
-        """Plan up to `size` rows of one new token for `size` tokens. Sizes and addresses depend on `size` only.
+        """Plan up to `size` rows of one new token. Sizes and addresses depend on `size` only.
 
         The padding attends to nothing, and is written to the null block.
         """
@@ -152,10 +143,10 @@ class AttentionBackend(Protocol):
 
     def supports(self, spec: KVSpec, heads: HeadShape, placement: Placement) -> bool: ...
 
-    def cache(self, memory: Tensor, block: BlockShape, group: int) -> KVCache:
-        """Lay out a layer's cache in a memory of zeros, which may serve one layer of each group."""
-        ...
+    # `memory` is zeroed, and may serve one layer of each group.
+    def cache(self, memory: Tensor, block: BlockShape, group: int) -> KVCache: ...
 
+    # The content of `table` changes from step to step.
     def planner(
         self,
         table: BlockTable,
@@ -164,6 +155,4 @@ class AttentionBackend(Protocol):
         windows: Set[int | None],
         placement: Placement,
         memory: StepMemory,
-    ) -> AttentionPlanner:
-        """The content of `table` changes from step to step. `windows` are those of its layers; None: all tokens."""
-        ...
+    ) -> AttentionPlanner: ...

@@ -17,13 +17,13 @@ class Embedding(nn.Module):
 
 
 class VocabEmbedding(nn.Module):
-    """A table of vectors, whose entries are split over the ranks."""
+    """An embedding whose entries are split over the ranks."""
 
     def __init__(self, entries: int, size: int, placement: Placement) -> None:
         super().__init__()
         self._group = group = placement.parallel.tensor
         split = Split(0, group.rank, group.size)
-        self.weight = new_parameter(entries, size, placement=placement, split=split)  # [entries of this rank, size]
+        self.weight = new_parameter(entries, size, placement=placement, split=split)  # [own entries, size]
         self._first = split.rank * split.local(entries)
 
     def forward(self, ids: Tensor) -> Tensor:  # [T] → [T, size]

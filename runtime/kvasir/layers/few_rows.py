@@ -1,4 +1,4 @@
-"""Products of a few rows on a GPU, in one launch with the operations around them (kernels/triton/few_rows)."""
+"""Products of a few rows on a GPU, fused with the operations around them (kernels/triton/few_rows)."""
 
 from collections.abc import Sequence
 from typing import Final
@@ -12,13 +12,11 @@ from kvasir.layers.linear import Linear
 from kvasir.layers.mlp import GatedMLP
 from kvasir.layers.norm import RMSNorm
 
-# Tests set "cpu", to run the kernel under Triton's interpreter.
+# Tests set "cpu" for Triton's interpreter.
 _KERNEL_DEVICE: Final = "cuda"
 
 
 class FewRows:
-    """Computes linear layers with a plain weight that is not split."""
-
     max_rows: Final = MAX_ROWS
 
     def normed(self, x: Tensor, norm: RMSNorm, linear: Linear) -> Tensor:
@@ -47,7 +45,7 @@ def _weight(linear: Linear) -> Tensor:
 
 
 def few_rows_for(linears: Sequence[Linear], norms: Sequence[nn.Module], mlp: nn.Module) -> FewRows | None:
-    """Return the operations if the kernel supports these layers of a decoder layer, and the device."""
+    """Return None if the kernel does not support the layers or the device."""
     if not isinstance(mlp, GatedMLP) or mlp.activation not in KERNELS:
         return None
     if not all(isinstance(norm, RMSNorm) for norm in norms):

@@ -1,25 +1,22 @@
-"""What each layer keeps in the KV cache, and the groups of layers that share block tables. Imports no torch.
+"""The KV cache of each layer, and the groups of layers that share block tables. Imports no torch.
 
-Layers that keep different tokens cannot share a block table: a window frees blocks that full attention still reads.
-A block id belongs to one group and is an index of every memory, so a memory serves one layer of each group.
-docs/design/kv-cache.md has an example.
+A block id belongs to one group and is an index of every memory, so a memory serves one layer of each group
+(docs/design/kv-cache.md).
 """
 
 from collections.abc import Sequence
 
 import msgspec
 
-# More groups cost more than the padding of kinds whose numbers differ by less than this factor.
+# If the numbers of layers differ by less than this factor, padding costs less than more groups.
 ALIKE = 1.25
 
 
 class BlockShape(msgspec.Struct, frozen=True):
-    # In tokens.
-    block_size: int
+    block_size: int  # tokens
     kv_heads: int
     head_dim: int
-    dtype: str
-    """A name in torch, for example "bfloat16"."""
+    dtype: str  # a name in torch: "bfloat16"
     dtype_bytes: int
 
     @property
@@ -28,39 +25,32 @@ class BlockShape(msgspec.Struct, frozen=True):
 
     @property
     def num_bytes(self) -> int:
-        """The bytes of K and V."""
         return 2 * self.block_size * self.kv_heads * self.head_dim * self.dtype_bytes
 
 
 class FullAttention(msgspec.Struct, frozen=True, tag=True):
-    """Keeps all tokens."""
-
     block: BlockShape
 
 
 class SlidingWindow(msgspec.Struct, frozen=True, tag=True):
-    """Keeps the last `window` tokens."""
-
     block: BlockShape
-    window: int
+    window: int  # tokens
 
 
 KVSpec = FullAttention | SlidingWindow
 
 
+# Layers that keep different tokens cannot share a block table: a window frees blocks that full attention reads.
 class KVGroup(msgspec.Struct, frozen=True):
     """Layers that keep the same tokens, and share a block table for each request."""
 
     spec: KVSpec
-    layers: tuple[int, ...]
-    """Ascending; layer i uses memory i. Empty if a pipeline stage has no layer of the group."""
+    layers: tuple[int, ...]  # ascending; empty if a pipeline stage has no layer of the group
 
 
 class KVCacheConfig(msgspec.Struct, frozen=True):
-    """`num_blocks` blocks for requests, and the null block, of a model or a pipeline stage."""
-
     groups: tuple[KVGroup, ...]
-    num_blocks: int
+    num_blocks: int  # without the null block
 
     def __post_init__(self) -> None:
         if not self.groups or len({group.spec.block for group in self.groups}) > 1:
@@ -76,12 +66,12 @@ def num_memories(groups: Sequence[KVGroup]) -> int:
 
 
 def block_bytes(groups: Sequence[KVGroup]) -> int:
-    """Return the bytes of one block over all memories."""
+    # over all memories
     return num_memories(groups) * groups[0].spec.block.num_bytes
 
 
 def layer_specs(block: BlockShape, windows: Sequence[int | None], max_model_len: int) -> list[KVSpec]:
-    """Return what each layer keeps. A window that no request exceeds counts as None."""
+    """Return the spec of each layer. A window that no request exceeds counts as None."""
     return [
         FullAttention(block) if window is None or window >= max_model_len else SlidingWindow(block, window)
         for window in windows
@@ -104,6 +94,5 @@ def make_groups(specs: Sequence[KVSpec]) -> tuple[KVGroup, ...]:
 
 
 def groups_of_stage(groups: Sequence[KVGroup], layers: range) -> tuple[KVGroup, ...]:
-    """Return a pipeline stage's parts of all groups. Layers keep their numbers."""
-    # A group without a layer in the stage stays: every stage has all block tables.
+    # Layers keep their numbers. Empty groups stay, because every stage has all block tables.
     return tuple(KVGroup(group.spec, tuple(layer for layer in group.layers if layer in layers)) for group in groups)

@@ -1,4 +1,4 @@
-"""The part of a checkpoint's tensor that a rank holds of a parameter."""
+"""The parts of a checkpoint's tensors that a rank holds."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from types import MappingProxyType
@@ -6,14 +6,13 @@ from typing import Final, NamedTuple
 
 NO_COPIES: Final = MappingProxyType[str, int]({})
 
-WHOLE: Final = ""
-"""Fills all shards of a parameter."""
+WHOLE: Final = ""  # fills all shards of a parameter
 
 Part = tuple[slice, ...]
 
 
 class Split(NamedTuple):
-    """The `rank`-th of `size` equal parts of a dimension. The last ones are padded with zeros if necessary."""
+    """Part `rank` of `size` equal parts of a dimension. Zeros pad the last parts if necessary."""
 
     dim: int
     rank: int
@@ -23,7 +22,7 @@ class Split(NamedTuple):
         return -(-whole // self.size)
 
     def range_of(self, whole: int) -> slice:
-        """Return the part's range, without its padding.
+        """Return the range without padding.
 
         >>> Split(0, rank=2, size=3).range_of(7)
         slice(6, 7, None)
@@ -32,7 +31,7 @@ class Split(NamedTuple):
         return slice(min(begin, whole), min(begin + self.local(whole), whole))
 
     def shared_by(self, copies: int) -> "Split":
-        """Return the split in which `copies` neighbouring ranks hold the same part."""
+        # `copies` neighbouring ranks hold the same part.
         return Split(self.dim, self.rank // copies, self.size // copies)
 
 
@@ -40,7 +39,7 @@ class Layout:
     """The shape of a parameter, its shards and the part that this rank holds.
 
     A shard is a range of `shard_dim`: q, k and v are one parameter and one product. A split applies to each shard.
-    `copies` ranks (default 1) hold the same part of a shard.
+    `copies` of a shard, by default 1, is the number of ranks with the same part.
     """
 
     def __init__(
@@ -68,7 +67,8 @@ class Layout:
         return tuple(split.local(size) if dim == split.dim else size for dim, size in enumerate(self.shape))
 
     def places(self, shard: str) -> Iterator[tuple[Part, Part]]:
-        """Yield the parts of a shard's tensor that this rank reads, and the parts, with padding, that they fill."""
+        """Yield pairs: the part of a shard's tensor to read, and the part of the parameter to fill."""
+        # The filled part includes the padding.
         whole_start, local_start = 0, 0
         for name, size in self.shards.items():
             length = self._local_length(name)

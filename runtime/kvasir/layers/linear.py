@@ -16,8 +16,7 @@ from kvasir.layers.parameter import Placement
 class Linear(nn.Module):
     """y = x Wᵀ + b, whole on each rank. `outputs` may name shards; `tied` is a weight of another layer."""
 
-    split_dim: ClassVar[int | None] = None
-    """The split dimension of the weight [outputs, inputs]; None: each rank holds all."""
+    split_dim: ClassVar[int | None] = None  # of the weight [outputs, inputs]; None: each rank holds all
 
     weight: nn.Parameter
 
@@ -56,13 +55,13 @@ class Linear(nn.Module):
 
 
 class ColumnLinear(Linear):
-    """Each rank computes its part of the outputs. K and V heads fewer than the ranks have `copies`."""
+    """Each rank computes its part of the outputs."""
 
     split_dim = 0
 
 
 class RowLinear(Linear):
-    """Each rank multiplies its part of the inputs, and gets the sum over the ranks."""
+    """Each rank multiplies its part of the inputs, and the ranks add up the products."""
 
     split_dim = 1
 
@@ -74,7 +73,7 @@ class RowLinear(Linear):
 
 
 class VocabHead(Linear):
-    """The logits of all tokens. Each rank multiplies by its rows; then all gather all logits."""
+    """The output layer. Each rank computes its part of the logits; then all ranks gather all logits."""
 
     split_dim = 0
 
@@ -82,7 +81,7 @@ class VocabHead(Linear):
         logits = self.method.apply(self, x, self.bias)
         if self._group.size == 1:
             return logits
-        # The rows of the last ranks are padding if the vocabulary is not a multiple of the ranks.
+        # The last ranks have padding if the vocabulary is not a multiple of the ranks.
         return self._group.all_gather(logits, 1)[:, : self._outputs].contiguous()
 
 
@@ -107,7 +106,7 @@ class StackedLinear(nn.Module):
         # A list does not register the layers: their parameters would be listed twice.
         return [_StackedLayer(self._parameters, index) for index in range(self._num_own)]
 
-    def one(self, index: int, x: Tensor) -> Tensor:  # [T, inputs] → [T, outputs], by one of this rank's layers
+    def one(self, index: int, x: Tensor) -> Tensor:  # [T, inputs] → [T, outputs]
         return self.method.apply(self._layers[index], x, None)
 
     def plain_weight(self) -> Tensor | None:  # [layers of this rank, outputs, inputs]
@@ -116,7 +115,7 @@ class StackedLinear(nn.Module):
     def finish(self) -> None:
         for layer in self._layers:
             self.method.finish(layer)
-        if self.plain_weight() is None:  # the layers hold their own form of it
+        if self.plain_weight() is None:  # each layer holds a converted copy
             self._parameters.clear()
 
 
@@ -137,7 +136,6 @@ def grouped_product(weight: Tensor, x: Tensor, ends: Tensor) -> Tensor:
 
 
 def finish_layers(layers: Iterable[nn.Module]) -> None:
-    """Convert the loaded weights to the form that the layers compute with."""
     for layer in layers:
         if isinstance(layer, Linear):
             layer.method.finish(layer)

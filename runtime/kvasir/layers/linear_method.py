@@ -1,7 +1,4 @@
-"""How linear layers keep their weights and multiply by them.
-
-Quantised formats are methods of their own: docs/design/adding-a-linear-method.md.
-"""
+"""How linear layers keep their weights and multiply by them (docs/design/adding-a-linear-method.md)."""
 
 from collections.abc import Callable, Mapping
 from pkgutil import resolve_name
@@ -16,7 +13,7 @@ from kvasir.kernels.cpu import Kernels, kernels_for
 from kvasir.layers.linear_shape import INPUTS, OUTPUTS, LinearShape
 from kvasir.layers.parameter import Placement
 
-# The batch that oneDNN chooses its layout for; 1 to 1,024 rows are as fast with it.
+# oneDNN's layout for this batch is fast for 1 to 1,024 rows.
 _PACKED_ROWS: Final = 16
 _ROWS_FOR_ONE: Final = 4
 
@@ -24,7 +21,7 @@ _ROWS_FOR_ONE: Final = 4
 class LinearMethod(Protocol):
     """Called in this order: parameters once, finish once after loading, apply in every step.
 
-    Stacked layers (experts) share a method, so state of a layer belongs in the layer.
+    Stacked layers (experts) share a method, so it keeps state in the layer.
     """
 
     def parameters(self, shape: LinearShape, placement: Placement) -> Mapping[str, nn.Parameter]:
@@ -36,17 +33,15 @@ class LinearMethod(Protocol):
         ...
 
     def apply(self, layer: nn.Module, x: Tensor, bias: Tensor | None) -> Tensor:
-        """[T, inputs] → [T, outputs], of this rank's part"""
+        """Return this rank's part of the product: [T, inputs] → [T, outputs]."""
         ...
 
     def plain_weight(self, layer: nn.Module) -> Tensor | None:
-        """Return the weight [outputs, inputs] if other kernels may multiply by it; [layers, …] if stacked."""
+        """Return the weight [outputs, inputs], or [layers, …], if other kernels may multiply by it."""
         ...
 
 
 class PlainMethod:
-    """A weight in the placement's precision, multiplied by torch."""
-
     def parameters(self, shape: LinearShape, placement: Placement) -> Mapping[str, nn.Parameter]:
         return {"weight": shape.parameter(placement, OUTPUTS, INPUTS, transposed=shape.transposed)}
 
@@ -64,7 +59,7 @@ class PackedMethod(PlainMethod):
     """A bfloat16 weight in oneDNN's blocked layout, which F.linear would produce again in every call."""
 
     def finish(self, layer: nn.Module) -> None:
-        # A tied weight stays with its owner; this is a second copy.
+        # The owner of a tied weight keeps it: this is a second copy.
         layer.packed = pack(layer.weight)  # type: ignore[arg-type]
         del layer.weight
 
@@ -77,9 +72,9 @@ class PackedMethod(PlainMethod):
 
 
 class InvariantMethod(PlainMethod):
-    """Our kernel, in which the bits of a row do not depend on the number of rows or threads."""
+    """A product in which the bits of a row do not depend on the number of rows or threads."""
 
-    # Torch's libraries choose a kernel by the number of rows, and each adds up in an order of its own.
+    # Torch's libraries choose a kernel, and so the order of additions, by the number of rows.
     def __init__(self, kernels: Kernels) -> None:
         self._kernels = kernels
 
@@ -91,7 +86,6 @@ class InvariantMethod(PlainMethod):
 
 
 def new_method(shape: LinearShape, placement: Placement) -> LinearMethod:
-    """Return the method of a layer: by its scheme, its name and the names of its shards."""
     if placement.scheme == UNQUANTISED:
         return unquantised_method(placement)
     choose: Callable[[LinearShape, Placement], LinearMethod] = resolve_name(placement.scheme.choose_method)
@@ -99,7 +93,6 @@ def new_method(shape: LinearShape, placement: Placement) -> LinearMethod:
 
 
 def unquantised_method(placement: Placement) -> LinearMethod:
-    """Return the fastest method for a plain weight that the placement allows."""
     kernels = _invariant_kernels(placement)
     if kernels is not None:
         return InvariantMethod(kernels)
@@ -111,7 +104,7 @@ def _invariant_kernels(placement: Placement) -> Kernels | None:
 
 
 def _can_pack(placement: Placement) -> bool:
-    # The functions are private: another torch may not have them.
+    # Another version of torch may not have these private functions.
     if placement.device.type != "cpu" or placement.dtype != torch.bfloat16:
         return False
     functions = ("_reorder_linear_weight", "_linear_pointwise", "_is_mkldnn_bf16_supported")
@@ -125,9 +118,9 @@ def pack(weight: Tensor) -> Tensor:
 
 
 def _multiply_packed(x: Tensor, packed: Tensor, bias: Tensor | None) -> Tensor:  # [T, inputs] → [T, outputs]
-    # oneDNN multiplies four equal rows faster than one. Two rows would have to be copied.
+    # oneDNN multiplies four equal rows faster than one.
     rows = x if x.shape[0] != 1 else x.expand(_ROWS_FOR_ONE, -1)
-    # `default` is the overload: choosing it takes torch several microseconds.
+    # Naming the overload saves torch several microseconds of dispatch.
     product = torch.ops.mkldnn._linear_pointwise.default(rows, packed, bias, "none", [], "")
     return product[: x.shape[0]]  # type: ignore[no-any-return]
 

@@ -14,13 +14,10 @@ from kvasir.parallel.parallel_state import UnevenSplit
 
 
 class Axis(NamedTuple):
-    """A dimension of a parameter, along dimension `dim` of the weight [outputs, inputs].
-
-    One entry stands for `unit` numbers of the weight: 8 if an int32 packs numbers of 4 bits.
-    """
+    """A dimension of a parameter, along dimension `dim` of the weight [outputs, inputs]."""
 
     dim: int
-    unit: int = 1
+    unit: int = 1  # numbers of the weight in one entry: 8 if an int32 packs 4-bit numbers
 
     def by(self, unit: int) -> "Axis":
         return Axis(self.dim, unit)
@@ -34,26 +31,26 @@ INPUTS: Final = Axis(1)
 
 
 class Stack(NamedTuple):
-    """Equal layers in one parameter, of which this rank holds the range `own`."""
+    """Equal layers in one parameter."""
 
     total: int
-    own: range
+    own: range  # layers of this rank
 
 
 @dataclass(frozen=True)
 class LinearShape:
-    """A whole layer. `outputs` maps shards to sizes; `split` is of the weight [outputs, inputs]."""
+    """The sizes of a layer over all ranks."""
 
     inputs: int
-    outputs: Mapping[str, int]
-    split: Split | None = None
+    outputs: Mapping[str, int]  # shard → size
+    split: Split | None = None  # of the weight [outputs, inputs]
     copies: Mapping[str, int] = field(default_factory=dict)
     transposed: bool = False
     stack: Stack | None = None
 
     @property
     def num_weights(self) -> int:
-        """The number of weights of this rank."""
+        # on this rank
         return prod(self._layout((OUTPUTS, INPUTS)).local_shape)
 
     def parameter(
@@ -61,8 +58,9 @@ class LinearShape:
     ) -> nn.Parameter:
         """Return an uninitialised parameter with these dimensions, after one for stacked layers.
 
-        `transposed`: the checkpoint stores them in reverse order. Raises UnevenSplit for a split within an entry.
+        Raises UnevenSplit for a split within an entry.
         """
+        # `transposed`: the checkpoint stores the dimensions in reverse order.
         layout = self._layout(axes)
         if self.stack is None:
             return parameter_with(TensorLoader(layout, transposed), layout.local_shape, placement, dtype)

@@ -23,7 +23,7 @@ class GatedMLP(nn.Module):
 
 
 class MLP(nn.Module):
-    """fc2(activation(fc1(x))), with biases. `transposed`: as GPT-2 stores its weights."""
+    """fc2(activation(fc1(x))), with biases. `transposed`: the checkpoint stores [in, out], as in GPT-2."""
 
     def __init__(
         self, size: int, inner: int, activation: Activation, placement: Placement, *, transposed: bool = False

@@ -1,6 +1,6 @@
 """A mixture of gated experts. Ranks hold a part of every expert, or whole experts (expert parallelism).
 
-The ranks of an engine all see its tokens; engines that share experts have different ones (SharedExperts).
+All ranks of an engine see its tokens; engines that share experts have different tokens (SharedExperts).
 """
 
 from typing import TYPE_CHECKING, Final
@@ -21,7 +21,7 @@ from kvasir.parallel.group import Group
 if TYPE_CHECKING:
     from kvasir.kernels.triton.experts.expert_kernels import ExpertKernels
 
-# Tests set "cpu", to run the kernels under Triton's interpreter.
+# Tests set "cpu" for Triton's interpreter.
 _KERNEL_DEVICE: Final = "cuda"
 
 
@@ -51,7 +51,7 @@ class Experts(nn.Module):
         self._kernels = self._choose_kernels(count, placement) if plain else None
 
     def forward(self, x: Tensor, chosen: Tensor) -> Tensor:
-        """x [T, size], chosen [T, top_k] → [T, top_k, size]; zeros for experts of other ranks."""
+        # x [T, size], chosen [T, top_k] → [T, top_k, size]; zeros for experts of other ranks
         weights = self._plain_weights()
         if self._kernels is not None and weights is not None:
             return self._kernels(x, chosen, *weights)
@@ -75,7 +75,7 @@ class Experts(nn.Module):
         return scaled.sum(dim=1)
 
     def one_by_one(self, x: Tensor, sorted_experts: Tensor, places: Tensor, top_k: int) -> Tensor:
-        # Each expert with tokens is a product, so the host waits for their numbers.
+        # The host waits for the device, because the sizes decide which products to compute.
         sizes = sorted_experts.bincount(minlength=len(self.own) + 1).tolist()
         new = torch.empty if self._all else torch.zeros
         parts = new(places.shape[0], x.shape[1], dtype=x.dtype, device=x.device)
@@ -88,7 +88,7 @@ class Experts(nn.Module):
     def in_groups(
         self, x: Tensor, sorted_experts: Tensor, places: Tensor, top_k: int, gate_up: Tensor, down: Tensor
     ) -> Tensor:
-        # All experts are one product, and the host waits for nothing.
+        # One product for all experts; the host does not wait for the device.
         experts = torch.arange(len(self.own), device=x.device)
         ends = torch.searchsorted(sorted_experts, experts, right=True, out_int32=True)
         inner = gated(grouped_product(gate_up, x[places // top_k], ends), self._activation)
@@ -116,9 +116,9 @@ class Experts(nn.Module):
 
 
 class SharedExperts:
-    """The exchange of tokens between engines that each hold some of the experts.
+    """Exchanges tokens between engines that each hold some of the experts.
 
-    All engines call the layers in the same order, with any number of tokens, including none.
+    All engines must call the layers in the same order, with any number of tokens, including none.
     """
 
     def __init__(self, group: Group) -> None:
@@ -126,7 +126,7 @@ class SharedExperts:
 
     def dispatch(self, x: Tensor, weights: Tensor, chosen: Tensor) -> tuple[Tensor, Tensor, Tensor, list[int]]:
         """Return the tokens of all engines, their weights and experts, and the number of tokens of each."""
-        # A collective operation needs the same shape everywhere.
+        # Collective operations need equal shapes on all ranks.
         counts = self._group.all_gather(torch.tensor([x.shape[0]], device=x.device), 0).tolist()
         if not (most := max(counts)):
             return x, weights, chosen, counts
@@ -140,7 +140,7 @@ class SharedExperts:
         return parts[0].view(x.dtype), parts[1].view(weights.dtype), parts[2].view(torch.int32).long(), counts
 
     def combine(self, total: Tensor, counts: list[int]) -> Tensor:
-        """Return this engine's part of the sums over all engines, [all T, size] float32."""
+        """Return this engine's rows of the sum over all engines; `total` is [all T, size] float32."""
         if not sum(counts):
             return total
         before = sum(counts[: self._group.rank])
@@ -154,8 +154,7 @@ def _as_bytes(x: Tensor) -> Tensor:  # [T, n] of any type → [T, bytes]
 class SparseMoE(nn.Module):
     """Each token goes to the `top_k` experts that the router scores highest (Shazeer et al., 2017).
 
-    `renormalise` makes a token's weights sum to 1. Its parts are added in float32 in the order of its scores, first
-    on each rank.
+    `renormalise` makes a token's weights sum to 1.
     """
 
     def __init__(
@@ -197,5 +196,5 @@ class SparseMoE(nn.Module):
         return self._group.all_reduce(total).to(x.dtype)
 
     def _weighted(self, x: Tensor, weights: Tensor, chosen: Tensor) -> Tensor:
-        # this rank's part of each token, [T, size] float32
+        # [T, size] float32, added on this rank in the order of the scores
         return self.experts.weighted_sum(self.experts(x, chosen), weights)

@@ -1,4 +1,4 @@
-"""Normalisation over the last dimension: hidden states, or each head's queries and keys."""
+"""Normalisation over the last dimension of hidden states, or of each head's queries and keys."""
 
 import torch
 import torch.nn.functional as F
@@ -11,7 +11,7 @@ from kvasir.layers.parameter import Placement, new_parameter
 
 class Norm(nn.Module):
     def forward(self, x: Tensor, added: Tensor | None = None) -> Tensor:
-        """Return the normalised x [..., size]. Add `added` to x [T, size] in place first."""
+        """Return the normalised x [..., size], after adding `added` to x [T, size] in place."""
         raise NotImplementedError
 
     def normalise_(self, x: Tensor) -> None:  # x [T, heads, size]
@@ -21,7 +21,6 @@ class Norm(nn.Module):
 class RMSNorm(Norm):
     """Root mean square normalisation (Zhang and Sennrich, 2019), computed in float32 and rounded once."""
 
-    # Written out: on CPU torch's rms_norm is 10 times slower on prefills.
     shift = 0.0
 
     def __init__(self, size: int, eps: float, placement: Placement) -> None:
@@ -46,6 +45,7 @@ class RMSNorm(Norm):
         else:
             fused.rms_norm_(x, self.weight, self.eps, self.shift)
 
+    # Torch's rms_norm is 10 times slower for prefills on CPU.
     def reference(self, x: Tensor) -> Tensor:
         return self._unit(x).mul_(self.weight).to(x.dtype)
 
@@ -59,17 +59,16 @@ class RMSNorm(Norm):
 
 
 class OffsetRMSNorm(RMSNorm):
-    """Gemma stores the distance from 1, which is added in float32 to keep its precision."""
-
-    shift = 1.0
+    shift = 1.0  # Gemma stores weight - 1
 
     def reference(self, x: Tensor) -> Tensor:
         exact = self._unit(x)
+        # In float32: 1 + weight in bfloat16 would lose precision.
         return exact.addcmul_(exact, self.weight.float()).to(x.dtype)
 
 
 class LayerNorm(Norm):
-    """Layer normalisation (Ba et al., 2016) with scale and shift."""
+    """Layer normalisation (Ba et al., 2016)."""
 
     def __init__(self, size: int, eps: float, placement: Placement) -> None:
         super().__init__()

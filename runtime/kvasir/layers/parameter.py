@@ -1,4 +1,4 @@
-"""Parameters that checkpoint tensors fill: each is allocated uninitialised, with a `weight_loader`."""
+"""Parameters that a checkpoint fills: each is uninitialised and has a `weight_loader`."""
 
 import threading
 from collections.abc import Sequence
@@ -18,15 +18,11 @@ _FLOATS: Final = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
 
 @dataclass(frozen=True)
 class Placement:
-    """Where and in which precision a layer computes."""
-
     device: torch.device
     dtype: torch.dtype
     parallel: ParallelState = SINGLE
-    batch_invariant: bool = False
-    """The bits of a row do not depend on the other rows of a step."""
-    # The name in named_modules(): layers.0.mlp for example; "" is the model.
-    name: str = ""
+    batch_invariant: bool = False  # the bits of a row do not depend on the other rows of a step
+    name: str = ""  # in named_modules(), for example layers.0.mlp; "" is the model
     scheme: WeightScheme = UNQUANTISED
 
     def at(self, part: str) -> "Placement":
@@ -34,7 +30,7 @@ class Placement:
 
 
 class Source(Protocol):
-    """A tensor of which parts can be read: of a checkpoint, or of torch."""
+    """A checkpoint's tensor that can be read in parts, or a torch tensor."""
 
     @property
     def shape(self) -> Sequence[int]: ...
@@ -44,9 +40,7 @@ class Source(Protocol):
 
 class WeightLoader(Protocol):
     @property
-    def missing(self) -> set[str]:
-        """The shards that no tensor has filled yet."""
-        ...
+    def missing(self) -> set[str]: ...  # shards that no tensor has filled yet
 
     def __call__(self, parameter: nn.Parameter, source: Source, shard: str, index: int | None = None) -> None:
         """Read this rank's part of a shard; `index` selects one of stacked layers.
@@ -55,16 +49,13 @@ class WeightLoader(Protocol):
         """
         ...
 
-    def parts(self, shard: str, index: int | None = None) -> list[Part]:
-        """Return the parts of the source that this rank reads."""
-        ...
+    def parts(self, shard: str, index: int | None = None) -> list[Part]: ...  # of the source, that this rank reads
 
 
 class TensorLoader:
-    """Copies numbers. Threads may fill different shards at the same time.
+    """Copies tensors, and converts between floats of 16 bits or more. Threads may fill different shards at once.
 
-    Parameters of 16 bits or more convert floats; others take their own type only. `transposed`: the checkpoint
-    stores [in, out] (GPT-2's Conv1D).
+    `transposed`: the checkpoint stores [in, out] (GPT-2's Conv1D).
     """
 
     def __init__(self, layout: Layout, transposed: bool = False) -> None:
@@ -80,7 +71,7 @@ class TensorLoader:
         return [self._turned(part) for part, _ in self._layout.places(shard)]
 
     def fill(self, target: Tensor, source: Source, shard: str) -> None:
-        """Fill a parameter's values, or those of one of stacked layers."""
+        # `target`: a parameter's values, or those of one stacked layer
         self._claim(shard)
         expected = self._turned(self._layout.shape_of(shard))
         if tuple(source.shape) != expected:
@@ -102,7 +93,7 @@ class TensorLoader:
 
 
 class StackedLoader:
-    """Fills a parameter that stacks equal layers, of which this rank holds a range."""
+    """Fills a parameter that stacks equal layers. This rank holds the range `own`."""
 
     def __init__(self, layout: Layout, count: int, own: range) -> None:
         self._count = count
@@ -120,7 +111,7 @@ class StackedLoader:
             self._loaders[index].fill(parameter.data[index - self._first], source, shard)
 
     def parts(self, shard: str, index: int | None = None) -> list[Part]:
-        if index is None:  # all layers are split alike
+        if index is None:  # all layers are split in the same way
             index = self._first
         return self._loaders[index].parts(shard) if index in self._loaders else []
 
@@ -144,7 +135,7 @@ def _copy_padded(target: Tensor, piece: Tensor) -> None:
 
 
 def new_parameter(*shape: int, placement: Placement, split: Split | None = None) -> nn.Parameter:
-    """Return an uninitialised parameter: this rank's part of the whole `shape`."""
+    # `shape` is the whole; the parameter has this rank's part.
     layout = Layout(shape, split=split)
     return parameter_with(TensorLoader(layout), layout.local_shape, placement)
 

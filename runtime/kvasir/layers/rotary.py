@@ -11,14 +11,12 @@ from kvasir.kernels.choose_operations import operations_for
 
 @dataclass(frozen=True)
 class LinearScaling:
-    """Positions divided by a factor."""
-
     factor: float
 
 
 @dataclass(frozen=True)
 class Llama3Scaling:
-    """Llama 3.1: long wavelengths are stretched, short ones kept, those between interpolated."""
+    """Llama 3.1: long wavelengths are stretched, short ones kept, and others interpolated."""
 
     factor: float
     low_freq_factor: float
@@ -28,25 +26,21 @@ class Llama3Scaling:
 
 @dataclass(frozen=True)
 class YarnScaling:
-    """YaRN (Peng et al., 2023): like Llama 3.1, by a ramp over the index of the wavelength.
-
-    `attention_factor` multiplies the rotated queries and keys.
-    """
+    """YaRN (Peng et al., 2023): like Llama 3.1, by a ramp over the index of the wavelength."""
 
     factor: float
     original_max_position_embeddings: int
     beta_fast: float
     beta_slow: float
     truncate: bool
-    attention_factor: float
+    attention_factor: float  # multiplies the rotated queries and keys
 
 
 @dataclass(frozen=True)
 class LongRopeScaling:
     """LongRoPE (Ding et al., 2024) of Phi-3: a factor for each wavelength, from one of two sets."""
 
-    # The longest possible request decides the set: keys in the cache cannot be rotated again when a request
-    # outgrows the original context, and a neighbour's length must not matter.
+    # The longest possible request decides the set, because keys in the cache cannot be rotated again.
     short_factors: tuple[float, ...]
     long_factors: tuple[float, ...]
     original_max_position_embeddings: int
@@ -58,23 +52,19 @@ RopeScaling = LinearScaling | Llama3Scaling | YarnScaling | LongRopeScaling
 
 @dataclass(frozen=True)
 class Rope:
-    """The first `dim` numbers of each head are rotated."""
-
-    dim: int
+    dim: int  # numbers of each head that are rotated, the first ones
     theta: float
     scaling: RopeScaling | None
 
 
 @dataclass(frozen=True)
 class Rotation:
-    """The angles of one step's tokens, broadcast over heads. The second halves repeat the first."""
-
-    cos: Tensor  # [T, 1, dim]
-    sin: Tensor  # [T, 1, dim], the first half negated
+    cos: Tensor  # [T, 1, dim], two equal halves
+    sin: Tensor  # [T, 1, dim], two equal halves but for the sign: the first is negated
 
 
 def inverse_frequencies(rope: Rope, context: int) -> Tensor:
-    """[dim / 2] float32 radians per position. `context` is the longest request."""
+    """Return [dim / 2] float32 radians per position. `context` is the longest request in tokens."""
     wavelengths = rope.theta ** (torch.arange(0, rope.dim, 2, dtype=torch.int64).float() / rope.dim)
     frequencies = 1.0 / wavelengths
     scaling = rope.scaling
@@ -116,8 +106,7 @@ def _kept_by_yarn(rope: Rope, scaling: YarnScaling) -> Tensor:
 
 
 class RotaryEmbedding:
-    """Turns positions into a step's Rotation. A table would take much memory for a long context."""
-
+    # Computes the angles in each step: a table for a long context would take much memory.
     def __init__(self, rope: Rope, context: int, device: torch.device) -> None:
         self._rope = rope
         self._device = device
@@ -125,7 +114,7 @@ class RotaryEmbedding:
         self.fit_context(context)
 
     def fit_context(self, context: int) -> None:
-        """Rotate for requests of at most `context` tokens from now on. The KV cache must be empty."""
+        """Set the longest request in tokens. The KV cache must be empty."""
         self._frequencies = inverse_frequencies(self._rope, context).to(self._device)
 
     def rotation(self, positions: Tensor, dtype: torch.dtype) -> Rotation:

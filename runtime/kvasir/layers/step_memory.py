@@ -1,4 +1,4 @@
-"""Brings the numbers of a step to the device in one copy, at recurring addresses, as CUDA graphs require.
+"""Copies the arrays of a step to the device at once, to recurring addresses, as CUDA graphs require.
 
 Tensors are valid from `send` to the next `send`. Arrays of the same sizes in the same order get the same addresses.
 """
@@ -15,27 +15,25 @@ log = logging.getLogger(__name__)
 
 Array = npt.NDArray[np.generic]
 
-# In bytes. Triton compiles kernels for addresses that are multiples of it.
+# Bytes. Triton specialises kernels for aligned addresses.
 _ALIGNMENT: Final = 16
-# The device may not have copied the numbers of the last two steps.
+# The device may still read the staging memory of the last two steps.
 _TURNS: Final = 3
-# Bounds the memory of views, of about 1 kB each: steps with prefills have ever new shapes.
+# Bounds the memory of views (about 1 kB each), because prefills always have new shapes.
 _MAX_VIEWS: Final = 4096
 
 
 class StepMemory(Protocol):
     """Takes the arrays of one step, between `begin` and `send`."""
 
-    tables: Tensor
-    """int32"""
-    # Of the step's tensors so far, in order.
-    addresses: list[int]
+    tables: Tensor  # int32
+    addresses: list[int]  # of the step's tensors so far, in order
     overflows: bool
 
     def begin(self) -> None: ...
 
     def put(self, array: Array) -> Tensor:
-        """Return the array's tensor on the device, which has its content after `send`."""
+        """Return the array's tensor on the device. The content is there after `send`."""
         ...
 
     def put_table(self, table: npt.NDArray[np.int32]) -> int:
@@ -52,8 +50,7 @@ def step_memory(device: torch.device, num_bytes: int, table_numbers: int) -> "St
 
 
 def copied(array: Array, device: torch.device) -> Tensor:
-    """Copy an array that is not in a step's memory."""
-    # Pinned: otherwise CUDA may complete the work of the stream first.
+    # Without pinned memory, CUDA may finish the stream's work before it copies.
     tensor = torch.from_numpy(array)
     return tensor if device.type == "cpu" else tensor.pin_memory().to(device, non_blocking=True)
 
@@ -62,8 +59,7 @@ class HostMemory:
     def __init__(self, table_numbers: int) -> None:
         self._tables: npt.NDArray[np.int32] = np.zeros(table_numbers, np.int32)  # takes no memory until it is used
         self.tables = torch.from_numpy(self._tables)
-        # Empty: no graph reads the host's arrays.
-        self.addresses: list[int] = []
+        self.addresses: list[int] = []  # stays empty: no graph reads the host's arrays
         self.overflows = False
         self._used = 0
 
@@ -110,8 +106,7 @@ class DeviceMemory:
         self._first_address = self._memory.data_ptr()
         self.tables = self._memory[self._num_bytes :].view(torch.int32)
         self._stagings = [_Staging(size, device) for _ in range(_TURNS)]
-        self._views: dict[tuple[int, str, tuple[int, ...]], Tensor] = {}
-        """Tensors of earlier steps, by start, type and shape."""
+        self._views: dict[tuple[int, str, tuple[int, ...]], Tensor] = {}  # by start, type and shape
         self._turn = 0
         self._used = 0
         self._table_numbers = 0

@@ -1,4 +1,4 @@
-"""Chooses the attention backend of a KV group. A new backend is one module and one entry here."""
+"""Chooses the attention backend of a KV group."""
 
 from typing import Final
 
@@ -9,12 +9,12 @@ from kvasir.layers.attention_backends.triton_paged import TritonBackend
 from kvasir.layers.kv import KVSpec
 from kvasir.layers.parameter import Placement
 
-# The fastest first. The last one supports everything but an fp8 cache.
+# The fastest first. The last one supports everything except an fp8 cache.
 BACKENDS: Final[tuple[AttentionBackend, ...]] = (TileBackend(), TritonBackend(), GatherBackend())
 
 
 class NoBackendError(Exception):
-    """An fp8 cache that no backend supports."""
+    """No backend supports the fp8 cache."""
 
 
 def choose_backend(spec: KVSpec, heads: HeadShape, placement: Placement) -> AttentionBackend:

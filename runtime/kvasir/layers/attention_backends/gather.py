@@ -1,4 +1,4 @@
-"""Attention in plain torch: K and V are copied out of the cache, for requests of similar length at once."""
+"""Attention in plain torch: copies K and V out of the cache, for several requests of similar length at once."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -10,31 +10,27 @@ from torch import Tensor
 from kvasir.layers.attention import HeadShape, KVCache
 from kvasir.layers.rotary import Rotation, rotate_qk_
 
-# Queries of a prefill whose capped scores are in memory at once.
+# Bounds the memory of capped scores.
 _CAPPED_QUERIES = 256
 
 
 @dataclass(frozen=True)
 class DecodeGroup:
-    """Requests of similar length with one new token each."""
-
     tokens: slice
-    pieces: Tensor  # [2 * rows * kv_heads * blocks] rows of KVCache.by_head, padded with each row's last block
+    pieces: Tensor  # [2 * rows * kv_heads * blocks] rows of KVCache.by_head, padded with the last block
     mask: Tensor | None  # [rows, 1, 1, blocks * block_size] float32, added to the scores; None: no padding
 
 
 @dataclass(frozen=True)
 class PrefillChunk:
-    """New tokens of one request, or of several of one length without earlier tokens."""
+    """New tokens of one request, or of several requests of equal length without earlier tokens."""
 
     tokens: slice
     requests: int
-    pieces: Tensor | None  # [2 * kv_heads * blocks] as above; None: no earlier tokens, all K and V are in the step
+    pieces: Tensor | None  # [2 * kv_heads * blocks] rows of KVCache.by_head; None: no earlier tokens
+    # [queries, length], added to the scores of the last queries; earlier queries shift it left. None: causal.
     mask: Tensor | None
-    """[queries, length] added to the scores of the last new tokens; None: causal. Earlier queries use it moved to
-    the left."""
-    # Those read from the cache and the new ones.
-    length: int
+    length: int  # keys of earlier and new tokens
 
 
 @dataclass(frozen=True)
@@ -46,13 +42,12 @@ class GatheredReads:
 @dataclass(frozen=True)
 class GatherPlan:
     heads: HeadShape
-    blocks: Tensor  # [T] the block that each token's K and V are written to
-    offsets: Tensor  # [T] and the place in it
+    blocks: Tensor  # [T]
+    offsets: Tensor  # [T] within the block
+    # [B] blocks that this step begins but does not fill. They are cleared, because attention multiplies unused
+    # places by 0, and 0 times a NaN of the last owner is NaN.
     begun: Tensor | None
-    """[B] blocks that this step begins and does not fill, or None. They are cleared: attention multiplies the
-    places behind a context by 0, and 0 times a NaN of the last owner is NaN."""
-    # By window. None: all tokens, or a window that no context of this step exceeds.
-    reads: Mapping[int | None, GatheredReads]
+    reads: Mapping[int | None, GatheredReads]  # by window; None also serves windows that no context exceeds
 
     def within(self, window: int | None) -> GatheredReads:
         found = self.reads.get(window)
@@ -78,7 +73,6 @@ class GatherPlan:
         softcap: float | None = None,
         rotation: Rotation | None = None,
     ) -> Tensor:
-        # Prompts without earlier tokens take K and V from `qkv`, not from the cache.
         if rotation is not None:
             rotate_qk_(qkv, self.heads.kv_heads, self.heads.head_dim, rotation)
         q, kv = qkv[:, : self.heads.query_size], qkv[:, self.heads.query_size :]
@@ -94,7 +88,7 @@ class GatherPlan:
         window: int | None,
         softcap: float | None,
     ) -> Tensor:
-        """`kv`: [T, 2, kv_heads, head_dim] of the step; None: read from the cache."""
+        # kv: [T, 2, kv_heads, head_dim]; None: read from the cache
         heads, reads = self.heads, self.within(window)
         parts = [_decode(q[group.tokens], cache, group, heads, scale, softcap) for group in reads.decode]
         for chunk in reads.prefill:
@@ -103,7 +97,7 @@ class GatherPlan:
         return parts[0] if len(parts) == 1 else torch.cat(parts)
 
     def _chunk_kv(self, chunk: PrefillChunk, kv: Tensor | None, cache: KVCache) -> Tensor:
-        # [2, requests, kv_heads, length, head_dim] that the chunk reads
+        # [2, requests, kv_heads, length, head_dim]
         heads = self.heads
         if chunk.pieces is not None:
             read = cache.by_head.index_select(0, chunk.pieces).view(2, 1, heads.kv_heads, -1, heads.head_dim)
@@ -119,12 +113,11 @@ class GatherPlan:
 def _decode(
     queries: Tensor, cache: KVCache, group: DecodeGroup, shape: HeadShape, scale: float, softcap: float | None
 ) -> Tensor:
-    # Scores are float32: products in bfloat16 would round them to 8 bits. Query heads take the place of a query's
-    # positions, so K and V are not repeated.
+    # Scores are float32, because bfloat16 would round them to 8 bits.
     rows = queries.shape[0]
     kv = cache.by_head.index_select(0, group.pieces).view(2, rows, shape.kv_heads, -1, shape.head_dim)
     q = (queries.float() * scale).view(rows, shape.kv_heads, shape.group, shape.head_dim)
-    scores = torch.matmul(q, kv[0].float().mT)  # [rows, kv_heads, group, length], the last block's padding included
+    scores = torch.matmul(q, kv[0].float().mT)  # [rows, kv_heads, group, blocks * block_size]
     if softcap is not None:
         _cap_(scores, softcap)
     if group.mask is not None:
@@ -138,10 +131,10 @@ def _prefill(
 ) -> Tensor:
     tokens = queries.shape[0]
     requests, size = chunk.requests, tokens // chunk.requests
-    # [2, requests, kv_heads, group, length, head_dim]: a group shares its K and V by a stride of 0.
+    # [2, requests, kv_heads, group, length, head_dim], with a stride of 0 over the group
     kv = kv[:, :, :, None].expand(-1, -1, -1, shape.group, -1, -1)
     q = queries.view(requests, size, shape.kv_heads, shape.group, shape.head_dim).permute(0, 2, 3, 1, 4)
-    # Torch expects one dimension less. For a single request nothing is copied; for several K and V are, if shared.
+    # Torch expects one dimension less. K and V are copied only for several requests with grouped heads.
     k, v, q = (x.flatten(0, 1) if requests == 1 or shape.group > 1 else x.squeeze(-3) for x in (kv[0], kv[1], q))
     if chunk.mask is None or len(chunk.mask) == size:
         out = _masked_attention(q, k, v, chunk.mask, scale, softcap)
@@ -154,15 +147,12 @@ def _prefill(
 def _attention_by_parts(
     q: Tensor, k: Tensor, v: Tensor, mask: Tensor, scale: float, softcap: float | None
 ) -> Tensor:
-    """Attend in parts as large as the mask [queries, length].
-
-    q: [kv_heads, group, tokens, head_dim]; k, v: [kv_heads, group, length, head_dim]
-    """
+    # q [kv_heads, group, tokens, head_dim]; k, v [kv_heads, group, length, head_dim]; mask [queries, length]
     tokens, length, parts = q.shape[2], k.shape[2], []
     for start in range(0, tokens, len(mask)):
         some = q[:, :, start : start + len(mask)]
         end = length - tokens + start + some.shape[2]  # keys that the last of these queries sees
-        # Contiguous, because kernels for GPUs demand aligned rows of a mask.
+        # GPU kernels require aligned rows of a mask.
         seen = mask[len(mask) - some.shape[2] :, length - end :].contiguous()
         parts.append(_masked_attention(some, k[:, :, :end], v[:, :, :end], seen, scale, softcap))
     return torch.cat(parts, dim=2)
@@ -177,8 +167,7 @@ def _masked_attention(
 
 
 def _capped_attention(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, scale: float, softcap: float) -> Tensor:
-    # Torch's attention cannot cap scores. Some queries at a time, to bound the memory. Shapes as above; mask None:
-    # causal.
+    # Torch's attention cannot cap scores.
     length = k.shape[2]
     keys = k.float().mT
     parts = []

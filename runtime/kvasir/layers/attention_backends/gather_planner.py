@@ -17,21 +17,17 @@ from kvasir.layers.kv import BlockShape, KVSpec
 from kvasir.layers.parameter import Placement
 from kvasir.layers.step_memory import StepMemory, copied
 
-# K and V that a decode group copies, small enough for the CPU's caches.
+# Bounds of the K and V of a decode group: they fit the CPU's caches; on a GPU each group costs a kernel launch.
 CPU_GATHER_BYTES = 5 * 2**20
-# Larger, because each group costs a kernel launch.
 GPU_GATHER_BYTES = 256 * 2**20
-# Bounds a chunk's mask: a long chunk after a long context has billions of pairs of query and key.
+# A long chunk after a long context has billions of pairs of query and key.
 _MASK_NUMBERS = 2**24
-# A window that no context exceeds.
 _EVERYTHING = 2**40
-# Bounds a decode group's longest context relative to its shortest.
+# A decode group's longest context relative to its shortest.
 _PADDING_SHARE = 1.25
 
 
 class GatherBackend:
-    """Plain torch, for every device and every shape. Its caches have the model's type."""
-
     name = "torch"
 
     def supports(self, spec: KVSpec, heads: HeadShape, placement: Placement) -> bool:
@@ -65,7 +61,7 @@ class GatherPlanner:
         self._windows, self._placement = windows, placement
         gather_bytes = CPU_GATHER_BYTES if placement.device.type == "cpu" else GPU_GATHER_BYTES
         self._gather_blocks = gather_bytes // (block_size * heads.kv_bytes(placement.dtype))
-        # [2, 1, kv_heads, 1]: where K and V of each head lie in a block, see KVCache.by_head
+        # [2, 1, kv_heads, 1] rows of KVCache.by_head within a block
         self._places = np.arange(2 * heads.kv_heads).reshape(2, 1, heads.kv_heads, 1)
 
     def plan(self, step: StepRows) -> GatherPlan:
@@ -97,9 +93,8 @@ class GatherPlanner:
 
     def _decode_groups(self, rows: Ints, lengths: Ints, window: int | None) -> Iterator[DecodeGroup]:
         blocks = -(-lengths // self._block_size)
-        # W tokens touch at most this many blocks; so many of the last ones are read, whatever the alignment.
         firsts = np.maximum(0, lengths - (window or _EVERYTHING)) // self._block_size
-        # At most: a window touches one block more or less, depending on where it starts. Ascending, as the lengths.
+        # An upper bound, ascending like the lengths: the alignment decides if a window touches one block less.
         widths = blocks if window is None else np.minimum(blocks, (window - 2) // self._block_size + 2)
         start = 0
         while start < len(rows):
@@ -118,19 +113,18 @@ class GatherPlanner:
             start = end
 
     def _blocks(self, rows: Ints, first: Ints, last: Ints, width: int) -> npt.NDArray[np.int32]:
-        """Return the blocks [rows, width] of each row from `first` on, padded with its last one."""
-        # Masked values are multiplied by 0, so the padding must not hold a NaN of another request.
+        # [rows, width]. Padded with the row's own last block, because 0 times a NaN of another request is NaN.
         places = np.minimum(first[:, None] + np.arange(width), last[:, None])
         blocks: npt.NDArray[np.int32] = self._table[rows[:, None], places]
         return blocks
 
     def _pieces(self, blocks: npt.NDArray[np.int32]) -> Tensor:
-        # K and V of blocks [rows, width], head by head: [2 * kv_heads * blocks.size]
+        # [rows, width] → [2 * kv_heads * rows * width]
         pieces = blocks.astype(np.int64)[:, None] * self._places.size + self._places
         return self._tensor(pieces.reshape(-1))
 
     def _decode_mask(self, lengths: Ints, first: Ints, width: int, window: int | None) -> Tensor | None:
-        # [rows, 1, 1, width * block_size]: -inf beyond each row's length and before its window
+        # [rows, 1, 1, width * block_size]
         if window is None and lengths[0] == width * self._block_size:  # the shortest fills its blocks: all do
             return None
         positions = first[:, None] * self._block_size + np.arange(width * self._block_size)
@@ -165,13 +159,10 @@ class GatherPlanner:
             index += requests
 
     def _chunk_mask(self, known: int, size: int, window: int | None) -> Tensor:
-        """Return a mask [queries, known + size]: -inf for keys after the query or outside the window.
-
-        The queries are the chunk's last ones, as many as keep the mask small.
-        """
+        # [queries, known + size] for the chunk's last queries, so that the mask stays small
         length = known + size
         queries = max(1, min(size, _MASK_NUMBERS // length))
-        first = length - queries  # the place of the first of them among the keys
+        first = length - queries  # the first query's index among the keys
         mask = torch.full((queries, length), -torch.inf, dtype=self._placement.dtype, device=self._placement.device)
         after = mask.triu(first + 1)
         return after if window is None else after.add_(mask.tril_(first - window))

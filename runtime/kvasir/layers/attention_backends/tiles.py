@@ -1,4 +1,4 @@
-"""Attention by the CPU's kernel, which reads the cache in place: tiles of rows that attend to one KV head."""
+"""Attention by the CPU kernel, which reads the cache in place: tiles of rows that attend to one KV head."""
 
 from collections.abc import Set
 from dataclasses import dataclass
@@ -46,8 +46,6 @@ class TilePlan:
 
 
 class TileBackend:
-    """The kernel for CPUs, for heads that fit its vectors and arrays."""
-
     name = "cpu"
 
     def supports(self, spec: KVSpec, heads: HeadShape, placement: Placement) -> bool:
@@ -100,6 +98,6 @@ class TilePlanner:
         return TilePlan(self._kernels, paged, (slots, table, tiles))
 
     def _tiles(self, rows: Ints, computed: Ints, new: Ints) -> Columns:
-        """[N, 4] row of the block table, first token in the step, tokens, position of the first"""
+        # [N, 4] row of the block table, first token in the step, tokens, position of the first token
         request, token, tokens, position = token_parts(computed, new, self._tokens_per_tile)
         return columns(rows[request], token, tokens, position)

@@ -17,10 +17,9 @@ if TYPE_CHECKING:
 
 
 class TritonBackend:
-    """Tests pass `device_type="cpu"`, for Triton's interpreter."""
-
     name = "triton"
 
+    # Tests pass "cpu" for Triton's interpreter.
     def __init__(self, device_type: str = "cuda") -> None:
         self._device_type = device_type
 

@@ -25,10 +25,9 @@ from kvasir.layers.parameter import Placement
 from kvasir.layers.rotary import Rotation
 from kvasir.layers.step_memory import StepMemory
 
-# About the programs of the attention kernel that a multiprocessor runs at the same time.
+# Programs of the attention kernel that a multiprocessor runs at the same time, about.
 _PROGRAMS_PER_PROCESSOR: Final = 4
-# Few, and enough to split long contexts.
-_INTERPRETED_PROGRAMS: Final = 16
+_INTERPRETED_PROGRAMS: Final = 16  # enough to split long contexts
 
 
 @dataclass(frozen=True)
@@ -163,7 +162,7 @@ class TritonPlanner:
         return attention_tile(self._shape, dtype_bytes, kind, self._tiles, warp_size=self._warp_size)
 
     def _slots(self, step: StepRows) -> Columns:
-        """[T]"""
+        # [T]
         blocks = self._table[step.token_rows, step.token_blocks]
         slots: Columns = blocks * np.int32(self._shape.block_size) + step.offsets.astype(np.int32)
         return slots
