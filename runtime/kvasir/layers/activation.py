@@ -1,4 +1,4 @@
-"""Activation functions by the names that config.json uses."""
+"""Activation functions by their names in config.json."""
 
 from collections.abc import Callable
 from types import MappingProxyType
@@ -43,8 +43,7 @@ def gated(x: Tensor, activation: Activation) -> Tensor:  # [T, 2 * size] → [T,
 
 
 def plain(x: Tensor, activation: Activation) -> Tensor:
-    # With the kernel, the bits of a row do not depend on the other rows. Torch computes the end of each thread's
-    # part by other code.
+    # Torch computes the end of each thread's part by other code: a row's bits would depend on other rows.
     kernel = KERNELS.get(activation)
     kernels = kernels_for(x.device, x.dtype)
     if kernel is None or kernels is None or not kernels.takes_gate(x.shape[1]):
@@ -54,5 +53,5 @@ def plain(x: Tensor, activation: Activation) -> Tensor:
 
 def gated_reference(x: Tensor, activation: Activation) -> Tensor:
     gate, up = x.chunk(2, dim=-1)
-    # Contiguous, because torch computes strided rows by other code than a single row.
+    # Torch computes strided rows by other code than a single row.
     return activation(gate.contiguous()).mul_(up)

@@ -1,4 +1,4 @@
-"""Attention over a paged KV cache: shapes, and the interface of attention backends."""
+"""Attention over a paged KV cache: shapes and the interface of backends."""
 
 from collections.abc import Set
 from dataclasses import dataclass
@@ -15,7 +15,7 @@ from kvasir.layers.rotary import Rotation
 from kvasir.layers.step_memory import StepMemory
 
 Ints = npt.NDArray[np.int64]
-BlockTable = npt.NDArray[np.int32]  # [rows, blocks] block ids of requests, in the order of their tokens
+BlockTable = npt.NDArray[np.int32]  # [rows, blocks] ids, in the order of tokens
 
 
 @dataclass(frozen=True)
@@ -31,7 +31,7 @@ class HeadShape:
         return self.heads // self.kv_heads
 
     def local(self, ranks: int) -> "HeadShape":
-        # If there are fewer K/V heads than ranks, neighbouring ranks hold copies.
+        # With more ranks than K/V heads, neighbouring ranks hold copies.
         return HeadShape(self.heads // ranks, max(1, self.kv_heads // ranks), self.head_dim)
 
     def kv_copies(self, ranks: int) -> int:
@@ -64,11 +64,11 @@ class KVCache:
     The token at position p of a request is in block `block_table[p // block_size]` at `p % block_size`.
     """
 
-    # A head's tokens are contiguous within a block, because CPUs multiply contiguous K and V faster.
+    # CPUs multiply K and V faster if a head's tokens are contiguous.
     def __init__(self, blocks: Tensor, group: int = 0) -> None:
         self.blocks = blocks
         self.group = group
-        self.scales = UNSCALED  # set before the first step: CUDA graphs capture the values
+        self.scales = UNSCALED  # set before CUDA graphs capture it
         self.by_token = blocks.permute(0, 3, 1, 2, 4)  # [num_blocks, block_size, 2, kv_heads, head_dim]
         self.by_head = blocks.flatten(0, 2).flatten(1)  # [num_blocks * 2 * kv_heads, block_size * head_dim]
         assert self.by_head.data_ptr() == blocks.data_ptr(), "the cache must be contiguous"
@@ -83,18 +83,16 @@ class StepRows:
     """B requests with T new tokens. Rows with one new token come first, by length."""
 
     rows: Ints  # [B] of the block table
-    computed: Ints  # [B] tokens before the step
-    new: Ints  # [B] tokens of the step
+    computed: Ints  # [B] earlier tokens
+    new: Ints  # [B]
     token_rows: Ints  # [T] of the block table
     token_blocks: Ints  # [T] column of the block table
     offsets: Ints  # [T] within the block
 
 
 class AttentionPlan(Protocol):
-    """One step's attention, for the layers of one KV group.
-
-    All K and V are written before any query reads, because requests may share blocks. Blocks outside a query's
-    window are not read, because they may belong to another request.
+    """All K and V are written before any query reads, because requests may share blocks. Blocks outside a
+    query's window may belong to another request, and are not read.
     """
 
     def write(self, kv: Tensor, cache: KVCache) -> None:  # kv [T, 2 * kv_heads * head_dim]
@@ -130,7 +128,7 @@ class AttentionPlanner(Protocol):
 @runtime_checkable
 class PadsDecodes(AttentionPlanner, Protocol):
     def plan_padded(self, step: StepRows, size: int) -> AttentionPlan:
-        """Plan up to `size` rows of one new token. Sizes and addresses depend on `size` only.
+        """Plan up to `size` rows of one new token. Shapes and addresses depend on `size` only.
 
         The padding attends to nothing, and is written to the null block.
         """
@@ -143,10 +141,9 @@ class AttentionBackend(Protocol):
 
     def supports(self, spec: KVSpec, heads: HeadShape, placement: Placement) -> bool: ...
 
-    # `memory` is zeroed, and may serve one layer of each group.
+    # One layer of each group may share `memory`, which is zeroed.
     def cache(self, memory: Tensor, block: BlockShape, group: int) -> KVCache: ...
 
-    # The content of `table` changes from step to step.
     def planner(
         self,
         table: BlockTable,

@@ -1,4 +1,4 @@
-"""Products of a few rows on a GPU, fused with the operations around them (kernels/triton/few_rows)."""
+"""Fused products of a few rows on a GPU (kernels/triton/few_rows)."""
 
 from collections.abc import Sequence
 from typing import Final

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-# If the numbers of layers differ by less than this factor, padding costs less than more groups.
+# Below this ratio of layers, padding costs less than more groups.
 ALIKE = 1.25
 
 
@@ -40,10 +40,10 @@ class SlidingWindow(msgspec.Struct, frozen=True, tag=True):
 KVSpec = FullAttention | SlidingWindow
 
 
-# Layers that keep different tokens cannot share a block table: a window frees blocks that full attention reads.
 class KVGroup(msgspec.Struct, frozen=True):
     """Layers that keep the same tokens, and share a block table for each request."""
 
+    # A window frees blocks that full attention still reads, so the two cannot share a table.
     spec: KVSpec
     layers: tuple[int, ...]  # ascending; empty if a pipeline stage has no layer of the group
 
@@ -80,7 +80,7 @@ def layer_specs(block: BlockShape, windows: Sequence[int | None], max_model_len:
 
 def make_groups(specs: Sequence[KVSpec]) -> tuple[KVGroup, ...]:
     """Return the KV groups of a model, full attention first."""
-    # Layers of one kind are dealt to its groups in turn, so that a pipeline stage has a part of each.
+    # Neighbouring layers go to different groups, so that a pipeline stage has a part of each.
     kinds: dict[KVSpec, list[int]] = {}
     for layer, spec in enumerate(specs):
         kinds.setdefault(spec, []).append(layer)
@@ -94,5 +94,5 @@ def make_groups(specs: Sequence[KVSpec]) -> tuple[KVGroup, ...]:
 
 
 def groups_of_stage(groups: Sequence[KVGroup], layers: range) -> tuple[KVGroup, ...]:
-    # Layers keep their numbers. Empty groups stay, because every stage has all block tables.
+    # Layers keep their numbers. Empty groups stay: each stage has all block tables.
     return tuple(KVGroup(group.spec, tuple(layer for layer in group.layers if layer in layers)) for group in groups)

@@ -12,7 +12,7 @@ Part = tuple[slice, ...]
 
 
 class Split(NamedTuple):
-    """Part `rank` of `size` equal parts of a dimension. Zeros pad the last parts if necessary."""
+    """Part `rank` of `size` equal parts of a dimension. Zeros pad the last parts."""
 
     dim: int
     rank: int
@@ -31,15 +31,15 @@ class Split(NamedTuple):
         return slice(min(begin, whole), min(begin + self.local(whole), whole))
 
     def shared_by(self, copies: int) -> "Split":
-        # `copies` neighbouring ranks hold the same part.
+        # Neighbouring ranks hold the same part.
         return Split(self.dim, self.rank // copies, self.size // copies)
 
 
 class Layout:
     """The shape of a parameter, its shards and the part that this rank holds.
 
-    A shard is a range of `shard_dim`: q, k and v are one parameter and one product. A split applies to each shard.
-    `copies` of a shard, by default 1, is the number of ranks with the same part.
+    A shard (q, k or v) is a range of `shard_dim`. A split applies to each shard.
+    `copies`: ranks with the same part of a shard, by default 1.
     """
 
     def __init__(
@@ -67,8 +67,8 @@ class Layout:
         return tuple(split.local(size) if dim == split.dim else size for dim, size in enumerate(self.shape))
 
     def places(self, shard: str) -> Iterator[tuple[Part, Part]]:
-        """Yield pairs: the part of a shard's tensor to read, and the part of the parameter to fill."""
-        # The filled part includes the padding.
+        """Yield the parts of a shard's tensor to read, and of the parameter to fill."""
+        # The latter include padding.
         whole_start, local_start = 0, 0
         for name, size in self.shards.items():
             length = self._local_length(name)

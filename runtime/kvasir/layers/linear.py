@@ -1,4 +1,4 @@
-"""Matrix products with weights: whole on each rank, or split by outputs or by inputs."""
+"""Matrix products with weights: whole on each rank, or split by outputs or inputs."""
 
 from collections.abc import Iterable, Mapping
 from functools import cached_property
@@ -16,7 +16,7 @@ from kvasir.layers.parameter import Placement
 class Linear(nn.Module):
     """y = x Wᵀ + b, whole on each rank. `outputs` may name shards; `tied` is a weight of another layer."""
 
-    split_dim: ClassVar[int | None] = None  # of the weight [outputs, inputs]; None: each rank holds all
+    split_dim: ClassVar[int | None] = None  # of the weight [outputs, inputs]
 
     weight: nn.Parameter
 
@@ -65,7 +65,7 @@ class RowLinear(Linear):
 
     split_dim = 1
 
-    def forward(self, x: Tensor) -> Tensor:  # [T, inputs of this rank] → [T, outputs]
+    def forward(self, x: Tensor) -> Tensor:  # [T, own inputs] → [T, outputs]
         if self._group.size == 1:
             return self.method.apply(self, x, self.bias)
         total = self._group.all_reduce(self.method.apply(self, x, None))
@@ -73,7 +73,7 @@ class RowLinear(Linear):
 
 
 class VocabHead(Linear):
-    """The output layer. Each rank computes its part of the logits; then all ranks gather all logits."""
+    """The output layer. Each rank computes some logits, then gathers all."""
 
     split_dim = 0
 
@@ -81,12 +81,12 @@ class VocabHead(Linear):
         logits = self.method.apply(self, x, self.bias)
         if self._group.size == 1:
             return logits
-        # The last ranks have padding if the vocabulary is not a multiple of the ranks.
+        # The last ranks may have padding.
         return self._group.all_gather(logits, 1)[:, : self._outputs].contiguous()
 
 
 class StackedLinear(nn.Module):
-    """Equal layers without biases, whose parameters are stacked: [layers of this rank, …]."""
+    """Equal layers without biases, in stacked parameters: [own layers, …]."""
 
     weight: nn.Parameter
 
@@ -103,13 +103,13 @@ class StackedLinear(nn.Module):
 
     @cached_property
     def _layers(self) -> "list[_StackedLayer]":
-        # A list does not register the layers: their parameters would be listed twice.
+        # Not registered: the parameters would be listed twice.
         return [_StackedLayer(self._parameters, index) for index in range(self._num_own)]
 
-    def one(self, index: int, x: Tensor) -> Tensor:  # [T, inputs] → [T, outputs]
+    def one(self, index: int, x: Tensor) -> Tensor:
         return self.method.apply(self._layers[index], x, None)
 
-    def plain_weight(self) -> Tensor | None:  # [layers of this rank, outputs, inputs]
+    def plain_weight(self) -> Tensor | None:  # [own layers, outputs, inputs]
         return self.method.plain_weight(self)
 
     def finish(self) -> None:

@@ -19,21 +19,18 @@ _ROWS_FOR_ONE: Final = 4
 
 
 class LinearMethod(Protocol):
-    """Called in this order: parameters once, finish once after loading, apply in every step.
-
-    Stacked layers (experts) share a method, so it keeps state in the layer.
-    """
+    """Methods keep state in the layer, because stacked layers (experts) share a method."""
 
     def parameters(self, shape: LinearShape, placement: Placement) -> Mapping[str, nn.Parameter]:
-        """Return the parameters except the bias, by their names in checkpoints."""
+        """Return the parameters except the bias, by name in checkpoints."""
         ...
 
     def finish(self, layer: nn.Module) -> None:
-        """Convert the loaded parameters to the form that `apply` needs."""
+        """Convert the loaded parameters for `apply`."""
         ...
 
     def apply(self, layer: nn.Module, x: Tensor, bias: Tensor | None) -> Tensor:
-        """Return this rank's part of the product: [T, inputs] → [T, outputs]."""
+        """Return the product of this rank: [T, inputs] → [T, outputs]."""
         ...
 
     def plain_weight(self, layer: nn.Module) -> Tensor | None:
@@ -56,7 +53,7 @@ class PlainMethod:
 
 
 class PackedMethod(PlainMethod):
-    """A bfloat16 weight in oneDNN's blocked layout, which F.linear would produce again in every call."""
+    """A bfloat16 weight in oneDNN's blocked layout, which F.linear would produce in every call."""
 
     def finish(self, layer: nn.Module) -> None:
         # The owner of a tied weight keeps it: this is a second copy.
@@ -72,9 +69,9 @@ class PackedMethod(PlainMethod):
 
 
 class InvariantMethod(PlainMethod):
-    """A product in which the bits of a row do not depend on the number of rows or threads."""
+    """A product in which the bits of a row do not depend on other rows or on threads."""
 
-    # Torch's libraries choose a kernel, and so the order of additions, by the number of rows.
+    # Torch's order of additions depends on the number of rows.
     def __init__(self, kernels: Kernels) -> None:
         self._kernels = kernels
 
@@ -104,7 +101,7 @@ def _invariant_kernels(placement: Placement) -> Kernels | None:
 
 
 def _can_pack(placement: Placement) -> bool:
-    # Another version of torch may not have these private functions.
+    # The functions are private, so another torch may not have them.
     if placement.device.type != "cpu" or placement.dtype != torch.bfloat16:
         return False
     functions = ("_reorder_linear_weight", "_linear_pointwise", "_is_mkldnn_bf16_supported")
@@ -117,10 +114,10 @@ def pack(weight: Tensor) -> Tensor:
     return torch.ops.mkldnn._reorder_linear_weight(weight.detach(), _PACKED_ROWS)  # type: ignore[no-any-return]
 
 
-def _multiply_packed(x: Tensor, packed: Tensor, bias: Tensor | None) -> Tensor:  # [T, inputs] → [T, outputs]
+def _multiply_packed(x: Tensor, packed: Tensor, bias: Tensor | None) -> Tensor:
     # oneDNN multiplies four equal rows faster than one.
     rows = x if x.shape[0] != 1 else x.expand(_ROWS_FOR_ONE, -1)
-    # Naming the overload saves torch several microseconds of dispatch.
+    # Naming the overload saves dispatch time.
     product = torch.ops.mkldnn._linear_pointwise.default(rows, packed, bias, "none", [], "")
     return product[: x.shape[0]]  # type: ignore[no-any-return]
 

@@ -1,4 +1,4 @@
-"""The sizes of a linear layer, and the parameters that a linear method makes from them."""
+"""The sizes of a linear layer and of its parameters."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -17,7 +17,7 @@ class Axis(NamedTuple):
     """A dimension of a parameter, along dimension `dim` of the weight [outputs, inputs]."""
 
     dim: int
-    unit: int = 1  # numbers of the weight in one entry: 8 if an int32 packs 4-bit numbers
+    unit: int = 1  # weights in an entry: 8 for 4 bits in int32
 
     def by(self, unit: int) -> "Axis":
         return Axis(self.dim, unit)
@@ -31,8 +31,6 @@ INPUTS: Final = Axis(1)
 
 
 class Stack(NamedTuple):
-    """Equal layers in one parameter."""
-
     total: int
     own: range  # layers of this rank
 
@@ -56,11 +54,11 @@ class LinearShape:
     def parameter(
         self, placement: Placement, *axes: Axis, dtype: torch.dtype | None = None, transposed: bool = False
     ) -> nn.Parameter:
-        """Return an uninitialised parameter with these dimensions, after one for stacked layers.
+        """Return an uninitialised parameter. Stacked layers are the first dimension.
 
         Raises UnevenSplit for a split within an entry.
         """
-        # `transposed`: the checkpoint stores the dimensions in reverse order.
+        # `transposed`: the checkpoint reverses the dimensions.
         layout = self._layout(axes)
         if self.stack is None:
             return parameter_with(TensorLoader(layout, transposed), layout.local_shape, placement, dtype)

@@ -1,7 +1,4 @@
-"""A mixture of gated experts. Ranks hold a part of every expert, or whole experts (expert parallelism).
-
-All ranks of an engine see its tokens; engines that share experts have different tokens (SharedExperts).
-"""
+"""A mixture of gated experts. Ranks hold a part of every expert, or whole experts (expert parallelism)."""
 
 from typing import TYPE_CHECKING, Final
 
@@ -75,7 +72,7 @@ class Experts(nn.Module):
         return scaled.sum(dim=1)
 
     def one_by_one(self, x: Tensor, sorted_experts: Tensor, places: Tensor, top_k: int) -> Tensor:
-        # The host waits for the device, because the sizes decide which products to compute.
+        # The host waits for the device.
         sizes = sorted_experts.bincount(minlength=len(self.own) + 1).tolist()
         new = torch.empty if self._all else torch.zeros
         parts = new(places.shape[0], x.shape[1], dtype=x.dtype, device=x.device)
@@ -88,7 +85,7 @@ class Experts(nn.Module):
     def in_groups(
         self, x: Tensor, sorted_experts: Tensor, places: Tensor, top_k: int, gate_up: Tensor, down: Tensor
     ) -> Tensor:
-        # One product for all experts; the host does not wait for the device.
+        # The host does not wait for the device.
         experts = torch.arange(len(self.own), device=x.device)
         ends = torch.searchsorted(sorted_experts, experts, right=True, out_int32=True)
         inner = gated(grouped_product(gate_up, x[places // top_k], ends), self._activation)
@@ -118,14 +115,14 @@ class Experts(nn.Module):
 class SharedExperts:
     """Exchanges tokens between engines that each hold some of the experts.
 
-    All engines must call the layers in the same order, with any number of tokens, including none.
+    All engines must call the layers in the same order, also without tokens.
     """
 
     def __init__(self, group: Group) -> None:
         self._group = group
 
     def dispatch(self, x: Tensor, weights: Tensor, chosen: Tensor) -> tuple[Tensor, Tensor, Tensor, list[int]]:
-        """Return the tokens of all engines, their weights and experts, and the number of tokens of each."""
+        """Return the tokens of all engines, their weights and experts, and the tokens per engine."""
         # Collective operations need equal shapes on all ranks.
         counts = self._group.all_gather(torch.tensor([x.shape[0]], device=x.device), 0).tolist()
         if not (most := max(counts)):
@@ -196,5 +193,5 @@ class SparseMoE(nn.Module):
         return self._group.all_reduce(total).to(x.dtype)
 
     def _weighted(self, x: Tensor, weights: Tensor, chosen: Tensor) -> Tensor:
-        # [T, size] float32, added on this rank in the order of the scores
+        # [T, size] float32, of this rank
         return self.experts.weighted_sum(self.experts(x, chosen), weights)

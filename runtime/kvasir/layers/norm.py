@@ -1,4 +1,4 @@
-"""Normalisation over the last dimension of hidden states, or of each head's queries and keys."""
+"""Normalisation over the last dimension."""
 
 import torch
 import torch.nn.functional as F
@@ -45,7 +45,7 @@ class RMSNorm(Norm):
         else:
             fused.rms_norm_(x, self.weight, self.eps, self.shift)
 
-    # Torch's rms_norm is 10 times slower for prefills on CPU.
+    # Torch's rms_norm is slower on CPUs.
     def reference(self, x: Tensor) -> Tensor:
         return self._unit(x).mul_(self.weight).to(x.dtype)
 
@@ -63,7 +63,7 @@ class OffsetRMSNorm(RMSNorm):
 
     def reference(self, x: Tensor) -> Tensor:
         exact = self._unit(x)
-        # In float32: 1 + weight in bfloat16 would lose precision.
+        # 1 + weight would lose bits in bfloat16.
         return exact.addcmul_(exact, self.weight.float()).to(x.dtype)
 
 

@@ -21,8 +21,8 @@ class Placement:
     device: torch.device
     dtype: torch.dtype
     parallel: ParallelState = SINGLE
-    batch_invariant: bool = False  # the bits of a row do not depend on the other rows of a step
-    name: str = ""  # in named_modules(), for example layers.0.mlp; "" is the model
+    batch_invariant: bool = False  # a row's bits do not depend on other rows
+    name: str = ""  # in named_modules(); "" is the model
     scheme: WeightScheme = UNQUANTISED
 
     def at(self, part: str) -> "Placement":
@@ -30,7 +30,7 @@ class Placement:
 
 
 class Source(Protocol):
-    """A checkpoint's tensor that can be read in parts, or a torch tensor."""
+    """A tensor of a checkpoint or of torch, which can be read in parts."""
 
     @property
     def shape(self) -> Sequence[int]: ...
@@ -49,11 +49,11 @@ class WeightLoader(Protocol):
         """
         ...
 
-    def parts(self, shard: str, index: int | None = None) -> list[Part]: ...  # of the source, that this rank reads
+    def parts(self, shard: str, index: int | None = None) -> list[Part]: ...  # of the source
 
 
 class TensorLoader:
-    """Copies tensors, and converts between floats of 16 bits or more. Threads may fill different shards at once.
+    """Copies tensors and converts floats of 16 bits or more. Threads may fill different shards at once.
 
     `transposed`: the checkpoint stores [in, out] (GPT-2's Conv1D).
     """
@@ -71,7 +71,6 @@ class TensorLoader:
         return [self._turned(part) for part, _ in self._layout.places(shard)]
 
     def fill(self, target: Tensor, source: Source, shard: str) -> None:
-        # `target`: a parameter's values, or those of one stacked layer
         self._claim(shard)
         expected = self._turned(self._layout.shape_of(shard))
         if tuple(source.shape) != expected:
@@ -93,7 +92,7 @@ class TensorLoader:
 
 
 class StackedLoader:
-    """Fills a parameter that stacks equal layers. This rank holds the range `own`."""
+    """Fills a parameter that stacks equal layers."""
 
     def __init__(self, layout: Layout, count: int, own: range) -> None:
         self._count = count

@@ -1,4 +1,4 @@
-"""Rotary position embedding (Su et al., 2021), in the half-split layout of Llama checkpoints."""
+"""Rotary position embedding (Su et al., 2021), in Llama's half-split layout."""
 
 import math
 from dataclasses import dataclass
@@ -16,7 +16,7 @@ class LinearScaling:
 
 @dataclass(frozen=True)
 class Llama3Scaling:
-    """Llama 3.1: long wavelengths are stretched, short ones kept, and others interpolated."""
+    """Llama 3.1: stretches long wavelengths, keeps short ones and interpolates others."""
 
     factor: float
     low_freq_factor: float
@@ -40,7 +40,7 @@ class YarnScaling:
 class LongRopeScaling:
     """LongRoPE (Ding et al., 2024) of Phi-3: a factor for each wavelength, from one of two sets."""
 
-    # The longest possible request decides the set, because keys in the cache cannot be rotated again.
+    # The longest possible request decides: keys in the cache cannot be rotated again.
     short_factors: tuple[float, ...]
     long_factors: tuple[float, ...]
     original_max_position_embeddings: int
@@ -52,7 +52,7 @@ RopeScaling = LinearScaling | Llama3Scaling | YarnScaling | LongRopeScaling
 
 @dataclass(frozen=True)
 class Rope:
-    dim: int  # numbers of each head that are rotated, the first ones
+    dim: int  # the first numbers of each head, which are rotated
     theta: float
     scaling: RopeScaling | None
 
@@ -60,7 +60,7 @@ class Rope:
 @dataclass(frozen=True)
 class Rotation:
     cos: Tensor  # [T, 1, dim], two equal halves
-    sin: Tensor  # [T, 1, dim], two equal halves but for the sign: the first is negated
+    sin: Tensor  # [T, 1, dim], the first half negated
 
 
 def inverse_frequencies(rope: Rope, context: int) -> Tensor:
@@ -84,14 +84,14 @@ def inverse_frequencies(rope: Rope, context: int) -> Tensor:
 
 
 def _kept_by_llama3(frequencies: Tensor, scaling: Llama3Scaling) -> Tensor:
-    # 0 for wavelengths that fit the original context under `low` times, 1 for over `high` times
+    # from 0 at `low` wavelengths per original context to 1 at `high`
     turns = scaling.original_max_position_embeddings * frequencies / (2 * math.pi)
     low, high = scaling.low_freq_factor, scaling.high_freq_factor
     return ((turns - low) / (high - low)).clamp(0, 1)
 
 
 def _kept_by_yarn(rope: Rope, scaling: YarnScaling) -> Tensor:
-    # 1 for wavelengths that fit `beta_fast` times or more, 0 for `beta_slow` times or less
+    # from 0 at `beta_slow` wavelengths per original context to 1 at `beta_fast`
     def index(turns: float) -> float:
         wavelength = scaling.original_max_position_embeddings / turns
         return rope.dim * math.log(wavelength / (2 * math.pi)) / (2 * math.log(rope.theta))
@@ -106,7 +106,7 @@ def _kept_by_yarn(rope: Rope, scaling: YarnScaling) -> Tensor:
 
 
 class RotaryEmbedding:
-    # Computes the angles in each step: a table for a long context would take much memory.
+    # Without a table of angles, which would be large for a long context.
     def __init__(self, rope: Rope, context: int, device: torch.device) -> None:
         self._rope = rope
         self._device = device

@@ -1,4 +1,4 @@
-"""Copies the arrays of a step to the device at once, to recurring addresses, as CUDA graphs require.
+"""Copies the arrays of a step to the device at once, to the same addresses, for CUDA graphs.
 
 Tensors are valid from `send` to the next `send`. Arrays of the same sizes in the same order get the same addresses.
 """
@@ -17,15 +17,13 @@ Array = npt.NDArray[np.generic]
 
 # Bytes. Triton specialises kernels for aligned addresses.
 _ALIGNMENT: Final = 16
-# The device may still read the staging memory of the last two steps.
+# The device may still read the last two steps.
 _TURNS: Final = 3
-# Bounds the memory of views (about 1 kB each), because prefills always have new shapes.
+# Bounds memory: prefills always have new shapes.
 _MAX_VIEWS: Final = 4096
 
 
 class StepMemory(Protocol):
-    """Takes the arrays of one step, between `begin` and `send`."""
-
     tables: Tensor  # int32
     addresses: list[int]  # of the step's tensors so far, in order
     overflows: bool
@@ -33,7 +31,7 @@ class StepMemory(Protocol):
     def begin(self) -> None: ...
 
     def put(self, array: Array) -> Tensor:
-        """Return the array's tensor on the device. The content is there after `send`."""
+        """Return the tensor on the device, whose content is undefined before `send`."""
         ...
 
     def put_table(self, table: npt.NDArray[np.int32]) -> int:
@@ -50,16 +48,16 @@ def step_memory(device: torch.device, num_bytes: int, table_numbers: int) -> "St
 
 
 def copied(array: Array, device: torch.device) -> Tensor:
-    # Without pinned memory, CUDA may finish the stream's work before it copies.
+    # Without pinning, CUDA may wait for the stream.
     tensor = torch.from_numpy(array)
     return tensor if device.type == "cpu" else tensor.pin_memory().to(device, non_blocking=True)
 
 
 class HostMemory:
     def __init__(self, table_numbers: int) -> None:
-        self._tables: npt.NDArray[np.int32] = np.zeros(table_numbers, np.int32)  # takes no memory until it is used
+        self._tables: npt.NDArray[np.int32] = np.zeros(table_numbers, np.int32)  # lazily allocated
         self.tables = torch.from_numpy(self._tables)
-        self.addresses: list[int] = []  # stays empty: no graph reads the host's arrays
+        self.addresses: list[int] = []  # empty: there are no graphs
         self.overflows = False
         self._used = 0
 
@@ -96,7 +94,7 @@ class _Staging:
 
 
 class DeviceMemory:
-    """An array that does not fit is copied on its own, to an address that does not recur."""
+    """Arrays that do not fit are copied separately, to new addresses."""
 
     def __init__(self, device: torch.device, num_bytes: int, table_numbers: int) -> None:
         self._device = device

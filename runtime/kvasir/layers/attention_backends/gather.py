@@ -1,4 +1,4 @@
-"""Attention in plain torch: copies K and V out of the cache, for several requests of similar length at once."""
+"""Attention in plain torch, for requests of similar length at once. Copies K and V out of the cache."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -10,25 +10,24 @@ from torch import Tensor
 from kvasir.layers.attention import HeadShape, KVCache
 from kvasir.layers.rotary import Rotation, rotate_qk_
 
-# Bounds the memory of capped scores.
-_CAPPED_QUERIES = 256
+_CAPPED_QUERIES = 256  # bounds the memory of scores
 
 
 @dataclass(frozen=True)
 class DecodeGroup:
     tokens: slice
-    pieces: Tensor  # [2 * rows * kv_heads * blocks] rows of KVCache.by_head, padded with the last block
-    mask: Tensor | None  # [rows, 1, 1, blocks * block_size] float32, added to the scores; None: no padding
+    pieces: Tensor  # [2 * rows * kv_heads * blocks] rows of KVCache.by_head
+    mask: Tensor | None  # [rows, 1, 1, blocks * block_size] float32; None: no padding
 
 
 @dataclass(frozen=True)
 class PrefillChunk:
-    """New tokens of one request, or of several requests of equal length without earlier tokens."""
+    """New tokens of one request, or of equally long requests without earlier tokens."""
 
     tokens: slice
     requests: int
-    pieces: Tensor | None  # [2 * kv_heads * blocks] rows of KVCache.by_head; None: no earlier tokens
-    # [queries, length], added to the scores of the last queries; earlier queries shift it left. None: causal.
+    pieces: Tensor | None  # [2 * kv_heads * blocks]; None: no earlier tokens
+    # [queries, length] for the last queries; earlier ones shift it left. None: causal.
     mask: Tensor | None
     length: int  # keys of earlier and new tokens
 
@@ -44,10 +43,10 @@ class GatherPlan:
     heads: HeadShape
     blocks: Tensor  # [T]
     offsets: Tensor  # [T] within the block
-    # [B] blocks that this step begins but does not fill. They are cleared, because attention multiplies unused
+    # [B] blocks to clear, which the step begins but does not fill: attention multiplies their unused
     # places by 0, and 0 times a NaN of the last owner is NaN.
     begun: Tensor | None
-    reads: Mapping[int | None, GatheredReads]  # by window; None also serves windows that no context exceeds
+    reads: Mapping[int | None, GatheredReads]  # by window; None: all tokens
 
     def within(self, window: int | None) -> GatheredReads:
         found = self.reads.get(window)
@@ -88,7 +87,7 @@ class GatherPlan:
         window: int | None,
         softcap: float | None,
     ) -> Tensor:
-        # kv: [T, 2, kv_heads, head_dim]; None: read from the cache
+        # kv [T, 2, kv_heads, head_dim]; None: in the cache
         heads, reads = self.heads, self.within(window)
         parts = [_decode(q[group.tokens], cache, group, heads, scale, softcap) for group in reads.decode]
         for chunk in reads.prefill:
@@ -117,7 +116,7 @@ def _decode(
     rows = queries.shape[0]
     kv = cache.by_head.index_select(0, group.pieces).view(2, rows, shape.kv_heads, -1, shape.head_dim)
     q = (queries.float() * scale).view(rows, shape.kv_heads, shape.group, shape.head_dim)
-    scores = torch.matmul(q, kv[0].float().mT)  # [rows, kv_heads, group, blocks * block_size]
+    scores = torch.matmul(q, kv[0].float().mT)  # [rows, kv_heads, group, length]
     if softcap is not None:
         _cap_(scores, softcap)
     if group.mask is not None:
@@ -131,10 +130,10 @@ def _prefill(
 ) -> Tensor:
     tokens = queries.shape[0]
     requests, size = chunk.requests, tokens // chunk.requests
-    # [2, requests, kv_heads, group, length, head_dim], with a stride of 0 over the group
+    # [2, requests, kv_heads, group, length, head_dim]
     kv = kv[:, :, :, None].expand(-1, -1, -1, shape.group, -1, -1)
     q = queries.view(requests, size, shape.kv_heads, shape.group, shape.head_dim).permute(0, 2, 3, 1, 4)
-    # Torch expects one dimension less. K and V are copied only for several requests with grouped heads.
+    # Torch expects one dimension less. Only several requests with grouped heads cost a copy.
     k, v, q = (x.flatten(0, 1) if requests == 1 or shape.group > 1 else x.squeeze(-3) for x in (kv[0], kv[1], q))
     if chunk.mask is None or len(chunk.mask) == size:
         out = _masked_attention(q, k, v, chunk.mask, scale, softcap)
@@ -151,7 +150,7 @@ def _attention_by_parts(
     tokens, length, parts = q.shape[2], k.shape[2], []
     for start in range(0, tokens, len(mask)):
         some = q[:, :, start : start + len(mask)]
-        end = length - tokens + start + some.shape[2]  # keys that the last of these queries sees
+        end = length - tokens + start + some.shape[2]  # keys that the last query sees
         # GPU kernels require aligned rows of a mask.
         seen = mask[len(mask) - some.shape[2] :, length - end :].contiguous()
         parts.append(_masked_attention(some, k[:, :, :end], v[:, :, :end], seen, scale, softcap))

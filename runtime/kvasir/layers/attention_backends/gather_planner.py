@@ -17,13 +17,13 @@ from kvasir.layers.kv import BlockShape, KVSpec
 from kvasir.layers.parameter import Placement
 from kvasir.layers.step_memory import StepMemory, copied
 
-# Bounds of the K and V of a decode group: they fit the CPU's caches; on a GPU each group costs a kernel launch.
+# A decode group fits the CPU's caches; on a GPU each group costs a launch.
 CPU_GATHER_BYTES = 5 * 2**20
 GPU_GATHER_BYTES = 256 * 2**20
-# A long chunk after a long context has billions of pairs of query and key.
+# A long chunk and context have billions of query-key pairs.
 _MASK_NUMBERS = 2**24
 _EVERYTHING = 2**40
-# A decode group's longest context relative to its shortest.
+# The longest context of a decode group relative to the shortest.
 _PADDING_SHARE = 1.25
 
 
@@ -94,7 +94,7 @@ class GatherPlanner:
     def _decode_groups(self, rows: Ints, lengths: Ints, window: int | None) -> Iterator[DecodeGroup]:
         blocks = -(-lengths // self._block_size)
         firsts = np.maximum(0, lengths - (window or _EVERYTHING)) // self._block_size
-        # An upper bound, ascending like the lengths: the alignment decides if a window touches one block less.
+        # An upper bound: by its alignment, a window may touch one block less.
         widths = blocks if window is None else np.minimum(blocks, (window - 2) // self._block_size + 2)
         start = 0
         while start < len(rows):
@@ -113,7 +113,7 @@ class GatherPlanner:
             start = end
 
     def _blocks(self, rows: Ints, first: Ints, last: Ints, width: int) -> npt.NDArray[np.int32]:
-        # [rows, width]. Padded with the row's own last block, because 0 times a NaN of another request is NaN.
+        # [rows, width], padded with own blocks: 0 times a NaN of another request is NaN.
         places = np.minimum(first[:, None] + np.arange(width), last[:, None])
         blocks: npt.NDArray[np.int32] = self._table[rows[:, None], places]
         return blocks
@@ -125,7 +125,7 @@ class GatherPlanner:
 
     def _decode_mask(self, lengths: Ints, first: Ints, width: int, window: int | None) -> Tensor | None:
         # [rows, 1, 1, width * block_size]
-        if window is None and lengths[0] == width * self._block_size:  # the shortest fills its blocks: all do
+        if window is None and lengths[0] == width * self._block_size:  # all fill their blocks
             return None
         positions = first[:, None] * self._block_size + np.arange(width * self._block_size)
         hidden = positions >= lengths[:, None]
@@ -141,7 +141,7 @@ class GatherPlanner:
         while index < len(sizes):
             before, size = befores[index], sizes[index]
             first = 0 if window is None else max(0, before - window + 1) // self._block_size
-            known = before - first * self._block_size  # earlier tokens that are gathered
+            known = before - first * self._block_size  # earlier tokens
             length = known + size
             banded = window is not None and length > window
             requests = 1 if before or banded else _repeats(befores, sizes, index)
@@ -159,7 +159,7 @@ class GatherPlanner:
             index += requests
 
     def _chunk_mask(self, known: int, size: int, window: int | None) -> Tensor:
-        # [queries, known + size] for the chunk's last queries, so that the mask stays small
+        # [queries, known + size], only for the last queries
         length = known + size
         queries = max(1, min(size, _MASK_NUMBERS // length))
         first = length - queries  # the first query's index among the keys

@@ -1,4 +1,4 @@
-"""Attention by the CPU kernel, which reads the cache in place: tiles of rows that attend to one KV head."""
+"""Attention by the CPU kernel, which reads the cache in place."""
 
 from collections.abc import Set
 from dataclasses import dataclass

@@ -25,7 +25,7 @@ from kvasir.layers.parameter import Placement
 from kvasir.layers.rotary import Rotation
 from kvasir.layers.step_memory import StepMemory
 
-# Programs of the attention kernel that a multiprocessor runs at the same time, about.
+# Attention programs that a multiprocessor runs at the same time, about.
 _PROGRAMS_PER_PROCESSOR: Final = 4
 _INTERPRETED_PROGRAMS: Final = 16  # enough to split long contexts
 
