@@ -14,7 +14,7 @@ SYNC_TURNS: Final = 16  # between two decisions: more cost empty passes, fewer c
 
 
 class Flags(NamedTuple):
-    """A decision sets each flag that any engine has set."""
+    """State of one engine; a decision sets each flag that any engine has set."""
 
     work: bool = False
     drains: bool = False

@@ -10,7 +10,7 @@ class GrammarKind(StrEnum):
     REGEX = "regex"  # the whole output matches
     LARK = "lark"  # llguidance's dialect, with the rule `start`
     EBNF = "ebnf"  # GBNF, as in llama.cpp and XGrammar, with the rule `root`
-    UNKNOWN = "unknown"  # of a later version
+    UNKNOWN = "unknown"  # of a later version: the engine refuses it
 
     @classmethod
     def _missing_(cls, value: object) -> "GrammarKind":

@@ -102,7 +102,7 @@ def chain(parent: bytes, token_ids: "array[int]", block_size: int, algorithm: st
 
 
 def packed_chain(root: ChainRoot, token_ids: "array[int]", block_size: int, before: bytes = b"") -> bytes:
-    """Return the chain in one object, after the hashes in `before`."""
+    """Return the chain in one object. `before`: the hashes of the blocks before these tokens."""
     parent = before[-HASH_BYTES:] or root.digest
     parts = []
     for start in range(0, len(token_ids) // block_size * block_size, BLOCKS_AT_ONCE * block_size):

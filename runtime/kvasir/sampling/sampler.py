@@ -41,7 +41,7 @@ def holds_nan(logits: Tensor, chosen: Tensor) -> Tensor:
 
 
 def _race_filtered(scaled: Tensor, noise: Tensor, top_k: Tensor, top_p: Tensor) -> Tensor:
-    # [N]
+    # → [N] winners
     if scaled.is_cuda or scaled.shape[1] <= _CANDIDATES:
         return _race(scaled, noise, top_k, top_p, scaled.shape[1])[0]
     winners, enough = _race(scaled, noise, top_k, top_p, _CANDIDATES)

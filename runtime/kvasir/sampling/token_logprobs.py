@@ -16,7 +16,7 @@ _AT_ONCE = 2**21  # logits: their float32 copies stay in CPU caches
 @dataclass(frozen=True)
 class Scores:
     token: npt.NDArray[np.float32]  # [N] log probability
-    rank: npt.NDArray[np.int64]  # [N] 1 for the most likely
+    rank: npt.NDArray[np.int64]  # [N] tokens at least as likely, itself included
     top_ids: npt.NDArray[np.int64]  # [N, k] most likely first, then by id
     top: npt.NDArray[np.float32]  # [N, k]
 

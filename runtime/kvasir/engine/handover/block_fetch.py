@@ -32,7 +32,7 @@ _FETCH_DONE_LINGER_SECONDS: Final = 0.2
 
 @dataclass(frozen=True)
 class FetchLimits:
-    """When to give up; the rest is computed."""
+    """Limits after which the rest of the blocks is computed."""
 
     first_seconds: float = 5.0  # until the first blocks: they are pinned between two steps
     stall_seconds: float = 2.0  # between two messages
