@@ -1,6 +1,6 @@
 """The element-wise operations between a layer's matrix products, each in one pass over memory.
 
-Raise TypeError for unsupported dtypes and ValueError for unsupported shapes.
+Unsupported dtypes raise TypeError, unsupported shapes ValueError.
 """
 
 from enum import IntEnum
@@ -42,6 +42,6 @@ class FusedOperations(Protocol):
     def rotate_(self, x: Tensor, cos: Tensor, sin: Tensor) -> None:
         """Rotate the first `dim` numbers of each head in place.
 
-        x [T, heads, head_dim], any token stride; cos, sin [T, 1, dim]
+        x [T, heads, head_dim], any token stride; cos, sin [T, 1, dim].
         """
         ...

@@ -1,7 +1,6 @@
-"""The new tokens of a step in parts of limited size, each for one program of a kernel.
+"""Splits the new tokens of a step into parts, each for one program of a kernel.
 
-new tokens of a step    | 1 | 1 |     5     |         with 2 tokens per part
-parts                   | 0 | 1 | 2 | 3 | 4 |
+[1, 1, 5] new tokens with at most 2 per part: parts of 1, 1, 2, 2 and 1.
 """
 
 from typing import NamedTuple

@@ -37,7 +37,7 @@ _LEVELS: Final = MappingProxyType(
 
 
 class PagedStep(ctypes.Structure):
-    """`struct paged_step` of kernels.c: a step for the attention of all layers."""
+    """`struct paged_step` of kernels.c."""
 
     _fields_ = (
         ("slots", c_void_p),
@@ -52,7 +52,7 @@ class PagedStep(ctypes.Structure):
     )  # fmt: skip
 
 
-# In the order of `kvasir_limits` in kernels.c. With other limits the kernels would write past their arrays.
+# In the order of `kvasir_limits` in kernels.c. Larger sizes would overflow arrays.
 _LIMITS: Final = MappingProxyType(
     {
         "lanes": LANES,
@@ -144,8 +144,8 @@ class Kernels:
         self._rotate(*pointers, tokens, x.stride(0), heads, head_dim, dim, threads)
 
     def linear(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-        # x [T, inputs], weight [outputs, inputs], bias [outputs] → [T, outputs]. The bits of a row do not depend on
-        # the other rows.
+        # x [T, inputs], weight [outputs, inputs], bias [outputs] → [T, outputs]
+        # The bits of a row do not depend on the other rows.
         outputs, inputs = weight.shape
         self._check(x, weight, weight if bias is None else bias)
         _require(x.shape[1:] == (inputs,), "x", x)

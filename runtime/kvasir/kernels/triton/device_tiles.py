@@ -27,7 +27,7 @@ class DeviceTiles(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def device_tiles(name: str, shared_bytes: int) -> DeviceTiles:
-    # `name` is torch's. Devices of one name may differ in shared memory, so the entry may not fit.
+    # `name` is torch's. Devices of one name may differ in shared memory.
     entries = device_entries()
     own = entries.get(name)
     return entries[DEFAULT] if own is None or own.shared_bytes > shared_bytes else own

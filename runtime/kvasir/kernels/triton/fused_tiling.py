@@ -1,12 +1,12 @@
-"""The sizes of the fused operations, for launches and ahead-of-time compilation. Not tuned. Imports no torch."""
+"""The sizes of the fused operations. Not tuned. Imports no torch."""
 
 from dataclasses import dataclass
 from typing import Final
 
-MAX_NORM_NUMBERS: Final = 2**14  # a row must fit the registers of a program
+MAX_NORM_NUMBERS: Final = 2**14  # limited by registers
 MAX_ROTATED_NUMBERS: Final = 2**10  # of a head
 _NUMBERS: Final = 1024  # of a program, at least one row
-_NUMBERS_OF_THREAD: Final = 8  # one load of 16 bytes, for a dtype of 2 bytes
+_NUMBERS_OF_THREAD: Final = 8  # 16 bytes of a 2-byte dtype
 _MAX_THREADS: Final = 512
 
 
@@ -18,7 +18,7 @@ class ElementTile:
 
     @classmethod
     def of(cls, row: int, numbers: int, warp_size: int) -> "ElementTile":
-        # `row`: numbers of a row; `numbers`: of the whole tile, about
+        # `numbers`: of the whole tile, about
         padded = 1 << (row - 1).bit_length()
         rows = max(1, numbers // padded)
         threads = min(_MAX_THREADS, rows * padded // _NUMBERS_OF_THREAD)

@@ -1,4 +1,4 @@
-"""The kernel that writes K and V of a step's tokens into the paged cache."""
+"""The kernel that writes K and V into the paged cache."""
 
 import triton
 import triton.language as tl
@@ -16,7 +16,7 @@ def stored(x, inverse_scale, cache):
 def write_kv(
     cache,  # [num_blocks, 2, KV_HEADS, BLOCK_SIZE, HEAD_DIM]
     kv,  # [T, 2 * KV_HEADS * HEAD_DIM], stride kv_stride
-    slots,  # [T] int32: block * BLOCK_SIZE + place in the block
+    slots,  # [T] int32: block * BLOCK_SIZE + offset
     num_tokens,
     kv_stride,
     k_inverse,  # 1 / scale of an fp8 cache

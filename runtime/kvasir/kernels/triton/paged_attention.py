@@ -1,4 +1,4 @@
-"""The kernel for attention over the paged cache: one launch for a step of prefills, chunks and decodes.
+"""The attention kernel: one launch for all prefills, chunks and decodes of a step.
 
 A program takes one work item (work_list.py) and one KV head, with the online softmax of Milakov and Gimelshein
 (2018). Long contexts are split as in Flash-Decoding (Dao et al., 2023).
@@ -49,8 +49,8 @@ def _added(total, sums, rescale, weights, v, EXACT: tl.constexpr, INTERPRETED: t
 def attend_paged(
     out,  # [T, KV_HEADS * GROUP * HEAD_DIM]
     q,  # the same, stride q_stride
-    cache,  # [num_blocks, 2, KV_HEADS, BLOCK_SIZE, HEAD_DIM] of the type of q, or of float8_e4m3fn
-    tables,  # [numbers] int32: the blocks of the step's requests
+    cache,  # [num_blocks, 2, KV_HEADS, BLOCK_SIZE, HEAD_DIM] of q's dtype or float8_e4m3fn
+    tables,  # [numbers] int32
     items,  # [N, ITEM_SIZE] int32
     partial_out,  # [slots, KV_HEADS, ROWS, HEAD_DIM] float32, not divided by the sum
     partial_max,  # [slots, KV_HEADS, ROWS] float32
@@ -108,8 +108,8 @@ def attend_paged(
     maximum = tl.full([ROWS], float("-inf"), tl.float32)
     total = tl.zeros([ROWS], tl.float32)
     sums = tl.zeros([ROWS, PADDED_DIM], tl.float32)
-    # All rows see the keys up to the first row's position: without a window, these tiles need no masks. Decodes are
-    # memory-bound and do not benefit.
+    # Without a window, all rows see the keys up to the first row's position, so these tiles need no masks.
+    # Decodes are memory-bound and do not benefit.
     UNMASKED: tl.constexpr = ROWS >= 64 and not WINDOWED
     masked_from = begin
     if UNMASKED:

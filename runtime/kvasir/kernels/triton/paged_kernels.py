@@ -25,7 +25,7 @@ from kvasir.kernels.triton.tiling import (
     write_constants,
 )
 
-# TRITON_INTERPRET was set when the kernels were imported, so they run on a CPU.
+# Triton's interpreter runs the kernels on a CPU.
 INTERPRETED: Final = bool(triton.knobs.runtime.interpret)
 _LOG2_E: Final = math.log2(math.e)
 
@@ -85,7 +85,7 @@ class PagedKernels:
         k_scale: float = 1.0,
         v_scale: float = 1.0,
     ) -> None:
-        """Rotate Q in place, and write rotated K and V to the slots [T]. K in qkv does not change.
+        """Rotate Q in place, and write rotated K and V to the slots [T].
 
         qkv [T, (heads + 2 * kv_heads) * head_dim]; cos, sin [T, 1, dim]
         """

@@ -1,4 +1,4 @@
-"""The kernel that normalises rows, with an optional addition before."""
+"""The kernel that normalises rows, optionally after an addition."""
 
 import triton
 import triton.language as tl
@@ -31,7 +31,7 @@ def rms_norm(
     numbers = tl.load(x + places, mask=mask, other=0.0).to(tl.float32)  # [ROWS, PADDED_SIZE]
     if ADDS:
         more = tl.load(added + token[:, None] * added_stride + in_token, mask=mask, other=0.0)
-        # Rounded before it is normalised, because the next layer adds to the rounded sum.
+        # The next layer adds to the rounded sum.
         total = (numbers + more.to(tl.float32)).to(x.dtype.element_ty)
         tl.store(x + places, total, mask=mask)
         numbers = total.to(tl.float32)

@@ -17,7 +17,7 @@ def rotate(
     HALF: tl.constexpr,
     PADDED_HALF: tl.constexpr,
     ROWS: tl.constexpr,
-):  # Grid: (T, HEADS / ROWS). Rotates the first 2 * HALF numbers of each head.
+):  # Grid: (T, HEADS / ROWS)
     token = tl.program_id(0).to(tl.int64)
     head = tl.program_id(1) * ROWS + tl.arange(0, ROWS)
     dims = tl.arange(0, PADDED_HALF)
@@ -79,7 +79,7 @@ def rotate_and_write(
             tl.store(target[:, None] + dims[None, :], stored(low, inverse, cache), mask=mask)
             tl.store(target[:, None] + (HALF + dims)[None, :], stored(high, inverse, cache), mask=mask)
     if piece >= HEADS:
-        begin = tl.where(piece < HEADS + KV_HEADS, 2 * HALF, 0)  # of the numbers that are only copied
+        begin = tl.where(piece < HEADS + KV_HEADS, 2 * HALF, 0)  # of unrotated numbers
         dims = tl.arange(0, PADDED_DIM)
         copied = exists[:, None] & ((dims >= begin) & (dims < HEAD_DIM))[None, :]
         numbers = tl.load(source[:, None] + dims[None, :], mask=copied)

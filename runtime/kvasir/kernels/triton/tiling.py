@@ -1,4 +1,4 @@
-"""The sizes of the attention kernels, for launches and ahead-of-time compilation. Imports no torch or triton."""
+"""The sizes of the attention kernels. Imports no torch or triton."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -11,11 +11,11 @@ import msgspec
 from kvasir.kernels.triton.work_list import ITEM_SIZE, MERGE_SIZE
 
 MAX_NUMBERS: Final = 256  # of a head
-MULTIPLE_OF: Final = 16  # of a head's size: products and aligned rows of the cache need it
+MULTIPLE_OF: Final = 16  # of a head's size, for alignment and products
 MAX_GROUP: Final = 64  # query heads of one KV head
 MIN_ROWS: Final = 16  # of a matrix product in Triton
-WRITE_TOKENS: Final = 16  # of a program of the write kernel
-MERGED_ROWS: Final = 8  # of a program of the merge kernel; divides the rows of each tile
+WRITE_TOKENS: Final = 16  # of a write program
+MERGED_ROWS: Final = 8  # of a merge program; divides each tile's rows
 # The largest heads and dtypes for which tiles are measured.
 _USUAL_DIM: Final = 128
 _USUAL_BYTES: Final = 2
@@ -46,13 +46,13 @@ class StepKind(Enum):
 
 
 def decodes_kind(requests: int, kv_heads: int, programs: int) -> StepKind:
-    # `programs` occupy the device. For a CUDA graph pass its padded size, which decided the recorded tile.
+    # `programs` occupy the device. The padded size of a CUDA graph decides its tile.
     return StepKind.FEW_DECODES if 4 * requests * kv_heads <= programs else StepKind.DECODES
 
 
 class AttentionTile(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
     rows: int  # query tokens times the query heads of one KV head
-    keys: int  # unrelated to the cache's block size
+    keys: int  # independent of the block size
     num_warps: int
     num_stages: int  # tiles of K and V in flight
 
@@ -61,7 +61,7 @@ class AttentionTile(msgspec.Struct, frozen=True, array_like=True, forbid_unknown
 
     @property
     def shared_bytes(self) -> int:
-        # an upper bound for usual heads: Q, and the tiles of K and V
+        # upper bound for usual heads: Q, tiles of K and V
         return (self.rows + 2 * self.num_stages * self.keys) * _USUAL_DIM * _USUAL_BYTES
 
 
@@ -89,7 +89,7 @@ def has_usual_heads(shape: PagedShape, dtype_bytes: int, warp_size: int) -> bool
     return shape.head_dim <= _USUAL_DIM and dtype_bytes <= _USUAL_BYTES and warp_size == 32
 
 
-# Not tuned. Conversion from fp8 takes registers, so the fastest tiles for 2-byte numbers do not fit.
+# Not tuned. Conversion from fp8 takes registers, so larger tiles do not fit.
 FP8_TILES: Final = AttentionTiles(
     few=DecodeTile(64, 4, 2), decode=DecodeTile(64, 4, 2), prefill=AttentionTile(128, 64, 8, 2)
 )
@@ -98,7 +98,7 @@ FP8_TILES: Final = AttentionTiles(
 def attention_tile(
     shape: PagedShape, dtype_bytes: int, kind: StepKind, tiles: AttentionTiles, *, warp_size: int
 ) -> AttentionTile:
-    """Return the tile of a step: one of `tiles` for usual heads, computed for others."""
+    """Return one of `tiles` for usual heads, or compute a tile."""
     rows = max(MIN_ROWS, _power_of_two(shape.group))
     if has_usual_heads(shape, dtype_bytes, warp_size):
         if kind is StepKind.PREFILL:
@@ -107,9 +107,9 @@ def attention_tile(
             return (tiles.few if kind is StepKind.FEW_DECODES else tiles.decode).of_rows(rows)
     if kind is StepKind.PREFILL and dtype_bytes <= 2:
         rows = max(rows, 128 if shape.padded_dim <= 128 else 64)
-    row_bytes = shape.padded_dim * dtype_bytes  # of K or V of a key
+    row_bytes = shape.padded_dim * dtype_bytes
     keys = 64 if row_bytes <= 256 and dtype_bytes <= 2 else 32 if row_bytes <= 512 else 16
-    # The scores [rows, keys] and sums [rows, padded_dim] do not fit into the registers of 128 threads.
+    # 128 threads lack registers for scores [rows, keys] and sums [rows, padded_dim].
     num_warps = 8 if rows * max(keys, shape.padded_dim) >= 64 * 128 and warp_size == 32 else 4
     return AttentionTile(rows, keys, num_warps, num_stages=2)
 

@@ -1,7 +1,7 @@
-"""The list of work items of a step, one for each program of the attention kernel.
+"""The work items of a step, one for each program of the attention kernel.
 
-An item is a part of a request's new tokens and a segment of their keys. Long contexts are split into segments if
-there are too few items to occupy the device; segment_merge.py merges the partial results.
+An item is a part of a request's new tokens and a segment of their keys. Contexts are split into segments only to
+occupy the device; segment_merge.py merges the partial results.
 
 new tokens of a step    | 1 | 1 |     5     |         with 2 tokens per item
 items                   | 0 | 1 | 2 | 3 | 4 |         0 has a long context: 3 segments
@@ -23,20 +23,20 @@ MAX_SEGMENTS: Final = 64  # of an item, which one program merges
 
 
 class WorkList(NamedTuple):
-    # [N, 8] row of the block table, first token in the step, tokens, position of the first token, segment,
+    # [N, 8] row of the block table, first token in the step, tokens, position of the first, segment,
     # segments, slot of the partial results, unused
     items: Columns
     merges: Columns  # [M, 4] first slot, segments, first token in the step, tokens
     num_slots: int
 
     def at_tables(self, start: int, width: int) -> Columns:
-        """Return the items with an index into flat block tables, of which the step's begins at `start`."""
+        """Return the items with addresses in flat tables; the step's table begins at `start`."""
         items = self.items.copy()
         items[:, 0] = start + items[:, 0] * width
         return items
 
     def padded(self, num_items: int, num_merges: int) -> "WorkList":
-        """Return the list with added items and merges that have no effect."""
+        """Add items and merges that have no effect."""
         items = np.zeros((num_items, ITEM_SIZE), np.int32)
         items[:, _SEGMENTS] = 1
         items[: len(self.items)] = self.items
@@ -46,7 +46,7 @@ class WorkList(NamedTuple):
 
 
 def most_items(size: int, kv_heads: int, programs: int) -> tuple[int, int]:
-    """Return the maximum numbers of items and merges of up to `size` decodes, with `padded_to` of this size."""
+    """Return the maximum numbers of items and merges for `padded_to=size`."""
     if size * kv_heads >= programs:
         return size, 0
     return size + programs // kv_heads, size

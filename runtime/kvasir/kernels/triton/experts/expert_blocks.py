@@ -1,4 +1,4 @@
-"""The kernel that sorts rows, pairs of a token and a chosen expert, into blocks of one expert, by counting.
+"""The kernel that sorts rows (token and chosen expert) into blocks of one expert.
 
 chosen experts        2 0 | 0 2 | 2 1 | 0 2        [T, top_k], flat: the places 0 to 7
 places                1 2 6 | 5 | 0 3 4 7          sorted by expert
@@ -18,7 +18,7 @@ def _local(chosen, index, num_rows, first_expert, EXPERTS: tl.constexpr):
 
 @triton.jit(do_not_specialize=["num_rows", "first_expert"])
 def list_blocks(
-    places,  # [num_rows] int32; numbers after this rank's rows are not written
+    places,  # [num_rows] int32; only for this rank's rows
     blocks,  # [most_blocks, BLOCK_NUMBERS] int32: expert, first row in `places`, rows
     num_blocks,  # [1] int32
     chosen,  # [num_rows] int64
@@ -29,7 +29,7 @@ def list_blocks(
     ROWS: tl.constexpr,
     BLOCK_NUMBERS: tl.constexpr,
     CHUNK: tl.constexpr,
-):  # Grid: (EXPERTS,). Each program counts the rows of all experts and lists its own.
+):  # Grid: (EXPERTS,). Each program counts all rows and lists its own.
     expert = tl.program_id(0)
     counts = tl.zeros([BINS], tl.int32)
     for start in range(0, num_rows, CHUNK):

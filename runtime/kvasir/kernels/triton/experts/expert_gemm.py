@@ -75,7 +75,7 @@ def multiply_gate_up(
     column = tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS)
     depth = tl.arange(0, DEPTH)
     token = (tl.load(places + row, mask=exists, other=0) // TOP_K).to(tl.int64)
-    # Columns after the last one repeat the first columns, and are not stored.
+    # Columns after the last repeat the first, and are not stored.
     gate_row = (expert * (2 * INNER) + column % INNER) * SIZE
     x_places = x + token[:, None] * SIZE + depth[None, :]  # [ROWS, DEPTH]
     gate_places = weight + gate_row[None, :] + depth[:, None]  # [DEPTH, COLUMNS]

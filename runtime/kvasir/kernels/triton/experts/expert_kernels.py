@@ -1,4 +1,4 @@
-"""Launches the experts' kernels. CUDA graphs can capture them: the host reads nothing from the device."""
+"""Launches the experts' kernels. The host reads nothing from the device, for CUDA graphs."""
 
 from dataclasses import dataclass
 from typing import Final
@@ -26,7 +26,7 @@ from kvasir.kernels.triton.experts.expert_tiling import (
 )
 from kvasir.kernels.triton.tiling import OPTIONS
 
-# TRITON_INTERPRET was set when the kernels were imported, so they run on a CPU.
+# Triton's interpreter runs the kernels on a CPU.
 INTERPRETED: Final = bool(triton.knobs.runtime.interpret)
 _INTERPRETER: Final = DeviceLimits(shared_bytes=64 * 1024, warp_size=32)
 

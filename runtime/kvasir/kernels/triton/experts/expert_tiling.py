@@ -1,4 +1,4 @@
-"""The sizes of the experts' kernels, for launches and ahead-of-time compilation. Not tuned. Imports no torch."""
+"""The sizes of the experts' kernels. Not tuned. Imports no torch."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -6,7 +6,7 @@ from types import MappingProxyType
 from typing import Final
 
 TILE_ROWS: Final = (16, 64, 128)
-MAX_EXPERTS: Final = 1023  # of a rank: 1,024 bins, one of them for all other experts
+MAX_EXPERTS: Final = 1023  # of a rank, with one of 1,024 bins for other ranks
 ACTIVATIONS: Final = ("silu", "gelu", "gelu_pytorch_tanh", "relu")  # names of layers/activation.py
 BLOCK_NUMBERS: Final = 4  # the last number is padding, for alignment
 SUM_COLUMNS: Final = 1024
@@ -31,14 +31,14 @@ class DeviceLimits:
 @dataclass(frozen=True)
 class ProductTile:
     rows: int
-    columns: int  # of the output; the first product computes as many gates
-    depth: int  # depends on the dtype only, so that all tiles add in one order
+    columns: int  # of the output
+    depth: int  # equal for all tiles of a dtype, so that they add in one order
     num_warps: int
     num_stages: int  # tiles of rows and weights in flight
 
 
 def tile_rows(num_rows: int, experts: int, dtype_bytes: int) -> int:
-    """Return the rows of a block, for num_rows pairs of a token and an expert. `experts`: of the whole layer."""
+    """Return the rows of a block. `experts`: of the whole layer."""
     if dtype_bytes > 2:  # products of float32 are computed without tensor cores
         return TILE_ROWS[0]
     return next((rows for rows in TILE_ROWS if rows * experts >= num_rows), TILE_ROWS[-1])
@@ -59,7 +59,7 @@ def product_tile(rows: int, dtype_bytes: int, limits: DeviceLimits, *, gated: bo
 
 
 def most_blocks(num_rows: int, experts: int, rows: int) -> int:
-    # The worst case: each expert has a block of one row, and the other rows fill blocks of one expert.
+    # At worst, each expert has a block of one row, and the other rows fill blocks.
     used = min(num_rows, experts)
     return used + (num_rows - used) // rows
 

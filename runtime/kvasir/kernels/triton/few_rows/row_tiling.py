@@ -41,7 +41,7 @@ def row_tile(tiles: RowTiles, inputs: int, *, gated: bool, adds: bool) -> RowTil
 def row_constants(
     tile: RowTile, *, normed: bool, activation: str, adds: bool, biased: bool, even: bool
 ) -> dict[str, object]:
-    # `activation` is "silu", "gelu_tanh" or ""; `even`: the inputs are a multiple of the tile's
+    # `activation` is "silu", "gelu_tanh" or ""; `even`: whole tiles
     return {
         "OUTPUTS": tile.outputs,
         "INPUTS": tile.inputs,

@@ -17,7 +17,7 @@ from kvasir.kernels.triton.sampling.float_order import (
     number_of,
 )
 
-# Probabilities relative to the most likely token are added as integers, so that their order does not matter.
+# Relative probabilities are added as integers, so that their order does not matter.
 UNITS = tl.constexpr(2.0**40)
 ALL = tl.constexpr(0x7FFFFFFF)  # an id limit that all tokens pass
 
@@ -25,8 +25,8 @@ ALL = tl.constexpr(0x7FFFFFFF)  # an id limit that all tokens pass
 @triton.jit(do_not_specialize=["vocab"])
 def scale_rows(
     scaled,  # [N, V] float32: out, if STORED
-    largest,  # [N, parts] int32: out, the largest key of each part
-    logits,  # [R, V] of any floating type, stride `stride`
+    largest,  # [N, parts] int32: out
+    logits,  # [R, V] of any floating type
     rows,  # [N] int64
     temperature,  # [N] float32
     vocab,
@@ -54,7 +54,7 @@ def _weight(key, maximum):
 
 @triton.jit
 def _above(numbers, bound, maximum, vocab, TOKENS: tl.constexpr, WEIGHS: tl.constexpr):
-    # Returns the number (WEIGHS: the weights) of keys >= bound, the least of them, and the largest key below.
+    # Returns the number or weight of keys >= bound, the least of them, and the largest key below.
     places = tl.arange(0, TOKENS)
     amount = tl.zeros([TOKENS], tl.int64 if WEIGHS else tl.int32)
     least_above = tl.full([TOKENS], NAN_KEY, tl.int32)
@@ -139,7 +139,7 @@ def _most_likely(numbers, floor, largest, k, p, vocab, TOKENS: tl.constexpr):
 def find_limits(
     limit_keys,  # [N] int32: out
     limit_ids,  # [N] int32: out
-    scaled,  # [N, V] float32, stride scaled_stride: FILTERED
+    scaled,  # [N, V] float32: FILTERED
     largest,  # [N, parts] int32
     log_min_p,  # [N] float32: FLOORED
     top_k,  # [N] int64: FILTERED
@@ -152,7 +152,7 @@ def find_limits(
     FLOORED: tl.constexpr,
     FILTERED: tl.constexpr,
 ):
-    # Grid: (N,). If the maximum of a row is NaN or infinite, all tokens pass: the race chooses that logit.
+    # Grid: (N,). All tokens pass if the maximum is NaN or infinite: the race chooses it.
     row = tl.program_id(0)
     places = tl.arange(0, PADDED_PARTS)
     keys = tl.load(largest + row.to(tl.int64) * parts + places, mask=places < parts, other=NO_KEY)

@@ -1,7 +1,4 @@
-"""Kernels that change logits before sampling: masks of grammars, bias and penalties.
-
-Token i is allowed if bit i % 32 of a mask's word i // 32 is set. Other tokens get -inf.
-"""
+"""Kernels that change logits before sampling: masks of grammars, bias and penalties."""
 
 import triton
 import triton.language as tl
@@ -12,7 +9,7 @@ MINUS_INFINITY = tl.constexpr(float("-inf"))
 @triton.jit(do_not_specialize=["vocab", "num_words"])
 def forbid_masked(
     logits,  # [R, V] float32, stride `stride`, in and out
-    words,  # [N, num_words] int32
+    words,  # [N, num_words] int32; bit i % 32 of word i // 32: token i is allowed
     rows,  # [N] int64
     vocab,
     stride,
@@ -30,7 +27,7 @@ def forbid_masked(
 
 @triton.jit(do_not_specialize=["vocab"])
 def count_left(
-    left,  # [N, parts] int32: out, tokens of each part whose logit is not -inf
+    left,  # [N, parts] int32: out, tokens that are not -inf
     logits,  # [R, V] float32, stride `stride`
     rows,  # [N] int64
     vocab,
@@ -74,7 +71,7 @@ def restore_empty(
 def add_to_entries(
     logits,  # [R, V] float32, stride `stride`, in and out
     rows,  # [M] int64
-    tokens,  # [M] int64; no pair of row and token twice
+    tokens,  # [M] int64; entries are unique
     added,  # [M] float32
     num_entries,
     stride,
@@ -101,7 +98,7 @@ def penalise_tokens(
     PART_TOKENS: tl.constexpr,
     IN_OUTPUT: tl.constexpr,
 ):
-    # Grid: (N, parts). Frequency and presence penalty are added in float64, as in the reference.
+    # Grid: (N, parts). Adds penalties in float64, like the reference.
     place = tl.program_id(0)
     ids = tl.program_id(1) * PART_TOKENS + tl.arange(0, PART_TOKENS)
     slot = tl.load(slots + place)

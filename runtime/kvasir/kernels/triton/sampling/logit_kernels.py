@@ -60,7 +60,6 @@ def add_bias(logits: Tensor, rows: Tensor, tokens: Tensor, added: Tensor) -> Non
 
 def penalise_counted(logits: Tensor, rows: Tensor, slots: Tensor, counts: Tensor, params: Tensor) -> None:
     """Apply penalties to rows [N] by the counts [S, V] and params [S, 3] of their slots [N]."""
-    # params: repetition, frequency, presence
     count, vocab = len(rows), logits.shape[1]
     _check(logits, {"rows": (rows, torch.int64), "slots": (slots, torch.int64)}, count)
     _check(logits, {"counts": (counts, torch.int32), "params": (params, torch.float64)}, len(counts))

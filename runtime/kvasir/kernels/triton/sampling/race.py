@@ -1,6 +1,6 @@
-"""Kernels that choose a token of each row: the largest logit, or a race (kvasir/sampling/sampler.py).
+"""Kernels that choose a row's token: the largest logit, or a race (kvasir/sampling/sampler.py).
 
-A candidate is an integer; the largest wins. The lowest id wins between equal scores, and NaN wins over all numbers.
+The largest candidate wins, so NaN wins over numbers and the lowest id over equal scores:
 
     bits 63 to 32: the key of the score (float_order.py)      bits 31 to 0: 2**31 - 1 - token id
 """
@@ -30,7 +30,7 @@ def _mix(x):  # uint64
 
 @triton.jit
 def uniform(seed, position, ids):
-    # seed, position: int64; ids: [N] int32 → [N] float32 in (0, 1), the same bits as kvasir/sampling/random.py
+    # seed, position: int64; ids: [N] int32 → [N] float32 in (0, 1), as in kvasir/sampling/random.py
     state = seed.to(tl.uint64, bitcast=True) + GOLDEN
     key = _mix(_mix(state) + (position + 1).to(tl.uint64, bitcast=True) * GOLDEN)
     bits = ids.to(tl.uint32, bitcast=True) * STRIDE_32 + key.to(tl.uint32)
@@ -42,7 +42,7 @@ def uniform(seed, position, ids):
 
 @triton.jit
 def log_exponential(u, INTERPRETED: tl.constexpr):
-    # The functions that torch calls. Triton's interpreter has no log1p: Kahan's formula replaces it.
+    # Torch's functions. The interpreter has no log1p: Kahan's formula replaces it.
     if INTERPRETED:
         rest = 1.0 - u
         is_tiny = rest == 1.0
@@ -53,9 +53,9 @@ def log_exponential(u, INTERPRETED: tl.constexpr):
 
 @triton.jit(do_not_specialize=["vocab"])
 def race_tokens(
-    best,  # [N, parts] int64: out, the best candidate of each part
-    numbers,  # logits [R, V] of any floating type, stride `stride`; or SCALED: [N, V] float32
-    rows,  # [N] int64: RANDOM and not SCALED: the rows of the logits
+    best,  # [N, parts] int64: out
+    numbers,  # logits [R, V] or SCALED: [N, V] float32
+    rows,  # [N] int64: RANDOM and not SCALED
     temperature,  # [N] float32: RANDOM and not SCALED
     seeds,  # [N] int64: RANDOM
     positions,  # [N] int64: RANDOM

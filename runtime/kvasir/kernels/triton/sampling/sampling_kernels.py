@@ -19,14 +19,14 @@ from kvasir.kernels.triton.sampling.sizes import (
     scale_constants,
 )
 
-# TRITON_INTERPRET was set when the kernels were imported, so they run on a CPU.
+# Triton's interpreter runs the kernels on a CPU.
 INTERPRETED: Final = bool(triton.knobs.runtime.interpret)
 LOGIT_TYPES: Final = (torch.float16, torch.bfloat16, torch.float32)
 
 
 @dataclass(frozen=True)
 class Draw:
-    """N rows that draw at random, with the fields [N] of `kvasir.sampling.sampler.RandomRows`."""
+    """N rows that draw at random (kvasir.sampling.sampler.RandomRows)."""
 
     rows: Tensor
     temperature: Tensor

@@ -1,14 +1,14 @@
-"""The sizes of the sampling kernels, for launches and ahead-of-time compilation. Not tuned. Imports no torch."""
+"""The sizes of the sampling kernels. Not tuned. Imports no torch."""
 
 from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Final
 
 PART_TOKENS: Final = 2048  # of a row, for a program
-SEARCH_TOKENS: Final = 2048  # that a search for limits loads at a time
+SEARCH_TOKENS: Final = 2048  # of a search step
 SEARCH_WARPS: Final = 16
 ENTRIES: Final = 256
-# The count of a token is IN_PROMPT if the prompt has it, plus IN_OUTPUT for each time in the output.
+# A token's count is IN_PROMPT if the prompt has it, plus IN_OUTPUT per time in the output.
 IN_PROMPT: Final = 1
 IN_OUTPUT: Final = 2
 # The reference rounds after each operation, so products and sums are not fused.
