@@ -1,24 +1,24 @@
-// Kvasir's kernels for CPUs, called by kvasir.kernels.cpu: each has a reference in plain torch in
-// kvasir.layers, and tests compare the two. No allocation, no state but the team's starter.
+// CPU kernels, called by kvasir.kernels.cpu. Each has a reference in plain torch in kvasir.layers. They allocate nothing,
+// and the only state is `start`.
 
 #include "team.h"
 #include "vector.h"
 
-#define GRAIN 16384      // numbers that are not worth a second thread
+#define GRAIN 16384      // numbers per thread, at least
 #define LINE 64          // bytes of a cache line
-#define MAX_HEAD_NUMBERS 256 // of a head
-#define MAX_TILE_ROWS 16     // of a tile
-#define FEW_ROWS 8       // of a tile whose rows do not take a lane each
-#define AT_ONCE 4        // of these: they share the reads of K and V
-#define PARTS 4          // vectors of a head's values that stay in registers for each of these
-#define SUMS_AT_ONCE 8   // of many rows, likewise
-#define KEYS_AT_ONCE 4   // of their scores
-#define ROWS_AT_ONCE 4     // of a matrix product, with OUTPUTS_AT_ONCE: their sums stay in registers
-#define TILES_OF_GROUP 8   // of so many outputs
-#define INPUTS_AT_ONCE 512 // of a matrix product with more rows
-#define GROUP_BYTES 262144 // of weights, which stay in the second cache
-#define NUMBERS_OF_SUM 4096 // that are added up as float32 before they are as double
-#define LOWEST -1e30f    // below every sane score, and finite: a difference of two is not NaN
+#define MAX_HEAD_NUMBERS 256
+#define MAX_TILE_ROWS 16
+#define FEW_ROWS 8       // a tile with more rows gives each row a lane
+#define AT_ONCE 4        // few rows that share the reads of K and V
+#define PARTS 4          // vectors of a head's values in registers, for each of these rows
+#define SUMS_AT_ONCE 8   // numbers of a head in registers, for many rows
+#define KEYS_AT_ONCE 4   // keys whose scores stay in registers, for many rows
+#define ROWS_AT_ONCE 4     // of a matrix product: OUTPUTS_AT_ONCE sums for each stay in registers
+#define TILES_OF_GROUP 8   // tiles of OUTPUTS_AT_ONCE outputs
+#define INPUTS_AT_ONCE 512 // of a matrix product with more than ROWS_AT_ONCE rows
+#define GROUP_BYTES 262144 // weights that stay in the L2 cache
+#define NUMBERS_OF_SUM 4096 // added up as float32 before the sum becomes double
+#define LOWEST -1e30f    // finite: the difference of two is not NaN
 
 enum { SILU, GELU_TANH };
 
@@ -30,8 +30,7 @@ struct paged_step {
     int64_t heads, kv_heads, head_dim, block_size;
 };
 
-// What callers must agree on: the sizes of fixed arrays, of vectors and of the structure above. `_LIMITS` in
-// __init__.py is compared with it when the library is loaded.
+// The sizes of fixed arrays, vectors and the structure above. `_LIMITS` in __init__.py must have the same numbers.
 const int32_t kvasir_limits[] = {LANES, MAX_TILE_ROWS, MAX_HEAD_NUMBERS, sizeof(struct paged_step)};
 
 void use_team(start_team parallel) { start = parallel; }

@@ -1,11 +1,11 @@
-// Work spread over the threads of the OpenMP team that torch uses: a second pool would fight it for the cores.
-// Threads take the next free piece, so that one whose core is taken away for a while does not hold up the others.
+// Work on the threads of torch's OpenMP team: a second pool would compete for the cores. Each thread takes the next free
+// piece, so that a preempted thread does not delay the others.
 
 #include <stdint.h>
 
 typedef void (*start_team)(void (*run)(void *), void *data, unsigned threads, unsigned flags);
 
-static start_team start;  // GOMP_parallel, which libgomp and libomp have alike
+static start_team start;  // GOMP_parallel of libgomp or libomp
 
 struct work {
     void (*run)(const void *arguments, int64_t first, int64_t last);

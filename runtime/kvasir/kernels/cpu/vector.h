@@ -1,5 +1,5 @@
-// Sixteen floats at a time, in the vector extension that GCC and Clang share; the compiler maps it to what the
-// machine has (AVX-512, AVX2, NEON). Numbers are stored as bfloat16 or float32 and computed in float32.
+// Vectors of sixteen floats in the extension of GCC and Clang, which compiles to AVX-512, AVX2 or NEON. Numbers are
+// stored as bfloat16 or float32 and computed in float32.
 
 #include <stdint.h>
 
@@ -17,7 +17,7 @@ INLINE f32x16 load_bf16(const bf16 *from) {
     return (f32x16)(__builtin_convertvector(*(const u16x16 *)from, u32x16) << 16);
 }
 
-// To the nearest, ties to even; NaN stays NaN.
+// Rounds to the nearest, ties to even; NaN stays NaN.
 INLINE void store_bf16(bf16 *to, f32x16 x) {
     u32x16 bits = (u32x16)x;
     u32x16 rounded = (bits + 0x7fff + ((bits >> 16) & 1)) >> 16;
@@ -35,7 +35,7 @@ INLINE f32x16 choose(i32x16 condition, f32x16 yes, f32x16 no) {
 INLINE f32x16 larger(f32x16 a, f32x16 b) { return choose(a > b, a, b); }
 INLINE f32x16 smaller(f32x16 a, f32x16 b) { return choose(a < b, a, b); }
 
-// As many floats as a register holds (AVX2, or two of NEON's; AVX-512), for the sums of matrix products.
+// The floats of a register (AVX-512, AVX2, or two of NEON), for the sums of matrix products.
 #ifdef __AVX512F__
 #define WIDE 16
 #define OUTPUTS_AT_ONCE 6
@@ -78,7 +78,7 @@ INLINE void store_one_bf16(bf16 *to, float x) {
 // exponent's bits: then NaN stays NaN, whatever its own bits are.
 INLINE f32x16 exp_of(f32x16 x) {
     const f32x16 magic = splat(12582912.0f);  // 1.5 * 2^23: adding it rounds to an integer
-    f32x16 in_range = smaller(splat(88.0f), larger(splat(-87.0f), x));  // in this order NaN stays
+    f32x16 in_range = smaller(splat(88.0f), larger(splat(-87.0f), x));  // NaN stays in this order of arguments
     f32x16 shifted = in_range * 1.44269504f + magic;
     f32x16 n = shifted - magic;
     f32x16 r = in_range - n * 0.693359375f + n * 2.12194440e-4f;
