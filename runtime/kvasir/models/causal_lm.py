@@ -1,4 +1,4 @@
-"""The interface of models: abilities beyond `forward` are protocols, which the worker checks with isinstance."""
+"""The interface of models. Abilities beyond `forward` are protocols, checked with isinstance."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -18,15 +18,15 @@ class Target:
 
     parameter: str
     shard: str = ""
+    # Index of a stacked layer; None: there is one.
     index: int | None = None
-    """Index of a stacked layer; None: there is one."""
 
 
 class TransformerModel(Protocol):
     """A stack of layers over the paged KV cache, or a pipeline stage of it."""
 
     heads: HeadShape
-    # Of the states between two layers: an Intermediate is [T, hidden_size].
+    # An Intermediate is [T, hidden_size].
     hidden_size: int
     stage: Stage
     # By layer of the whole model: its sliding window in tokens; None: all tokens.
@@ -37,18 +37,18 @@ class TransformerModel(Protocol):
         ...
 
     def forward(self, batch: ForwardBatch) -> Hidden | Intermediate:
-        """Compute this stage's layers and write K and V into the caches. Intermediate if another stage follows."""
+        """Compute this stage's layers and write K and V into the caches. Intermediate if another stage
+        follows.
+        """
         ...
 
 
 @runtime_checkable
 class Generates(TransformerModel, Protocol):
-    """A model that predicts the next token."""
-
     vocab_size: int
 
     def logits(self, hidden: Tensor) -> Tensor:
-        """[R, hidden] → [R, vocab_size]; on the last stage only."""
+        # [R, hidden] → [R, vocab_size]; on the last stage only.
         ...
 
 
@@ -57,7 +57,7 @@ class FitsContext(Protocol):
     """A model that computes in another way for long contexts (LongRoPE)."""
 
     def fit_context(self, context: int) -> None:
-        """Compute for requests of at most this length from now on. The cache is empty."""
+        # The KV cache is empty. `context` in tokens.
         ...
 
 
@@ -66,7 +66,7 @@ class ReferencedLM(Protocol):
     """A model that can also compute without our attention, for comparison."""
 
     def reference_logits(self, token_ids: Tensor) -> Tensor:
-        """[T] → [T, vocab_size], of one sequence"""
+        # One sequence: [T] → [T, vocab_size].
         ...
 
 
@@ -74,14 +74,14 @@ class LoadableLM(Generates, Protocol):
     """An nn.Module whose parameters carry loaders."""
 
     def locate(self, tensor: str) -> Target | None:
-        """Return the place of a checkpoint's tensor; None: it has no use on this stage.
+        """Return the place of a checkpoint's tensor. None: this stage does not use it.
 
         A tensor that no stage has gets a parameter that does not exist.
         """
         ...
 
     def aliases(self) -> Mapping[str, Target]:
-        """Return checkpoint tensors that must equal the one of another target (tied weights)."""
+        """Return tensors that must equal another target's tensor (tied weights)."""
         ...
 
     def modules(self) -> Iterator[nn.Module]: ...

@@ -1,4 +1,4 @@
-"""Checks before anything is read or allocated that a model can be split over the ranks of an engine."""
+"""Checks that a model can be split over the ranks of an engine, before anything is allocated."""
 
 from dataclasses import replace
 
@@ -25,9 +25,9 @@ def check_ranks(
 ) -> None:
     """Raise ModelLoadError, which names the number of config.json, if the model cannot be split.
 
-    `ranks` are those of a stage; `context` is the longest request in tokens; `engines` share the experts.
+    `ranks`: of a stage; `context`: the longest request in tokens; `engines` share the experts.
     """
-    # The layers of the first rank of each pipeline stage are made without memory.
+    # The first rank of each stage, without memory.
     tensor = _Planned(0, ranks)
     data = _Planned(0, engines)
     states = [ParallelState(tensor, _Planned(stage, stages), expert_parallel, data) for stage in range(stages)]

@@ -1,4 +1,4 @@
-"""Reads config.json. An unused key is logged if it changes nothing, and rejected by name if it may.
+"""Reads config.json. An unused key is logged if it changes nothing, and rejected if it may.
 
 A test compares the keys with transformers' config classes.
 """
@@ -17,6 +17,7 @@ log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
+# Keys that do not change the result for a prompt.
 NO_EFFECT: Final = frozenset((
     # bookkeeping
     "_commit_hash", "_name_or_path", "architectures", "auto_map", "dtype", "id2label", "is_llama_config",
@@ -24,7 +25,7 @@ NO_EFFECT: Final = frozenset((
     "task_specific_params", "tokenizer_class", "torch_dtype", "transformers.js_config", "transformers_version",
     # kvasir.hub accepts one for the KV cache only
     "quantization_config",
-    # how transformers runs or trains the model
+    # transformers: running or training
     "_attn_implementation_autoset", "_flash_attn_2_enabled", "attention_dropout", "attn_implementation",
     "attn_pdrop", "chunk_size_feed_forward", "embd_pdrop", "finetuning_task", "hidden_dropout", "initializer_range",
     "cache_implementation", "output_attentions", "output_hidden_states", "output_router_logits", "output_scores",
@@ -32,7 +33,7 @@ NO_EFFECT: Final = frozenset((
     "use_bfloat16", "use_cache",
     # a classifier's head
     "summary_activation", "summary_first_dropout", "summary_proj_to_labels", "summary_type", "summary_use_proj",
-    # generation: special tokens (kvasir.hub reads them) and defaults that older files keep here
+    # generation: special tokens, and defaults of older files
     "bos_token_id", "decoder_start_token_id", "eos_token_id", "pad_token_id", "sep_token_id",
     "bad_words_ids", "begin_suppress_tokens", "diversity_penalty", "do_sample", "early_stopping",
     "encoder_no_repeat_ngram_size", "exponential_decay_length_penalty", "forced_bos_token_id",
@@ -40,8 +41,8 @@ NO_EFFECT: Final = frozenset((
     "num_beams", "num_return_sequences", "remove_invalid_values", "repetition_penalty", "return_dict_in_generate",
     "suppress_tokens", "temperature", "top_k", "top_p", "typical_p",
 ))  # fmt: skip
-"""Keys that do not change what the model computes for a prompt."""
 
+# Keys that some architecture of transformers or vLLM computes with.
 _MAY_CHANGE: Final = frozenset((
     # attention
     "alibi", "attention_bias", "attention_chunk_size", "attention_multiplier", "attention_sink", "attn_scale",
@@ -62,28 +63,27 @@ _MAY_CHANGE: Final = frozenset((
     # experts
     "first_k_dense_replace", "moe_intermediate_size", "n_routed_experts", "n_shared_experts", "num_experts",
     "num_experts_per_tok", "num_local_experts", "shared_expert_intermediate_size",
-    # other parts of a model
+    # other parts
     "add_cross_attention", "audio_config", "compression_config", "cross_attention_hidden_size",
     "is_encoder_decoder", "pruned_heads", "quantization", "vision_config",
-    # kinds of layers, in settings of the rotary embedding
+    # kinds of layers, in rotary settings
     "chunked_attention", "full_attention", "sliding_attention",
 ))  # fmt: skip
-"""Keys that some architecture of transformers or vLLM computes with."""
 
+# Values without effect. For other keys: false, 0, empty. A null key counts as absent.
 _NEUTRAL: Final = MappingProxyType[str, tuple[Any, ...]]({
     "apply_yarn_scaling": (True,), "attn_factor": (1,), "bias": (False, "none"), "embedding_multiplier": (1,),
     "extrapolation_factor": (1,), "is_causal": (True,), "logit_scale": (1,), "logits_scaling": (1,),
     "position_embedding_type": ("rope",), "residual_multiplier": (1,), "rope_percent": (1,), "rope_ratio": (1,),
     "rotary_pct": (1,), "scale_depth": (1,), "scale_emb": (1,), "use_rope": (True,),
 })  # fmt: skip
-"""Values of some of them that change nothing; of the others false, 0 and empty ones. null counts as absent."""
 
 _FROM_ORIGINAL: Final = frozenset(("llama3", "longrope", "yarn"))
 _REQUIRED: Final = object()
 
 
 class ConfigReader:
-    """Typed access to config.json that remembers which keys were read; `finish` judges the rest."""
+    """Typed access to config.json. `finish` judges the keys that were not read."""
 
     def __init__(self, config: Mapping[str, Any], name: str = "config.json") -> None:
         self._config = config
@@ -109,7 +109,7 @@ class ConfigReader:
         return value
 
     def choice(self, key: str, default: Any, choices: Mapping[str, Any]) -> Any:
-        """Return the entry of `choices` that the config names."""
+        # Raises ModelLoadError for other values.
         value = self._value(key, default)
         if not isinstance(value, str) or value not in choices:
             raise self._bad(key, value, "one of " + ", ".join(sorted(choices)), UnsupportedSetting)
@@ -123,7 +123,7 @@ class ConfigReader:
         return None if self._config[key] is None else read(key)
 
     def integers(self, key: str) -> tuple[int, ...]:
-        """Return a list of whole numbers, empty if it is absent."""
+        # Empty if the key is absent.
         value = self._value(key, [])
         if not isinstance(value, list) or not all(type(entry) is int and entry >= 0 for entry in value):
             raise self._bad(key, value, "a list of whole numbers")
@@ -149,7 +149,7 @@ class ConfigReader:
         return tuple(choices[entry] for entry in value)
 
     def rope(self, by_layer: bool) -> "ConfigReader":
-        """Return the normal form of the rotary embedding's settings, of all layers or by kind of layer."""
+        """Return the rotary settings in normal form, of all layers or by kind of layer."""
         self._read |= ROPE_KEYS if by_layer else ROPE_KEYS - {"rope_local_base_freq"}
         name = "rope_scaling" if self._config.get("rope_scaling") else "rope_parameters"
         return ConfigReader(rope_parameters(self._config, by_layer), f"{name} in {self._name}")
@@ -163,7 +163,7 @@ class ConfigReader:
         return bool(self._config.get(key))
 
     def require(self, key: str, value: Any, elsewhere: bool = False) -> None:
-        """Reject a key with another value than this one. `elsewhere`: transformers' code computes other values."""
+        """Reject a key with another value. `elsewhere`: transformers' code computes other values."""
         if self._value(key, value) != value:
             kind = UnsupportedSetting if elsewhere else ModelLoadError
             raise self._bad(key, self._config[key], json.dumps(value), kind)

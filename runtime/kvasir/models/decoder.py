@@ -53,7 +53,7 @@ class Attention(nn.Module):
         return self.o_proj(self.attend(self.qkv_proj(x), rotation, cache, plan))  # type: ignore[no-any-return]
 
     def attend(self, qkv: Tensor, rotation: Rotation, cache: KVCache, plan: AttentionPlan) -> Tensor:
-        """[T, (heads + 2 kv_heads) * head_dim] → [T, heads * head_dim]. Changes qkv."""
+        # [T, (heads + 2 kv_heads) * head_dim] → [T, heads * head_dim]. Changes qkv.
         heads = self._heads
         if self.q_norm is not None and self.k_norm is not None:
             by_head = qkv.unflatten(1, (-1, heads.head_dim))
@@ -65,10 +65,9 @@ class Attention(nn.Module):
 
 
 class DecoderLayer(nn.Module):
-    """Attention, then a feed-forward layer; both read the normalised residual stream and add to it.
+    """Attention, then a feed-forward layer. Both read the normalised residual stream and add to it.
 
-    A kernel adds and normalises at once, so each layer leaves its last addition to the norm that follows: in the
-    next layer, or after the last one.
+    A kernel adds and normalises at once, so the next norm makes a layer's last addition.
     """
 
     def __init__(self, config: DecoderConfig, layer: LayerConfig, placement: Placement) -> None:
@@ -94,7 +93,7 @@ class DecoderLayer(nn.Module):
     ) -> Tensor | None:
         """Return the last part that this layer adds to the residual stream x [T, hidden], or None.
 
-        The other parts are added in place, after `added`, the last part of the layer before.
+        Other parts are added in place, after `added`, the last part of the layer before.
         """
         few_rows = self._few_rows
         if few_rows is not None and x.shape[0] <= few_rows.max_rows:
@@ -140,9 +139,9 @@ def _feed_forward(config: DecoderConfig, layer: LayerConfig, placement: Placemen
 
 
 class Decoder(nn.Module):
-    """Embedding, layers, norm, head, or those of a pipeline stage.
+    """A whole decoder, or a pipeline stage of it.
 
-    `context` is the longest possible request. `names` maps parts of the checkpoint's tensor names to ours.
+    `context`: the longest request in tokens. `names` maps parts of the checkpoint's tensor names to ours.
     """
 
     def __init__(

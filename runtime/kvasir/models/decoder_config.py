@@ -1,7 +1,4 @@
-"""The config that `kvasir.models.decoder` builds a decoder of the Llama family from.
-
-Each architecture's file reads its config.json into one; `read_decoder` reads the common fields.
-"""
+"""The config of `kvasir.models.decoder`, read from config.json."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -18,8 +15,8 @@ from kvasir.layers.rotary import Rope
 from kvasir.models.config_reader import ConfigReader
 from kvasir.models.model_load_error import ModelLoadError
 
+# Whether a layer type has a sliding window.
 LAYER_TYPES: Final = MappingProxyType({"full_attention": False, "sliding_attention": True})
-"""Layer types of config.json, and whether they have a sliding window."""
 
 
 @dataclass(frozen=True)
@@ -32,13 +29,11 @@ class ExpertsConfig:
 
 @dataclass(frozen=True)
 class LayerConfig:
-    """Settings that may differ from layer to layer."""
-
     rope: Rope
     # In tokens, the layer's own included; None: all tokens.
     window: int | None = None
+    # None: one feed-forward layer for all tokens.
     experts: ExpertsConfig | None = None
-    """None: one feed-forward layer for all tokens."""
 
 
 @dataclass(frozen=True)
@@ -51,13 +46,13 @@ class DecoderConfig:
     activation: Callable[[Tensor], Tensor]
     eps: float
     tied: bool
+    # Multiplies the attention scores.
     scale: float
-    """Multiplies the attention scores."""
     norm: Callable[[int, float, Placement], Norm] = RMSNorm
+    # Each head's queries and keys are normalised before they are rotated.
     qk_norm: bool = False
-    """Each head's queries and keys are normalised before they are rotated."""
+    # Normalise the outputs of attention and feed-forward too.
     output_norms: bool = False
-    """The outputs of attention and feed-forward layer are normalised too."""
     qkv_bias: bool = False
     output_bias: bool = False
     mlp_bias: bool = False
@@ -68,7 +63,7 @@ class DecoderConfig:
 
 
 def read_heads(reader: ConfigReader, head_dim: int | None = None) -> HeadShape:
-    """Read the heads. `head_dim` is the default; None: the hidden size divided by the heads."""
+    # `head_dim` is a default. None: hidden size / heads.
     heads = reader.integer("num_attention_heads")
     kv_heads = reader.integer("num_key_value_heads", heads)
     if heads % kv_heads:
@@ -111,7 +106,7 @@ def read_decoder(
     eps: float = 1e-6,
     tied: bool = False,
 ) -> DecoderConfig:
-    """Read the keys that the family shares. An architecture replaces others in the result.
+    """Read the keys of the family, which an architecture may replace in the result.
 
     `activation` None reads `hidden_act`; `eps` and `tied` are defaults.
     """

@@ -1,7 +1,4 @@
-"""Random weights for tests of speed and memory, the same in every start.
-
-They are small, so that no value overflows. Ranks that replicate a parameter get the same numbers.
-"""
+"""Random weights for tests of speed and memory, the same in every start."""
 
 import hashlib
 import logging
@@ -15,7 +12,7 @@ from kvasir.layers.layout import WHOLE
 from kvasir.layers.parameter import weight_loader_of
 from kvasir.models.causal_lm import LoadableLM
 
-# As in vLLM's dummy format.
+# As in vLLM's dummy format, so that no value overflows.
 _LARGEST: Final = 1e-3
 
 log = logging.getLogger(__name__)
@@ -39,7 +36,7 @@ def fill_with_random_numbers(model: LoadableLM, progress: Callable[[int, int], N
 
 
 def _seed(name: str, parameter: nn.Parameter) -> int:
-    # Differs between parameters, and between the parts that ranks hold of one.
+    # Ranks that replicate a parameter get the same numbers; others do not.
     loader = weight_loader_of(parameter)
     text = f"{name} {loader.parts(WHOLE)} {sorted(loader.missing)}"
     return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=7).digest(), "little")

@@ -1,7 +1,6 @@
 """The input of a model in one step, and the results of a model or a pipeline stage.
 
-A feature with more input (images, an encoder's states) adds a field with a default. Models without the feature must
-reject a batch that sets it.
+More input (images, an encoder's states) is a field with a default, which other models must reject.
 """
 
 from collections.abc import Mapping, Sequence
@@ -14,8 +13,6 @@ from kvasir.layers.attention import AttentionPlan, KVCache
 
 @dataclass(frozen=True)
 class Hidden:
-    """The states after the last layer."""
-
     last: Tensor  # [T, hidden], normalised
 
 
@@ -28,19 +25,19 @@ class Intermediate:
 
 @dataclass(frozen=True)
 class ForwardBatch:
-    """T tokens of all requests of a step, side by side."""
+    """The T tokens of all requests of a step, concatenated."""
 
     token_ids: Tensor  # [T]
     positions: Tensor  # [T]
-    # By KV group: `attention[cache.group]` is the plan of the layer that owns `cache`.
+    # By KV group: `attention[cache.group]` belongs to the layer of `cache`.
     attention: Mapping[int, AttentionPlan]
     # By layer of this process.
     caches: Sequence[KVCache]
+    # From the stage before; None on the first stage.
     arrived: Intermediate | None = None
-    """The result of the stage before; None on the first stage."""
 
     @property
     def residual(self) -> Tensor:
-        """The residual stream that has arrived [T, hidden]."""
+        # [T, hidden]
         assert self.arrived is not None, "a stage after the first begins with the result of the stage before"
         return self.arrived.residual

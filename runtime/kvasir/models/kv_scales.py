@@ -25,14 +25,13 @@ _NAME: Final = re.compile(
     r"(?:.+\.)?(\d+)\.(?:self_)?att(?:n|ention)"
     r"(?:(?:\.(?:attn|qkv_proj))?\.(kv|k|v|q|prob)|\.q_proj\.(q)|\.k_proj\.(k)|\.v_proj\.(v))_scale"
 )
-# Scales of queries and attention weights have no use: neither is in 8 bits here.
+# Queries and attention weights are not in 8 bits here.
 _PARTS: Final = MappingProxyType({"k": ("K",), "v": ("V",), "kv": ("K", "V"), "q": (), "prob": ()})
 
 log = logging.getLogger(__name__)
 
 
 def is_kv_scale(tensor: str) -> bool:
-    """Return whether a checkpoint's tensor of this name is a scale of attention."""
     return _NAME.fullmatch(tensor) is not None
 
 

@@ -26,11 +26,11 @@ def load_model(
     progress: Callable[[int, int], None],
     load_format: str = "safetensors",
 ) -> Generates:
-    """Load a model, or the part of it that this rank and this pipeline stage compute.
+    """Load a model, or the part of this rank and pipeline stage.
 
-    `context` is the longest request in tokens; `progress` is called with the bytes done and the total.
-    `load_format` "dummy" fills the weights with random numbers. Raises ModelLoadError (an unusable checkpoint or
-    config.json) and HubError (missing files).
+    `context`: the longest request in tokens. `progress` is called with the bytes done and the total.
+    `load_format` "dummy": random weights. Raises ModelLoadError (an unusable checkpoint or config.json) and
+    HubError (missing files).
     """
     build = ARCHITECTURES.get(info.architecture)
     if build is None:
@@ -82,7 +82,7 @@ def _with_own_code(
 def _instead(
     unsupported: ModelLoadError, info: ModelInfo, placement: Placement, progress: Callable[[int, int], None]
 ) -> Generates:
-    """Load a model of an own architecture with transformers' code. Raises the first error if that fails as well."""
+    """Load a model of an own architecture with transformers' code. Raises the first error if that fails too."""
     try:
         check_whole(info.architecture, placement.parallel)
         model = _with_transformers(info, placement, progress)
@@ -94,7 +94,7 @@ def _instead(
 
 def _with_transformers(info: ModelInfo, placement: Placement, progress: Callable[[int, int], None]) -> Generates:
     try:
-        # Here and not above: it takes seconds to import, and the architectures of our own do without it.
+        # A slow import, which our own architectures do not need.
         from kvasir.models.architectures.transformers_lm import load_with_transformers
     except ImportError as error:
         raise ModelLoadError(

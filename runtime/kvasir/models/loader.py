@@ -1,9 +1,8 @@
-"""Streams safetensors files into a model; called by the worker.
+"""Streams safetensors files into a model.
 
-Some threads copy from the mapped files into the parameters, one tensor each, and a rank reads only the parts that
-it holds. Every tensor of the checkpoint must find its parameter and every parameter must be filled, so that a model
-never runs on uninitialised memory. Of a pipeline, the stage of a tensor or parameter checks this. Scales of an fp8
-KV cache are not parameters, and are skipped.
+Threads copy from mapped files into the parameters. A rank reads only its own parts. Every tensor must find
+its parameter and every parameter must be filled, so that a model never runs on uninitialised memory. The
+stage that has a tensor checks this.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -23,17 +22,17 @@ from kvasir.models.causal_lm import LoadableLM, Target
 from kvasir.models.kv_scales import is_kv_scale
 from kvasir.models.model_load_error import ModelLoadError, UnknownTensor
 
+# The wait for a disk overlaps with copying; more threads gain nothing.
 _MAX_THREADS: Final = 4
-"""The wait for a disk overlaps with copying; more threads than this compete for the same."""
 
 
 def load_weights(model: LoadableLM, files: Sequence[Path], progress: Callable[[int, int], None]) -> None:
-    """Fill the model's parameters. `progress` is called with the bytes done and in all, of the whole checkpoint.
+    """Fill the model's parameters. `progress` is called with the bytes done and the total.
 
-    All ranks and pipeline stages therefore report the same total. Bytes that other ranks hold count as done as soon
-    as they are skipped.
+    All ranks report the bytes of the whole checkpoint; skipped bytes count as done.
 
-    Raises ModelLoadError, which names tensor or parameter, for anything missing, unknown, misshaped or unreadable.
+    Raises ModelLoadError, which names tensor or parameter, for anything missing, unknown, misshaped or
+    unreadable.
     """
     parameters = dict(model.named_parameters())
     aliases = model.aliases()
@@ -41,13 +40,13 @@ def load_weights(model: LoadableLM, files: Sequence[Path], progress: Callable[[i
     duplicates: list[tuple[_Origin, Target]] = []
     done, total = 0, tensor_bytes(files)
     progress(done, total)
-    inference = torch.is_inference_mode_enabled()  # each thread has a mode of its own
+    inference = torch.is_inference_mode_enabled()  # the mode belongs to a thread
 
     @torch.inference_mode(inference)
     def fill(tensor: CheckpointTensor) -> int:
         name = tensor.origin.name
         if is_kv_scale(name):
-            return tensor.nbytes  # kv_scales.py reads it if the KV cache needs it
+            return tensor.nbytes  # read by kv_scales.py
         if name in aliases:
             duplicates.append((tensor.origin, aliases[name]))
         elif target := model.locate(name):
@@ -76,7 +75,7 @@ class _Origin:
 
 
 class CheckpointTensor:
-    """A tensor of an open file. Only the parts that are asked for are read."""
+    """A tensor of an open file, of which only the requested parts are read."""
 
     def __init__(self, origin: _Origin, checkpoint: Any) -> None:
         self.origin = origin
@@ -131,7 +130,6 @@ def _check_complete(parameters: Mapping[str, nn.Parameter]) -> None:
 
 
 def _check_equal(duplicate: _Origin, original: _Origin, parameter: nn.Parameter, target: Target) -> None:
-    # Only the parts that this rank holds.
     parts = weight_loader_of(parameter).parts(target.shard, target.index)
     with _opened(duplicate) as one, _opened(original) as other:
         if one.shape == other.shape and all(torch.equal(one[part], other[part]) for part in parts):

@@ -8,8 +8,8 @@ class ModelLoadError(ConfigError):
 
 
 class UnsupportedSetting(ModelLoadError):
-    """A setting that Kvasir's own code for the architecture does not compute; transformers' may."""
+    """A setting that only transformers' code may compute."""
 
 
 class UnknownTensor(ModelLoadError):
-    """A tensor that Kvasir's own code does not have; transformers' may read it."""
+    """A tensor that only transformers' code may read."""

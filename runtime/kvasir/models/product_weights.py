@@ -15,18 +15,16 @@ from kvasir.parallel.parallel_state import SINGLE
 
 @dataclass(frozen=True)
 class ProductWeights:
-    """The number of weights that a model multiplies by."""
-
+    # Multiply each token.
     layers: int
-    """Multiply each token."""
+    # Multiply each sampled token, and the last one of a prompt.
     head: int
-    """Multiply each sampled token, and the last one of a prompt."""
-    # Of all of them, with the scales of quantised ones.
+    # With the scales of quantised weights.
     num_bytes: int
 
 
 def product_weights(model: ModelInfo, dtype: str) -> ProductWeights | None:
-    """Count the weights. None: it has experts, whose number differs from token to token, or is not our code."""
+    """Count the weights. None: the model has experts (the number varies by token), or is not our code."""
     build = ARCHITECTURES.get(model.architecture)
     if build is None:
         return None

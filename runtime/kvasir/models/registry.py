@@ -11,8 +11,8 @@ from kvasir.models.causal_lm import LoadableLM
 from kvasir.models.decoder import Decoder
 from kvasir.models.decoder_config import DecoderConfig
 
+# Arguments: config.json, placement, and the longest request in tokens. Parameters stay uninitialised.
 Build = Callable[[Mapping[str, Any], Placement, int], LoadableLM]
-"""Makes a model, with uninitialised parameters, from config.json for requests of at most so many tokens."""
 
 
 def _decoder(read: Callable[[Mapping[str, Any]], DecoderConfig]) -> Build:

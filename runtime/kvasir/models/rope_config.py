@@ -13,31 +13,31 @@ TYPES: Final = frozenset(("default", "linear", "llama3", "longrope", "yarn"))
 
 @dataclass(frozen=True)
 class RopeDefaults:
-    """An architecture's rotation if config.json has no settings."""
+    """The rotation of an architecture if config.json has no settings."""
 
     head_dim: int
     max_position_embeddings: int
     theta: float = 10000.0
+    # The rotated share of each head; None: always the whole head.
     partial: float | None = None
-    """The share of each head that is rotated; None: always the whole head."""
+    # None: it is among the scaling's values.
     original_max_position_embeddings: int | None = None
-    """None: it is among the scaling's values."""
+    # Supported kinds of scaling, as in config.json.
     types: frozenset[str] = TYPES
-    """The supported kinds of scaling, by their names in config.json."""
 
 
 def read_rope(reader: ConfigReader, defaults: RopeDefaults) -> Rope:
-    """Return the rotation of all layers. Raises ModelLoadError."""
+    # Raises ModelLoadError.
     return rope_of(reader.rope(by_layer=False), defaults)
 
 
 def read_whole_rope(reader: ConfigReader, head_dim: int) -> Rope:
-    """Return the rotation of an architecture that rotates whole heads. Raises ModelLoadError."""
+    # Raises ModelLoadError.
     return read_rope(reader, RopeDefaults(head_dim, reader.integer("max_position_embeddings")))
 
 
 def rope_of(section: ConfigReader, defaults: RopeDefaults) -> Rope:
-    """Return the rotation of one section. Raises ModelLoadError."""
+    # Raises ModelLoadError.
     theta = section.number("rope_theta", defaults.theta)
     dim = _rotated(defaults, _partial(section, defaults.partial))
     kind = section.choice("rope_type", "default", {name: name for name in defaults.types})
@@ -46,7 +46,7 @@ def rope_of(section: ConfigReader, defaults: RopeDefaults) -> Rope:
         raise ModelLoadError(
             "config.json has a factor for rotary positions without a rope_type: add that, or remove it"
         )
-    section.finish(frozenset(("original_max_position_embeddings",)))  # also of the kinds that do not read it
+    section.finish(frozenset(("original_max_position_embeddings",)))  # also for kinds that do not read it
     return Rope(dim, theta, scaling)
 
 

@@ -14,8 +14,8 @@ class Splits(NamedTuple):
 
     name: str
     value: int
+    # If it divides the number of ranks, several ranks hold the same part.
     replicable: bool = False
-    """A divisor of the number of ranks is possible too: several ranks then hold the same part."""
 
     def allows(self, ranks: int) -> bool:
         return self.value % ranks == 0 or (self.replicable and ranks % self.value == 0)
@@ -38,10 +38,7 @@ def check_split(config: DecoderConfig, parallel: ParallelState) -> None:
 
 
 def stage_of(name: str, num_layers: int, parallel: ParallelState) -> Stage:
-    """Return the layers of this process's stage. `name` is the key of config.json that sets their number.
-
-    Raises ModelLoadError if there are fewer layers than stages.
-    """
+    # `name` is a key of config.json. Raises ModelLoadError if there are fewer layers than stages.
     stages = parallel.pipeline
     if num_layers < stages.size:
         raise ModelLoadError(
@@ -52,7 +49,7 @@ def stage_of(name: str, num_layers: int, parallel: ParallelState) -> Stage:
 
 
 def refuse_split(ranks: int, splits: Sequence[Splits]) -> None:
-    """Raise ModelLoadError if one of the numbers cannot be split over so many ranks."""
+    # Raises ModelLoadError.
     for split in splits:
         if not split.allows(ranks):
             largest = max(other.value for other in splits)

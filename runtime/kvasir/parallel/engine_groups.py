@@ -1,4 +1,4 @@
-"""The groups of engines that share experts, over gloo: one for their layers, one for their waves."""
+"""The groups of engines that share experts, over gloo."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -20,17 +20,15 @@ _FOREVER_SECONDS: Final = 10.0**8
 
 
 class EnginesLost(FailureError):
-    """Another engine of the group has ended or hangs, so this one must end too."""
-
     def __init__(self, message: str) -> None:
         super().__init__(Failure(Reason.CRASH_LOOPING, message))
 
 
 class EngineGroup:
-    """A Group of one rank of each engine. Used by one thread."""
+    """A Group of one rank of each engine, for one thread."""
 
     def __init__(self, group: dist.ProcessGroup, timeout: float | None) -> None:
-        """`timeout`: of the group, in seconds; None: `recv` has no limit."""
+        """`timeout`: seconds; None: `recv` has no limit."""
         self.rank: int = group.rank()
         self.size: int = group.size()
         self._group = group
@@ -65,11 +63,11 @@ class EngineGroup:
 
 class EngineWaves:
     def __init__(self, together: EngineGroup, calls: EngineGroup) -> None:
-        """One thread sends with `calls`, another one receives."""
+        # One thread sends with `calls`, another one receives.
         self._together = together
         self._calls = calls
+        # Gloo reads it until the next engine has received it.
         self._sent: tuple[Tensor, Sending] | None = None
-        """Gloo reads it until the next engine has received it."""
 
     def call_next(self, wave: int) -> None:
         calls, call = self._calls, torch.tensor([wave])
@@ -87,7 +85,6 @@ class EngineWaves:
 
 
 def connect(meeting: MeetingPoint, timeout: float) -> tuple[EngineGroup, EngineWaves]:
-    """Connect all engines. `timeout`: seconds for a collective operation."""
     experts = EngineGroup(meeting.group("experts", timeout), timeout)
     calls = EngineGroup(meeting.group("calls", timeout), None)
     return experts, EngineWaves(experts, calls)

@@ -1,4 +1,4 @@
-"""Gloo with one I/O thread for all groups of a process, which sleeps while nothing is exchanged."""
+"""Gloo with one I/O thread for all groups of a process."""
 
 import ctypes
 import os
@@ -10,7 +10,7 @@ from typing import Any, Final
 import torch.distributed as dist
 
 BACKEND: Final = "kvasir_gloo"
-# Names the network interface; unset: the one of the host's name.
+# Names the network interface. Unset: the interface of the host's name.
 INTERFACE: Final = "GLOO_SOCKET_IFNAME"
 _PR_SET_TIMERSLACK: Final = 29
 # The end of the groups waits for one timeout at most.
@@ -19,7 +19,6 @@ _SLACK_SECONDS: Final = 1.0
 
 @cache
 def register_gloo() -> str:
-    """Register the backend for the groups that are made next, and return its name."""
     devices: list[Any] = []
 
     def create(options: Any, _: object) -> Any:
@@ -44,8 +43,8 @@ def start_device(**place: str) -> Any:
 
 @contextmanager
 def _timer_slack(seconds: float) -> Iterator[None]:
-    # Gloo's threads wait for events for 10 ms at a time. With the slack, the kernel ends such a timeout later,
-    # which delays no event.
+    # Gloo's threads wait for events for 10 ms at a time. With the slack, such a timeout ends later; events
+    # are not delayed.
     prctl = ctypes.CDLL(None).prctl
     prctl(_PR_SET_TIMERSLACK, ctypes.c_ulong(int(seconds * 1e9)), 0, 0, 0)
     try:

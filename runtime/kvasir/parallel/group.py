@@ -1,6 +1,5 @@
-"""A group of ranks and its collective operations.
-
-Every rank calls the same operations in the same order, with tensors of the same shape and type.
+"""Collective operations of a group of ranks, which call them in the same order, with the same shapes and
+types.
 """
 
 from typing import Final, Protocol
@@ -15,7 +14,7 @@ class Sending(Protocol):
 
 
 class Group(Protocol):
-    """Ranks 0 to size - 1. An operation raises RuntimeError if a peer is lost or does not answer in time."""
+    """Ranks 0 to size - 1. Raises RuntimeError if a peer is lost or does not answer in time."""
 
     @property
     def rank(self) -> int: ...
@@ -24,23 +23,21 @@ class Group(Protocol):
     def size(self) -> int: ...
 
     def all_reduce(self, x: Tensor) -> Tensor:
-        """Return the sum over all ranks, the same bits on each. May overwrite x."""
+        """Return the sum, the same bits on all ranks. May overwrite x."""
         ...
 
-    def all_gather(self, x: Tensor, dim: int) -> Tensor:
-        """Return the tensors of all ranks, concatenated in one dimension."""
-        ...
+    def all_gather(self, x: Tensor, dim: int) -> Tensor: ...
 
     def broadcast(self, x: Tensor, source: int) -> Tensor:
-        """Return the source's tensor. Overwrites x on the other ranks."""
+        # Overwrites x on the other ranks.
         ...
 
     def send(self, x: Tensor, target: int) -> Sending:
-        """Begin to send x, which must not be changed until then."""
+        # x must not be changed until `wait` returns.
         ...
 
     def recv(self, x: Tensor, source: int) -> Tensor:
-        """Receive into x, and return it."""
+        # Overwrites and returns x.
         ...
 
 

@@ -1,7 +1,7 @@
-"""Where the engines that share experts meet when they start: a store in the process of rank 0.
+"""A store in the process of rank 0, where engines that share experts meet when they start.
 
-An engine that restarts during the meeting ends it for all: its predecessor's connections are lost. Every wait
-is short or in a thread, so that a signal can end the process.
+An engine that restarts during the meeting ends it for all. Waits are short or in a thread, so that a signal
+can end the process.
 """
 
 import errno
@@ -23,7 +23,7 @@ from kvasir.parallel.start import within
 
 _PAUSE_SECONDS: Final = 0.2
 _BROKEN: Final = "broken"
-# For an operation that does not wait for other engines.
+# For operations that do not wait for other engines.
 _ANSWER_SECONDS: Final = 60.0
 # A predecessor that ends may still have the port of rank 0.
 _PORT_SECONDS: Final = 20.0
@@ -41,15 +41,15 @@ class MeetingPoint:
         limit: float,
         waiting: Callable[[str], None] = lambda text: None,
     ) -> None:
-        """`limit`: seconds for each wait, during which `waiting` is called with the name of the missing engine, and
-        with "" after it. Raises ConfigError if rank 0 cannot listen at this address.
+        """`limit`: seconds for each wait. `waiting` is called with the missing engine, and with "" at the
+        end. Raises ConfigError if rank 0 cannot listen at this address.
         """
         self.rank = rank
         self.size = size
         self._limit = limit
         self._waiting = waiting
         self._place = f"[{address}]:{port}" if ":" in address else f"{address}:{port}"
-        # Of this machine, for the other engines.
+        # This machine's address for the other engines.
         self.host = address if rank == 0 else self._reach(address, port)
         self._store = self._listen(address, port) if rank == 0 else self._connect(address, port)
         self._device = start_device(hostname=self.host)
@@ -70,7 +70,7 @@ class MeetingPoint:
         every = [msgspec.json.decode(text, type=dict[str, str]) for text in texts]
         first = every[0]
         for rank, found in enumerate(every):
-            for name in first | found:  # in the order given, on every engine
+            for name in first | found:  # the same first difference on all engines
                 if (of_first := first.get(name)) != (of_rank := found.get(name)):
                     raise ConfigError(
                         f"engines that share experts need the same {name}, and rank 0 has {of_first} and rank "
@@ -78,13 +78,12 @@ class MeetingPoint:
                     )
 
     def wait_for_all(self, state: str) -> None:
-        """Wait until all engines have called this for the same state."""
         with self._answers():
             self._store.set(f"{state}/{self.rank}", "")
             self._wait(state)
 
     def group(self, name: str, timeout: float) -> dist.ProcessGroup:
-        """Connect all engines. `timeout`: seconds for each operation of the group."""
+        # `timeout`: seconds for each operation.
         options = dist.ProcessGroupGloo._Options()  # type: ignore[attr-defined]
         options._timeout = timedelta(seconds=timeout)
         options._devices = [self._device]
@@ -97,7 +96,7 @@ class MeetingPoint:
             ) from error
 
     def _listen(self, address: str, port: int) -> TCPStore:
-        # At this address only: torch's own store would listen on all interfaces.
+        # torch's own store would listen on all interfaces.
         return TCPStore(
             address,
             port,
@@ -163,7 +162,6 @@ class MeetingPoint:
 
     @contextmanager
     def _answers(self) -> Iterator[None]:
-        # Rank 0 serves the store.
         try:
             yield
         except dist.DistError as error:

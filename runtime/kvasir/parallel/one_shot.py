@@ -1,8 +1,7 @@
-"""Sums of small tensors over memory that the GPUs of all ranks read directly, without NCCL.
+"""Sums of small tensors over memory that all GPUs read directly, without NCCL.
 
-Each rank copies its tensor into symmetric memory, and one kernel of torch adds those of all ranks in their order:
-the same bits on each. NCCL computes the sums if torch's private module has changed, or the first sum is wrong. This
-has not run on several GPUs yet.
+Each rank copies its tensor into symmetric memory. A kernel of torch adds them in rank order: the same bits on
+each. This has not run on several GPUs yet.
 """
 
 import logging
@@ -17,7 +16,7 @@ from torch import Tensor
 log = logging.getLogger(__name__)
 
 T = TypeVar("T")
-# Not measured here. vLLM uses this limit for 8 GPUs and 512 KiB for 4 (csrc/custom_all_reduce.cuh).
+# Not measured: vLLM's limit for 8 GPUs (csrc/custom_all_reduce.cuh).
 MAX_BYTES: Final = 256 * 1024
 _MAX_RANKS: Final = 8
 # Other sizes take slower kernels, or none.
@@ -26,10 +25,10 @@ _DTYPES: Final = (torch.bfloat16, torch.float32)
 
 
 class OneShotSum:
-    """All ranks call it with the same shapes and types, so all of them choose it, or none."""
+    """All ranks call it with the same shapes and types, so they decide alike."""
 
     def __init__(self, memory: Tensor, add: Callable[[Tensor], Tensor]) -> None:
-        """`memory`: [bytes] uint8, symmetric. `add` returns the sum of a part of it over all ranks."""
+        """`memory`: [bytes] uint8, symmetric. `add` sums a part of it over all ranks."""
         self._memory = memory
         self._add = add
 
@@ -38,13 +37,13 @@ class OneShotSum:
 
     def all_reduce(self, x: Tensor) -> Tensor:
         part = self._memory[: x.nbytes].view(x.dtype)
-        # torch has a kernel that copies too, but its threads signal before all of them have copied.
+        # torch can copy in the kernel, but its threads signal too early.
         part.copy_(x.reshape(-1))
         return self._add(part).view(x.shape)
 
 
 def connect_one_shot(group: dist.ProcessGroup, device: torch.device) -> OneShotSum | None:
-    """Return the sum over the ranks, of which rank r has GPU r, or None on all of them and log why."""
+    """Connect GPUs 0 to size - 1. On all ranks, return None and log why if the sums cannot be used."""
     try:
         symmetric = _together(group, device, lambda: _symmetric_memory(group.size()))
         memory = _together(group, device, lambda: symmetric.empty(MAX_BYTES, dtype=torch.uint8, device=device))
@@ -52,7 +51,7 @@ def connect_one_shot(group: dist.ProcessGroup, device: torch.device) -> OneShotS
         one_shot = OneShotSum(
             memory, lambda part: torch.ops.symm_mem.one_shot_all_reduce(part, "sum", group.group_name)
         )
-        # Some machines report that GPUs can read each other's memory, and they cannot.
+        # Some machines report peer access that does not work.
         sums = torch.arange(MAX_BYTES // 4, dtype=torch.float32, device=device) % 1000 + group.rank()  # exact
         ours = _together(group, device, lambda: one_shot.all_reduce(sums))
         dist.all_reduce(sums, group=group)
@@ -65,7 +64,7 @@ def connect_one_shot(group: dist.ProcessGroup, device: torch.device) -> OneShotS
 
 
 def _symmetric_memory(size: int) -> Any:
-    """Raises RuntimeError if torch or the machine lacks something."""
+    # Raises RuntimeError if torch or the machine lacks something.
     try:
         import torch.distributed._symmetric_memory as symmetric
     except ImportError as error:

@@ -7,7 +7,7 @@ from kvasir.parallel.group import ALONE, Group
 
 
 class UnevenExperts(ValueError):
-    """The ranks cannot hold the same number of experts."""
+    pass
 
 
 class UnevenSplit(ValueError):
@@ -16,19 +16,18 @@ class UnevenSplit(ValueError):
 
 @dataclass(frozen=True)
 class ParallelState:
-    """The groups of a rank. With T tensor ranks, rank r has place r % T in stage r // T."""
+    """The groups of a rank. Of T tensor ranks, rank r has place r % T in stage r // T."""
 
+    # Ranks with parts of the same layers.
     tensor: Group = ALONE
-    """Ranks that hold parts of the same layers."""
+    # Ranks of the same place in all stages.
     pipeline: Group = ALONE
-    """Ranks of the same place in all stages."""
+    # Ranks hold whole experts.
     expert_parallel: bool = False
-    """Ranks hold whole experts."""
+    # Ranks of the same place in all engines.
     data: Group = ALONE
-    """Ranks of the same place in all engines that share experts."""
 
     def own_experts(self, count: int) -> range:
-        """Return this rank's share of so many experts. Raises UnevenExperts."""
         if not self.expert_parallel:
             return range(count)
         ranks = self.data.size * self.tensor.size

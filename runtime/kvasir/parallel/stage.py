@@ -6,10 +6,10 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Stage:
-    """Neighbouring layers of a model. The first stage has the embedding; the last has norm and head."""
+    """Neighbouring layers. The first stage has the embedding; the last has norm and head."""
 
+    # Numbers in the whole model.
     layers: range
-    """Their numbers in the whole model."""
     num_layers: int
 
     @staticmethod
@@ -39,9 +39,9 @@ class Stage:
     def holds(self, parameter: str, *, layers: str, first: Set[str], last: Set[str]) -> bool:
         """Return whether this stage has a parameter, for example layers.3.mlp.fc1.weight.
 
-        `layers` comes before the number of a layer; `first` and `last` are parts of the first and the last stage.
+        `layers` precedes a layer's number; `first` and `last` are parts of the first and the last stage.
         """
-        # A name that no stage has belongs to all, so that each rejects it.
+        # Unknown names belong to all stages, so that each rejects them.
         part, _, rest = parameter.partition(".")
         if part in first or part in last:
             return (self.first and part in first) or (self.last and part in last)

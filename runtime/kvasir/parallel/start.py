@@ -31,9 +31,9 @@ def init(
 ) -> ParallelState:
     """Wait for all ranks of the engine and return this rank's groups. Call it once per process.
 
-    Ranks of one machine meet by a file that no other user can write, over loopback; those in several pods need a
-    TcpRendezvous. `timeout` in seconds bounds this wait and every operation. `tensor_parallel_size` None: all
-    ranks. Raises RuntimeError if a rank does not arrive in time.
+    Ranks of one machine meet by a private file, over loopback; several pods need a TcpRendezvous. `timeout`:
+    seconds for this wait and each operation. `tensor_parallel_size` None: all ranks. Raises RuntimeError if a
+    rank is late.
     """
     width = size if tensor_parallel_size is None else tensor_parallel_size
     if width < 1 or size % width:
@@ -75,7 +75,7 @@ def _store(rendezvous: Path | TcpRendezvous, size: int, limit: timedelta) -> Any
 
 
 def within(limit: timedelta, make: Callable[[], Any], message: str) -> Any:
-    """Return what `make` returns. A TCPStore ignores its timeout if the port has no server."""
+    """A TCPStore ignores its timeout if the port has no server."""
     made: Future[Any] = Future()
 
     def run() -> None:

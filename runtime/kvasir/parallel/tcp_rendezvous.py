@@ -1,4 +1,4 @@
-"""How ranks in several pods meet: through a TCP store that rank 0 serves. Imports no torch."""
+"""The TCP store of rank 0, where ranks in several pods meet. Imports no torch."""
 
 from dataclasses import dataclass
 
@@ -9,9 +9,9 @@ class TcpRendezvous:
 
     host: str
     port: int
+    # This rank's network interface.
     interface: str
-    """The network interface of this rank."""
+    # Ranks of different incarnations do not meet.
     incarnation: str
-    """A rank of another incarnation does not meet these ranks."""
+    # The listening socket on rank 0.
     listener: int | None = None
-    """The listening socket, on the rank that serves the store."""

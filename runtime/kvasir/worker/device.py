@@ -1,7 +1,7 @@
 """Finds the device of the workers. Only the search for a GPU imports torch.
 
-`python -m kvasir.worker.device` prints the facts as JSON: an engine whose workers are processes saves the seconds
-and the CUDA memory of torch.
+`python -m kvasir.worker.device` prints the facts as JSON, so that an engine without torch can ask a child
+process.
 """
 
 import subprocess
@@ -17,7 +17,7 @@ from kvasir.config.machine import cgroup_cores
 from kvasir.config.options import ConfigError
 from kvasir.config.settings import DeviceConfig
 
-# Device files of GPU drivers: NVIDIA's, on Tegra, on WSL, AMD's. Without any of them torch finds no GPU.
+# Device files of NVIDIA, Tegra, WSL, AMD. Without any of them torch finds no GPU.
 _DRIVERS: Final = tuple(map(Path, ("/dev/nvidiactl", "/dev/nvmap", "/dev/dxg", "/dev/kfd")))
 
 
@@ -32,7 +32,7 @@ def device_facts_of_workers(config: DeviceConfig) -> DeviceFacts:
 
 
 def gpu_facts() -> DeviceFacts | str:
-    """Return the GPU that torch uses by default, or the reason why not. Creates a CUDA context."""
+    """Return torch's default GPU, or the reason why there is none. Creates a CUDA context."""
     import torch
 
     if not torch.cuda.is_available():
@@ -50,7 +50,7 @@ def gpu_facts() -> DeviceFacts | str:
 
 
 def _why_unavailable() -> str:
-    # Torch's reason, such as a driver that is too old, without its advice.
+    # The reason without torch's advice.
     import torch
 
     try:

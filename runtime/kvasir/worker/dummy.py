@@ -1,6 +1,6 @@
 """Steps of dummy requests: the largest ones for memory profiling, small ones to warm up.
 
-Their requests own the null block only, whose content does not matter.
+The requests own the null block only, whose content does not matter.
 """
 
 from collections.abc import Iterator, Sequence
@@ -23,6 +23,7 @@ _EVERYTHING = SamplingParams(
     logprobs=1,
     prompt_logprobs=1,
 )
+# Together they need all kernels of sampling.
 _KINDS: Final = (
     SamplingParams(max_tokens=2, seed=0, temperature=0.0),
     SamplingParams(max_tokens=2, seed=0),
@@ -34,13 +35,11 @@ _KINDS: Final = (
     SamplingParams(max_tokens=2, seed=0, logit_bias=((0, 1.0),)),
     SamplingParams(max_tokens=2, seed=0, temperature=0.0, logit_bias=((0, 1.0),)),
 )
-"""Together they need all kernels of sampling."""
 
 
 def kernel_steps(context: int, requests: int, groups: Sequence[KVGroup]) -> Iterator[StepInput]:
-    """Yield steps that use all kernels of a GPU, so that they are compiled."""
-    # Each kind of sampling; a chunk after a long context, whose attention is split; decodes of many requests, which
-    # have a tile of their own.
+    """Yield steps that compile all kernels of a GPU."""
+    # All kinds of sampling; a split attention after a long context; decodes with a tile of their own.
     for params in _KINDS:
         yield from dummy_steps(1, min(2, context), decodes=0, groups=groups, params=params)
     yield from longest_chunk(min(16, context), context, groups)

@@ -1,7 +1,7 @@
 """Runs one step: rows in and out of the table, the forward pass, sampling.
 
-A device computes a step while the host prepares the next one. The host waits for the tokens only if the result is
-taken, if the rules of a row depend on all tokens (bad words), and for log probabilities.
+A device computes a step while the host prepares the next one. The host waits for tokens only when the result
+is taken, for rules that depend on all tokens (bad words), and for log probabilities.
 """
 
 from collections.abc import Sequence
@@ -28,7 +28,7 @@ from kvasir.worker.step import AwaitLateInput, LateInput, ScheduledRow, StepInpu
 
 
 class ModelRunner:
-    """Applies steps to the table from which `inputs` are built. Without a `recorder` there are no CUDA graphs."""
+    """Applies steps to a table. `inputs` read it. Without a `recorder` there are no CUDA graphs."""
 
     def __init__(
         self,
@@ -47,8 +47,8 @@ class ModelRunner:
         self._link = link
         self._copies = copies
         self._graphs = DecodeGraphs(recorder) if recorder is not None else None
+        # Their tokens are not on the host yet.
         self._launched: list[LaunchedStep] = []
-        """Steps whose tokens the host does not have yet, in order."""
 
     @torch.inference_mode()
     def execute(self, step: StepInput, late: AwaitLateInput | None = None) -> StepOutput:
@@ -66,7 +66,7 @@ class ModelRunner:
     def _launch(self, step: StepInput, *, is_awaited: bool) -> LaunchedStep:
         # is_awaited: the host has the tokens before it launches the next step.
         table = self._table
-        # Such a step would be sampled by the parameters of this one, whose numbers take the same memory.
+        # Both steps would keep sampling parameters in the same memory.
         assert not any(each.awaited for each in self._launched), "a step before still waits for its masks"
         if step.forced:
             self._settle()
@@ -121,7 +121,7 @@ class ModelRunner:
                 self._sample(launched, batch, logits)
 
     def _logits(self, batch: StepBatch, launched: LaunchedStep) -> Tensor | None:
-        """Return the logits [R, vocab_size], or None. Score prompts on the way."""
+        # [R, vocab_size]
         if batch.padded_to is not None and self._graphs is not None:
             with phase("forward"):
                 return self._graphs.logits(batch, self._decode_logits)

@@ -1,4 +1,4 @@
-"""Records traces of a worker with torch's profiler. Without a profile, the marks of phases cost nothing."""
+"""Records traces with torch's profiler. Without a profile, marks of phases cost nothing."""
 
 import logging
 import os
@@ -21,13 +21,13 @@ _profiles: Final[set[profile]] = set()
 
 
 def phase(name: str) -> AbstractContextManager[object]:
-    """Mark a phase of a step in the trace, on an NVIDIA GPU as an NVTX range too."""
+    """Mark a phase in the trace, on NVIDIA GPUs as an NVTX range too."""
     return record_function(name) if _profiles else _NOTHING
 
 
 class Profiler:
     def __init__(self, config: ProfilerConfig | None, device: str, name: str) -> None:
-        """`device` is cpu or cuda; `name` begins the names of files."""
+        """`device` is cpu or cuda; `name` begins the file names."""
         self._config = config
         self._device = device
         self._name = name
@@ -64,7 +64,9 @@ class Profiler:
 
     @worker_call
     def stop_profile(self) -> str:
-        """Write the profile and return its path. Raises CallError without a profile, or if it cannot be written."""
+        """Write the profile and return its path. Raises CallError without a profile, or if it cannot be
+        written.
+        """
         recorded, self._profile = self._profile, None
         if recorded is None or self._config is None:
             raise CallError("no profile is recorded: start one first")

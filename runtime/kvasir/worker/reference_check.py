@@ -1,7 +1,6 @@
-"""Checks that transformers' code computes the same over a flat batch as for one sequence alone.
+"""Checks that transformers' code computes the same over a flat batch as for one sequence.
 
-Code that was not written for flat batches may mix neighbours, or keep state. Two short sequences are computed
-together, in two steps.
+Code not written for flat batches may mix neighbours, or keep state.
 """
 
 import torch
@@ -23,7 +22,7 @@ _BLOCK = 4
 _BLOCKS = 3
 _LENGTHS = {"a": 11, "b": 7}
 _STEPS = ((("a", 0, 6), ("b", 0, 6)), (("a", 6, 5), ("b", 6, 1)))  # a prefill of both; a chunk next to a decode
-# Maximum error of a token's logits, divided by their spread. A wrong context gives 1.4; rounding can change the
+# Maximum error divided by the spread of a token's logits. A wrong context gives 1.4; rounding can change the
 # choice of an expert.
 _TOLERANCE = {torch.float32: 0.01, torch.float16: 0.2, torch.bfloat16: 0.5}
 
@@ -50,7 +49,7 @@ def check_against_reference(model: Generates, placement: Placement) -> None:
 
 
 def _compute(model: Generates, placement: Placement, tokens: dict[str, Tensor]) -> dict[str, Tensor]:
-    """Return the logits [tokens, vocabulary] of each sequence."""
+    # By sequence: [tokens, vocab_size].
     config = KVCacheConfig(single_group(model, _BLOCK, placement.dtype), _BLOCKS * len(tokens))
     caches = allocate(config, model.heads, placement)
     table = RequestTable(len(tokens), _BLOCK * _BLOCKS, _BLOCK)

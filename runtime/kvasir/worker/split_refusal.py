@@ -1,7 +1,7 @@
 """Rejects a model that cannot be split over the ranks of its engine, before the ranks join.
 
-`python -m kvasir.worker.split_refusal DIRECTORY CONTEXT OPTIONS OVERRIDES` checks in a child process: the engine's
-own process never imports torch.
+`python -m kvasir.worker.split_refusal DIRECTORY CONTEXT OPTIONS OVERRIDES` checks in a child process: the
+engine's process never imports torch.
 """
 
 import json
@@ -18,7 +18,7 @@ from kvasir.config.settings import ExecutorConfig
 from kvasir.hub.model_info import ModelFiles, ModelInfo, load_model_info
 from kvasir_contract.exits import ExitCode
 
-# Each worker that is started for nothing takes seconds of a core and hundreds of megabytes.
+# Each worker started in vain takes seconds of a core and hundreds of megabytes.
 _FEW: Final = 4
 
 
@@ -33,8 +33,7 @@ def check_split(model: ModelInfo, context: int, executor: ExecutorConfig) -> Non
 
 
 def check_early(model: ModelInfo, settings: ResolvedEngine) -> None:
-    """Raise ConfigError if the model cannot be split."""
-    # Rank 0 finds out as early if no weights are downloaded first, and as cheaply if there are few workers.
+    # Without a download and with few workers, rank 0 finds out as early and cheaply.
     is_local = settings.load_format == "dummy" or any(model.path.glob("*.safetensors"))
     num_workers = settings.executor.num_workers
     if num_workers == 1 or (is_local and num_workers <= _FEW):

@@ -1,4 +1,4 @@
-"""Passes hidden states from one pipeline stage to the next, between ranks of the same place."""
+"""Passes hidden states from one pipeline stage to the next."""
 
 import torch
 
@@ -26,7 +26,7 @@ class StageLink:
 
     def send(self, passed: Intermediate) -> None:
         """Begin to send this stage's result, which must not change any more."""
-        # Waits for the last sending, so at most one result is on its way.
+        # So at most one result is on its way.
         if self._sending is not None:
             self._sending.wait()
         self._sending = self._group.send(passed.residual, self._group.rank + 1)

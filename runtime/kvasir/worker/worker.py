@@ -1,6 +1,6 @@
-"""The worker: one model on one device, driven by the engine through an executor.
+"""One model on one device, driven by the engine through an executor.
 
-Called in this order: load → kv_layout → allocate_kv_cache → warm_up → execute, once per step.
+Call order: load → kv_layout → allocate_kv_cache → warm_up → execute, once per step.
 """
 
 import gc
@@ -65,10 +65,10 @@ class Worker:
         self._placement = Placement(device, dtype, parallel, settings.batch_invariant, scheme=model.weight_scheme)
         self._groups: tuple[KVGroup, ...] = ()
         self._kv_dtype = FP8 if settings.fp8_kv_cache else dtype
-        # Of an fp8 cache, by layer.
+        # By layer, for an fp8 cache.
         self._kv_scales: dict[int, KVScales] = {}
+        # The parts of this pipeline stage.
         self._own_groups: tuple[KVGroup, ...] = ()
-        """The parts of this worker's pipeline stage."""
         self._table: RequestTable | None = None
         self._model: Generates | None = None
         self._expert_layers: list[SparseMoE] = []
@@ -101,9 +101,7 @@ class Worker:
 
     @worker_call
     def allocate_kv_cache(self, num_blocks: int, max_model_len: int) -> None:
-        """Allocate blocks 1 to num_blocks, and block 0, the null block. `max_model_len`: tokens of the longest
-        request.
-        """
+        """Allocate blocks 0 (the null block) to num_blocks. `max_model_len`: tokens of the longest request."""
         assert self._model is not None, "load comes first"
         settings = self._settings
         if isinstance(self._model, FitsContext):
@@ -141,8 +139,8 @@ class Worker:
 
     @worker_call
     def work_ahead(self) -> bool:
-        """Do some milliseconds of work that saves time in a later step; return False if nothing is left."""
-        # Only while no step runs: a thread on a core of the step delays it by more than its own computing time.
+        """Do some milliseconds of work for later steps. Return False if nothing is left."""
+        # Not in a thread: on a core of the step, it delays the step by more than its own time.
         return next(self._ahead, 0) > 0
 
     def execute(self, step: StepInput, late: AwaitLateInput | None = None) -> StepOutput:
@@ -154,14 +152,14 @@ class Worker:
         return self._runner.launch(step)
 
     def block_bytes(self) -> BlockBytes | None:
-        """None: the blocks are on a GPU, or in several workers."""
+        # None: the blocks are on a GPU, or in several workers.
         assert self._runner is not None, "allocate_kv_cache comes first"
         if self._placement.device.type != "cpu" or self._settings.executor.num_workers > 1:
             return None
         return block_bytes_of(self._runner.caches)
 
     def empty_pass(self) -> None:
-        """Take part without tokens in a forward pass of engines that share experts with this one."""
+        """Join a forward pass of the engines that share experts, without tokens."""
         with torch.inference_mode():
             for layer in self._expert_layers:
                 layer.forward_empty()
@@ -169,7 +167,7 @@ class Worker:
     def close(self) -> None:
         self._runner = self._model = self._table = None
         self._expert_layers, self._ahead = [], iter(())
-        gc.collect()  # modules refer to one another
+        gc.collect()  # modules have reference cycles
         if self._placement.device.type == "cuda":
             torch.cuda.empty_cache()
 
@@ -251,7 +249,7 @@ class Worker:
 
 
 def _must_succeed(output: StepOutput) -> None:
-    """Raise if a dummy request failed: its parameters are plain, so every request would fail."""
+    # Dummy parameters are plain: if they fail, every request would.
     # NaN may come from the dummy token alone.
     causes = [failure for failure in output.failed.values() if failure != NAN_COMPUTED]
     if causes:

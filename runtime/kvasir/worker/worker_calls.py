@@ -1,7 +1,6 @@
-"""Operations of a worker, and of an extension next to it, that are called by name.
+"""Operations of a worker and its extension that are called by name.
 
-Only methods with the mark `worker_call` can be called. The annotations of their parameters decide which msgpack
-arguments are valid.
+Only methods marked `worker_call` can be called, with msgpack arguments that fit their annotations.
 """
 
 import inspect
@@ -37,11 +36,10 @@ class WorkerResult(msgspec.Struct, frozen=True):
 
 
 class CallError(ValueError):
-    """A call has an unknown name or invalid arguments."""
+    pass
 
 
 def worker_call(method: Method) -> Method:
-    """Mark a method that executors may call by its name."""
     setattr(method, _MARK, True)
     return method
 
@@ -55,9 +53,8 @@ class _Operation:
 
 class WorkerCalls:
     def __init__(self, *owners: object, of_engine: Collection[str] = ()) -> None:
-        """The engine calls operations `of_engine` in order, so `answer` rejects them.
-
-        Raises ConfigError if two owners share a name.
+        """Raises ConfigError if two owners share a name. `answer` rejects operations `of_engine`: the engine
+        runs them in order.
         """
         self._operations: dict[str, _Operation] = {}
         self._of_engine = frozenset(of_engine)
@@ -69,7 +66,7 @@ class WorkerCalls:
                 self._operations[name] = _operation(method)
 
     def run(self, call: WorkerCall) -> Any:
-        """Raises CallError, and whatever the method raises."""
+        # Raises CallError, and any error of the method.
         operation = self._operations.get(call.method)
         if operation is None:
             raise self._unknown(call.method)
@@ -81,7 +78,7 @@ class WorkerCalls:
         )
 
     def answer(self, call: WorkerCall) -> WorkerResult:
-        """Return the result, or the error as text: a call that fails does not end the worker."""
+        """Return the result, or the error as text: a failed call does not end the worker."""
         try:
             if call.method in self._of_engine:
                 raise self._unknown(call.method)
@@ -110,7 +107,6 @@ def _packed(value: Any) -> msgspec.Raw:
 
 
 def _by_name(call: WorkerCall, operation: _Operation) -> dict[str, msgspec.Raw]:
-    """Raises CallError."""
     names = list(operation.parameters)[: len(call.positional)]
     if len(names) < len(call.positional):
         raise CallError(f"{call.method} has {len(names)} parameters, and got {len(call.positional)} arguments")

@@ -1,8 +1,8 @@
 """Gemma (2024), Gemma 2 (2024) and the text models of Gemma 3 (2025), by the Gemma Team of Google DeepMind.
 
-Llama with scaled embeddings, norm weights stored around 0, and GELU. Gemma 2 adds norms of each output, caps scores
-and logits, and has a sliding window in every other layer. Gemma 3 normalises queries and keys instead of capping,
-and rotates by other angles in layers with a window.
+Llama with scaled embeddings, norm weights stored around 0, and GELU. Gemma 2 adds norms of outputs, caps
+scores and logits, and has a sliding window in every other layer. Gemma 3 normalises queries and keys instead
+of capping, and rotates differently in layers with a window.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -24,7 +24,7 @@ from kvasir.models.decoder_config import DecoderConfig, LayerConfig, read_decode
 from kvasir.models.rope_config import RopeDefaults, read_whole_rope, rope_of
 
 _TANH: Final = ACTIVATIONS["gelu_pytorch_tanh"]
-# The first files have "gelu" for its approximation.
+# The first files name the exact function, and mean its approximation.
 _GEMMA1_ACTIVATIONS: Final = MappingProxyType({"gelu": _TANH, "gelu_pytorch_tanh": _TANH})
 
 _SANDWICH: Final = MappingProxyType(
@@ -37,7 +37,6 @@ _SANDWICH: Final = MappingProxyType(
 
 
 def read_gemma(config: Mapping[str, Any]) -> DecoderConfig:
-    """Read the config of GemmaForCausalLM. Raises ModelLoadError."""
     reader = ConfigReader(config)
     heads = read_heads(reader, head_dim=256)
     rope = read_whole_rope(reader, heads.head_dim)
@@ -50,7 +49,6 @@ def read_gemma(config: Mapping[str, Any]) -> DecoderConfig:
 
 
 def read_gemma2(config: Mapping[str, Any]) -> DecoderConfig:
-    """Read the config of Gemma2ForCausalLM. Raises ModelLoadError."""
     reader = ConfigReader(config)
     heads = read_heads(reader, head_dim=256)
     rope = read_whole_rope(reader, heads.head_dim)
@@ -67,7 +65,6 @@ def read_gemma2(config: Mapping[str, Any]) -> DecoderConfig:
 
 
 def read_gemma3(config: Mapping[str, Any]) -> DecoderConfig:
-    """Read the config of Gemma3ForCausalLM. Raises ModelLoadError."""
     reader = ConfigReader(config)
     heads = read_heads(reader, head_dim=256)
     everywhere, within_window = _ropes_of_gemma3(reader, heads)
@@ -86,7 +83,7 @@ def read_gemma3(config: Mapping[str, Any]) -> DecoderConfig:
 
 
 def build_sandwiched(read: Callable[[Mapping[str, Any]], DecoderConfig]) -> Callable[..., Decoder]:
-    """Build Gemma 2 or 3, whose layers have four norms."""
+    # Layers with four norms.
 
     def build(config: Mapping[str, Any], placement: Placement, context: int) -> Decoder:
         return Decoder(read(config), placement, context, names=_SANDWICH)

@@ -40,7 +40,6 @@ class GPT2Config:
 
 
 def read_config(config: Mapping[str, Any]) -> GPT2Config:
-    """Read the config. Raises ModelLoadError for missing, contradictory or unknown keys."""
     reader = ConfigReader(config)
     hidden_size = _either(reader, "n_embd", "hidden_size", 768)
     heads = _either(reader, "n_head", "num_attention_heads", 12)
@@ -63,7 +62,7 @@ def read_config(config: Mapping[str, Any]) -> GPT2Config:
         scale_by_inverse_layer=reader.flag("scale_attn_by_inverse_layer_idx", False),
         tied=reader.flag("tie_word_embeddings", True),
     )
-    # n_ctx repeats n_positions in old files; reorder_and_upcast_attn is about float16 range in training.
+    # n_ctx repeats n_positions in old files; reorder_and_upcast_attn is for float16 training.
     reader.finish(NO_EFFECT | {"n_ctx", "reorder_and_upcast_attn"})
     return gpt2
 
@@ -109,7 +108,7 @@ class GPT2Layer(nn.Module):
         )
 
     def forward(self, x: Tensor, cache: KVCache, plan: AttentionPlan) -> None:
-        """Add to the residual stream x [T, hidden] in place."""
+        # Adds to x [T, hidden] in place.
         x.add_(self.attn(self.ln_1(x), cache, plan))
         x.add_(self.mlp(self.ln_2(x)))
 

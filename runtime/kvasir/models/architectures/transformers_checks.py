@@ -24,7 +24,7 @@ def unsupported(architecture: str, reason: str) -> ModelLoadError:
 
 
 def find_class(architecture: str) -> type[transformers.PreTrainedModel]:
-    """Return the class of this name. Raises ModelLoadError if it is missing or not a causal LM."""
+    # Raises ModelLoadError if the class is missing or not a causal LM.
     names: set[str] = set()
     for entry in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.values():
         names.update((entry,) if isinstance(entry, str) else entry)
@@ -44,13 +44,13 @@ def find_class(architecture: str) -> type[transformers.PreTrainedModel]:
 def check_config(
     architecture: str, model_class: type[transformers.PreTrainedModel], config: transformers.PreTrainedConfig
 ) -> None:
-    """Raise ModelLoadError with the reason if the model cannot be served."""
+    # Raises ModelLoadError with the reason.
     for reason in _reasons(model_class, config):
         raise unsupported(architecture, reason)
 
 
 def check_windows(architecture: str, config: transformers.PreTrainedConfig, windows: Sequence[int | None]) -> None:
-    """Reject windows that only masks apply; `windows` are those that its layers pass to attention."""
+    """Reject windows that only masks apply; `windows` are those passed to attention."""
     types = getattr(config, "layer_types", None) or ["full_attention"] * len(windows)
     hidden = [index for index, kind in enumerate(types) if kind == "sliding_attention" and windows[index] is None]
     is_on = getattr(config, "sliding_window", None) and getattr(config, "use_sliding_window", None) is not False

@@ -1,8 +1,7 @@
 """Any other causal LM, computed by transformers' code with our paged attention.
 
-Its models look up attention by name (AttentionInterface) and pass keyword arguments to it: the requests of a step
-are one flat batch, and the step's caches and plan are such an argument. One forward pass records the calls of
-attention; a model that needs more than ours computes is rejected.
+Its models look up attention by name (AttentionInterface) and pass it keyword arguments, among them the step's
+caches and plan. A recorded forward pass shows whether our attention computes all that the model needs.
 """
 
 import copy
@@ -32,7 +31,7 @@ from kvasir.parallel.stage import Stage
 log = logging.getLogger(__name__)
 
 _NAME = "kvasir_paged"
-# Without effect here: nothing is dropped, and positions are rotated before attention.
+# Nothing is dropped, and positions are rotated before attention.
 _WITHOUT_EFFECT = frozenset(
     ("dropout", "position_ids", "use_cache", "cache_position", "output_router_logits", "is_causal")
 )
@@ -41,7 +40,7 @@ _WITHOUT_EFFECT = frozenset(
 def load_with_transformers(
     info: ModelInfo, placement: Placement, progress: Callable[[int, int], None]
 ) -> "TransformersLM":
-    """Load a model. Raises ModelLoadError with the reason."""
+    # Raises ModelLoadError with the reason.
     architecture = info.architecture
     model_class = find_class(architecture)
     files = weight_files(info.path)
@@ -68,7 +67,7 @@ def load_with_transformers(
 
 
 def _read_config(info: ModelInfo) -> transformers.PreTrainedConfig:
-    """Return the config with its overrides. Raises ModelLoadError for rope settings that would be ignored."""
+    # Raises ModelLoadError for rope settings that would be ignored.
     config: transformers.PreTrainedConfig = transformers.AutoConfig.from_pretrained(
         info.path, trust_remote_code=False
     )
@@ -120,12 +119,10 @@ def _from_checkpoint(
 
 
 class TransformersLM:
-    """A model that generates, with a reference for comparison."""
-
     def __init__(self, architecture: str, model: transformers.PreTrainedModel) -> None:
         self._model = model
         self._base = model.base_model
-        # The model without its decoder: what its forward does with hidden states, whatever scales and caps it has.
+        # The model without its decoder: what forward does with hidden states, with its scales and caps.
         self._head = copy.copy(model)
         self._head._modules = {**model._modules, model.base_model_prefix: _GivenStates()}
         calls, self.hidden_size = self._record(architecture)
@@ -164,7 +161,7 @@ class TransformersLM:
                 self.logits(hidden)
         except ModelLoadError as error:
             raise unsupported(architecture, str(error)) from None
-        except Exception as error:  # a forward that needs an argument which it does not get: a mask, a cache
+        except Exception as error:  # a missing argument: a mask, a cache
             raise unsupported(architecture, f"its code does not run over a flat batch: {error}") from error
         layers = [call.layer for call in recorder.calls]
         if layers != list(range(len(layers))) or not layers:
@@ -172,7 +169,7 @@ class TransformersLM:
         return recorder.calls, hidden.shape[1]
 
     def reference_logits(self, token_ids: Tensor) -> Tensor:
-        """[T] → [T, vocab_size], of one sequence, with transformers' own attention"""
+        # One sequence: [T] → [T, vocab_size], with transformers' own attention.
         self._model.set_attn_implementation("eager")
         try:
             logits: Tensor = self._model(input_ids=token_ids[None], use_cache=False).logits
@@ -191,7 +188,7 @@ class _Call:
 
 
 class _Attends(Protocol):
-    # An argument of a model's forward pass that reaches each layer's attention.
+    # An argument of forward that reaches each layer's attention.
     def attend(self, call: _Call, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
         # q [1, heads, T, head_dim]; k, v [1, kv_heads, T, head_dim] → [T, heads * head_dim]
         ...
@@ -227,7 +224,7 @@ class _GivenStates(nn.Module):
     # Replaces the decoder.
     @property
     def decoder(self) -> "_GivenStates":
-        """Some heads call this part."""
+        # Some heads call this part.
         return self
 
     def forward(self, *_: Any, inputs_embeds: Tensor, **__: Any) -> _States:
@@ -253,7 +250,7 @@ def _attention(
     kvasir_step: _Attends | None = None,
     **others: Any,
 ) -> tuple[Tensor, None]:
-    """The attention function for transformers: → [1, T, heads, head_dim] and no weights."""
+    # For transformers: → [1, T, heads, head_dim] and no weights.
     if kvasir_step is None:
         raise ModelLoadError("its layers do not hand keyword arguments through to attention")
     if not getattr(module, "is_causal", True) or others.get("is_causal") is False:

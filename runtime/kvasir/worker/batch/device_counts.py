@@ -1,4 +1,4 @@
-"""The token counts of penalised rows on the device, so that no step waits for the host or copies tokens."""
+"""The token counts of penalised rows, on the device."""
 
 from typing import Final
 
@@ -15,15 +15,14 @@ from kvasir.worker.batch.request_table import PENDING, RequestTable
 
 Ints = npt.NDArray[np.int64]
 
-# The number that is allocated first.
 MIN_SLOTS: Final = 4
 
 
 class DeviceCounts:
-    """A slot of counts for each penalised row.
+    """A slot of counts for each penalised row. If all slots are taken, their number doubles.
 
-    A row's tokens are counted when it takes a slot, and later as the device samples them; the host copies forced
-    tokens only. If all slots are taken, their number doubles. 256 slots of 151,936 tokens take 148 MiB.
+    A row's tokens are counted when it takes a slot, then as the device samples them. The host copies forced
+    tokens only.
     """
 
     def __init__(self, table: RequestTable, placement: Placement, memory: StepMemory, vocab_size: int) -> None:
@@ -40,7 +39,7 @@ class DeviceCounts:
         self._params = self._empty(0, 3, torch.float64)  # [S, 3]
 
     def penalties(self, places: list[int], rows: list[int]) -> CountedPenalties:
-        """Count forced tokens, and return the penalties of these rows. `places` are their rows of the logits."""
+        """Return the penalties of `rows`, which have `places` in the logits. Count forced tokens first."""
         self._take_slots([row for row in rows if row not in self._slot_of])
         self._count_known(rows)
         slots = np.array([self._slot_of[row] for row in rows], np.int64)
@@ -64,7 +63,7 @@ class DeviceCounts:
     def _take_slots(self, rows: list[int]) -> None:
         if not rows:
             return
-        # The dummy step that profiles a GPU takes all slots, so the KV cache leaves room for them.
+        # The dummy step that profiles a GPU takes all slots, so the KV cache leaves room.
         if len(self._free) < len(rows):
             self._grow(len(self._slot_of) + len(rows))
         rules = [self._table.rules[row] for row in rows]

@@ -1,4 +1,4 @@
-"""The last sampled token of each row on the device, so that a step can be launched before the host has them."""
+"""The last sampled token of each row on the device: a step can be launched before the host has them."""
 
 import torch
 from torch import Tensor

@@ -27,33 +27,30 @@ Ints = npt.NDArray[np.int64]
 
 # Larger than every context, so that prefills are sorted after decodes.
 _PREFILL = 2**40
-# Token, row and position.
 _BYTES_OF_TOKEN = 24
-# Parameters of sampling.
 _BYTES_OF_ROW = 256
-# Slots, items and merges of a token and KV group.
 _BYTES_OF_PLANS = 128
-# For sampling rules, whose number has no bound: see DeviceMemory.
+# For sampling rules, whose number has no bound.
 _SPARE_BYTES = 2**20
 
 
 @dataclass(frozen=True)
 class StepBatch:
-    """T tokens. A token is sampled after R of them, the last known ones of their requests."""
+    """T tokens. A token is sampled after R of them."""
 
     token_ids: Tensor  # [T], PENDING for tokens that only the device has
     pending_rows: Tensor | None  # [T] rows of the request table; None: no token is pending
     positions: Tensor  # [T]
-    attention: Mapping[int, AttentionPlan]  # by number of the KV group
-    sampled: Tensor | None  # [R] places of the tokens whose successors are sampled; None: all, in order
+    attention: Mapping[int, AttentionPlan]  # by KV group
+    sampled: Tensor | None  # [R] places of the tokens before the sampled ones; None: all, in order
     sampling: SamplingPlan
     rows: Ints  # [R] rows of the request table
     rows_there: Tensor  # [R] the same on the device
     outputs: Ints  # [R] places in the step's output
     prompt_spans: tuple[PromptSpan, ...]
+    # T, if decodes were padded. The tokens after the first R have no meaning.
     padded_to: int | None = None
-    """T, if B decodes were padded. The last T - B tokens have no meaning."""
-    # Of all tensors that the model reads in a padded step. They recur for each step of this size.
+    # Addresses of all tensors that the model reads in a padded step, the same for each step of this size.
     addresses: tuple[int, ...] = ()
 
 
@@ -68,8 +65,6 @@ class _Tokens:
 
 
 class InputBuilder:
-    """Builds the batch of a step."""
-
     def __init__(
         self,
         table: RequestTable,
@@ -83,9 +78,9 @@ class InputBuilder:
         samples: bool = True,
         sizes: Sequence[int] = (),
     ) -> None:
-        """`groups`: by block table; `windows`: by layer; `max_tokens`: of a step. Without `samples` (a pipeline
-        stage before the last) no token is sampled. Steps of decodes alone are padded to the ascending `sizes`,
-        if all attention backends can.
+        """`groups`: by block table; `windows`: by layer. Without `samples` (a pipeline stage before the last)
+        no token is sampled. Steps of decodes alone are padded to the ascending `sizes`, if all attention
+        backends can.
         """
         self._table = table
         self.device_rows = DeviceRows(len(table.tokens), placement)
@@ -146,7 +141,7 @@ class InputBuilder:
         return self.sizes[place] if place < len(self.sizes) else None
 
     def _tokens(self, token_ids: Ints, rows: Ints, positions: Ints, step: StepRows, size: int | None) -> _Tokens:
-        # What depends on the size alone comes first, so that its addresses recur.
+        # Tensors that depend on the size alone come first, so that their addresses recur.
         put = self._memory.put
         if size is None:
             pending = not self._on_cpu or bool((token_ids == PENDING).any())

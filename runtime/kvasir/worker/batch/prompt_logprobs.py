@@ -1,7 +1,4 @@
-"""Log probabilities of prompts: computed with the chunks of a prefill, reported with the prompt's last token.
-
-Their requests do not read the prefix cache before the first output token: it has no logits.
-"""
+"""Log probabilities of prompts: computed with each prefill chunk, reported with the prompt's last token."""
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -17,7 +14,7 @@ from kvasir.worker.batch.request_table import RequestTable
 
 Ints = npt.NDArray[np.int64]
 
-# Bounds the memory of logits: 128 MiB in float32 for a vocabulary of 128 Ki tokens.
+# Bounds the logits: 128 MiB in float32 for 128 Ki tokens.
 _POSITIONS = 256
 
 
@@ -26,13 +23,13 @@ class PromptSpan:
     """The positions of one prompt that a step computes, without the prompt's last one."""
 
     row: int
-    start: int  # place of the first in the step's flat batch
-    targets: Tensor  # [P] int64: the prompt's tokens that follow each of them
-    output: int | None  # place in the step's output where the step reaches the prompt's last token
+    start: int  # of the first position in the step's flat batch
+    targets: Tensor  # [P] int64, the prompt's next tokens
+    output: int | None  # place in the step's output if the step reaches the prompt's last token
 
 
 def prompt_spans(table: RequestTable, rows: Ints, computed: Ints, new: Ints, order: Ints) -> Iterator[PromptSpan]:
-    """Yield the spans of rows that report their prompt, whose indexes in the step's output `order` has."""
+    """Yield the spans of rows that report their prompt. `order`: indexes in the step's output."""
     starts = np.cumsum(new) - new
     for index, row in enumerate(rows.tolist()):
         scores = table.prompt_scores.get(row)

@@ -1,4 +1,4 @@
-"""One fixed row per running request: its tokens, its block tables and its sampling parameters, as numpy arrays."""
+"""One fixed row per running request: tokens, block tables and sampling parameters, as numpy arrays."""
 
 import logging
 from collections.abc import Mapping, Sequence
@@ -17,8 +17,8 @@ log = logging.getLogger(__name__)
 
 Ints = npt.NDArray[np.int64]
 
+# A sampled token that the host does not have yet.
 PENDING: Final = -1
-"""A sampled token that the host does not have yet."""
 
 _NUMBERS = np.dtype(
     [
@@ -31,15 +31,13 @@ _NUMBERS = np.dtype(
 
 @dataclass(frozen=True)
 class PendingTokens:
-    """Tokens of one step that the host does not have yet."""
-
     rows: Ints  # [R] rows of the table
     places: Ints  # [R] in the tokens of each row
     epochs: Ints  # [R] of each row: it may be freed before its token is known
 
 
 class RequestTable:
-    """The rows of requests; free rows hold old values. Rare options are dictionaries by row."""
+    """Rows of requests; free rows hold old values. Rare options are dictionaries by row."""
 
     def __init__(
         self,
@@ -54,25 +52,23 @@ class RequestTable:
         """`samples` is False on a pipeline stage before the last."""
         self._row_of: dict[str, int] = {}
         self._free = list(reversed(range(rows)))
-        # Incremented when a row is freed.
         self._epochs: Ints = np.zeros(rows, np.int64)
-        # Untouched pages of np.zeros take no memory: a long context costs what its requests fill.
-        # One column more than the context, for the token that is sampled last and never computed.
+        # Untouched pages of np.zeros take no memory. One column more than the context: the last sampled token
+        # is never computed.
         self.tokens: npt.NDArray[np.int32] = np.zeros((rows, max_model_len + 1), np.int32)
         # With a pending token.
         self.num_tokens: npt.NDArray[np.int64] = np.zeros(rows, np.int64)
         self.num_prompt_tokens: npt.NDArray[np.int64] = np.zeros(rows, np.int64)
         blocks = -(-max_model_len // block_size)
+        # [groups, rows, blocks]. The null block 0 follows a row's blocks and replaces those behind a window.
         self.block_tables: npt.NDArray[np.int32] = np.zeros((kv_groups, rows, blocks), np.int32)
-        """[groups, rows, blocks]. The null block 0 follows a row's blocks and replaces those that a window left
-        behind."""
         self.num_blocks: npt.NDArray[np.int64] = np.zeros((kv_groups, rows), np.int64)
         self.greedy: npt.NDArray[np.bool_] = np.zeros(rows, np.bool_)
-        # Those that are numbers: `params["top_p"]` has one for each row.
+        # The numeric ones: `params["top_p"]` has one for each row.
         self.params: npt.NDArray[np.void] = np.zeros(rows, _NUMBERS)
         self.rules: dict[int, LogitRules] = {}
         self.num_logprobs: dict[int, int] = {}
-        # Of rows that report their prompt's log probabilities, until these are reported.
+        # Until they are reported.
         self.prompt_scores: dict[int, PromptScores] = {}
         self.failures: dict[int, str] = {}
         self._eos_token_ids = tuple(eos_token_ids)
@@ -85,7 +81,6 @@ class RequestTable:
         return self._row_of[request_id]
 
     def add(self, new: NewRow) -> None:
-        """Take a row. It fails if the parameters cannot be used."""
         row = self._free.pop()
         assert new.request_id not in self._row_of, f"request {new.request_id} has a row already"
         self._row_of[new.request_id] = row
@@ -102,9 +97,7 @@ class RequestTable:
             self.fail(new.request_id, error)
 
     def fail(self, request_id: str, error: Exception) -> None:
-        """Mark a row as failed; log the error."""
-        # The row stays until the scheduler frees it, and is computed as a greedy one: other requests may share its
-        # KV.
+        # The row is computed as greedy until the scheduler frees it: other requests may share its KV.
         log.error("request %s ends with an error: its sampling cannot be prepared", request_id, exc_info=error)
         row = self._row_of[request_id]
         self._drop_options(row)
@@ -118,12 +111,12 @@ class RequestTable:
             self.rules[row] = LogitRules(params, int(self.num_prompt_tokens[row]), self._eos_token_ids)
         if params.logprobs is not None:
             self.num_logprobs[row] = params.logprobs
-        # With the first output token the prompt's have been reported: a request that has one is only resumed.
+        # With an output token, the request is only resumed, and its prompt has been reported.
         if params.prompt_logprobs is not None and self.num_tokens[row] == self.num_prompt_tokens[row]:
             self.prompt_scores[row] = PromptScores(params.prompt_logprobs)
 
     def tokens_of(self, row: int) -> npt.NDArray[np.int32]:
-        """[num_tokens], a view with PENDING for pending tokens"""
+        """Return a view [num_tokens], with PENDING for pending tokens."""
         return self.tokens[row, : self.num_tokens[row]]
 
     def remove(self, request_id: str) -> None:
@@ -147,7 +140,6 @@ class RequestTable:
             self.num_blocks[group, row] = end
 
     def append_chosen(self, tokens: Mapping[str, Sequence[int]]) -> None:
-        """Append tokens that were not sampled here, by request."""
         for request_id, token_ids in tokens.items():
             row = self._row_of[request_id]
             start = int(self.num_tokens[row])
@@ -156,7 +148,6 @@ class RequestTable:
             self.num_tokens[row] = end
 
     def append_pending(self, rows: Ints) -> PendingTokens:
-        """Append a pending token to each row, until `settle`."""
         places = self.num_tokens[rows]
         self.tokens[rows, places] = PENDING
         self.num_tokens[rows] = places + 1

@@ -1,4 +1,4 @@
-"""Gathers the sampler's inputs for a step from the request table; rows with equal kinds of parameters together."""
+"""Gathers the sampler's inputs for a step; rows with equal kinds of parameters together."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -23,16 +23,14 @@ Flags = npt.NDArray[np.bool_]
 
 @dataclass(frozen=True)
 class LogprobRows:
-    """The rows that report log probabilities."""
-
-    rows: Tensor  # [P] their places in the logits
-    places: list[int]  # the same on the host
-    counts: list[int]  # how many of the most likely tokens each of them reports
+    rows: Tensor  # [P] places in the logits
+    places: list[int]
+    counts: list[int]  # the number of most likely tokens to report
 
 
 @dataclass(frozen=True)
 class SamplingPlan:
-    """How the R rows of a step with logits are sampled."""
+    """The sampling of the R rows with logits."""
 
     random_rows: tuple[RandomRows, ...]
     changes: LogitChanges | None
@@ -48,9 +46,7 @@ class SamplingInputs:
         self.device_counts = DeviceCounts(table, placement, memory, vocab_size)
 
     def build(self, rows: Ints, *, is_awaited: bool = True) -> SamplingPlan:
-        """Return the plan for rows [R] of the table, in the order of the logits. `is_awaited`: no row has a pending
-        token.
-        """
+        """Return the plan for rows [R], in the order of the logits. `is_awaited`: no row has a pending token."""
         return SamplingPlan(tuple(self._random_rows(rows)), self._changes(rows, is_awaited), self._logprobs(rows))
 
     def need_tokens(self, rows: Iterable[int], *, is_awaited: bool) -> bool:
@@ -63,13 +59,12 @@ class SamplingInputs:
         return any(rule.need_tokens or (on_host and rule.is_penalised) for rule in ruled)
 
     def sampled(self, plan: SamplingPlan, tokens: Tensor) -> None:
-        """Count the tokens [R] that were sampled by this plan."""
         if plan.changes is not None and isinstance(plan.changes.penalties, CountedPenalties):
             self.device_counts.sampled(plan.changes.penalties, tokens)
 
     def _counts_on_host(self, is_awaited: bool) -> bool:
-        # A CPU has the tokens before it computes the next step, so counts on the device gain nothing. They would
-        # cost several passes over the vocabulary, instead of one over the distinct tokens of each row.
+        # A CPU has the tokens before its next step. Counts on the device would cost passes over the whole
+        # vocabulary, instead of the distinct tokens of a row.
         return is_awaited and self._on_cpu
 
     def _random_rows(self, rows: Ints) -> Iterator[RandomRows]:
@@ -167,7 +162,6 @@ class SamplingInputs:
         )
 
     def _entries(self, places: Sequence[int], tokens: Sequence[Ints]) -> Entries | None:
-        """Return the tokens [M] of each of these rows, or None if there are none."""
         lengths = [len(each) for each in tokens]
         if not any(lengths):
             return None

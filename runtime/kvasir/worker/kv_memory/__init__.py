@@ -1,2 +1,3 @@
-"""The memory of the KV cache: its size (cache_memory.py), its pages on a CPU (huge_pages.py), and the bytes of its
-blocks for other engines (block_bytes.py)."""
+"""The memory of the KV cache: size (cache_memory.py), pages on CPU (huge_pages.py), bytes of blocks
+(block_bytes.py).
+"""

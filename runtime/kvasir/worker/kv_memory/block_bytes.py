@@ -1,4 +1,4 @@
-"""The bytes of KV blocks, for hand-overs between engines. No torch: the memories are arrays of bytes."""
+"""The bytes of KV blocks, for hand-overs between engines. Imports no torch."""
 
 from collections.abc import Sequence
 from typing import Protocol
@@ -10,12 +10,12 @@ Bytes = NDArray[np.uint8]
 
 
 class BlockBytes(Protocol):
-    """Reads and writes blocks from any thread. The caller keeps steps away from them."""
+    """Reads and writes blocks from any thread, while no step uses them."""
 
-    # Of one block, over all memories.
+    # Over all memories.
     block_bytes: int
+    # Engines of different layouts cannot exchange blocks.
     layout: str
-    """Engines of different layouts cannot exchange blocks."""
 
     def read(self, block_ids: Sequence[int]) -> memoryview: ...
 

@@ -1,4 +1,4 @@
-"""The memory of the KV cache and the number of its blocks: a given size on CPU, profiled on a GPU."""
+"""The size of the KV cache in blocks: given on CPU, profiled on a GPU."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import MappingProxyType
@@ -18,12 +18,12 @@ from kvasir.models.causal_lm import TransformerModel
 from kvasir.worker.kv_memory.block_bytes import HostBlockBytes
 from kvasir.worker.kv_memory.huge_pages import take, zeroed_memory
 
-# Of a cache on CPU. Zeroing new pages takes a considerable part of a prompt's time.
+# Zeroing new pages during a prompt delays it considerably.
 _TAKEN_AHEAD = 512 * 2**20
 # Generous, for a graph's nodes.
 _BYTES_OF_GRAPH = 16 * 2**20
 _NO_SCALES: Final = MappingProxyType[int, KVScales]({})
-# A request may have to wait for this.
+# A request may have to wait for one piece.
 _PIECE = 2 * 2**20
 
 
@@ -51,8 +51,7 @@ def allocate(
     placement: Placement,
     scales: Mapping[int, KVScales] = _NO_SCALES,
 ) -> list[KVCache]:
-    # Layers of different groups share memories. Zeros, because attention multiplies the values of padding by 0, and
-    # 0 times NaN is NaN.
+    # Groups share memories. Zeros: attention multiplies padding by 0, and 0 times NaN is NaN.
     block = config.groups[0].spec.block
     size = (config.num_blocks + 1) * block.num_bytes
     dtype: torch.dtype = getattr(torch, block.dtype)
@@ -60,7 +59,7 @@ def allocate(
     caches: dict[int, KVCache] = {}
     for index, group in enumerate(config.groups):
         backend = choose_backend(group.spec, heads, placement)
-        for layer, memory in zip(group.layers, memories, strict=False):  # a group may have fewer layers
+        for layer, memory in zip(group.layers, memories, strict=False):
             caches[layer] = backend.cache(memory, block, index)
             caches[layer].scales = scales.get(layer, UNSCALED)
     return [caches[layer] for layer in sorted(caches)]
@@ -104,7 +103,7 @@ def usable_blocks(settings: ResolvedEngine, available: int, block_bytes: int) ->
 
 def check_fits_memory(cache_bytes: int, ranks: int) -> None:
     """Raise ConfigError if the loaded weights and full KV caches exceed the container's memory limit."""
-    # Each rank gets an equal share, because the caches of other ranks may not have grown yet.
+    # An equal share for each rank: the caches of others may not have grown yet.
     used, limit = resident_memory(), memory_limit()
     if used + cache_bytes > limit // ranks:
         shared = f", shared by {ranks} ranks" if ranks > 1 else ""
@@ -117,8 +116,8 @@ def check_fits_memory(cache_bytes: int, ranks: int) -> None:
 
 def profile_gpu(utilization: float, largest_step: Callable[[], None], capture: Callable[[], int]) -> int:
     """Return the bytes of GPU memory that remain for the KV cache while the largest step runs."""
-    # Memory of other processes counts as used: two engines that start on one GPU at once get less than they could.
-    # --kv-cache-memory-bytes avoids this.
+    # Memory of other processes counts as used: of two engines that start on one GPU at once, each gets too
+    # little. --kv-cache-memory-bytes avoids this.
     torch.cuda.synchronize()
     torch.cuda.empty_cache()
     torch.cuda.reset_peak_memory_stats()
@@ -132,7 +131,7 @@ def profile_gpu(utilization: float, largest_step: Callable[[], None], capture: C
 
 
 def captured_bytes(capture_largest: Callable[[], None], count: int) -> int:
-    # They share the memory of the largest one's tensors; each has nodes of its own.
+    # Graphs share the memory of the largest one's tensors; each has its own nodes.
     before = torch.cuda.memory_reserved()
     capture_largest()
     torch.cuda.synchronize()

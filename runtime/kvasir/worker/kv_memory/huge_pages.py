@@ -1,4 +1,4 @@
-"""Huge pages for the memory that steps on CPU read: small pages slow down decoding. Linux only."""
+"""Huge pages for memory that steps on CPU read: small pages slow down decoding. Linux only."""
 
 import ctypes
 import mmap
@@ -9,13 +9,13 @@ from pathlib import Path
 _HUGE = 2 * 2**20
 # MADV_COLLAPSE of Linux 6.1, which Python's mmap lacks.
 _COLLAPSE = 25
-# MADV_POPULATE_WRITE of Linux 5.14, likewise.
+# MADV_POPULATE_WRITE of Linux 5.14.
 _POPULATE_WRITE = 23
 _ENABLED = Path("/sys/kernel/mm/transparent_hugepage/enabled")
 
 
 def zeroed_memory(size: int) -> mmap.mmap:
-    """Return memory that reads as zeros. Its pages are allocated when they are first used."""
+    """Return memory that reads as zeros. Its pages are allocated on first use."""
     memory = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     if sys.platform == "linux" and _allowed():
         memory.madvise(mmap.MADV_HUGEPAGE)
@@ -29,7 +29,7 @@ def take(address: int, size: int) -> None:
 
 
 def collapse() -> None:
-    """Put all large memory in use into huge pages, if the kernel can: after loading, the weights."""
+    """Put large memory in use (the weights) into huge pages, if the kernel can."""
     if sys.platform != "linux" or not _allowed():
         return
     for start, end in _large_regions(Path("/proc/self/smaps").read_text()):
@@ -37,7 +37,7 @@ def collapse() -> None:
 
 
 def _madvise(address: int, size: int, advice: int) -> None:
-    # Python's own madvise accepts its own mappings only, and blocks all other threads.
+    # Python's madvise accepts its own mappings only, and holds the GIL.
     madvise = ctypes.CDLL(None).madvise
     madvise.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
     madvise(address, size, advice)
@@ -46,7 +46,7 @@ def _madvise(address: int, size: int, advice: int) -> None:
 def _allowed() -> bool:
     try:
         return "[never]" not in _ENABLED.read_text()
-    except OSError:  # a kernel without them
+    except OSError:
         return False
 
 

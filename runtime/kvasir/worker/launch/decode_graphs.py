@@ -1,7 +1,7 @@
-"""CUDA graphs of steps of decodes, which a host launches more slowly than a device computes them.
+"""CUDA graphs of decode steps, which a host launches more slowly than a device computes them.
 
-A graph for each size has fixed addresses; fewer rows are padded. It contains the gather of pending tokens, the
-forward pass and the logits, but not sampling, which differs from step to step.
+Each size has a graph with fixed addresses; fewer rows are padded. It contains the gather of pending tokens,
+the forward pass and the logits. Sampling differs from step to step.
 """
 
 from collections.abc import Callable
@@ -25,7 +25,7 @@ class Recorder(Protocol):
 
 
 class CudaRecorder:
-    """Raises RuntimeError for a computation that cannot be captured, for example one that waits."""
+    """Raises RuntimeError for a computation that cannot be captured, such as one that waits."""
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
@@ -52,17 +52,16 @@ class _Captured:
 
 
 class DecodeGraphs:
-    """The graphs of one model runner, whose caches and step memory must outlive them."""
+    """Graphs of one model runner, whose caches and step memory must outlive them."""
 
-    # `compute` is passed to each call and not kept, so that a runner and its graphs are freed together.
+    # `compute` is not kept: that would be a reference cycle with the runner.
     def __init__(self, recorder: Recorder) -> None:
         self._recorder = recorder
         self._captured: dict[int, _Captured] = {}
         self._logits: Tensor | None = None  # [largest size, vocab_size]
 
     def capture(self, batch: StepBatch, compute: Compute) -> None:
-        # The largest one comes first: all share its pool of memory, which is free again when the next one is
-        # replayed.
+        # The largest size comes first: all share its memory pool.
         size = batch.padded_to
         assert size is not None, "only padded steps can be captured"
         if self._logits is None:

@@ -14,7 +14,7 @@ class HostCopy(Protocol):
 
 class HostCopies(Protocol):
     def start(self, numbers: Tensor) -> HostCopy:
-        """Copy numbers [N] int64, when the device has computed them."""
+        """Copy numbers [N] int64 when the device has computed them."""
         ...
 
 
@@ -53,7 +53,7 @@ class _OnStream:
 
 
 class _StreamCopies:
-    # A stream of their own, so that the next step does not wait for the copies.
+    # A separate stream, so that the next step does not wait for the copies.
     def __init__(self, device: torch.device) -> None:
         self._device = device
         self._stream = torch.cuda.Stream(device)
@@ -65,5 +65,5 @@ class _StreamCopies:
             there.copy_(numbers, non_blocking=True)
             copied = torch.cuda.Event()
             copied.record(self._stream)
-        numbers.record_stream(self._stream)  # its memory is not given to others before the copy
+        numbers.record_stream(self._stream)  # not reused before the copy
         return _OnStream(there, copied)

@@ -23,13 +23,13 @@ class SampledTokens:
 
 
 class LaunchedStep:
-    """An executor's SubmittedStep. Masked rows are sampled by `supply`, others at once."""
+    """A SubmittedStep of an executor. Masked rows are sampled by `supply`, others at once."""
 
     def __init__(self, table: RequestTable, num_rows: int, is_awaited: bool) -> None:
+        # The host has the tokens before it launches the next step.
         self.is_awaited = is_awaited
-        """The host has the tokens before it launches the next step."""
+        # None: nothing was sampled, or all is settled.
         self.tokens: SampledTokens | None = None
-        """None: nothing was sampled, or all is settled."""
         self.awaited: Callable[[LateInput], None] | None = None
         self.failed: dict[int, str] = {}
         self.logprobs: dict[int, Logprobs] = {}
@@ -56,7 +56,7 @@ class LaunchedStep:
         if tokens is None:
             return
         chosen = tokens.copy.numbers()
-        # A row whose logits hold NaN may be part of the next step already: it goes on with some token.
+        # The next step may compute a row with NaN already, so it gets some token.
         self._table.settle(tokens.pending, np.maximum(np.array(chosen, np.int64), 0))
         for output, token in zip(tokens.outputs, chosen, strict=True):
             if token == NAN_TOKEN:
