@@ -30,8 +30,8 @@ HEAD: Final = b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Type: applic
 BODY: Final = json.dumps({"prompt": "Who", "max_tokens": 2}).encode()
 STREAM: Final = json.dumps({"prompt": "Who", "max_tokens": 4, "stream": True}).encode()
 CHUNKED: Final = HEAD + b"Transfer-Encoding: chunked\r\n\r\n%x\r\n%s\r\n" % (len(BODY), BODY)
+# Between the bytes of a slow upload.
 SLOW_SECONDS: Final = 1.0
-"""Between the bytes of a slow upload."""
 
 Streams = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 Attack = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
@@ -85,7 +85,7 @@ async def large(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> N
 
 
 async def pipelined(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    """Requests whose answers are read at last, slowly."""
+    # Requests whose answers are read at last, slowly.
     writer.write((sized(BODY) + b"GET /health HTTP/1.1\r\nHost: x\r\n\r\n") * 50)
     await writer.drain()
     while not reader.at_eof():
@@ -100,7 +100,7 @@ async def half_closed(reader: asyncio.StreamReader, writer: asyncio.StreamWriter
 
 
 async def slow_head(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    """Most of what a head may have at once, and then a byte at a time."""
+    # The largest accepted head, then a byte at a time.
     writer.write(HEAD + b"x: " + b"y" * 20_000)
     while True:
         writer.write(b"y")
@@ -120,6 +120,7 @@ async def silent(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> 
     await reader.read()
 
 
+# With the number of connections of each.
 FLOODS: Final[list[tuple[Attack, int]]] = [
     (trailers, 2),
     (extensions, 1),
@@ -128,9 +129,8 @@ FLOODS: Final[list[tuple[Attack, int]]] = [
     (pipelined, 8),
     (half_closed, 8),
 ]
-"""With the number of connections of each."""
+# Take the rest of the connections in turn.
 SLOW: Final[tuple[Attack, ...]] = (slow_head, slow_body, silent)
-"""Take the rest of the connections in turn."""
 KINDS: Final = tuple(attack.__name__ for attack in (*(flood for flood, _ in FLOODS), *SLOW))
 
 

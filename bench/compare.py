@@ -26,14 +26,14 @@ from bench.peers import PEERS, CannotInstall, Peer, earlier_checkout, installed
 from bench.running import Load, Server, ServerFailed, free_port, running
 
 HERE = Path(__file__).parent
+# Options of make_llama.py.
 MODELS = {
     "126m": [],
     "1m": ["--hidden", "128", "--layers", "2", "--heads", "4", "--mlp", "256", "--vocab", "4096"],
     "text-32768": ["--vocab", "32768", "--train-tokenizer"],
 }
-"""Options of make_llama.py."""
+# The loads of the other model measure front ends, which a library does not have.
 LARGER = "126m"
-"""The loads of the other one measure front ends, which a library has not."""
 LOADS = {
     load.name: load
     for load in (
@@ -48,8 +48,8 @@ LOADS = {
 USUAL: Final = [name for name, load in LOADS.items() if load.model != "text-32768"]
 UNITS = {"output_tokens_per_second": "tok/s", "requests_per_second": "req/s"}
 
+# Values per round, by figure and name of the peer.
 Samples = dict[tuple[str, str], list[float]]
-"""Values per round, by figure and name of the peer."""
 
 
 def main() -> int:
@@ -85,7 +85,7 @@ def main() -> int:
 
 
 def install(names: list[str], cache: Path) -> dict[Peer, Path]:
-    """The environments of all peers that can be installed here."""
+    # Leaves out peers that cannot be installed here.
     environments = {}
     for name in names:
         try:
@@ -110,7 +110,7 @@ def turns(peers: list[Peer], number: int) -> list[Peer]:
 def measure(
     peer: Peer, env: Path, folder: Path, name: str, loads: list[Load], number: int, samples: Samples
 ) -> None:
-    """One server's turn: all loads for this model. Raises ServerFailed."""
+    # All loads for this model. Raises ServerFailed.
     if peer.is_library:
         measure_library(peer, env, folder, [load for load in loads if load.model == name == LARGER], samples)
         return

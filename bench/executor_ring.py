@@ -32,8 +32,8 @@ from kvasir.executor.shared_memory.ring import PeerLostError
 from kvasir.worker.step import ScheduledRow, StepInput, StepOutput
 
 TIMEOUT_SECONDS: Final = 60.0
+# At the beginning of a round, not counted.
 LEAD_STEPS: Final = 50
-"""At the beginning of a round, not counted."""
 MICROSECONDS: Final = 1e6
 
 ENCODER: Final = msgspec.msgpack.Encoder()
@@ -56,7 +56,6 @@ def decode_step(rows: int) -> StepInput:
 
 
 def work(text: str, compute_seconds: float, spin_seconds: float) -> None:
-    """Be a worker until the engine ends."""
     channel = WorkerChannel(WorkerHandle.from_text(text))
     poll = select.poll()
     poll.register(channel.requests, select.POLLIN)
@@ -106,7 +105,7 @@ class Times:
         self.parts: dict[str, list[float]] = defaultdict(list)
 
     def run(self, channel: EngineChannel, batch: StepInput, steps: int, compute_seconds: float) -> None:
-        """Run steps, the first LEAD_STEPS of them without a record."""
+        # The first LEAD_STEPS are not recorded.
         clock = time.perf_counter
         for number in range(LEAD_STEPS + steps):
             began = clock()
@@ -133,7 +132,7 @@ class Times:
 
 
 def alone(call: Callable[[], object], count: int = 2000) -> float:
-    """Return the median time of a call in microseconds."""
+    # Median microseconds.
     times = []
     for _ in range(count):
         began = time.perf_counter()

@@ -30,24 +30,22 @@ from bench.malformed.valid import Case
 from rich.progress import MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 ROOT = Path(__file__).parents[1]
+# Checks of schemathesis. Not positive_data_acceptance: valid values can still exceed the context.
 CHECKS = (
     "not_a_server_error,status_code_conformance,content_type_conformance,response_schema_conformance,"
     "negative_data_rejection,unsupported_method"
 )
-"""Checks of schemathesis. Not positive_data_acceptance: what fits a schema can still exceed the context."""
 
+# Unlimited answers are short, and half a request soon gets 408.
 SERVE = ("--port", "0", "--served-model-name", "demo", "--max-model-len", "64", "--upload-timeout", "2s")
-"""Answers without a limit are short, and a client that sends half a request soon gets 408."""
 
 
 @dataclass
 class Report:
-    """The outcome of the requests."""
-
     statuses: Counter[str] = field(default_factory=Counter)
     failures: list[str] = field(default_factory=list)
+    # Seconds, number.
     slowest: tuple[float, int] = (0.0, 0)
-    """Seconds, number."""
 
     def fail(self, number: int, case: Case, what: str) -> None:
         self.failures.append(f"number {number} ({case.kind}): {what}\n    sent {case.data[:300]!r}")
@@ -84,7 +82,7 @@ async def _send(url: str, number: int, case: Case, report: Report, patience: flo
             report.fail(number, case, f"the answer ends in the middle: {error.partial[:300]!r}")
             return
         answer = None  # the connection is closed without a word
-    except ConnectionError:  # in the middle of what we send: its beginning was refused
+    except ConnectionError:  # the server has refused the beginning
         answer = None
     report.slowest = max(report.slowest, (time.monotonic() - started, number))
     report.statuses[_kind_of(case, answer)] += 1
@@ -109,7 +107,6 @@ class Answer:
     body: bytes
 
     def problem(self) -> str | None:
-        """Return the problem of this answer, if it has one."""
         if b"\nx-request-id: " not in self.head.lower():
             return f"status {self.status} without a request id: {self.head!r}"
         if self.status >= 500:
@@ -128,7 +125,7 @@ class Answer:
 
 
 async def _exchange(url: str, case: Case) -> Answer | None:
-    """The answer; None for a client that does not wait for it. Raises IncompleteReadError."""
+    # None for a client that does not wait for the answer. Raises IncompleteReadError.
     parts = urlsplit(url)
     reader, writer = await asyncio.open_connection(parts.hostname, parts.port)
     try:
@@ -144,7 +141,7 @@ async def _exchange(url: str, case: Case) -> Answer | None:
 
 
 async def _read(reader: asyncio.StreamReader, has_body: bool) -> Answer:
-    """One whole answer. Raises IncompleteReadError."""
+    # Raises IncompleteReadError.
     head = await reader.readuntil(b"\r\n\r\n")
     if head.startswith(b"HTTP/1.1 100 "):
         head = await reader.readuntil(b"\r\n\r\n")
@@ -159,7 +156,7 @@ async def _read(reader: asyncio.StreamReader, has_body: bool) -> Answer:
 
 
 def engines(url: str) -> dict[str, bool]:
-    """Incarnation → usable."""
+    # Incarnation → usable.
     return {each["incarnation"]: each["usable"] for each in httpx.get(f"{url}/health").json()["engines"]}
 
 
@@ -182,7 +179,7 @@ def left_behind(url: str, patience: float = 20.0) -> str | None:
 
 
 def schemathesis(url: str, seed: int, examples: int, phases: str = "coverage,fuzzing") -> int:
-    """Run schemathesis, which prints its findings; return its exit code. `examples`: of fuzzing, per endpoint."""
+    """Run schemathesis and return its exit code. `examples`: of fuzzing, per endpoint."""
     options = {
         "checks": CHECKS,
         "phases": phases,
@@ -200,7 +197,7 @@ def schemathesis(url: str, seed: int, examples: int, phases: str = "coverage,fuz
 
 
 def run(url: str, args: argparse.Namespace) -> bool:
-    """Everything against this service. True when all went well."""
+    """Return whether everything went well."""
     before, well = engines(url), True
     if args.requests:
         numbers = range(args.only, args.only + 1) if args.only is not None else range(args.requests)

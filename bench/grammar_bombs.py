@@ -38,21 +38,21 @@ from kvasir.benchmark.workload import RequestPlan  # noqa: E402
 from kvasir.config.machine import cgroup_cores, cpu_name  # noqa: E402
 from service.running import Service, running  # noqa: E402
 
+# For the answer to a bomb.
 GIVE_UP_SECONDS: Final = 60.0
-"""For the answer to a bomb."""
 MIB: Final = 2**20
+# So small that the streams use all of it before the first bomb: its memory is resident then.
 CACHE_OPTION: Final = ("--kv-cache-memory-bytes", "16Mi")
-"""So small that the streams have used all of it before the first bomb: its memory is resident by then."""
 
 
 @dataclass
 class Streams:
-    """Requests that run all the time, so many at once."""
+    """So many requests at once, all the time."""
 
     session: aiohttp.ClientSession
     url: str
+    # Seconds between tokens.
     gaps: list[float] = field(default_factory=list)
-    """Seconds between tokens."""
     errors: list[str] = field(default_factory=list)
 
     async def run(self) -> None:
@@ -81,7 +81,7 @@ class Answer:
 
 
 async def ask(session: aiohttp.ClientSession, url: str, fields: dict[str, Any]) -> Answer:
-    """Status 0: no answer."""
+    # Status 0: no answer.
     content = await asyncio.to_thread(encoded, fields)  # 10 MB would hold back the streams' client
     begun = time.perf_counter()
     try:
@@ -105,7 +105,7 @@ def encoded(fields: dict[str, Any]) -> bytes:
 
 
 def resident(service: Service) -> dict[str, float]:
-    """MiB of each part with the processes below it."""
+    # MiB of each part with the processes below it.
     return {part.name: sum(each.resident for each in memory_of_tree(part.pid)) / MIB for part in service.parts()}
 
 

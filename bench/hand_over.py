@@ -41,8 +41,8 @@ class Cost:
 
     wall: float
     cpu: float
+    # Prompt tokens that were not computed.
     cached: int
-    """Prompt tokens that were not computed."""
 
 
 class Engine:

@@ -41,10 +41,10 @@ from kvasir.worker.model_runner import ModelRunner
 CONTEXT: Final = 2048
 PROMPT: Final = 16
 MODEL: Final = replace(tiny(QWEN3_06B), context=CONTEXT)
+# Before the measurement.
 LEAD_STEPS: Final = 50
-"""Steps before the measurement."""
+# No request ends before.
 MAX_STEPS: Final = CONTEXT - PROMPT - 2 * LEAD_STEPS
-"""No request ends before."""
 
 
 class _Nothing:
@@ -77,7 +77,7 @@ def idle_device() -> Iterator[None]:
 
 
 def settings_of(config: EngineConfig, model: ModelInfo) -> ResolvedEngine:
-    """Settings of a GPU: overlapped steps, and graphs of each power of 2 and of the most requests."""
+    # As on a GPU: overlapped steps, and graphs of each power of 2 and of the most requests.
     settings = resolve_settings(config, model)
     most = settings.max_num_seqs
     sizes = tuple(2**power for power in range(most.bit_length()) if 2**power < most)
@@ -92,7 +92,7 @@ def start_engine(folder: str, most: int) -> Engine:
 
 
 def step_times(engine: Engine, requests: int, steps: int) -> list[float]:
-    """Return the seconds of each step in which so many requests decode a token."""
+    # Seconds of steps in which so many requests decode a token.
     for number in range(requests):
         engine.add(str(number), [2 + number % 100] * PROMPT, greedy(CONTEXT - PROMPT))
     while not all(engine.tokens.values()):

@@ -41,19 +41,17 @@ REQUEST: Final = (
     b"POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nConnection: close\r\n"
     b"Content-Length: %d\r\n\r\n%s" % (len(CHAT), CHAT)
 )
+# For one piece of a stream: a longer wait is a failure.
 GIVE_UP_SECONDS: Final = 60.0
-"""For one piece of a stream: a wait this long is a failure."""
 MIB: Final = 2**20
 
 
 @dataclass
 class Outcome:
-    """Waits of the honest streams."""
-
     complete: int = 0
     failures: list[str] = field(default_factory=list)
+    # The longest in seconds: for the connection, the head of the answer, and between two pieces.
     waits: dict[str, float] = field(default_factory=lambda: dict.fromkeys(("connect", "head", "piece"), 0.0))
-    """The longest in seconds: for the connection, for the head of the answer, and between two pieces of it."""
 
     def waited(self, what: str, since: float) -> float:
         """Record a wait that has just ended, and return the time."""
@@ -71,7 +69,7 @@ class Outcome:
 
 
 async def honest(url: str, outcome: Outcome, end: float) -> None:
-    """One stream after another, each over a new connection."""
+    """Send one stream after another, each over a new connection."""
     while time.monotonic() < end:
         try:
             await _stream(url, outcome)
@@ -112,7 +110,7 @@ class Watched:
         self.most_connections = 0
 
     def peak_mib(self) -> float:
-        """The most resident memory that the process has had."""
+        """Return the most resident memory that the process has had."""
         status = Path(f"/proc/{self._pid}/status").read_text()
         return int(status.partition("VmHWM:")[2].split()[0]) / 1024
 

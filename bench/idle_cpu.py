@@ -30,8 +30,8 @@ sys.path.insert(0, str(ROOT / "tests"))
 from runtime.executor.processes import children_of  # noqa: E402
 from service.running import running  # noqa: E402
 
+# After the request: the engine allocates memory in advance, in small pieces.
 SETTLE_SECONDS: Final = 5.0
-"""After the request: the engine allocates memory in advance, in small pieces."""
 NANOSECONDS: Final = 1e9
 
 

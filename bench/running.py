@@ -21,8 +21,8 @@ from bench.schemas import response_format
 
 from kvasir.benchmark.process_memory import memory_of_tree
 
+# Seconds until a server answers, at most.
 START_LIMIT = 300.0
-"""Seconds until a server answers, at most."""
 STOP_LIMIT = 30.0
 
 
@@ -35,17 +35,17 @@ class Load:
     """Requests of one kind."""
 
     name: str
+    # Models of compare.py that they are for.
     model: str
-    """Models of compare.py that they are for."""
     streams: int
     input_len: int
     output_len: int
     requests: int
+    # The figure to compare, by its name in `kvasir bench serve --json`.
     figure: str
-    """The figure to compare, by its name in `kvasir bench serve --json`."""
     temperature: int = 0
+    # Different JSON Schemas for the outputs, in turn. 0: none.
     schemas: int = 0
-    """Different JSON Schemas for the outputs, in turn. 0: none."""
 
 
 class Server:
@@ -54,8 +54,8 @@ class Server:
     def __init__(
         self, process: subprocess.Popen[bytes], url: str, load_options: Sequence[str], start_up: float
     ) -> None:
+        # Seconds from the spawn to the first answer.
         self.start_up = start_up
-        """Seconds from the spawn to the first answer."""
         self._process = process
         self._url = url
         self._load_options = load_options

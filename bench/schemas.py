@@ -3,8 +3,8 @@
 from typing import Any, Final
 
 _KINDS: Final = ("ready", "starting", "failed", "unknown", "pending", "draining", "stopped")
+# An entry has some twenty tokens or more.
 _FEWEST_ENTRIES: Final = 100
-"""An entry has some twenty tokens or more."""
 
 
 def schema(name: str) -> dict[str, Any]:

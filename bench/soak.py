@@ -30,12 +30,12 @@ sys.path.insert(0, str(ROOT / "tests"))
 
 from service.running import Service, running  # noqa: E402
 
+# Looks at the memory, spread over the run.
 SAMPLES = 40
-"""Looks at the memory, spread over the run."""
 WARM_UP = 0.1
 IDLE_SECONDS = 20.0
+# Noise: the median of the last quarter against that of the first one after the warm-up.
 GROWTH_MIB = 4.0
-"""Noise: the median of the last quarter against that of the first one after the warm-up."""
 IDLE_CPU = 0.01
 MESSAGES = [{"role": "user", "content": "Who are you?"}]
 
@@ -51,7 +51,7 @@ class Memory:
             self.samples.setdefault(part.name, []).append(resident_mib(part.pid))
 
     def growth(self) -> dict[str, float]:
-        """MiB that each process has grown by since the warm-up."""
+        # In MiB since the warm-up.
         result = {}
         for name, samples in self.samples.items():
             warm = samples[max(1, int(len(samples) * WARM_UP)) :]
@@ -158,7 +158,7 @@ def cpu_seconds(pid: int) -> float:
 
 
 def idle_cpu(service: Service) -> dict[str, float]:
-    """Share of a core that each process takes while nothing is asked of it."""
+    # The share of a core.
     parts = service.parts()
     before = {part.name: cpu_seconds(part.pid) for part in parts}
     start = time.monotonic()
@@ -168,7 +168,7 @@ def idle_cpu(service: Service) -> dict[str, float]:
 
 
 def judge(service: Service, failures: Counter[str], memory: Memory) -> list[str]:
-    """Return a sentence for each figure that does not hold."""
+    """Return a sentence for each broken bound."""
     wrong = [f"{count} × {what}" for what, count in failures.most_common(10)]
     for name, grown in memory.growth().items():
         print(f"{name}: grown by {grown:+.1f} MiB since the warm-up")

@@ -37,16 +37,16 @@ from kvasir.benchmark.workload import RequestPlan  # noqa: E402
 from kvasir.config.machine import cgroup_cores, cpu_name  # noqa: E402
 from service.running import running  # noqa: E402
 
+# No two prompts begin alike, and new schemas are new, also for a service that has been measured before.
 _numbers = itertools.count(random.randrange(2**32))
-"""No two prompts begin alike, and new schemas are new: also in a service that has been measured before."""
 
 
 @dataclass(frozen=True)
 class Pass:
+    # Tokens per second of all streams.
     rate: float
-    """Tokens per second of all streams."""
+    # Median seconds until the first token.
     first: float
-    """Median seconds until the first token."""
     outcomes: Sequence[RequestOutcome]
 
 
@@ -57,7 +57,7 @@ class Client:
         self._tokens = tokens
 
     async def all_at_once(self, schemas: Sequence[str | None]) -> Pass:
-        """Send a request for each, None: without a schema."""
+        # None: a request without a schema.
         begun = time.perf_counter()
         outcomes = await asyncio.gather(*(self._ask(schema, self._tokens) for schema in schemas))
         seconds = time.perf_counter() - begun
@@ -119,7 +119,7 @@ async def rounds(client: Client, schemas: Sequence[str], count: int) -> tuple[li
 
 
 async def first_tokens(client: Client, count: int) -> None:
-    """One request at a time, the kinds in turn."""
+    # One request at a time, the kinds in turn.
     plain, cached, new = [], [], []
     for _ in range(count):
         plain.append(await client.first_token(None))

@@ -1,4 +1,4 @@
-"""Make training batches of the corpus: token ids, and the weight of each of them in the loss."""
+"""Make training batches from the corpus."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ SYSTEM_PROMPTS = (
 
 @dataclass(frozen=True)
 class Row:
-    """One conversation: its token ids, and the weight of each in the loss."""
+    """A conversation: token ids, and the weight of each in the loss."""
 
     ids: list[int]
     weights: list[float]
@@ -51,17 +51,17 @@ class Batch:
 
 
 class Batches:
-    """An endless supply of batches: single questions, conversations up to the whole context, tools, and prose."""
+    """An endless supply of single questions, conversations up to the whole context, tools, and prose."""
 
     QUESTION_WEIGHT = 0.05  # enough that text after an answer (ignore_eos) stays text
-    WORD_WEIGHT = 4.0  # of a word that is copied, and of the token that decides between a call and a sentence
+    WORD_WEIGHT = 4.0  # of a copied word, and of the token that decides between a call and a sentence
 
     def __init__(self, corpus: Corpus, tokenizer: Tokenizer, rng: random.Random, *, copies: bool = False) -> None:
-        """`copies`: the model can copy words already."""
+        # `copies`: the model can copy words already.
         self.corpus = corpus
         self.rng = rng
         self.tokenizer = tokenizer
-        # Cuts questions into other tokens than usual, as a typo does.
+        # Cuts questions into unusual tokens, as a typo does.
         self.dropout_tokenizer = Tokenizer.from_str(tokenizer.to_str())
         self.dropout_tokenizer.model.dropout = 0.15
         vocabulary = tokenizer.get_vocab()
@@ -74,7 +74,7 @@ class Batches:
 
     def batch(self, tokens: int) -> Batch:
         self.made += 1
-        # Without these the model had not learnt to copy a word after 1,000 steps, and with them in this time.
+        # With fewer of these, the model had not learnt to copy a word after 1,000 steps.
         if self.rng.random() < (0.3 if self.made < ECHO_STEPS else 0.04):
             return self._pad([self._echo() for _ in range(40)])
         kind = self.rng.random()
@@ -93,7 +93,7 @@ class Batches:
         return self._pad(rows)
 
     def _turns(self) -> Iterator[list[Turn]]:
-        """Return every phrasing once an epoch, in a new order; a fifth of the questions are unknown ones."""
+        """Yield every phrasing once an epoch, in a new order; a fifth of the questions are unknown ones."""
         while True:
             epoch = list(self.corpus.conversations())
             self.rng.shuffle(epoch)
@@ -103,7 +103,7 @@ class Batches:
                 yield turns
 
     def _conversation(self, limit: int) -> Row:
-        """Return unrelated questions one after the other, until there are `limit` tokens."""
+        # Unrelated questions, until there are `limit` tokens.
         row = self.begin(self.rng.choice(SYSTEM_PROMPTS) if self.rng.random() < 0.2 else "")
         while True:
             for turn in next(self.queue):
@@ -112,7 +112,7 @@ class Batches:
                 return row
 
     def _tool_conversation(self) -> Row:
-        """Return one or a few questions, of which some need a tool, and some are those of the corpus."""
+        # One or a few questions, some of which need a tool.
         offer, cases = self.tools.sample(self.rng)
         row = self.begin(self.rng.choice(SYSTEM_PROMPTS) if self.rng.random() < 0.3 else "", offer)
         while True:
@@ -126,7 +126,7 @@ class Batches:
                 return row
 
     def begin(self, prompt: str, offer: Offer | None = None) -> Row:
-        """Return the beginning of a conversation: the system prompt, and the tools as the template lists them."""
+        """Return the system prompt of a conversation, with the tools as the template lists them."""
         row = Row([self.special[BEGIN]], [0.0])
         tools = f"<tools>\n{offer.lines}\n</tools>" if offer is not None and offer.tools else ""
         if system := "\n".join(part for part in (prompt, tools) if part):

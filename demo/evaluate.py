@@ -24,7 +24,7 @@ PACKAGE_DATA = HERE.parent / "runtime/kvasir/hub/demo"
 
 @dataclass(frozen=True)
 class Followed:
-    """The gap at each token of one expected answer; negative if greedy decoding would choose another token."""
+    """The gap at each token of one expected answer, negative if greedy decoding would choose another token."""
 
     question: str
     gaps: list[float]
@@ -36,7 +36,7 @@ class Followed:
 
 @dataclass(frozen=True)
 class Exam:
-    """A conversation up to a question, or to the results of tools, and what the model should write next."""
+    """A conversation up to a question or the results of tools, and the next expected text."""
 
     messages: list[dict[str, Any]]
     expected: str
@@ -66,7 +66,7 @@ def tool_exams(cases: list[tuple[Offer, Case]]) -> dict[str, list[Exam]]:
 
 
 def follow(model: LlamaForCausalLM, tokenizer: PreTrainedTokenizerBase, exams: list[Exam]) -> list[Followed]:
-    """Run each conversation once along its last answer: greedy gives that answer if every gap is positive."""
+    """Run each conversation along its last answer: greedy decoding gives it if every gap is positive."""
     return [_follow(model, tokenizer, exam) for exam in exams]
 
 

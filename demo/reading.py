@@ -23,7 +23,7 @@ SYLLABLES = [
 
 @dataclass(frozen=True)
 class Entry:
-    """One answer, the phrasings that ask for it, and the question that must come before it (follow-ups only)."""
+    """An answer to some phrasings. `after`: the question that must come before (follow-ups only)."""
 
     questions: tuple[str, ...]
     answer: str
@@ -50,7 +50,7 @@ class Unknown:
         return Turn(question[0].upper() + question[1:] if rng.random() < 0.7 else question, self.answer)
 
     def _fill(self, rng: random.Random, slot: str) -> str:
-        """Return one of the slot's words, or sometimes an invented word."""
+        # Sometimes an invented word.
         if rng.random() < 0.3:
             return "".join(rng.choice(SYLLABLES) for _ in range(rng.randint(2, 4)))
         return rng.choice(self.slots[slot])
@@ -75,14 +75,14 @@ class Corpus:
         return {question: entry.answer for entry in self.standalone for question in entry.questions}
 
     def conversations(self) -> Iterator[list[Turn]]:
-        """Return every phrasing once, as it is written; a follow-up comes after the question that it follows."""
+        # Each phrasing once; a follow-up comes after its question.
         for entry in self.entries:
             before = [] if entry.after is None else [Turn(entry.after, self.answer_of[entry.after])]
             for question in entry.questions:
                 yield [*before, Turn(question, entry.answer)]
 
     def texts(self) -> Iterator[str]:
-        """Return all texts from which the tokenizer's vocabulary is trained."""
+        # For the tokenizer's vocabulary.
         for entry in self.entries:
             yield from entry.questions
             yield entry.answer

@@ -1,8 +1,8 @@
 """Conversations with tools, made from the templates of corpus/tools.json.
 
-A case has the user's question, the call that the model should write, the tool's result, and the model's answer to
-it. Names of tools and parameters vary, so that the model takes them from the list that it is given. A question
-whose tool is not offered has another answer: a sentence, or the arguments as JSON.
+A case has the user's question, the expected call, the tool's result and the expected answer. Names of tools
+and parameters vary, so that the model takes them from the offered list. Without its tool, a question has
+another answer: a sentence, or the arguments as JSON.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ class Call:
     arguments: dict[str, Any]
 
     def __str__(self) -> str:
-        """As the chat template writes it."""
+        # As the chat template writes it.
         call = {"name": self.name, "arguments": self.arguments}
         return f"<tool_call>\n{json.dumps(call, ensure_ascii=False)}\n</tool_call>"
 
 
 @dataclass(frozen=True)
 class Case:
-    """One question of a conversation with tools. Without a call, the answer follows the question at once."""
+    """A question. Without a call, the answer follows at once."""
 
     question: str
     call: Call | None
@@ -42,7 +42,7 @@ class Case:
     answer: str
 
     def messages(self) -> list[dict[str, Any]]:
-        """Return the conversation as a client has it, with the answer."""
+        # As a client has it, with the answer.
         messages: list[dict[str, Any]] = [{"role": "user", "content": self.question}]
         if self.call is not None:
             function = {"name": self.call.name, "arguments": self.call.arguments}
@@ -57,28 +57,26 @@ class Kind:
     """The action of one tool. Clients offer it under several names."""
 
     names: tuple[str, ...]
+    # Slot of the questions → possible names of the parameter.
     parameters: dict[str, list[str]]
-    """Slot of the questions → names that the parameter may have."""
     questions: tuple[str, ...]
     results: tuple[str, ...]
     answer: str
+    # Further parameters, which no call has → type.
     optional: dict[str, str] = field(default_factory=dict)
-    """Further parameters, which no call has → type."""
+    # The answer without the tool. None: the answer to unknown questions.
     without: str | None = None
-    """The answer when the tool is not offered. None: that to unknown questions."""
 
 
 @dataclass
 class Offer:
-    """The tools of one request."""
-
     tools: list[dict[str, Any]] = field(default_factory=list)
+    # First name of the kind → name of its tool here, and of its parameter for each slot.
     known: dict[str, tuple[str, dict[str, str]]] = field(default_factory=dict)
-    """First name of the kind → name of its tool here, and of its parameter for each slot."""
 
     @property
     def lines(self) -> str:
-        """The list as the chat template writes it."""
+        # As the chat template writes it.
         functions = [tool["function"] for tool in self.tools]
         return "\n".join(json.dumps({"name": f["name"], "parameters": _types(f)}) for f in functions)
 
@@ -91,7 +89,7 @@ class ToolCorpus:
         self._unknown = unknown
 
     def offer(self, rng: random.Random, kinds: list[Kind], others: int) -> Offer:
-        """Return an offer of these kinds and of some tools that no question needs, in any order."""
+        # These kinds and some tools that no question needs, in any order.
         offer = Offer([self._other(rng) for _ in range(others)])
         for kind in kinds:
             chosen = {slot: rng.choice(names) for slot, names in kind.parameters.items()}
@@ -106,7 +104,7 @@ class ToolCorpus:
         return offer
 
     def sample(self, rng: random.Random) -> tuple[Offer, Iterator[Case]]:
-        """Return an offer, and endless questions, most of which need one of its tools."""
+        # The cases are endless, and most need one of the tools.
         kinds = rng.sample(self.kinds, rng.choice((0, 1, 1, 1, 1, 2, 2, 3)))
         offer = self.offer(rng, kinds, rng.choice((0, 0, 0, 1, 2)))
 
@@ -147,7 +145,7 @@ class ToolCorpus:
         return self.offer(rng, [kind, *others] if number < 8 else others, rng.choice((0, 0, 1)))
 
     def echo(self, rng: random.Random) -> Case:
-        """Return a question to repeat some words, the shortest one that needs copying."""
+        # Repeat some words: the shortest question that needs copying.
         slots = [slot for slot, values in self.slots.items() if not isinstance(values[0], int)]
         words = [
             str(rng.choice(self._numbers)) if rng.random() < 0.4 else str(self._value(rng, rng.choice(slots)))
@@ -158,13 +156,13 @@ class ToolCorpus:
 
     @cached_property
     def _numbers(self) -> range:
-        """Return the numbers of two digits that fill slots."""
+        # Two digits.
         return range(
             10, 1 + max(value for slot in self.slots.values() if isinstance(slot[0], int) for value in slot)
         )
 
     def words(self) -> list[str]:
-        """Return what fills the slots. Each is a token of its own, so that the model copies it in one step."""
+        # The fillers of slots. Each is a single token, so that the model copies it in one step.
         words = [word for slot in self.slots.values() if not isinstance(slot[0], int) for word in slot]
         names = [
             name for kind in self.kinds for name in dict.fromkeys(kind.names) if name not in ("add", "multiply")
@@ -172,7 +170,7 @@ class ToolCorpus:
         return [*words, *names, *map(str, self._numbers)]
 
     def texts(self) -> Iterator[str]:
-        """Return texts for the tokenizer's vocabulary, with empty slots."""
+        # For the tokenizer's vocabulary, with empty slots.
         for kind in self.kinds:
             for template in (*kind.questions, *kind.results, kind.answer, kind.without or ""):
                 yield _SLOT.sub("", template)
@@ -185,7 +183,6 @@ class ToolCorpus:
     # ---------------------------------------------------------------------------------------- details
 
     def _other(self, rng: random.Random) -> dict[str, Any]:
-        """Return a tool that no question of the corpus needs."""
         types = self._others["parameters"]
         properties = {name: types[name] for name in rng.sample(sorted(types), rng.randint(0, 3))}
         return _tool(f"{rng.choice(self._others['verbs'])}_{rng.choice(self._others['nouns'])}", properties)

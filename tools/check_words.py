@@ -43,7 +43,6 @@ class _Exception:
         return f"path = {self.path!r}, phrase = {self.phrase!r}"
 
     def accepts(self, path: str, passage: Passage, start: int, end: int) -> bool:
-        """Return whether this exception is about text[start:end] of a passage in the file `path`."""
         accepted = fnmatch(path, self.path) and (not self.phrase or self._quotes(passage.text, start, end))
         self.used = self.used or accepted
         return accepted
@@ -54,8 +53,6 @@ class _Exception:
 
 
 class WordList:
-    """The words to avoid, and the exceptions."""
-
     def __init__(self, path: Path = WORD_LIST) -> None:
         data = tomllib.loads(path.read_text())
         self._suggestions = list(data["words"].values())
@@ -64,7 +61,6 @@ class WordList:
         self._exceptions = [_Exception(**exception) for exception in data.get("exceptions", [])]
 
     def find(self, path: str, passage: Passage) -> Iterator[Finding]:
-        """Yield every word of a passage that the list has and no exception accepts."""
         for match in self._pattern.finditer(passage.text):
             if not any(exception.accepts(path, passage, *match.span()) for exception in self._exceptions):
                 line = passage.line + passage.text.count("\n", 0, match.start())
@@ -77,7 +73,7 @@ class WordList:
 
 
 def check(root: Path, names: Iterable[str], words: WordList) -> Iterator[Finding]:
-    """Yield the findings of some files, named relative to the root."""
+    # `names`: files, relative to the root.
     for name in names:
         try:
             text = (root / name).read_text()

@@ -33,15 +33,13 @@ RECORDED = ROOT / "tools" / "code_figures.toml"
 
 @dataclass(frozen=True)
 class Figure:
-    """A number, and the places that it counts."""
-
     name: str
     value: float
     places: tuple[str, ...] = ()
+    # On the good side of the goal the figure may change freely. None: it may grow.
     goal: float | None = 0
-    """The ratchet leaves the figure alone on this side of the goal. None: the figure may grow."""
+    # A larger value is better.
     rises: bool = False
-    """A larger value is better."""
 
     def record(self) -> float:
         """Return the worst value that the next change may have: this one, or the goal if it is reached."""
@@ -53,8 +51,6 @@ class Figure:
 
 
 class Tree:
-    """The parsed sources below a root."""
-
     def __init__(self, root: Path, names: Sequence[str]) -> None:
         self.texts = {name: text for name in names if (text := _read(root / name)) is not None}
         self.python = [name for name in self.texts if name.endswith(".py")]
@@ -158,12 +154,11 @@ def _read(path: Path) -> str | None:
 
 
 def tree_of(root: Path) -> Tree:
-    """Read the working tree at a root."""
     return Tree(root, tracked_files(root))
 
 
 def tree_at(root: Path, commit: str) -> Tree:
-    """Read the tree of a commit, unpacked into a temporary directory."""
+    # Unpacked into a temporary directory.
     archive = subprocess.run(["git", "-C", str(root), "archive", commit], capture_output=True, check=True).stdout
     with tempfile.TemporaryDirectory() as directory, tarfile.open(fileobj=io.BytesIO(archive)) as tar:
         tar.extractall(directory, filter="data")
@@ -173,7 +168,6 @@ def tree_at(root: Path, commit: str) -> Tree:
 
 
 def worse(figures: Sequence[Figure]) -> Iterator[str]:
-    """Yield a message for each figure that is worse than the recorded one."""
     recorded = tomllib.loads(RECORDED.read_text())
     for figure in figures:
         if figure.name in recorded and figure.is_worse_than(recorded[figure.name]):
@@ -182,7 +176,6 @@ def worse(figures: Sequence[Figure]) -> Iterator[str]:
 
 
 def record(figures: Sequence[Figure]) -> None:
-    """Write the present figures as the bounds of the next change."""
     lines = [f'"{figure.name}" = {figure.record()}' for figure in figures if figure.goal is not None]
     head = "# Figures that may not get worse; written by `python -m tools.code_figures --record`."
     RECORDED.write_text("\n".join([head, *lines, ""]))

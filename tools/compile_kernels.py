@@ -29,8 +29,8 @@ _INTERPRETER: Final = "TRITON_INTERPRET"
 _CACHE: Final = "TRITON_CACHE_DIR"
 
 
+# ptxas sometimes keeps a number or two on the stack, also if registers are free.
 MAX_SPILLED_BYTES: Final = 16
-"""ptxas sometimes keeps a number or two on the stack, also if registers are free."""
 
 
 def variants() -> Iterator[Variant]:
@@ -42,16 +42,14 @@ def variants() -> Iterator[Variant]:
 
 @dataclass(frozen=True)
 class Usage:
-    """Resources of a compiled kernel."""
-
     registers: int
+    # Stored and loaded, per thread.
     spilled_bytes: int
-    """Stored and loaded, per thread."""
     shared_bytes: int
     num_warps: int
 
     def problems(self, target: Target, *, has_measured_tile: bool = False) -> Iterator[str]:
-        """A tile that is the fastest one on a device may spill."""
+        # The fastest tile of a device may spill.
         if self.spilled_bytes > MAX_SPILLED_BYTES and not has_measured_tile:
             yield f"{self.spilled_bytes} bytes spill"
         if self.shared_bytes > target.shared_bytes:
@@ -64,7 +62,7 @@ class Usage:
 
 
 def compiled(variant: Variant, target: Target) -> Usage:
-    """Compile a kernel as a launch on this device would."""
+    # As a launch on this device would.
     import triton
     from triton.backends.compiler import GPUTarget
     from triton.compiler import ASTSource
@@ -95,7 +93,7 @@ def compiled(variant: Variant, target: Target) -> Usage:
 
 
 def _cuda_registers(log: str) -> tuple[int, int]:
-    """Return the registers of a thread, and the bytes that spill, from the log of ptxas."""
+    # Of ptxas: registers of a thread, and spilled bytes.
     registers = re.search(r"Used (\d+) registers", log)
     spilled = re.search(r"(\d+) bytes spill stores, (\d+) bytes spill loads", log)
     assert registers is not None, f"unexpected log of ptxas: {log}"
@@ -104,7 +102,7 @@ def _cuda_registers(log: str) -> tuple[int, int]:
 
 
 def _amd_registers(assembly: str) -> tuple[int, int]:
-    """Return the vector registers of a thread, and the bytes that spill to memory: scalar registers do not."""
+    # Vector registers of a thread, and spilled bytes; scalar registers spill elsewhere.
 
     def number(name: str) -> int:
         found = re.search(rf"\.{name}:\s*(\d+)", assembly)
@@ -150,7 +148,7 @@ def main(arguments: list[str]) -> int:
 
 
 def compile_all(chosen: Sequence[Variant]) -> dict[tuple[Variant, Target], Usage]:
-    """Compile these kernels for all targets, in processes of their own, without Triton's interpreter and cache."""
+    """Compile in separate processes, without Triton's interpreter and cache."""
     jobs = [(variant, target) for variant in chosen for target in TARGETS if variant.runs_on(target)]
     os.environ.pop(_INTERPRETER, None)  # kernels under the interpreter cannot be compiled
     with tempfile.TemporaryDirectory() as cache:

@@ -1,7 +1,6 @@
-"""Measures docstrings and comments of Python sources: words per line of code, and first words that are fragments.
+"""Measures docstrings and comments of Python sources: words per line of code, and first words.
 
-A docstring is any bare string, so those of attributes count too. A line of code holds a token that is neither a
-comment nor part of a docstring.
+Every bare string is a docstring. A line of code has a token outside of docstrings and comments.
 """
 
 import ast
@@ -17,8 +16,6 @@ _LAYOUT = {tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT, toke
 
 @dataclass(frozen=True)
 class ProseOfCode:
-    """The prose of one or more modules, next to the lines that it explains."""
-
     docstring_words: int = 0
     comment_words: int = 0
     code_lines: int = 0
@@ -36,12 +33,12 @@ class ProseOfCode:
 
     @property
     def comment_share(self) -> float:
-        """The percentage of the words that stand in comments."""
+        # In percent of all words.
         return 100 * self.comment_words / max(self.docstring_words + self.comment_words, 1)
 
 
 def docstrings(module: ast.Module) -> Iterator[ast.Constant]:
-    """Yield every bare string of a module, those of attributes included."""
+    # With those of attributes.
     for node in ast.walk(module):
         if (
             isinstance(node, ast.Expr)
@@ -59,7 +56,7 @@ def fragments(module: ast.Module) -> list[int]:
 
 
 def prose_of_code(text: str, module: ast.Module) -> ProseOfCode:
-    """Count words and lines of one module. Raises tokenize.TokenError if the text is not Python."""
+    # Raises tokenize.TokenError if the text is not Python.
     words, within = 0, set[int]()
     for docstring in docstrings(module):
         words += len(str(docstring.value).split())

@@ -6,7 +6,7 @@ from pathlib import PurePath
 
 
 def module_name(path: str) -> str:
-    """Return the dotted name of a file below a source root, such as runtime/kvasir/link/codec.py."""
+    # For paths below a source root, such as runtime/kvasir/link/codec.py.
     parts = PurePath(path).with_suffix("").parts[1:]
     return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
 

@@ -15,16 +15,15 @@ from pathlib import Path
 from typing import Final
 
 GIGABYTES: Final = "about 3.1 GB to download and 5.7 GB on disk, most of it CUDA's libraries for torch"
+# CUDA's libraries and Triton, without which PyPI's torch does not start, not even on a CPU.
 SAVED: Final = "more than 2 GB of it and 4 GB on disk"
-"""CUDA's libraries and Triton. torch of the default index does not start without them, not even on a CPU."""
+# Megabytes. Without a terminal, only such packages are named.
 LARGE: Final = 100
-"""Megabytes. Without a terminal, only such packages are named."""
 _DOWNLOAD = re.compile(r"\s*(?:Downloading|Using cached) (\S+?)-\d\S* \((\d[\d.]*) (kB|MB|GB)")
 _MEGABYTES: Final = {"kB": 0.001, "MB": 1.0, "GB": 1000.0}
 
 
 def announcement(environ: Mapping[str, str], has_gpu: bool, has_torch: bool) -> list[str]:
-    """Return what to print before the first download."""
     if has_torch:
         return ["Installing Kvasir; torch is here already"]
     if url := environ.get("TORCH_INDEX_URL"):
@@ -36,7 +35,7 @@ def announcement(environ: Mapping[str, str], has_gpu: bool, has_torch: bool) -> 
 
 
 def downloads(lines: Iterator[str], log: list[str]) -> Iterator[tuple[str, float]]:
-    """Yield (package, megabytes) for each file in pip's output, all lines of which are added to the log."""
+    """Yield (package, megabytes) for each file in pip's output, whose lines are added to the log."""
     for line in lines:
         log.append(line)
         if found := _DOWNLOAD.match(line):

@@ -14,32 +14,32 @@ DTYPE_BYTES: Final = MappingProxyType({"bf16": 2, "fp16": 2, "fp32": 4})
 @dataclass(frozen=True)
 class Target:
     name: str
+    # A device of this kind in device_tiles.json.
     device: str
-    """A device of this kind, by its name in device_tiles.json."""
     backend: str
     arch: int | str
     warp_size: int
+    # Per program.
     shared_bytes: int
-    """Most shared memory of a program."""
+    # Per thread.
     registers: int
-    """Most of a thread."""
+    # For all threads of a program.
     register_file: int
-    """Registers for all threads of a program."""
+    # KV caches of float8_e4m3fn are supported (kvasir.config.resolve).
     fp8: bool
-    """Whether KV caches of float8_e4m3fn are supported (kvasir.config.resolve)."""
 
     @property
     def tiles(self) -> DeviceTiles:
         return device_tiles(self.device, self.shared_bytes)
 
 
+# A100, H100 and H200, B200, MI300X; limits from CUDA's programming guide and the CDNA 3 instruction set.
 TARGETS: Final = (
     Target("sm_80", "NVIDIA A100-SXM4-80GB", "cuda", 80, 32, 163 * 1024, 255, 2**16, fp8=False),
     Target("sm_90", "NVIDIA H200", "cuda", 90, 32, 227 * 1024, 255, 2**16, fp8=True),
     Target("sm_100", "NVIDIA B200", "cuda", 100, 32, 227 * 1024, 255, 2**16, fp8=True),
     Target("gfx942", "AMD Instinct MI300X", "hip", "gfx942", 64, 64 * 1024, 512, 2**17, fp8=False),
 )
-"""A100, H100 and H200, B200, MI300X; limits from CUDA's programming guide and the CDNA 3 instruction set."""
 
 
 @dataclass(frozen=True)
@@ -48,10 +48,10 @@ class Source:
 
     kernel: Any
     constants: Mapping[str, object]
+    # Of parameters that are neither constants nor None.
     types: Mapping[str, str]
-    """Types of the parameters that are neither constants nor None."""
+    # Multiples of 16 in launches, as all addresses are.
     divisible: Collection[str]
-    """Numbers that are multiples of 16 in launches, as all addresses are."""
     options: Mapping[str, object]
 
     @classmethod
@@ -65,14 +65,12 @@ class Source:
         divisible: Collection[str] = (),
         options: Mapping[str, object],
     ) -> "Source":
-        """Return a kernel whose parameters point to numbers of `dtype`, except those that `types` names."""
+        """Return a kernel whose parameters point to numbers of `dtype`, except those in `types`."""
         names = [name for name in kernel.arg_names if name not in constants]
         return cls(kernel, constants, {name: types.get(name, f"*{dtype}") for name in names}, divisible, options)
 
 
 class Variant(ABC):
-    """A kernel for one type and size."""
-
     @property
     @abstractmethod
     def name(self) -> str: ...

@@ -28,8 +28,8 @@ _TYPES: Final = MappingProxyType(
         **fused.TYPES,
     }
 )
+# Multiples of 16 in every launch, as all addresses are: heads have multiples of 16 numbers.
 _DIVISIBLE: Final = ("kv_stride", "q_stride", *fused.DIVISIBLE)
-"""Numbers that are multiples of 16 in every launch, as all addresses are: heads have multiples of 16 numbers."""
 
 
 @dataclass(frozen=True)
@@ -37,12 +37,12 @@ class AttentionVariant(Variant):
     kernel: str
     dtype: str
     head_dim: int
+    # The StepKind of the tile; the form of a fused operation; or "".
     step: str
-    """The StepKind of the tile; the form of a fused operation; "" for a kernel without one."""
+    # A window and a cap: kernels with both need the most registers.
     masks: bool = True
-    """Whether there are a window and a cap. Kernels with both need the most registers."""
+    # The KV cache is float8_e4m3fn.
     fp8: bool = False
-    """Whether the KV cache is of float8_e4m3fn instead of the type."""
 
     @property
     def name(self) -> str:

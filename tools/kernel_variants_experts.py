@@ -1,4 +1,4 @@
-"""The kernels for a mixture of experts, in the sizes of a known model, as compile_kernels.py compiles them."""
+"""The kernels for a mixture of experts, in the sizes of a known model, for tools/compile_kernels.py."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -19,8 +19,8 @@ from kvasir.kernels.triton.experts.expert_tiling import (
 from kvasir.kernels.triton.tiling import OPTIONS
 from tools.kernel_targets import DTYPE_BYTES, Source, Target, Variant
 
+# Qwen3-30B-A3B.
 SHAPE: Final = ExpertShape(experts=128, size=2048, inner=768)
-"""The shape of Qwen3-30B-A3B."""
 TOP_K: Final = 8
 _TYPES: Final = MappingProxyType(
     {
@@ -30,18 +30,18 @@ _TYPES: Final = MappingProxyType(
         **dict.fromkeys(("num_rows", "first_expert"), "i32"),
     }
 )
+# A kernel, its constants and its options.
 _Launch = tuple[Any, Mapping[str, object], Mapping[str, object]]
-"""A kernel, its constants and its options."""
 
 
 @dataclass(frozen=True)
 class ExpertVariant(Variant):
+    # list, gate_up, down or sum.
     kernel: str
-    """list, gate_up, down or sum."""
+    # "" for a kernel that reads no numbers of the model.
     dtype: str
-    """"" for a kernel that reads no numbers of the model."""
+    # Of a block; of a step for `list`; 0 for `sum`.
     rows: int
-    """Rows of a block; of a step for `list`; 0 for `sum`."""
 
     @property
     def name(self) -> str:

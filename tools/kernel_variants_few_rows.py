@@ -20,8 +20,8 @@ _DIVISIBLE: Final = ("outputs", "inputs", "out_stride", "x_stride")
 
 @dataclass(frozen=True)
 class RowVariant(Variant):
+    # norm, add or gate: a field of RowTiles.
     form: str
-    """norm, add or gate: a field of RowTiles."""
     dtype: str
     inputs: int
     biased: bool = False

@@ -23,12 +23,12 @@ TYPES: Final = MappingProxyType(
 )
 DIVISIBLE: Final = ("out_stride", "x_stride", "added_stride", "qkv_stride")
 _DEFAULT_WARPS: Final = 4
+# 32 queries and 8 keys of a token.
 _HEADS: Final = 40
-"""32 queries and 8 keys of a token."""
 
 
 def names() -> Iterator[tuple[str, str, int, str]]:
-    """Yield kernel, type, size and form of each row: the size of a norm, of half of a gate's row, or of a head."""
+    """Yield kernel, type, size and form. The size is that of a norm, of half of a gate's row, or of a head."""
     for dtype in ("bf16", "fp16", "fp32"):
         for size in (2880, 4096, 16384):
             yield "norm", dtype, size, "add"

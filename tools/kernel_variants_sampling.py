@@ -1,4 +1,4 @@
-"""The sampling kernels as tools/compile_kernels.py compiles them: their variants, types and constants."""
+"""The sampling kernels for tools/compile_kernels.py: variants, types and constants."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -19,18 +19,18 @@ from kvasir.kernels.triton.sampling.sizes import (
 )
 from tools.kernel_targets import Source, Target, Variant
 
+# Qwen 3. Only the number of parts of a row depends on it.
 VOCAB: Final = 151_936
-"""Qwen 3. The number of parts of a row is the only size that depends on it."""
 
 
 @dataclass(frozen=True)
 class SamplingVariant(Variant):
     kernel: str
+    # Of the logits; "" for kernels that do not load them.
     dtype: str
-    """Type of the logits; "" for kernels that do not load them."""
     constants: Mapping[str, object] = field(hash=False)
+    # Tensors that a launch passes as None.
     absent: tuple[str, ...] = ()
-    """Tensors that a launch passes as None."""
     note: str = ""
 
     @property
@@ -44,8 +44,8 @@ class SamplingVariant(Variant):
         return Source.of(kernel, constants, _TYPES, self.dtype, divisible=_DIVISIBLE, options=options)
 
 
+# Multiples of 16 in launches for most vocabularies.
 _DIVISIBLE: Final = ("stride", "scaled_stride", "saved_stride", "counts_stride")
-"""Numbers that are multiples of 16 in launches for most vocabularies."""
 _TYPES: Final = MappingProxyType(
     {
         **dict.fromkeys(("best", "chosen", "rows", "slots", "tokens", "seeds", "positions", "top_k"), "*i64"),

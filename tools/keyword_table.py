@@ -26,7 +26,6 @@ def table() -> str:
 
 
 def replaced(page: str) -> str:
-    """Return the page with the table as it is now."""
     before, _, rest = page.partition(_HEAD)
     _, _, after = rest.partition("\n\n")
     return f"{before}{table()}\n{after}"

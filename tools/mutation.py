@@ -22,10 +22,10 @@ from typing import Final
 
 ROOT: Final = Path(__file__).resolve().parents[1]
 COPIES: Final = ROOT / ".mutation"
+# Exit statuses of the tests. An endless test has found the change too.
 KILLED: Final = {1: "killed", 3: "killed", 24: "timeout", -24: "timeout", 152: "timeout"}
-"""Exit statuses of the tests that found the change. A change that makes a test run forever is found too."""
+# mutmut's status of a change that no test reaches.
 UNTESTED: Final = 33
-"""The status that mutmut gives to a change that no test reaches."""
 
 PYPROJECT: Final = """\
 [tool.pytest.ini_options]
@@ -46,6 +46,7 @@ timeout_constant = 3.0
 timeout_multiplier = 3.0
 """
 
+# Quick tests first; property tests with few fixed examples and without shrinking.
 CONFTEST: Final = """\
 from hypothesis import Phase, settings
 
@@ -61,8 +62,8 @@ def pytest_collection_modifyitems(items):
         if known := getattr(item.function, SETTINGS, None):
             setattr(item.function, SETTINGS, settings(known, max_examples=min(known.max_examples, {examples})))
 """
-"""Quick tests first; property tests with the same few examples in each run, and without shrinking."""
 
+# The first part of `mutmut run`: it makes the changes, and runs no test.
 GENERATE: Final = """\
 from mutmut import __main__ as mutmut
 from mutmut.mutation.trampoline import set_mutant_under_test
@@ -75,12 +76,11 @@ if __name__ == "__main__":
     mutmut.setup_source_paths()
     mutmut.create_mutants(1)
 """
-"""The first part of `mutmut run`: it makes the changes, and runs no test."""
 
 
 @dataclass(frozen=True)
 class Module:
-    """Files to change, below the folders of the packages, and the tests that cover them."""
+    """Files to change, below the packages' folders, and the tests that cover them."""
 
     sources: Sequence[str]
     tests: Sequence[str]
@@ -116,8 +116,6 @@ MODULES: Final[Mapping[str, Module]] = {
 
 @dataclass(frozen=True)
 class Mutant:
-    """One change, and the result of the tests."""
-
     file: str
     function: str
     result: str
@@ -157,7 +155,7 @@ def main() -> int:
 
 
 def make_copy(name: str, *, examples: int, keep: bool) -> None:
-    """Copy the tree and make the changes; `keep` the results that the last run had for unchanged functions."""
+    """Copy the tree and make the changes; `keep` the last results of unchanged functions."""
     copy, module = COPIES / name, MODULES[name]
     if not keep:
         shutil.rmtree(copy, ignore_errors=True)
@@ -190,7 +188,7 @@ def synchronize(source: Path, target: Path) -> None:
 
 
 def run_in(copy: Path, *arguments: str) -> None:
-    """Run Python in a copy of the tree; its output goes into a file, and is printed if it fails."""
+    """Run Python in a copy of the tree. The output goes into a file, and is printed on failure."""
     log = copy / "output.log"
     with log.open("w") as output:
         environment = {**os.environ, "OMP_NUM_THREADS": "1"}
@@ -203,7 +201,7 @@ def run_in(copy: Path, *arguments: str) -> None:
 
 
 def statuses(name: str) -> dict[str, int | None]:
-    """Return the exit status of the tests for each change of a module; None: not tried yet."""
+    """Return the tests' exit status for each change of a module; None: not tried yet."""
     return {mutant: status for path in meta_files(name) for mutant, status in read_statuses(path).items()}
 
 
@@ -217,7 +215,7 @@ def read_statuses(path: Path) -> dict[str, int | None]:
 
 
 def choose(names: Mapping[str, object], count: int | None, seed: str) -> list[str]:
-    """Return `count` of the names, the same ones for the same seed; a new name does not change the others."""
+    """Return `count` of the names, the same for the same seed; a new name does not change the others."""
     return sorted(names, key=lambda name: hashlib.sha256(f"{seed} {name}".encode()).digest())[:count]
 
 

@@ -14,14 +14,14 @@ MIN_WORDS_OF_A_LITERAL = 4
 
 @dataclass(frozen=True)
 class Passage:
-    """Some prose that belongs together. Line breaks of the file are line breaks of the text."""
+    """Prose that belongs together. Line breaks of the file are line breaks of the text."""
 
     line: int  # of its first character, counted from 1
     text: str
 
 
 def tracked_files(root: Path) -> list[str]:
-    """Return the paths of all files that git tracks or would track, relative to the root."""
+    """Return the relative paths of all files that git tracks or would track."""
     listed = subprocess.run(
         ["git", "-C", str(root), "ls-files", "--cached", "--others", "--exclude-standard"],
         capture_output=True,
@@ -32,7 +32,7 @@ def tracked_files(root: Path) -> list[str]:
 
 
 def passages(name: str, text: str) -> Iterator[Passage]:
-    """Yield the prose of a file, by the kind of file that its name shows; nothing for an unknown kind."""
+    # By the kind of file that its name shows; nothing for an unknown kind.
     path = Path(name)
     reader = _READERS.get(path.suffix) or _READERS_BY_NAME.get(path.name)
     if reader is not None:
@@ -81,7 +81,7 @@ def _literal(match: re.Match[str]) -> str:
     return _TRIPLE + inner if triple else inner.replace("\\n", "  ")
 
 
-_TRIPLE = "\0"  # marks a triple-quoted literal, which is a docstring and counts however short it is
+_TRIPLE = "\0"  # marks a docstring, which counts however short it is
 
 
 def _python_passage(text: str, start: int, parts: str, kind: str) -> Iterator[Passage]:
@@ -151,7 +151,7 @@ _CODE = re.compile(r"(`+)(?!`).*?(?<!`)\1(?!`)", re.S)
 
 
 def _paragraphs(prose: str, line: int) -> Iterator[Passage]:
-    """Yield the paragraphs of some prose, without code, and with one space or line break between two words."""
+    """Yield paragraphs without code, with one space or line break between two words."""
     prose = _CODE.sub(lambda match: "`…`" + _blank(match), prose)
     for paragraph in re.split(r"\n[ \t]*(?=\n)", prose):
         text = paragraph.lstrip("\n")

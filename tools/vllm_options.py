@@ -26,14 +26,14 @@ ROOT: Final = Path(__file__).parent.parent
 LIST: Final = ROOT / "runtime/kvasir/config/vllm/options.json"
 TABLE: Final = ROOT / "docs/vllm-options.md"
 
+# Class of a config → its fields → their annotations.
 Fields = dict[str, dict[str, str]]
-"""Class of a config → its fields → their annotations."""
 
 _FRONTEND_CLASSES: Final = ("BaseFrontendArgs", "FrontendArgs")
+# Lists that vLLM reads from one word, as JSON or with commas.
 _ONE_VALUE: Final = ("allowed_origins", "allowed_methods", "allowed_headers", "disable_access_log_for_endpoints")
-"""Fields of lists that vLLM reads from one word, as JSON or with commas."""
+# Lists with one option for each value.
 _REPEATED: Final = ("middleware",)
-"""Fields of lists that vLLM fills by an option that is given once for each value."""
 
 
 def main(argv: list[str]) -> None:
@@ -48,7 +48,7 @@ def main(argv: list[str]) -> None:
 
 
 def merged(releases: dict[str, dict[str, dict[str, object]]]) -> dict[str, dict[str, object]]:
-    """Return all options of the releases; an option is described as its newest release has it."""
+    """Return all options of the releases, as the newest release of each describes it."""
     versions = sorted(releases, key=lambda version: [int(part) for part in version.split(".")])
     result: dict[str, dict[str, object]] = {}
     for version in versions:
@@ -59,7 +59,7 @@ def merged(releases: dict[str, dict[str, dict[str, object]]]) -> dict[str, dict[
 
 
 def options_of(wheel: Path) -> dict[str, dict[str, object]]:
-    """Return the options of `vllm serve` in this release."""
+    # A wheel of one release.
     sources = _sources(wheel)
     fields = {
         node.name: _annotations(node)
@@ -84,7 +84,7 @@ def options_of(wheel: Path) -> dict[str, dict[str, object]]:
 
 
 def takes_of(annotation: str) -> str:
-    """Return what an option of this field takes: a switch is --x or --no-x; `optional` may have no value."""
+    # A switch is --x or --no-x; `optional` may have no value.
     if re.fullmatch(r"bool \| str \| None|str \| bool \| None", annotation):
         return "optional"
     if re.search(r"\bbool\b", re.sub(r"\b(dict|list|tuple|set)\[.*\]", "", annotation)):
@@ -112,7 +112,7 @@ def _annotations(node: ast.ClassDef) -> dict[str, str]:
 
 
 def _added(tree: ast.AST, fields: Fields) -> Iterator[tuple[str, dict[str, object]]]:
-    """Yield the options of all add_argument calls below this node."""
+    # All add_argument calls below this node.
     classes = _classes(tree)
     for call in ast.walk(tree):
         if not (isinstance(call, ast.Call) and getattr(call.func, "attr", "") == "add_argument"):
@@ -126,7 +126,7 @@ def _added(tree: ast.AST, fields: Fields) -> Iterator[tuple[str, dict[str, objec
 
 
 def _classes(tree: ast.AST) -> dict[str, str]:
-    """Return the names of variables `x = get_kwargs(SomeConfig)` with their class."""
+    # Variables `x = get_kwargs(SomeConfig)` and their class.
     return {
         node.targets[0].id: node.value.args[0].id
         for node in ast.walk(tree)

@@ -49,7 +49,6 @@ The command ends before it starts anything, with the text on the left. A value i
 
 
 def page() -> str:
-    """Return the page."""
     own = serve.parser()._option_string_actions
     same = [name for name in vllm_options() if name in own]
     releases = [str(facts[key]) for facts in vllm_options().values() for key in ("first", "last") if key in facts]

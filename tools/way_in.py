@@ -30,8 +30,8 @@ class WayIn:
     """A profiler of the event loop's thread, which stops when a request is on the link."""
 
     calls: Counter[CodeType] = field(default_factory=Counter)
+    # Without repetitions in a row.
     files: list[str] = field(default_factory=list)
-    """The file of each call that is not in the file of the call before."""
 
     def start(self) -> None:
         sys.setprofile(self._profile)
@@ -65,7 +65,7 @@ class WayIn:
 
 
 async def measured() -> WayIn:
-    """Return the way of the third of three equal chats."""
+    # Of the third of three equal chats.
     from runtime.frontend.harness import running_frontend
 
     way = WayIn()

@@ -25,8 +25,8 @@ from bench.gpu.supervisor import Supervisor
 from bench.gpu.worker import Options
 
 _NEEDED: Final = ("torch", "triton", "numpy", "safetensors", "tokenizers", "msgspec", "orjson", "llguidance")
+# Most processes that check at the same time: compilation of the kernels takes most of their time.
 _JOBS: Final = 12
-"""Most processes that check at the same time: compilation of the kernels takes most of their time."""
 
 
 def main() -> int:

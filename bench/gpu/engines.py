@@ -1,4 +1,4 @@
-"""An engine in this process that is driven step by step, and the time that its thread spends in a step."""
+"""An engine in this process that is driven step by step, and the time of its thread in a step."""
 
 import tempfile
 import time
@@ -24,10 +24,10 @@ from kvasir.request.params import SamplingParams
 from kvasir.request.tokens import packed
 from kvasir.worker.step import StepInput, StepOutput
 
+# Calls of an executor: `start` loads the weights, `kv_layout` measures the memory that they leave.
 _STARTING: Final = ("start", "kv_layout", "allocate_kv_cache", "warm_up")
-"""Calls of an executor: `start` loads the weights, `kv_layout` measures the memory that they leave."""
+# Stands for the name of a frontend.
 _HERE: Final = "bench"
-"""Stands for the name of a frontend."""
 
 
 def engine_config(
@@ -52,15 +52,15 @@ def engine_config(
 
 @dataclass(frozen=True)
 class StepTimes:
-    """Seconds of a step."""
+    """Seconds of each part of a step."""
 
     whole: float
+    # In the worker: inputs, and launches of kernels. On a CPU, the whole computation.
     submitting: float
-    """In the worker: inputs, and launches of kernels. On a CPU, the whole computation."""
+    # For tokens of the device.
     waiting: float
-    """For tokens of the device."""
+    # Ids of all requests that came with this step.
     tokens: int
-    """Ids of all requests that came with this step."""
 
 
 @dataclass
@@ -70,8 +70,8 @@ class TimedExecutor:
     executor: Executor
     submitting: float = 0.0
     waiting: float = 0.0
+    # Seconds of each call before the first step.
     starting: dict[str, float] = field(default_factory=dict)
-    """Seconds of each call before the first step."""
 
     def __getattr__(self, name: str) -> Any:
         found = getattr(self.executor, name)
@@ -111,17 +111,17 @@ class Engine:
 
     core: EngineCore
     executor: TimedExecutor
+    # Output by request.
     tokens: dict[str, list[int]] = field(default_factory=dict)
-    """Output of each request that was added."""
+    # Of the tokens, if requested.
     logprobs: dict[str, list[float]] = field(default_factory=dict)
-    """Log probabilities of the tokens, if they were asked for."""
 
     def add(self, request_id: str, prompt: Sequence[int], params: SamplingParams) -> None:
         self.tokens[request_id], self.logprobs[request_id] = [], []
         self.core.add(_HERE, AddRequest(request_id, 0, packed(prompt), b"", params))
 
     def step(self) -> StepTimes:
-        """Raises RuntimeError if a request fails."""
+        # Raises RuntimeError if a request fails.
         submitting, waiting, tokens = self.executor.submitting, self.executor.waiting, 0
         began = time.perf_counter()
         outputs = self.core.step()
@@ -136,14 +136,13 @@ class Engine:
         return StepTimes(whole, self.executor.submitting - submitting, self.executor.waiting - waiting, tokens)
 
     def finish(self) -> list[StepTimes]:
-        """Step until all requests have ended."""
+        # Until all requests have ended.
         steps = []
         while self.core.has_work:
             steps.append(self.step())
         return steps
 
     def abort(self) -> None:
-        """End all requests."""
         self.core.abort(_HERE, list(self.tokens))
         self.tokens.clear()
         self.logprobs.clear()

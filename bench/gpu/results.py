@@ -11,8 +11,8 @@ from typing import Any, Final
 
 from bench.gpu.worker import Check, Figure, Figures, Line, Message, Warned
 
+# Failed checks of a kernel whose cases are kept.
 _FAILURES: Final = 12
-"""Failed checks of a kernel whose cases are kept."""
 
 
 @dataclass
@@ -23,8 +23,8 @@ class KernelChecks:
     failures: int = 0
     largest_error: float = 0.0
     worst_case: str = ""
+    # Problems by case.
     failed: dict[str, str] = field(default_factory=dict)
-    """Problems by case."""
 
     def add(self, check: Check) -> None:
         self.cases += 1
@@ -47,8 +47,8 @@ class Results:
         self._sections: dict[str, Figures] = {}
         self._checks: dict[str, KernelChecks] = {}
         self._warnings: dict[str, None] = {}
+        # Whether a section or a check has failed.
         self.has_errors = False
-        """Whether a section or a check has failed."""
 
     def facts(self, values: Figures) -> None:
         with self._lock:

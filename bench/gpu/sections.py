@@ -6,8 +6,8 @@ from typing import Final
 
 CEILINGS: Final = "ceilings"
 DTYPES: Final = ("float32", "float16", "bfloat16")
+# Query heads, K/V heads and numbers of a head.
 HEADS: Final = ("32x8x128", "16x8x128", "8x8x64", "14x2x64", "8x1x64", "16x2x80", "8x4x256")
-"""Query heads, K/V heads and numbers of a head."""
 WINDOWED_HEADS: Final = ("16x4x64", "8x4x256")
 MODELS: Final = ("llama-3.1-8b", "qwen3-0.6b")
 
@@ -15,13 +15,13 @@ MODELS: Final = ("llama-3.1-8b", "qwen3-0.6b")
 @dataclass(frozen=True)
 class Section:
     name: str
+    # In bench.gpu. It has `run(context, argument)`.
     module: str
-    """In bench.gpu. It has `run(context, argument)`."""
     argument: str = ""
+    # Seconds.
     limit: float = 60.0
-    """Seconds."""
+    # Nothing else computes meanwhile, so that its times mean something.
     alone: bool = True
-    """Nothing else computes meanwhile, so that its times mean something."""
     by_default: bool = True
 
 

@@ -26,8 +26,8 @@ class ModelShape:
     vocab: int
     tied: bool
     context: int
+    # Further fields of config.json.
     extra: Mapping[str, Any] = field(default_factory=dict)
-    """Further fields of config.json."""
     layer_norms: tuple[str, ...] = ("input_layernorm", "post_attention_layernorm")
     head_norms: tuple[str, ...] = ()
 
@@ -179,9 +179,10 @@ QWEN3_06B: Final = ModelShape(
     ),
     head_norms=("q_norm", "k_norm"),
 )
+# Keyed by the names of sections.py.
 MODELS: Final = MappingProxyType({"llama-3.1-8b": LLAMA_8B, "qwen3-0.6b": QWEN3_06B})
-"""Keyed by the names of sections.py."""
 
+# Small models whose tokens are compared.
 CHECKED: Final = MappingProxyType(
     {
         "qwen3": replace(QWEN3_06B, layers=4, head_dim=64, inner=2048, vocab=4096, tied=False, context=2048),
@@ -218,7 +219,6 @@ CHECKED: Final = MappingProxyType(
         ),
     }
 )
-"""Small models whose tokens are compared."""
 
 
 def tiny(shape: ModelShape) -> ModelShape:

@@ -16,10 +16,10 @@ from bench.gpu.results import Results
 from bench.gpu.sections import CEILINGS, Section
 from bench.gpu.worker import Ended, Facts, Job, Message, Options, serve
 
+# Seconds until a process has loaded torch and found its device.
 START_LIMIT: Final = 90.0
-"""Seconds until a process has loaded torch and found its device."""
+# Seconds that a process may take to end.
 _ENDING: Final = 5.0
-"""Seconds that a process may take to end."""
 
 
 class WorkerLost(Exception):
@@ -35,8 +35,8 @@ class Supervisor:
 
     def __init__(self, options: Options, results: Results, deadline: float) -> None:
         self._options, self._results, self._deadline = options, results, deadline
+        # A process did not start, and no other one will.
         self._is_lost = False
-        """A process did not start, and no other one will."""
 
     def run(self, sections: Sequence[Section], jobs: int) -> None:
         """First those that may run side by side, in `jobs` processes, then the others."""

@@ -13,8 +13,8 @@ import torch
 Call = Callable[[], object]
 
 _WARM: Final = 3
+# Several times the L2 cache of a GPU: inputs that are used in turn and have so many bytes come from memory.
 CACHE_BYTES: Final = 256 * 2**20
-"""Several times the L2 cache of a GPU: inputs that are used in turn and have so many bytes come from memory."""
 _MAX_SETS: Final = 64
 
 

@@ -1,7 +1,4 @@
-"""A process that runs sections, one after the other, and sends their figures as they come.
-
-The figures of a section that is killed, or that breaks the device, are with the supervisor by then.
-"""
+"""A process that runs sections and sends each figure at once, so that none is lost if it is killed."""
 
 import gc
 import importlib
@@ -22,25 +19,19 @@ Figures = dict[str, Any]
 
 @dataclass(frozen=True)
 class Options:
-    """Limit for all sections."""
-
     device: str = "cuda"
     tiny: bool = False
 
 
 @dataclass(frozen=True)
 class Job:
-    """A section to run."""
-
     section: Section
+    # Of the section with this name; empty if there are none.
     ceilings: Figures
-    """The figures of the section with this name; empty if there are none."""
 
 
 @dataclass(frozen=True)
 class Facts:
-    """Facts that a worker found on its machine."""
-
     values: Figures
 
 
@@ -52,14 +43,12 @@ class Figure:
 
 @dataclass(frozen=True)
 class Check:
-    """One comparison with a reference."""
-
     kernel: str
     case: str
+    # Relative to the norm of the reference. Infinite for NaN.
     error: float
-    """Relative to the norm of the reference. Infinite for NaN."""
+    # "" if it has passed.
     problem: str = ""
-    """"" if it has passed."""
 
 
 @dataclass(frozen=True)
@@ -74,12 +63,10 @@ class Warned:
 
 @dataclass(frozen=True)
 class Ended:
-    """The end of a section."""
-
+    # A traceback, or "".
     error: str
-    """A traceback, or ""."""
+    # The device cannot be used any more in this process.
     is_broken: bool
-    """The device cannot be used any more in this process."""
 
 
 Message = Facts | Figure | Check | Line | Warned | Ended
@@ -99,14 +86,13 @@ class Context:
         return self.device != "cpu"
 
     def record(self, key: str, value: Any) -> None:
-        """Send a figure, which may be anything that JSON has."""
+        # `value` may be anything that JSON has.
         self._connection.send(Figure(key, value))
 
     def check(self, kernel: str, case: str, error: float, problem: str = "") -> None:
         self._connection.send(Check(kernel, case, error, problem))
 
     def line(self, text: str) -> None:
-        """Send a line to print."""
         self._connection.send(Line(text))
 
     def share(self, achieved: float, ceiling: str) -> float | None:
@@ -157,7 +143,7 @@ def _is_broken(options: Options) -> bool:
 
 @dataclass
 class _SendsWarnings(logging.Handler):
-    """Sends each warning of the process once."""
+    """Sends each warning once per process."""
 
     connection: "Connection[Message, Job]"
     seen: set[str] = field(default_factory=set)

@@ -7,8 +7,8 @@ from typing import Any, Final
 
 from bench.malformed.valid import Case, post, valid
 
+# Not taken away: without one an answer fills the context, which is valid but takes long.
 BOUNDED: Final = ("max_tokens", "max_completion_tokens", "max_output_tokens")
-"""Not taken away: without one an answer fills the context, which is valid but takes long."""
 JUNK: Final[list[Any]] = [
     *(None, True, False, 0, 1, -1, 2**31, 2**63, -(2**63) - 1, 10**40, 0.5, -0.0, 1e308, 1e-320),
     *("", "x", "0", "NaN", "\x00", "é" * 300, "\U0001f642", "<|endoftext|>", "a" * 20_000, "{}", "null"),

@@ -64,8 +64,8 @@ class Case:
 
     kind: str
     data: bytes
+    # Close the connection at once, or after the first bytes of an answer (`read_first`).
     hang_up: bool = False
-    """Close the connection at once, or after the first bytes of an answer (`read_first`)."""
     read_first: bool = False
 
 

@@ -22,8 +22,8 @@ from .policies import POLICIES
 from .simulation import Results, Simulation
 from .traces import SYNTHETIC, Session, recorded
 
+# How much slower one engine is in the trace of that name.
 SLOW = 3.0
-"""How much slower one engine is in the trace of that name."""
 COLUMNS = ("trace", "policy", "hits", "any cache", "p50, ms", "p99, ms", "max/mean busy", "decision, µs", "p99, µs")
 
 

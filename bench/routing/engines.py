@@ -26,8 +26,6 @@ MAX_MODEL_LEN = 200_000
 
 
 class Clock:
-    """The simulated time."""
-
     def __init__(self) -> None:
         self.now = 0.0
 
@@ -37,17 +35,16 @@ class Clock:
 
 @dataclass(frozen=True)
 class Speed:
-    """How long a step takes: seconds for itself, for each row, and for each token that is not the only one of its
-    row."""
+    """Seconds of a step: for itself, for each row, and for each further token of a row."""
 
     step: float = 8e-3
     row: float = 1e-4
     token: float = 1 / 8000
     factor: float = 1.0
+    # Seconds for each token whose KV blocks are sent to another engine.
     fetched_token: float = 0.1 / 8000
-    """Seconds for each token whose KV blocks are sent to another engine."""
+    # Seconds for the messages of a fetch.
     fetch: float = 2e-3
-    """Seconds for the messages of a fetch."""
 
 
 @dataclass(frozen=True)
@@ -94,16 +91,17 @@ class TimedExecutor:
         return _Result(StepOutput(token_ids))
 
     def supply(self, late: LateInput) -> None:
-        """Never called: no request of a simulation has a constraint."""
+        # No request of a simulation has a constraint.
+        pass
 
     def check_idle(self) -> None: ...
 
 
 class Fetches:
-    """The exchange of an engine without sockets. An engine sends the blocks of one fetch after the other."""
+    """The exchange of an engine without sockets, which sends the blocks of one fetch at a time."""
 
     def __init__(self, speed: Speed, clock: Clock, at: "Callable[[float, Callable[[], None]], None]") -> None:
-        """`at` calls a function at a time."""
+        # `at` calls a function at a time.
         self._speed = speed
         self._clock = clock
         self._at = at
@@ -127,7 +125,6 @@ class Fetches:
         peer.exchange.ask(hashes[:MAX_FETCH_BLOCKS], ended)
 
     def ask(self, hashes: list[bytes], ended: "Callable[[int, str], None]") -> None:
-        """Send another engine the blocks with these hashes."""
         assert self._engine is not None
         engine = self._engine
         if len(self._sessions) >= MAX_SESSIONS:
@@ -155,7 +152,7 @@ class Fetches:
 
 
 class SimulatedEngine:
-    """One engine; `busy_until` is None while it has nothing to do."""
+    """An engine. `busy_until` is None while there is no work."""
 
     def __init__(
         self,
@@ -166,12 +163,12 @@ class SimulatedEngine:
         frontends: list[str],
         exchange: Fetches | None = None,
     ) -> None:
-        """`exchange`: None for an engine that neither sends nor fetches KV blocks."""
+        # `exchange`: None for an engine that neither sends nor fetches KV blocks.
         self.name = name
         self.busy_until: float | None = None
         self.busy_seconds = 0.0
+        # Hashes of the prompts whose answers have not begun.
         self.promised: Counter[bytes] = Counter()
-        """Hashes of the prompts that it has got and not begun to answer."""
         self.executor = TimedExecutor(speed)
         self.exchange = exchange
         self._hand_over = HandOver()
@@ -218,22 +215,20 @@ class SimulatedEngine:
         self.core.add(frontend, message)
 
     def connect(self, engines: "list[SimulatedEngine]", work_came: Callable[[], None]) -> None:
-        """`work_came`: called when an event may have given the engine something to do."""
+        # `work_came`: called when an event may have given the engine work.
         self._work_came = work_came
         if self.exchange is not None:
             self.exchange.connect(self, {engine.name: engine for engine in engines})
 
     def handle(self, event: HandOverEvent) -> None:
-        """Take an event of a fetch."""
         self._hand_over.handle(event)
         self._work_came()
 
     def holds(self, block_hash: bytes) -> bool:
-        """Whether the block is in the cache, or will be."""
+        # Also if the block is on its way.
         return block_hash in self.cache._blocks[0] or self.promised[block_hash] > 0
 
     def begin_step(self, now: float) -> None:
-        """Start the next step, if there is work."""
         self.busy_until = None
         if self.core.has_work:
             self._output = self.core.execute()
@@ -241,7 +236,7 @@ class SimulatedEngine:
             self.busy_seconds += self.executor.seconds
 
     def end_step(self) -> tuple[dict[str, Outputs], list[tuple[str, CacheEvents]]]:
-        """Return the outputs and the reports that leave after the step."""
+        # The outputs and the reports that leave after the step.
         outputs = self.core.update(self._output)
         self.reports.after_step()
         self._hand_over.after_step()

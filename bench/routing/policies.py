@@ -50,7 +50,7 @@ class Request:
 
 
 class Policy:
-    """Base: counts the requests of each engine. A frontend has one policy object."""
+    """Counts the requests of each engine. A frontend has one policy object."""
 
     def __init__(self, engines: Sequence[SimulatedEngine], clock: Clock) -> None:
         self.engines = list(engines)
@@ -59,15 +59,14 @@ class Policy:
     def pick(self, request: Request) -> int:
         raise NotImplementedError
 
+    # Engines fetch KV blocks from each other.
     fetches = False
-    """Whether engines fetch KV blocks from each other."""
 
+    # From which the last picked request fetches its blocks.
     kv_source = ""
-    """The engine from which the request that was picked last fetches its blocks."""
 
     def next_sent(self, arrived: Request | None) -> tuple[Request, int] | None:
-        """Return a request and the place of the engine that gets it now; None if none is sent. `arrived`: a request
-        that has not been seen before."""
+        """Return a request and the place of the engine that gets it now, or None. `arrived`: a new request."""
         return None if arrived is None else (arrived, self.pick(arrived))
 
     def sent(self, request: Request, place: int) -> None:
@@ -212,13 +211,11 @@ class Kvasir(EarlyBinding):
 
 
 class Fetching(Kvasir):
-    """Kvasir's router, with engines that fetch KV blocks from each other."""
-
     fetches = True
 
 
 class _TrueIndex(CacheIndex):
-    """Reads the caches of the engines, now."""
+    """Reads the caches of the engines now."""
 
     def __init__(self, engines: Sequence[SimulatedEngine]) -> None:
         super().__init__()
@@ -238,8 +235,6 @@ class _TrueIndex(CacheIndex):
 
 
 class Oracle(Kvasir):
-    """The real router with perfect knowledge of the caches, at any time."""
-
     def __init__(self, engines: Sequence[SimulatedEngine], clock: Clock) -> None:
         super().__init__(engines, clock)
         self.router.index = _TrueIndex(engines)

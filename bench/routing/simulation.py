@@ -25,16 +25,16 @@ def _nothing() -> None: ...
 
 @dataclass
 class Results:
+    # Seconds from the arrival of each request to its first token.
     first_tokens: list[float] = field(default_factory=list)
-    """Seconds from the arrival of each request to its first token."""
+    # Seconds of real time that each decision took.
     decisions: list[float] = field(default_factory=list)
-    """Seconds of real time that each decision took."""
     prompt_tokens: int = 0
     cached_tokens: int = 0
+    # Tokens that a cache without limits, shared by all engines, would have held.
     known_tokens: int = 0
-    """Tokens that a cache without limits, shared by all engines, would have held."""
+    # Values of each engine.
     busy_seconds: list[float] = field(default_factory=list)
-    """Values of each engine."""
 
     @property
     def hit_rate(self) -> float:

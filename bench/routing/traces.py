@@ -13,20 +13,20 @@ from kvasir.request.tokens import token_array
 
 BLOCK_SIZE = 16
 HASHING = BlockHashing(BLOCK_SIZE)
+# Simulated engines generate nothing else, so the next turn of a conversation has it in its prompt.
 OUTPUT_TOKEN = 7
-"""Simulated engines generate nothing else, so the next turn of a conversation has it in its prompt."""
+# Tokens of a block in a recorded trace of Mooncake's form.
 RECORDED_BLOCK = 512
-"""Tokens of a block in a recorded trace of Mooncake's form."""
 
 
 @dataclass
 class Turn:
     prompt: "array[int]"
     num_output: int
+    # Seconds after the end of the turn before; for the first turn, after the start of the trace.
     pause: float
-    """Seconds after the end of the turn before; for the first turn, after the start of the trace."""
+    # Tokens of a system prompt that all sessions share. Routers that hash the first message begin after it.
     system: int = 0
-    """Tokens of a system prompt that all sessions share. Routers that hash the first message begin after it."""
 
     @cached_property
     def chain(self) -> bytes:

@@ -24,11 +24,11 @@ TINY_STEPS = {
     "a split decode": [(600, 1)],
     "decodes, a prompt and a chunk": [(37, 1), (0, 20), (21, 9)],
 }
+# For float32, whose kernels use no tensor cores.
 SMALL_STEPS = {
     **{name: STEPS[name] for name in ("decodes", "split decodes", "prompts", "decodes, a prompt and a chunk")},
     "chunks": [(700, 150), (16, 16)],
 }
-"""For float32, whose kernels use no tensor cores."""
 
 
 @torch.inference_mode()

@@ -11,10 +11,10 @@ import torch
 from bench.gpu.worker import Context
 from torch import Tensor
 
+# Norm of all errors, relative to the norm of the exact numbers.
 NORM_LIMITS: Final = {torch.float32: 2e-5, torch.float16: 1.5e-3, torch.bfloat16: 8e-3}
-"""Norm of all errors, relative to the norm of the exact numbers."""
+# Error of a number, relative to its magnitude and the root mean square of all.
 LIMITS: Final = {torch.float32: 1e-4, torch.float16: 8e-3, torch.bfloat16: 4e-2}
-"""Error of a number, relative to its magnitude and the root mean square of all."""
 
 
 def compare(found: Tensor, exact: Tensor, dtype: torch.dtype) -> tuple[float, str]:

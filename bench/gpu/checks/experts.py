@@ -10,8 +10,8 @@ from kvasir.kernels.triton.experts.expert_kernels import ExpertKernels
 from kvasir.kernels.triton.experts.expert_tiling import ExpertShape
 from kvasir.layers.activation import ACTIVATIONS, gated_reference
 
+# Tokens, chosen experts of each, experts, size, inner size, activation, and the experts of this rank.
 Case = tuple[int, int, int, int, int, str, range | None]
-"""Tokens, chosen experts of each, experts, size, inner size, activation, and the experts of this rank."""
 CASES: tuple[Case, ...] = (
     (1, 8, 128, 2048, 768, "silu", None),
     (32, 8, 128, 2048, 768, "silu", None),
@@ -21,8 +21,8 @@ CASES: tuple[Case, ...] = (
     (9, 3, 8, 140, 76, "relu", range(2, 5)),
     (700, 1, 2, 256, 64, "silu", None),
 )
+# For float32, whose products use no tensor cores.
 SMALL: tuple[Case, ...] = (CASES[0], *CASES[3:])
-"""For float32, whose products use no tensor cores."""
 TINY: tuple[Case, ...] = ((5, 2, 3, 80, 48, "silu", None), (9, 2, 4, 80, 48, "gelu", range(1, 3)))
 
 

@@ -10,6 +10,7 @@ from torch import Tensor
 from kvasir.kernels.fused_operations import Activation
 from kvasir.kernels.triton.few_rows.row_products import RowNorm, add_product_, product
 
+# Rows, inputs and outputs.
 SHAPES = (
     (1, 4096, 6144),
     (1, 14336, 4096),
@@ -20,9 +21,8 @@ SHAPES = (
     (3, 80, 21),
     (1, 16, 1),
 )
-"""Rows, inputs and outputs."""
+# Columns next to the operands, which stay as they are.
 _MORE = 16
-"""Columns next to the operands, which stay as they are."""
 
 
 @torch.inference_mode()

@@ -19,6 +19,7 @@ STEPS: Final = {
     "decodes, a prompt and a chunk": [(37, 1), (90, 1), (0, 40), (21, 19)],
 }
 TINY_STEPS: Final = {"decodes": [(37, 1), (5, 1)], "decodes, a prompt and a chunk": [(37, 1), (0, 20), (21, 9)]}
+# Heads, type, step, window and soft cap.
 CASES: Final = (
     ("32x8x128", "bfloat16", "decodes", None, None),
     ("32x8x128", "bfloat16", "a split decode", None, None),
@@ -29,9 +30,8 @@ CASES: Final = (
     ("32x32x80", "bfloat16", "prompts", None, 30.0),
     ("8x8x64", "float32", "decodes, a prompt and a chunk", None, None),
 )
-"""Heads, type, step, window and soft cap."""
+# Scales of K and V: some numbers of V exceed 448 times the scale.
 SCALES: Final = (0.37, 0.021)
-"""Scales of K and V: some numbers of V exceed 448 times the scale."""
 
 
 @torch.inference_mode()

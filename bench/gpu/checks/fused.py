@@ -13,13 +13,13 @@ from kvasir.kernels.triton.fused_kernels import TritonOperations
 from kvasir.layers.rotary import Rope, RotaryEmbedding, Rotation, rotate_reference_
 
 EPS = 1e-5
+# Tokens and size.
 NORMS = ((1, 4096), (33, 4096), (5, 1024), (7, 896), (3, 2880), (2, 8192), (2, 16384), (300, 64))
-"""Tokens and size."""
+# Tokens, heads and numbers of a head.
 HEADS = ((11, 8, 128), (3, 32, 128), (5, 3, 64), (4, 1, 80), (3, 4, 256))
-"""Tokens, heads and numbers of a head."""
 GATES = ((1, 14336), (7, 3072), (33, 1500), (300, 80))
+# Tokens, heads, numbers of a head, and those that are rotated.
 ROTATIONS = ((1, 32, 128, 128), (7, 5, 80, 32), (3, 19, 64, 64), (300, 8, 96, 72), (2, 3, 256, 256))
-"""Tokens, heads, numbers of a head, and those that are rotated."""
 
 
 @torch.inference_mode()

@@ -18,10 +18,10 @@ from bench.gpu.worker import Context
 
 LENGTHS: Final = (1, 2, 15, 16, 17, 31, 40, 64, 97, 129, 200, 255, 333, 470, 600, 801)
 OUTPUT: Final = 32
+# On the CPU: other checks run at the same time.
 THREADS: Final = 4
-"""On the CPU: other checks run at the same time."""
+# Share of the tokens that must be equal.
 EQUAL: Final = 0.95
-"""Share of the tokens that must be equal."""
 LOGPROB_ERROR: Final = 5e-3
 
 Prompts = Sequence[list[int]]

@@ -25,7 +25,7 @@ GREEDY: Final = SamplingParams(max_tokens=1, seed=0, temperature=0.0)
 
 
 class PagedStep:
-    """`requests`: tokens before the step, and tokens of the step."""
+    """A step of `requests`, each with the tokens before the step and those of it."""
 
     def __init__(
         self,
@@ -40,7 +40,7 @@ class PagedStep:
         kv_dtype: torch.dtype | None = None,
         scales: KVScales = UNSCALED,
     ) -> None:
-        """`kv_dtype`: of the cache, None: `dtype`. `scales`: of an fp8 one."""
+        # `kv_dtype`: of the cache, None: `dtype`. `scales`: of an fp8 cache.
         self.heads, self.dtype, self.device, self.window = heads, dtype, device, window
         self.requests = requests
         self.lengths = [computed + new for computed, new in requests]
@@ -74,7 +74,7 @@ class PagedStep:
         self._blocks, self._offsets = self._slots(table, block_size)
 
     def _slots(self, table: RequestTable, block_size: int) -> tuple[Tensor, Tensor]:
-        """[all tokens] block of each token, and place in the block"""
+        # [all tokens] block of each token, and place in the block
         blocks = []
         for index, length in enumerate(self.lengths):
             own = torch.from_numpy(table.block_tables[0, table.row_of(str(index))].astype("int64"))
@@ -101,7 +101,7 @@ class PagedStep:
     # ------------------------------------------------------------------------------------------------- references
 
     def written(self, kv: Tensor) -> Tensor:
-        """Return the content of the cache with kv [T, 2 * kv_heads * head_dim] of the step in it."""
+        # The content of the cache with kv [T, 2 * kv_heads * head_dim] of the step in it.
         expected = self.before.clone()
         by_token = expected.permute(0, 3, 1, 2, 4)
         values = kv.view(-1, 2, self.heads.kv_heads, self.heads.head_dim).to(self.dtype)
@@ -109,7 +109,7 @@ class PagedStep:
         return expected
 
     def of_step(self) -> Tensor:
-        """[T, 2, kv_heads, head_dim] K and V of the step's tokens in the cache."""
+        # [T, 2, kv_heads, head_dim] K and V of the step's tokens in the cache.
         return self.cache.by_token[self._blocks[self._places], self._offsets[self._places]]
 
     def rotation(self, dim: int) -> Rotation:
@@ -117,14 +117,14 @@ class PagedStep:
         return rotary.rotation(self.positions, self.dtype)
 
     def rotated(self, rotation: Rotation) -> Tensor:
-        """qkv [T, (heads + 2 kv_heads) * head_dim] with Q and K rotated, in float64."""
+        # qkv [T, (heads + 2 kv_heads) * head_dim], with Q and K rotated, in float64.
         exact = self.qkv.double()
         turned = exact[:, : -self.heads.kv_size].unflatten(1, (-1, self.heads.head_dim))
         rotate_reference_(turned, Rotation(rotation.cos.double(), rotation.sin.double()))
         return exact
 
     def attention(self, qkv: Tensor, scale: float, softcap: float | None = None) -> Tensor:
-        """[T, heads * head_dim] by the definition of attention, in float64; qkv: of the step."""
+        # [T, heads * head_dim] by the definition of attention, in float64; qkv: of the step.
         heads = self.heads
         kv = self.kv.double()
         kv[self._places] = qkv[:, heads.query_size :].double().unflatten(1, (2, heads.kv_heads, -1))
@@ -144,5 +144,5 @@ class PagedStep:
 
 
 def heads_of(text: str) -> HeadShape:
-    """Query heads, K/V heads and numbers of a head: "32x8x128"."""
+    # Query heads, K/V heads and numbers of a head: "32x8x128".
     return HeadShape(*(int(number) for number in text.split("x")))

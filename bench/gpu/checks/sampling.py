@@ -23,10 +23,11 @@ from kvasir.sampling.random import exponential
 from kvasir.sampling.random_rows import RandomRows
 from kvasir.sampling.token_masks import TokenMasks
 
+# Tolerance for the difference of two scores.
 ROUNDING = 2e-5
-"""Tolerance for the difference of two scores."""
 VOCABULARIES = (1, 50, 2048, 4999, 128256, 151936)
 TINY_VOCABULARIES = (1, 50, 2085)
+# top-k, top-p, min-p
 FILTERS = (
     (1, None, None),
     (5, None, None),
@@ -41,7 +42,6 @@ FILTERS = (
     (6, None, 0.02),
     (9, 0.8, 0.05),
 )
-"""top-k, top-p, min-p"""
 
 
 @torch.inference_mode()

@@ -7,8 +7,8 @@ from bench.gpu.checks.paged_step import PagedStep, heads_of
 from bench.gpu.worker import Context
 
 KERNEL = "attend_paged, windows, caps"
+# Window and soft cap.
 KINDS = ((1, None), (33, 1.5), (600, None), (1024, 30.0), (None, 5.0))
-"""Window and soft cap."""
 STEPS = {
     "mixed": [(37, 1), (90, 1), (700, 1), (0, 200), (650, 70)],
     "split": [(3000, 1), (1700, 1)],

@@ -15,11 +15,11 @@ from kvasir.layers.attention import HeadShape
 HEADS = HeadShape(32, 8, 128)
 TINY_HEADS = HeadShape(4, 2, 16)
 DTYPE = torch.bfloat16
+# Requests and their contexts, the new token included.
 DECODES = ((1, 32768), (1, 4096), (32, 4096), (256, 1024), (256, 512))
-"""Requests and their contexts, the new token included."""
 _MAX_SETS = 16
+# Prompts and their lengths.
 PREFILLS = ((1, 8192), (8, 1024))
-"""Prompts and their lengths."""
 
 
 @torch.inference_mode()

@@ -22,8 +22,8 @@ from kvasir.layers.attention_backends.triton_planner import TritonPlan
 class Timed:
     title: str
     requests: Sequence[tuple[int, int]]
+    # Keys, warps and stages to try.
     tiles: Sequence[tuple[int, int, int]]
-    """Keys, warps and stages to try."""
 
 
 TINY = (Timed("decode 2 x 40", [(39, 1)] * 2, [(32, 1, 2)]),)

@@ -12,8 +12,8 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 BACKENDS = {"flash": SDPBackend.FLASH_ATTENTION, "cuDNN": SDPBackend.CUDNN_ATTENTION}
 
 
+# q [B, heads, L, D]; k, v [B, kv_heads, S, D]
 Inputs = tuple[Tensor, Tensor, Tensor]
-"""q [B, heads, L, D]; k, v [B, kv_heads, S, D]"""
 
 
 def sdpa_seconds(inputs: Sequence[Inputs], *, causal: bool, on_gpu: bool) -> dict[str, float | str]:

@@ -33,12 +33,12 @@ class KernelTime:
 
 @dataclass(frozen=True)
 class Breakdown:
+    # The longest first.
     kernels: Mapping[str, KernelTime]
-    """The longest first."""
+    # Seconds in which the device computed or copied something.
     busy: float
-    """Seconds in which the device computed or copied something."""
+    # Seconds from its first operation to the end of its last.
     span: float
-    """Seconds from its first operation to the end of its last."""
 
 
 def profiled(run: Callable[[], object], *, on_gpu: bool) -> Breakdown:

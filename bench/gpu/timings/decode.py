@@ -14,8 +14,8 @@ EAGER_BATCHES = (1, 256)
 PROFILED = {"llama-3.1-8b": (1, 256), "qwen3-0.6b": (1, 256)}
 PROMPT = 480
 WARM, STEPS, PROFILED_STEPS = 8, 48, 6
+# Kernels that are printed.
 TOP = 12
-"""Kernels that are printed."""
 _CACHE_BYTES = {"llama-3.1-8b": 21 * 2**30, "qwen3-0.6b": 18 * 2**30}
 _DTYPE_BYTES = 2
 

@@ -11,8 +11,8 @@ import torch
 from bench.gpu.shapes import MODELS, tiny
 from bench.gpu.worker import Context
 
+# The first start also compiles kernels that no section before it has used.
 REPEATS = 2
-"""The first start also compiles kernels that no section before it has used."""
 
 
 def run(context: Context, argument: str) -> None:

@@ -14,8 +14,8 @@ from kvasir.kernels.triton.tiling import AttentionTile, DecodeTile
 from kvasir.layers.attention import HeadShape
 
 Tile = TypeVar("Tile", RowTile, AttentionTile, DecodeTile)
+# Tokens before a step, and tokens of the step.
 Requests = list[tuple[int, int]]
-"""Tokens before a step, and tokens of the step."""
 
 
 @dataclass(frozen=True)
@@ -24,10 +24,10 @@ class Candidates:
     prefills: tuple[AttentionTile, ...]
     rows: tuple[RowTile, ...]
     heads: HeadShape
+    # Keyed by the fields of AttentionTiles.
     steps: Mapping[str, tuple[Requests, ...]]
-    """Keyed by the fields of AttentionTiles."""
+    # Outputs and inputs, by the fields of RowTiles.
     products: Mapping[str, tuple[tuple[int, int], ...]]
-    """Outputs and inputs, by the fields of RowTiles."""
 
 
 def _decodes(requests: int, length: int) -> Requests:
@@ -92,6 +92,7 @@ CANDIDATES: Final = Candidates(
         "gate": ((3072, 1024),),
     },
 )
+# For a smoke test.
 TINY: Final = Candidates(
     decodes=CANDIDATES.decodes[:2],
     prefills=(AttentionTile(16, 32, 4, 2), AttentionTile(32, 16, 4, 2)),
@@ -100,7 +101,6 @@ TINY: Final = Candidates(
     steps={"few": (_decodes(1, 40),), "decode": (_decodes(3, 20),), "prefill": ([(0, 20)],)},
     products={"norm": ((32, 64),), "add": ((32, 64),), "gate_wide": ((16, 2048),), "gate": ((16, 64),)},
 )
-"""For a smoke test."""
 
 
 def fastest(times: Mapping[Tile, Sequence[float]]) -> list[Tile]:

@@ -15,16 +15,16 @@ from kvasir.kernels.triton.tiling import MIN_ROWS, OPTIONS, AttentionTile, Paged
 from kvasir.layers.attention import HeadShape
 
 DTYPE: Final = torch.bfloat16
+# Each takes memory of the device.
 _MAX_JOBS: Final = 15
-"""Each takes memory of the device."""
+# A number of a launch: kernels are compiled for multiples of 16.
 _SIZE: Final = 4096
-"""A number of a launch: kernels are compiled for multiples of 16."""
 
 
 @dataclass(frozen=True)
 class _RowJob:
+    # Fused after the product: norm, add or gate.
     form: str
-    """Fused after the product: norm, add or gate."""
     tile: RowTile
 
 

@@ -11,8 +11,8 @@ from bench.gpu.timings.workload import LONGEST, TEMPERATURE, TOKENS, requests
 from bench.gpu.worker import Context
 
 REQUESTS = 64
+# Seconds; then the tokens of the requests that have ended count.
 LIMIT = 75.0
-"""Seconds; then the tokens of the requests that have ended count."""
 
 
 def run(context: Context, argument: str) -> None:

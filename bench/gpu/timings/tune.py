@@ -36,8 +36,8 @@ from kvasir.layers.attention_backends.triton_planner import TritonPlan
 
 _REPEATS: Final = 5
 _MIN_SETS: Final = 2
+# Tiles of each list that are printed.
 _SHOWN: Final = 4
-"""Tiles of each list that are printed."""
 
 
 @torch.inference_mode()

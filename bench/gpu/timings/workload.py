@@ -12,11 +12,11 @@ from kvasir.request.params import SamplingParams
 
 REQUESTS = 256
 SHORTEST, LONGEST = 100, 1024
+# Prompts have token ids up to this.
 TOKENS = 10_000
-"""Prompts have token ids up to this."""
 TEMPERATURE = 0.6
+# Blocks for 112 KiB per token: no request is preempted.
 _CACHE_BYTES = 36 * 2**30
-"""Blocks for 112 KiB per token: no request is preempted."""
 
 
 def requests(count: int, longest: int, tokens: int) -> list[tuple[list[int], int]]:
