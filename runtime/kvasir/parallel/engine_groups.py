@@ -25,10 +25,10 @@ class EnginesLost(FailureError):
 
 
 class EngineGroup:
-    """A Group of one rank of each engine, for one thread."""
+    """One rank of each engine, for one thread."""
 
     def __init__(self, group: dist.ProcessGroup, timeout: float | None) -> None:
-        """`timeout`: seconds; None: `recv` has no limit."""
+        # `timeout` in seconds. None: `recv` has no limit.
         self.rank: int = group.rank()
         self.size: int = group.size()
         self._group = group
@@ -66,14 +66,14 @@ class EngineWaves:
         # One thread sends with `calls`, another one receives.
         self._together = together
         self._calls = calls
-        # Gloo reads it until the next engine has received it.
+        # Gloo reads it until the next engine has it.
         self._sent: tuple[Tensor, Sending] | None = None
 
     def call_next(self, wave: int) -> None:
         calls, call = self._calls, torch.tensor([wave])
         if self._sent is not None:
             with _losses(calls.size, None):
-                self._sent[1].wait()  # it was received before the last wave could end
+                self._sent[1].wait()  # received before the last wave could end
         self._sent = call, calls.send(call, (calls.rank + 1) % calls.size)
 
     def wait_for_call(self) -> int:

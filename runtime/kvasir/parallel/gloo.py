@@ -10,10 +10,9 @@ from typing import Any, Final
 import torch.distributed as dist
 
 BACKEND: Final = "kvasir_gloo"
-# Names the network interface. Unset: the interface of the host's name.
+# Unset: the interface of the host's name.
 INTERFACE: Final = "GLOO_SOCKET_IFNAME"
 _PR_SET_TIMERSLACK: Final = 29
-# The end of the groups waits for one timeout at most.
 _SLACK_SECONDS: Final = 1.0
 
 
@@ -35,7 +34,7 @@ def register_gloo() -> str:
 
 
 def start_device(**place: str) -> Any:
-    """Start an I/O thread for an `interface`, or for the one with the address `hostname`."""
+    # `interface`, or the one with the address `hostname`.
     gloo = dist.ProcessGroupGloo
     with _timer_slack(_SLACK_SECONDS):
         return gloo.create_device(**place) if place else gloo.create_default_device()
@@ -43,8 +42,7 @@ def start_device(**place: str) -> Any:
 
 @contextmanager
 def _timer_slack(seconds: float) -> Iterator[None]:
-    # Gloo's threads wait for events for 10 ms at a time. With the slack, such a timeout ends later; events
-    # are not delayed.
+    # Gloo's threads poll every 10 ms. The slack prolongs this, and delays no event.
     prctl = ctypes.CDLL(None).prctl
     prctl(_PR_SET_TIMERSLACK, ctypes.c_ulong(int(seconds * 1e9)), 0, 0, 0)
     try:

@@ -1,6 +1,4 @@
-"""Collective operations of a group of ranks, which call them in the same order, with the same shapes and
-types.
-"""
+"""Collective operations: all ranks call them in the same order, with the same shapes and types."""
 
 from typing import Final, Protocol
 
@@ -9,12 +7,12 @@ from torch import Tensor
 
 class Sending(Protocol):
     def wait(self) -> object:
-        """Wait until the tensor may be changed. Raises RuntimeError if the peer is lost."""
+        # x may be changed afterwards. Raises RuntimeError if the peer is lost.
         ...
 
 
 class Group(Protocol):
-    """Ranks 0 to size - 1. Raises RuntimeError if a peer is lost or does not answer in time."""
+    """Ranks 0 to size - 1. Raises RuntimeError if a peer is lost or late."""
 
     @property
     def rank(self) -> int: ...
@@ -23,7 +21,7 @@ class Group(Protocol):
     def size(self) -> int: ...
 
     def all_reduce(self, x: Tensor) -> Tensor:
-        """Return the sum, the same bits on all ranks. May overwrite x."""
+        # The same bits on all ranks. May overwrite x.
         ...
 
     def all_gather(self, x: Tensor, dim: int) -> Tensor: ...

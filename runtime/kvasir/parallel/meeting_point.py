@@ -1,7 +1,7 @@
 """A store in the process of rank 0, where engines that share experts meet when they start.
 
-An engine that restarts during the meeting ends it for all. Waits are short or in a thread, so that a signal
-can end the process.
+A restart of an engine ends the meeting for all. Waits are short or in a thread, so that signals can end the
+process.
 """
 
 import errno
@@ -23,14 +23,14 @@ from kvasir.parallel.start import within
 
 _PAUSE_SECONDS: Final = 0.2
 _BROKEN: Final = "broken"
-# For operations that do not wait for other engines.
+# For operations that do not wait for engines.
 _ANSWER_SECONDS: Final = 60.0
-# A predecessor that ends may still have the port of rank 0.
+# A predecessor that ends may still have the port.
 _PORT_SECONDS: Final = 20.0
 
 
 class MeetingPoint:
-    """One engine at the meeting. Raises RuntimeError if another one is lost, or late."""
+    """Raises RuntimeError if another engine is lost, or late."""
 
     def __init__(
         self,
@@ -41,15 +41,15 @@ class MeetingPoint:
         limit: float,
         waiting: Callable[[str], None] = lambda text: None,
     ) -> None:
-        """`limit`: seconds for each wait. `waiting` is called with the missing engine, and with "" at the
-        end. Raises ConfigError if rank 0 cannot listen at this address.
+        """`limit`: seconds for each wait. `waiting` gets the missing engine's name, and "" at the end.
+
+        Raises ConfigError if rank 0 cannot listen at this address.
         """
         self.rank = rank
         self.size = size
         self._limit = limit
         self._waiting = waiting
         self._place = f"[{address}]:{port}" if ":" in address else f"{address}:{port}"
-        # This machine's address for the other engines.
         self.host = address if rank == 0 else self._reach(address, port)
         self._store = self._listen(address, port) if rank == 0 else self._connect(address, port)
         self._device = start_device(hostname=self.host)
@@ -70,7 +70,7 @@ class MeetingPoint:
         every = [msgspec.json.decode(text, type=dict[str, str]) for text in texts]
         first = every[0]
         for rank, found in enumerate(every):
-            for name in first | found:  # the same first difference on all engines
+            for name in first | found:  # in the same order on all engines
                 if (of_first := first.get(name)) != (of_rank := found.get(name)):
                     raise ConfigError(
                         f"engines that share experts need the same {name}, and rank 0 has {of_first} and rank "
@@ -83,7 +83,7 @@ class MeetingPoint:
             self._wait(state)
 
     def group(self, name: str, timeout: float) -> dist.ProcessGroup:
-        # `timeout`: seconds for each operation.
+        # `timeout` in seconds, for each operation.
         options = dist.ProcessGroupGloo._Options()  # type: ignore[attr-defined]
         options._timeout = timedelta(seconds=timeout)
         options._devices = [self._device]

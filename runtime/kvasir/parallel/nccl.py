@@ -1,7 +1,4 @@
-"""Joins a worker to the other ranks of its engine, on GPUs of one machine, over NCCL.
-
-This has not run on several GPUs yet.
-"""
+"""Joins the ranks of an engine on one machine's GPUs, over NCCL. Has not run on several GPUs yet."""
 
 import logging
 import os
@@ -25,7 +22,7 @@ log = logging.getLogger(__name__)
 _BUFFER_SIZE: Final = "TORCH_NCCL_TRACE_BUFFER_SIZE"
 _DUMP_ON_TIMEOUT: Final = "TORCH_NCCL_DUMP_ON_TIMEOUT"
 _DUMP_FILE: Final = "TORCH_NCCL_DEBUG_INFO_TEMP_FILE"
-# Torch 2.11 to 2.15 read it first, so a user's own value has priority.
+# Torch 2.11 to 2.15 read it first: a user's value has priority.
 _NEWER_DUMP_FILE: Final = "TORCH_FR_DUMP_TEMP_FILE"
 _RECORDED_OPERATIONS: Final = 2000
 
@@ -41,10 +38,10 @@ def init_gpus(
     expert_parallel: bool,
     one_shot: bool,
 ) -> ParallelState:
-    """Wait for all ranks of the engine, 2 or more, and return their group. Call it once per process.
+    """Wait for all ranks, 2 or more. Call it once per process.
 
-    `timeout` bounds this wait, in seconds. After an operation longer than `operation_timeout`, torch records
-    the last operations and aborts the process. Raises RuntimeError if a rank is late.
+    `timeout`: seconds for this wait. After `operation_timeout` in an operation, torch records the last ones and
+    aborts the process. Raises RuntimeError if a rank is late.
     """
     torch.cuda.set_device(device)
     os.environ["NCCL_SOCKET_IFNAME"] = LOOPBACK
@@ -52,7 +49,7 @@ def init_gpus(
     store = dist.FileStore(str(rendezvous), size)  # type: ignore[attr-defined]
     store.set_timeout(timedelta(seconds=timeout))
     limit = timedelta(seconds=operation_timeout)
-    # With a device the ranks connect now, not in a first operation that a CUDA graph may capture.
+    # With a device, ranks connect here and not within a CUDA graph.
     dist.init_process_group("nccl", store=store, rank=rank, world_size=size, timeout=limit, device_id=device)
     group = dist.group.WORLD
     assert group is not None
@@ -69,8 +66,8 @@ def init_gpus(
 
 
 def switch_recorder_on(environ: MutableMapping[str, str]) -> str:
-    """Switch on torch's flight recorder before the first group is made. Return the path of its files."""
-    # Random: other users may write to this directory.
+    """Switch on torch's flight recorder, before the first group. Return the path of its files."""
+    # Random: others may write here.
     path = f"{tempfile.gettempdir()}/kvasir-nccl-{secrets.token_hex(4)}-rank-"
     environ.setdefault(_BUFFER_SIZE, str(_RECORDED_OPERATIONS))
     environ.setdefault(_DUMP_ON_TIMEOUT, "1")

@@ -1,7 +1,6 @@
-"""Sums of small tensors over memory that all GPUs read directly, without NCCL.
+"""Sums of small tensors over memory that all GPUs read directly. Has not run on several GPUs yet.
 
-Each rank copies its tensor into symmetric memory. A kernel of torch adds them in rank order: the same bits on
-each. This has not run on several GPUs yet.
+A kernel of torch adds the ranks' symmetric memories in rank order: the same bits on each.
 """
 
 import logging
@@ -25,10 +24,10 @@ _DTYPES: Final = (torch.bfloat16, torch.float32)
 
 
 class OneShotSum:
-    """All ranks call it with the same shapes and types, so they decide alike."""
+    """All ranks need the same shapes and types, so that they decide alike."""
 
     def __init__(self, memory: Tensor, add: Callable[[Tensor], Tensor]) -> None:
-        """`memory`: [bytes] uint8, symmetric. `add` sums a part of it over all ranks."""
+        # `memory`: [bytes] uint8, symmetric. `add` sums it over all ranks.
         self._memory = memory
         self._add = add
 
@@ -37,13 +36,13 @@ class OneShotSum:
 
     def all_reduce(self, x: Tensor) -> Tensor:
         part = self._memory[: x.nbytes].view(x.dtype)
-        # torch can copy in the kernel, but its threads signal too early.
+        # torch's kernel that also copies signals too early.
         part.copy_(x.reshape(-1))
         return self._add(part).view(x.shape)
 
 
 def connect_one_shot(group: dist.ProcessGroup, device: torch.device) -> OneShotSum | None:
-    """Connect GPUs 0 to size - 1. On all ranks, return None and log why if the sums cannot be used."""
+    """Rank r needs GPU r. On all ranks, return None and log why if the sums cannot be used."""
     try:
         symmetric = _together(group, device, lambda: _symmetric_memory(group.size()))
         memory = _together(group, device, lambda: symmetric.empty(MAX_BYTES, dtype=torch.uint8, device=device))
@@ -89,7 +88,7 @@ def _must_be_equal(ours: Tensor, sums: Tensor) -> None:
 
 
 def _together(group: dist.ProcessGroup, device: torch.device, act: Callable[[], T]) -> T:
-    """Return the result of `act`. Raise RuntimeError on all ranks if it fails on any."""
+    """Raises RuntimeError on all ranks if `act` fails on any."""
     error: Exception | None = None
     try:
         result = act()

@@ -1,4 +1,4 @@
-"""A worker's place among the ranks of its engine, and among the engines that share experts."""
+"""A worker's place among the ranks of its engine and of engines that share experts."""
 
 from dataclasses import dataclass
 from typing import Final
@@ -11,20 +11,19 @@ class UnevenExperts(ValueError):
 
 
 class UnevenSplit(ValueError):
-    """A rank's part would begin within packed numbers or a group with one scale."""
+    """A rank's part would split packed numbers or a group with one scale."""
 
 
 @dataclass(frozen=True)
 class ParallelState:
-    """The groups of a rank. Of T tensor ranks, rank r has place r % T in stage r // T."""
+    """Of T tensor ranks, rank r has place r % T in stage r // T."""
 
-    # Ranks with parts of the same layers.
+    # Parts of the same layers.
     tensor: Group = ALONE
-    # Ranks of the same place in all stages.
+    # One rank of each stage, with the same place.
     pipeline: Group = ALONE
-    # Ranks hold whole experts.
     expert_parallel: bool = False
-    # Ranks of the same place in all engines.
+    # One rank of each engine, with the same place.
     data: Group = ALONE
 
     def own_experts(self, count: int) -> range:

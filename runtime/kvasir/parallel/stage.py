@@ -8,7 +8,6 @@ from dataclasses import dataclass
 class Stage:
     """Neighbouring layers. The first stage has the embedding; the last has norm and head."""
 
-    # Numbers in the whole model.
     layers: range
     num_layers: int
 
@@ -37,11 +36,11 @@ class Stage:
         return self.layers.stop == self.num_layers
 
     def holds(self, parameter: str, *, layers: str, first: Set[str], last: Set[str]) -> bool:
-        """Return whether this stage has a parameter, for example layers.3.mlp.fc1.weight.
+        """Return whether this stage has a parameter, such as layers.3.mlp.fc1.weight.
 
-        `layers` precedes a layer's number; `first` and `last` are parts of the first and the last stage.
+        `first` and `last` are parts of the first and the last stage.
         """
-        # Unknown names belong to all stages, so that each rejects them.
+        # Unknown names belong to all stages: each rejects them.
         part, _, rest = parameter.partition(".")
         if part in first or part in last:
             return (self.first and part in first) or (self.last and part in last)

@@ -29,11 +29,10 @@ def init(
     tensor_parallel_size: int | None = None,
     expert_parallel: bool = False,
 ) -> ParallelState:
-    """Wait for all ranks of the engine and return this rank's groups. Call it once per process.
+    """Wait for all ranks, and return this rank's groups. Call it once per process.
 
-    Ranks of one machine meet by a private file, over loopback; several pods need a TcpRendezvous. `timeout`:
-    seconds for this wait and each operation. `tensor_parallel_size` None: all ranks. Raises RuntimeError if a
-    rank is late.
+    Ranks of one machine meet by a private file; several pods need a TcpRendezvous. `timeout`: seconds for this
+    wait and each operation. `tensor_parallel_size` None: all ranks. Raises RuntimeError if a rank is late.
     """
     width = size if tensor_parallel_size is None else tensor_parallel_size
     if width < 1 or size % width:
@@ -75,7 +74,7 @@ def _store(rendezvous: Path | TcpRendezvous, size: int, limit: timedelta) -> Any
 
 
 def within(limit: timedelta, make: Callable[[], Any], message: str) -> Any:
-    """A TCPStore ignores its timeout if the port has no server."""
+    # A TCPStore ignores its timeout if the port has no server.
     made: Future[Any] = Future()
 
     def run() -> None:
@@ -98,6 +97,6 @@ def _own(partition: list[list[int]], rank: int, limit: timedelta) -> Group:
         if len(ranks) == 1:
             continue
         group = dist.new_group(ranks, timeout=limit)
-        if isinstance(group, dist.ProcessGroup):  # else this rank is not a member
+        if isinstance(group, dist.ProcessGroup):  # else not a member
             own = TorchGroup(group)
     return own

@@ -9,7 +9,7 @@ from kvasir.parallel.one_shot import OneShotSum
 
 
 class TorchGroup:
-    """Ranks of a process group of torch. Its timeout bounds every operation."""
+    """The group's timeout bounds every operation."""
 
     def __init__(self, group: dist.ProcessGroup, one_shot: OneShotSum | None = None) -> None:
         self._group = group

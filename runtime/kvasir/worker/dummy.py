@@ -1,7 +1,4 @@
-"""Steps of dummy requests: the largest ones for memory profiling, small ones to warm up.
-
-The requests own the null block only, whose content does not matter.
-"""
+"""Dummy requests for memory profiling and to warm up, whose KV is the null block."""
 
 from collections.abc import Iterator, Sequence
 from typing import Final
@@ -38,8 +35,8 @@ _KINDS: Final = (
 
 
 def kernel_steps(context: int, requests: int, groups: Sequence[KVGroup]) -> Iterator[StepInput]:
-    """Yield steps that compile all kernels of a GPU."""
-    # All kinds of sampling; a split attention after a long context; decodes with a tile of their own.
+    # They compile all kernels of a GPU.
+    # All kinds of sampling; split attention; decodes with a tile of their own.
     for params in _KINDS:
         yield from dummy_steps(1, min(2, context), decodes=0, groups=groups, params=params)
     yield from longest_chunk(min(16, context), context, groups)
@@ -48,7 +45,7 @@ def kernel_steps(context: int, requests: int, groups: Sequence[KVGroup]) -> Iter
 
 
 def longest_chunk(tokens: int, context: int, groups: Sequence[KVGroup]) -> list[StepInput]:
-    """Return a step with the last tokens of the longest request, and one that frees the row."""
+    # The last tokens of the longest request; then the row is freed.
     name = "dummy-long"
     blocks = [[0] * -(-context // group.spec.block.block_size) for group in groups]
     row = NewRow(name, packed([0] * context), context, SamplingParams(max_tokens=1, seed=0))

@@ -1,7 +1,7 @@
 """Runs one step: rows in and out of the table, the forward pass, sampling.
 
-A device computes a step while the host prepares the next one. The host waits for tokens only when the result
-is taken, for rules that depend on all tokens (bad words), and for log probabilities.
+A device computes a step while the host prepares the next one. The host waits for tokens only to take a result,
+for bad words, and for log probabilities.
 """
 
 from collections.abc import Sequence
@@ -28,7 +28,7 @@ from kvasir.worker.step import AwaitLateInput, LateInput, ScheduledRow, StepInpu
 
 
 class ModelRunner:
-    """Applies steps to a table. `inputs` read it. Without a `recorder` there are no CUDA graphs."""
+    """`inputs` read the table. Without a `recorder` there are no CUDA graphs."""
 
     def __init__(
         self,
@@ -47,12 +47,11 @@ class ModelRunner:
         self._link = link
         self._copies = copies
         self._graphs = DecodeGraphs(recorder) if recorder is not None else None
-        # Their tokens are not on the host yet.
         self._launched: list[LaunchedStep] = []
 
     @torch.inference_mode()
     def execute(self, step: StepInput, late: AwaitLateInput | None = None) -> StepOutput:
-        """Compute a step. `late` is called between the forward pass and the sampling of masked rows."""
+        """Compute a step. `late` is called after the forward pass, if rows are masked."""
         launched = self._launch(step, is_awaited=True)
         if launched.awaited is not None:
             assert late is not None, "masked rows need a late input"
@@ -66,7 +65,7 @@ class ModelRunner:
     def _launch(self, step: StepInput, *, is_awaited: bool) -> LaunchedStep:
         # is_awaited: the host has the tokens before it launches the next step.
         table = self._table
-        # Both steps would keep sampling parameters in the same memory.
+        # Both steps' sampling parameters have the same memory.
         assert not any(each.awaited for each in self._launched), "a step before still waits for its masks"
         if step.forced:
             self._settle()
@@ -200,7 +199,7 @@ class ModelRunner:
         pending = self._table.append_pending(batch.rows)
         outputs = batch.outputs.tolist()
         launched.tokens = SampledTokens(self._copies.start(marked), pending, outputs)
-        if plan.logprobs is not None and raw is not None:  # the host waits for the device here
+        if plan.logprobs is not None and raw is not None:  # waits for the device
             scores = score(raw, tokens[plan.logprobs.rows], max(plan.logprobs.counts))
             reported = [outputs[place] for place in plan.logprobs.places]
             wanted = enumerate(zip(reported, plan.logprobs.counts, strict=True))

@@ -1,4 +1,4 @@
-"""Records traces with torch's profiler. Without a profile, marks of phases cost nothing."""
+"""Records traces with torch's profiler. Without a profile, phases cost nothing."""
 
 import logging
 import os
@@ -16,7 +16,7 @@ from kvasir.worker.worker_calls import CallError, worker_call
 log = logging.getLogger(__name__)
 
 _NOTHING: Final = nullcontext()
-# In progress, at most one for each worker in this process.
+# In progress, at most one per worker.
 _profiles: Final[set[profile]] = set()
 
 
@@ -27,17 +27,17 @@ def phase(name: str) -> AbstractContextManager[object]:
 
 class Profiler:
     def __init__(self, config: ProfilerConfig | None, device: str, name: str) -> None:
-        """`device` is cpu or cuda; `name` begins the file names."""
+        # `device` is cpu or cuda; `name` begins the file names.
         self._config = config
         self._device = device
         self._name = name
-        # In progress, or complete and not written yet.
+        # In progress, or not written yet.
         self._profile: profile | None = None
         self._steps_left = 0
 
     @worker_call
     def start_profile(self) -> None:
-        """Begin a profile. Raises CallError without --profiler-config, or during a profile."""
+        # Raises CallError without --profiler-config, or during a profile.
         config = self._config
         if config is None:
             raise CallError("profiles are off: start the engine with --profiler-config")
@@ -64,9 +64,7 @@ class Profiler:
 
     @worker_call
     def stop_profile(self) -> str:
-        """Write the profile and return its path. Raises CallError without a profile, or if it cannot be
-        written.
-        """
+        """Write the profile and return its path. Raises CallError if there is none."""
         recorded, self._profile = self._profile, None
         if recorded is None or self._config is None:
             raise CallError("no profile is recorded: start one first")

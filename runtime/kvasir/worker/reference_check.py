@@ -1,6 +1,6 @@
 """Checks that transformers' code computes the same over a flat batch as for one sequence.
 
-Code not written for flat batches may mix neighbours, or keep state.
+Other code may mix neighbours, or keep state.
 """
 
 import torch
@@ -22,13 +22,13 @@ _BLOCK = 4
 _BLOCKS = 3
 _LENGTHS = {"a": 11, "b": 7}
 _STEPS = ((("a", 0, 6), ("b", 0, 6)), (("a", 6, 5), ("b", 6, 1)))  # a prefill of both; a chunk next to a decode
-# Maximum error divided by the spread of a token's logits. A wrong context gives 1.4; rounding can change the
-# choice of an expert.
+# Error relative to the spread of a token's logits. A wrong context gives 1.4; rounding can change the choice of
+# an expert.
 _TOLERANCE = {torch.float32: 0.01, torch.float16: 0.2, torch.bfloat16: 0.5}
 
 
 def check_against_reference(model: Generates, placement: Placement) -> None:
-    """Raise ModelLoadError if the logits differ. Kvasir's own models have no reference here."""
+    """Raise ModelLoadError if the logits differ. Kvasir's own models have no reference."""
     if not isinstance(model, ReferencedLM):
         return
     generator = torch.Generator().manual_seed(0)
@@ -75,7 +75,7 @@ def _compute(model: Generates, placement: Placement, tokens: dict[str, Tensor]) 
         assert isinstance(hidden, Hidden)
         logits = model.logits(hidden.last).float()
         place = 0
-        for name, _, count in sorted(step, key=lambda entry: entry[2] > 1):  # decodes stand first
+        for name, _, count in sorted(step, key=lambda entry: entry[2] > 1):  # decodes come first
             parts[name].append(logits[place : place + count])
             place += count
     return {name: torch.cat(chunks) for name, chunks in parts.items()}

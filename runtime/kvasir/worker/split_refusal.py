@@ -1,7 +1,7 @@
-"""Rejects a model that cannot be split over the ranks of its engine, before the ranks join.
+"""Rejects a model that cannot be split over the ranks, before they join.
 
-`python -m kvasir.worker.split_refusal DIRECTORY CONTEXT OPTIONS OVERRIDES` checks in a child process: the
-engine's process never imports torch.
+`python -m kvasir.worker.split_refusal DIRECTORY CONTEXT OPTIONS OVERRIDES` is the child process: the engine's own
+never imports torch.
 """
 
 import json
@@ -18,12 +18,12 @@ from kvasir.config.settings import ExecutorConfig
 from kvasir.hub.model_info import ModelFiles, ModelInfo, load_model_info
 from kvasir_contract.exits import ExitCode
 
-# Each worker started in vain takes seconds of a core and hundreds of megabytes.
+# A worker takes seconds of a core and hundreds of megabytes.
 _FEW: Final = 4
 
 
 def check_split(model: ModelInfo, context: int, executor: ExecutorConfig) -> None:
-    """Raise ModelLoadError if the model cannot be split. `context`: tokens of the longest request."""
+    """Raise ModelLoadError if the model cannot be split. `context` in tokens."""
     if executor.num_workers == 1:
         return
     from kvasir.models.check_ranks import check_ranks
@@ -33,7 +33,7 @@ def check_split(model: ModelInfo, context: int, executor: ExecutorConfig) -> Non
 
 
 def check_early(model: ModelInfo, settings: ResolvedEngine) -> None:
-    # Without a download and with few workers, rank 0 finds out as early and cheaply.
+    # Otherwise rank 0 finds out as early and cheaply.
     is_local = settings.load_format == "dummy" or any(model.path.glob("*.safetensors"))
     num_workers = settings.executor.num_workers
     if num_workers == 1 or (is_local and num_workers <= _FEW):

@@ -15,7 +15,7 @@ class StageLink:
         self._sending: Sending | None = None
 
     def receive(self, num_tokens: int) -> Intermediate | None:
-        """Wait for the result of the stage before. Return None on the first stage."""
+        """Wait for the stage before. Return None on the first stage."""
         group = self._group
         if group.rank == 0:
             return None
@@ -25,8 +25,8 @@ class StageLink:
         return Intermediate(group.recv(x, group.rank - 1))
 
     def send(self, passed: Intermediate) -> None:
-        """Begin to send this stage's result, which must not change any more."""
-        # So at most one result is on its way.
+        # `passed` must not change any more.
+        # At most one result is on its way.
         if self._sending is not None:
             self._sending.wait()
         self._sending = self._group.send(passed.residual, self._group.rank + 1)

@@ -1,4 +1,4 @@
-"""One model on one device, driven by the engine through an executor.
+"""One model on one device.
 
 Call order: load → kv_layout → allocate_kv_cache → warm_up → execute, once per step.
 """
@@ -50,7 +50,7 @@ from kvasir.worker.worker_calls import worker_call
 
 log = logging.getLogger(__name__)
 
-# Long enough for attention to split a context.
+# Long enough for attention to split it.
 _SPLIT_CONTEXT: Final = 8192
 
 
@@ -65,9 +65,8 @@ class Worker:
         self._placement = Placement(device, dtype, parallel, settings.batch_invariant, scheme=model.weight_scheme)
         self._groups: tuple[KVGroup, ...] = ()
         self._kv_dtype = FP8 if settings.fp8_kv_cache else dtype
-        # By layer, for an fp8 cache.
         self._kv_scales: dict[int, KVScales] = {}
-        # The parts of this pipeline stage.
+        # For this pipeline stage.
         self._own_groups: tuple[KVGroup, ...] = ()
         self._table: RequestTable | None = None
         self._model: Generates | None = None
@@ -76,7 +75,7 @@ class Worker:
         self._ahead: Iterator[int] = iter(())
 
     def load(self, progress: Callable[[int, int], None]) -> None:
-        """Read the weights. `progress` is called with the bytes done and the total."""
+        # `progress` is called with the bytes done and the total.
         settings = self._settings
         model = load_model(self._info, self._placement, settings.max_model_len, progress, settings.load_format)
         if settings.fp8_kv_cache:
@@ -91,7 +90,7 @@ class Worker:
 
     @worker_call
     def kv_layout(self) -> KVCacheConfig:
-        """Return the groups of all layers, and the set number of KV blocks, or as many as fit here."""
+        """Return the groups of all layers, and the set number of KV blocks, or as many as fit."""
         assert self._groups, "load comes first"
         settings = self._settings
         available = settings.kv_cache_memory_bytes
@@ -140,7 +139,7 @@ class Worker:
     @worker_call
     def work_ahead(self) -> bool:
         """Do some milliseconds of work for later steps. Return False if nothing is left."""
-        # Not in a thread: on a core of the step, it delays the step by more than its own time.
+        # Not in a thread, which would delay a step by more than its own time.
         return next(self._ahead, 0) > 0
 
     def execute(self, step: StepInput, late: AwaitLateInput | None = None) -> StepOutput:
@@ -159,7 +158,7 @@ class Worker:
         return block_bytes_of(self._runner.caches)
 
     def empty_pass(self) -> None:
-        """Join a forward pass of the engines that share experts, without tokens."""
+        # Without tokens, for other engines that share experts.
         with torch.inference_mode():
             for layer in self._expert_layers:
                 layer.forward_empty()
@@ -249,8 +248,7 @@ class Worker:
 
 
 def _must_succeed(output: StepOutput) -> None:
-    # Dummy parameters are plain: if they fail, every request would.
-    # NaN may come from the dummy token alone.
+    # Plain parameters: if they fail, every request would. NaN may come from the dummy token alone.
     causes = [failure for failure in output.failed.values() if failure != NAN_COMPUTED]
     if causes:
         raise RuntimeError(f"a dummy step failed: {causes[0]}")

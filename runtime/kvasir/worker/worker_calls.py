@@ -24,7 +24,7 @@ class WorkerCall(msgspec.Struct, frozen=True):
 
     @classmethod
     def of(cls, method: str, /, *positional: Any, **arguments: Any) -> "WorkerCall":
-        """Encode the arguments. Raises TypeError for a type that msgpack does not have."""
+        # Raises TypeError for a type that msgpack does not have.
         return cls(
             method, {name: _packed(value) for name, value in arguments.items()}, list(map(_packed, positional))
         )
@@ -53,9 +53,8 @@ class _Operation:
 
 class WorkerCalls:
     def __init__(self, *owners: object, of_engine: Collection[str] = ()) -> None:
-        """Raises ConfigError if two owners share a name. `answer` rejects operations `of_engine`: the engine
-        runs them in order.
-        """
+        # Raises ConfigError if two owners share a name. `answer` rejects operations `of_engine`: the engine
+        # orders them.
         self._operations: dict[str, _Operation] = {}
         self._of_engine = frozenset(of_engine)
         for owner in owners:
@@ -78,7 +77,7 @@ class WorkerCalls:
         )
 
     def answer(self, call: WorkerCall) -> WorkerResult:
-        """Return the result, or the error as text: a failed call does not end the worker."""
+        """Return the result, or the error as text: the worker goes on."""
         try:
             if call.method in self._of_engine:
                 raise self._unknown(call.method)

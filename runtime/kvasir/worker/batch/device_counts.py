@@ -19,10 +19,10 @@ MIN_SLOTS: Final = 4
 
 
 class DeviceCounts:
-    """A slot of counts for each penalised row. If all slots are taken, their number doubles.
+    """A slot for each penalised row. If all slots are taken, their number doubles.
 
-    A row's tokens are counted when it takes a slot, then as the device samples them. The host copies forced
-    tokens only.
+    Tokens are counted when a row takes a slot, then as the device samples them. The host copies forced tokens
+    only.
     """
 
     def __init__(self, table: RequestTable, placement: Placement, memory: StepMemory, vocab_size: int) -> None:
@@ -33,13 +33,13 @@ class DeviceCounts:
         self._slot_of: dict[int, int] = {}
         # Freed slots keep old counts until a row takes them.
         self._free: list[int] = []
-        # By slot: how many of the row's tokens are counted.
+        # By slot.
         self._num_counted: Ints = np.zeros(0, np.int64)
         self._counts = self._empty(0, vocab_size, torch.int32)  # [S, V]
         self._params = self._empty(0, 3, torch.float64)  # [S, 3]
 
     def penalties(self, places: list[int], rows: list[int]) -> CountedPenalties:
-        """Return the penalties of `rows`, which have `places` in the logits. Count forced tokens first."""
+        """Return the penalties of `rows`, which have `places` in the logits."""
         self._take_slots([row for row in rows if row not in self._slot_of])
         self._count_known(rows)
         slots = np.array([self._slot_of[row] for row in rows], np.int64)

@@ -25,7 +25,7 @@ from kvasir.worker.step import ScheduledRow
 
 Ints = npt.NDArray[np.int64]
 
-# Larger than every context, so that prefills are sorted after decodes.
+# Larger than every context: prefills come after decodes.
 _PREFILL = 2**40
 _BYTES_OF_TOKEN = 24
 _BYTES_OF_ROW = 256
@@ -38,19 +38,19 @@ _SPARE_BYTES = 2**20
 class StepBatch:
     """T tokens. A token is sampled after R of them."""
 
-    token_ids: Tensor  # [T], PENDING for tokens that only the device has
-    pending_rows: Tensor | None  # [T] rows of the request table; None: no token is pending
+    token_ids: Tensor  # [T], or PENDING
+    pending_rows: Tensor | None  # [T] rows of the table; None: no token is pending
     positions: Tensor  # [T]
     attention: Mapping[int, AttentionPlan]  # by KV group
-    sampled: Tensor | None  # [R] places of the tokens before the sampled ones; None: all, in order
+    sampled: Tensor | None  # [R] places of tokens before sampled ones; None: all, in order
     sampling: SamplingPlan
-    rows: Ints  # [R] rows of the request table
-    rows_there: Tensor  # [R] the same on the device
-    outputs: Ints  # [R] places in the step's output
+    rows: Ints  # [R] rows of the table
+    rows_there: Tensor  # [R] on the device
+    outputs: Ints  # [R] places in the output
     prompt_spans: tuple[PromptSpan, ...]
-    # T, if decodes were padded. The tokens after the first R have no meaning.
+    # T, if decodes were padded: only the first R tokens have a meaning.
     padded_to: int | None = None
-    # Addresses of all tensors that the model reads in a padded step, the same for each step of this size.
+    # Of tensors in a padded step, the same for each step of this size.
     addresses: tuple[int, ...] = ()
 
 
@@ -78,9 +78,8 @@ class InputBuilder:
         samples: bool = True,
         sizes: Sequence[int] = (),
     ) -> None:
-        """`groups`: by block table; `windows`: by layer. Without `samples` (a pipeline stage before the last)
-        no token is sampled. Steps of decodes alone are padded to the ascending `sizes`, if all attention
-        backends can.
+        """`groups`: by block table; `windows`: by layer. Without `samples` (a pipeline stage before the last) no
+        token is sampled. Decode steps are padded to the ascending `sizes`, if all attention backends can.
         """
         self._table = table
         self.device_rows = DeviceRows(len(table.tokens), placement)
@@ -141,7 +140,7 @@ class InputBuilder:
         return self.sizes[place] if place < len(self.sizes) else None
 
     def _tokens(self, token_ids: Ints, rows: Ints, positions: Ints, step: StepRows, size: int | None) -> _Tokens:
-        # Tensors that depend on the size alone come first, so that their addresses recur.
+        # Tensors that depend on the size alone come first: their addresses recur.
         put = self._memory.put
         if size is None:
             pending = not self._on_cpu or bool((token_ids == PENDING).any())

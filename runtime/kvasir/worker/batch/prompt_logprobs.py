@@ -1,4 +1,4 @@
-"""Log probabilities of prompts: computed with each prefill chunk, reported with the prompt's last token."""
+"""Log probabilities of prompts: computed with each prefill chunk, reported with the last token."""
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -20,16 +20,16 @@ _POSITIONS = 256
 
 @dataclass(frozen=True)
 class PromptSpan:
-    """The positions of one prompt that a step computes, without the prompt's last one."""
+    """The positions of a prompt in a step, without the prompt's last one."""
 
     row: int
-    start: int  # of the first position in the step's flat batch
-    targets: Tensor  # [P] int64, the prompt's next tokens
-    output: int | None  # place in the step's output if the step reaches the prompt's last token
+    start: int  # place in the flat batch
+    targets: Tensor  # [P] int64, the next tokens
+    output: int | None  # place in the output, in the prompt's last step
 
 
 def prompt_spans(table: RequestTable, rows: Ints, computed: Ints, new: Ints, order: Ints) -> Iterator[PromptSpan]:
-    """Yield the spans of rows that report their prompt. `order`: indexes in the step's output."""
+    # `order`: indexes in the step's output.
     starts = np.cumsum(new) - new
     for index, row in enumerate(rows.tolist()):
         scores = table.prompt_scores.get(row)
@@ -49,7 +49,7 @@ def prompt_spans(table: RequestTable, rows: Ints, computed: Ints, new: Ints, ord
 def score_prompts(
     spans: Sequence[PromptSpan], hidden: Tensor, logits: Callable[[Tensor], Tensor], table: RequestTable
 ) -> dict[int, Logprobs]:
-    """Score the spans. Remove complete prompts from the table and return them by index in the step's output."""
+    """Score the spans. Remove complete prompts from the table and return them by index in the output."""
     complete = {}
     for span in spans:
         scores = table.prompt_scores[span.row]

@@ -1,4 +1,4 @@
-"""One fixed row per running request: tokens, block tables and sampling parameters, as numpy arrays."""
+"""One fixed row per running request: tokens, block tables and sampling parameters."""
 
 import logging
 from collections.abc import Mapping, Sequence
@@ -17,7 +17,7 @@ log = logging.getLogger(__name__)
 
 Ints = npt.NDArray[np.int64]
 
-# A sampled token that the host does not have yet.
+# The host does not have the token yet.
 PENDING: Final = -1
 
 _NUMBERS = np.dtype(
@@ -31,13 +31,13 @@ _NUMBERS = np.dtype(
 
 @dataclass(frozen=True)
 class PendingTokens:
-    rows: Ints  # [R] rows of the table
-    places: Ints  # [R] in the tokens of each row
-    epochs: Ints  # [R] of each row: it may be freed before its token is known
+    rows: Ints  # [R] in the table
+    places: Ints  # [R] in the tokens of a row
+    epochs: Ints  # [R]: a row may be freed before its token is known
 
 
 class RequestTable:
-    """Rows of requests; free rows hold old values. Rare options are dictionaries by row."""
+    """Free rows hold old values. Rare options are dictionaries by row."""
 
     def __init__(
         self,
@@ -49,12 +49,12 @@ class RequestTable:
         eos_token_ids: Sequence[int] = (),
         samples: bool = True,
     ) -> None:
-        """`samples` is False on a pipeline stage before the last."""
+        # `samples` is False on a pipeline stage before the last.
         self._row_of: dict[str, int] = {}
         self._free = list(reversed(range(rows)))
         self._epochs: Ints = np.zeros(rows, np.int64)
-        # Untouched pages of np.zeros take no memory. One column more than the context: the last sampled token
-        # is never computed.
+        # Untouched pages of np.zeros take no memory. One column more than the context: the last sampled token is
+        # never computed.
         self.tokens: npt.NDArray[np.int32] = np.zeros((rows, max_model_len + 1), np.int32)
         # With a pending token.
         self.num_tokens: npt.NDArray[np.int64] = np.zeros(rows, np.int64)
@@ -97,7 +97,7 @@ class RequestTable:
             self.fail(new.request_id, error)
 
     def fail(self, request_id: str, error: Exception) -> None:
-        # The row is computed as greedy until the scheduler frees it: other requests may share its KV.
+        # Computed as greedy until the scheduler frees it: other requests may share its KV.
         log.error("request %s ends with an error: its sampling cannot be prepared", request_id, exc_info=error)
         row = self._row_of[request_id]
         self._drop_options(row)
@@ -111,7 +111,7 @@ class RequestTable:
             self.rules[row] = LogitRules(params, int(self.num_prompt_tokens[row]), self._eos_token_ids)
         if params.logprobs is not None:
             self.num_logprobs[row] = params.logprobs
-        # With an output token, the request is only resumed, and its prompt has been reported.
+        # Else the request is resumed, and its prompt has been reported.
         if params.prompt_logprobs is not None and self.num_tokens[row] == self.num_prompt_tokens[row]:
             self.prompt_scores[row] = PromptScores(params.prompt_logprobs)
 

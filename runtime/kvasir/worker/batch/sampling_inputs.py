@@ -23,15 +23,13 @@ Flags = npt.NDArray[np.bool_]
 
 @dataclass(frozen=True)
 class LogprobRows:
-    rows: Tensor  # [P] places in the logits
+    rows: Tensor  # [P] in the logits
     places: list[int]
-    counts: list[int]  # the number of most likely tokens to report
+    counts: list[int]  # most likely tokens to report
 
 
 @dataclass(frozen=True)
 class SamplingPlan:
-    """The sampling of the R rows with logits."""
-
     random_rows: tuple[RandomRows, ...]
     changes: LogitChanges | None
     logprobs: LogprobRows | None
@@ -46,7 +44,7 @@ class SamplingInputs:
         self.device_counts = DeviceCounts(table, placement, memory, vocab_size)
 
     def build(self, rows: Ints, *, is_awaited: bool = True) -> SamplingPlan:
-        """Return the plan for rows [R], in the order of the logits. `is_awaited`: no row has a pending token."""
+        """Return the plan for rows [R] of the logits. `is_awaited`: no row has a pending token."""
         return SamplingPlan(tuple(self._random_rows(rows)), self._changes(rows, is_awaited), self._logprobs(rows))
 
     def need_tokens(self, rows: Iterable[int], *, is_awaited: bool) -> bool:
@@ -64,7 +62,7 @@ class SamplingInputs:
 
     def _counts_on_host(self, is_awaited: bool) -> bool:
         # A CPU has the tokens before its next step. Counts on the device would cost passes over the whole
-        # vocabulary, instead of the distinct tokens of a row.
+        # vocabulary.
         return is_awaited and self._on_cpu
 
     def _random_rows(self, rows: Ints) -> Iterator[RandomRows]:

@@ -1,3 +1,4 @@
-"""The memory of the KV cache: size (cache_memory.py), pages on CPU (huge_pages.py), bytes of blocks
-(block_bytes.py).
+"""The memory of the KV cache.
+
+Reading order: cache_memory.py, huge_pages.py, block_bytes.py.
 """

@@ -24,7 +24,7 @@ class BlockBytes(Protocol):
 
 class HostBlockBytes:
     def __init__(self, memories: Sequence[Bytes], layout: str) -> None:
-        """`memories`: each [num_blocks + 1, bytes of a block in this memory]."""
+        # `memories`: each [num_blocks + 1, bytes of a block].
         self._memories = tuple(memories)
         self._size = memories[0].shape[1]
         self.block_bytes = self._size * len(memories)

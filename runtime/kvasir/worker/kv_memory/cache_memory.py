@@ -79,7 +79,7 @@ def block_bytes_of(caches: Sequence[KVCache]) -> HostBlockBytes:
 
 
 def take_ahead(caches: Sequence[KVCache]) -> Iterator[int]:
-    """Prefault the first blocks of a cache on CPU. Yield the bytes of each piece."""
+    """Prefault the first blocks on CPU. Yield the bytes of each piece."""
     memories = {cache.blocks.data_ptr(): cache.blocks.nbytes for cache in caches}
     for start in range(0, _TAKEN_AHEAD // len(memories), _PIECE):
         for address, num_bytes in memories.items():
@@ -90,7 +90,7 @@ def take_ahead(caches: Sequence[KVCache]) -> Iterator[int]:
 
 
 def usable_blocks(settings: ResolvedEngine, available: int, block_bytes: int) -> int:
-    """Return the number of blocks without the null block. Raises ConfigError if there is no room for one."""
+    """Return the number without the null block. Raises ConfigError if there is no room for one."""
     blocks = settings.num_blocks or available // block_bytes - 1
     if blocks < 1:
         raise ConfigError(
@@ -102,8 +102,8 @@ def usable_blocks(settings: ResolvedEngine, available: int, block_bytes: int) ->
 
 
 def check_fits_memory(cache_bytes: int, ranks: int) -> None:
-    """Raise ConfigError if the loaded weights and full KV caches exceed the container's memory limit."""
-    # An equal share for each rank: the caches of others may not have grown yet.
+    """Raise ConfigError if weights and full KV caches exceed the container's memory limit."""
+    # An equal share for each rank: other caches may not have grown yet.
     used, limit = resident_memory(), memory_limit()
     if used + cache_bytes > limit // ranks:
         shared = f", shared by {ranks} ranks" if ranks > 1 else ""
@@ -115,9 +115,9 @@ def check_fits_memory(cache_bytes: int, ranks: int) -> None:
 
 
 def profile_gpu(utilization: float, largest_step: Callable[[], None], capture: Callable[[], int]) -> int:
-    """Return the bytes of GPU memory that remain for the KV cache while the largest step runs."""
-    # Memory of other processes counts as used: of two engines that start on one GPU at once, each gets too
-    # little. --kv-cache-memory-bytes avoids this.
+    """Return the bytes of GPU memory that remain while the largest step runs."""
+    # Memory of other processes counts as used: two engines that start on one GPU at once get too little.
+    # --kv-cache-memory-bytes avoids this.
     torch.cuda.synchronize()
     torch.cuda.empty_cache()
     torch.cuda.reset_peak_memory_stats()
@@ -131,7 +131,7 @@ def profile_gpu(utilization: float, largest_step: Callable[[], None], capture: C
 
 
 def captured_bytes(capture_largest: Callable[[], None], count: int) -> int:
-    # Graphs share the memory of the largest one's tensors; each has its own nodes.
+    # Graphs share the memory of the largest one's tensors, not of nodes.
     before = torch.cuda.memory_reserved()
     capture_largest()
     torch.cuda.synchronize()

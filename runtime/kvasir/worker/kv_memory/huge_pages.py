@@ -1,4 +1,4 @@
-"""Huge pages for memory that steps on CPU read: small pages slow down decoding. Linux only."""
+"""Huge pages for memory that steps on CPU read. Linux only."""
 
 import ctypes
 import mmap
@@ -15,7 +15,7 @@ _ENABLED = Path("/sys/kernel/mm/transparent_hugepage/enabled")
 
 
 def zeroed_memory(size: int) -> mmap.mmap:
-    """Return memory that reads as zeros. Its pages are allocated on first use."""
+    # Pages are allocated on first use.
     memory = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     if sys.platform == "linux" and _allowed():
         memory.madvise(mmap.MADV_HUGEPAGE)
@@ -37,7 +37,7 @@ def collapse() -> None:
 
 
 def _madvise(address: int, size: int, advice: int) -> None:
-    # Python's madvise accepts its own mappings only, and holds the GIL.
+    # Python's madvise takes only Python's mappings, and holds the GIL.
     madvise = ctypes.CDLL(None).madvise
     madvise.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
     madvise(address, size, advice)
@@ -51,7 +51,7 @@ def _allowed() -> bool:
 
 
 def _large_regions(smaps: str) -> Iterator[tuple[int, int]]:
-    # Whole huge pages of anonymous memory that is mostly in use; stacks and reserves are not.
+    # Whole huge pages of anonymous memory that is mostly in use, without stacks and reserves.
     start = end = 0
     anonymous = False
     for line in smaps.splitlines():

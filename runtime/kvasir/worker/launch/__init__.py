@@ -1,4 +1,4 @@
-"""Steps that a device computes while the host prepares the next one.
+"""Steps on the device while the host prepares the next one.
 
 Reading order: launched_step.py, host_copy.py, decode_graphs.py.
 """

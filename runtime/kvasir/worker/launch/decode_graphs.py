@@ -1,7 +1,6 @@
 """CUDA graphs of decode steps, which a host launches more slowly than a device computes them.
 
-Each size has a graph with fixed addresses; fewer rows are padded. It contains the gather of pending tokens,
-the forward pass and the logits. Sampling differs from step to step.
+Each size has a graph with fixed addresses, from the gather of pending tokens to the logits.
 """
 
 from collections.abc import Callable
@@ -32,7 +31,7 @@ class CudaRecorder:
         self._pool = torch.cuda.graph_pool_handle()
 
     def record(self, compute: Callable[[], None]) -> Recording:
-        compute()  # compiles kernels and sets up libraries, which cannot be captured
+        compute()  # compiles kernels and sets up libraries
         torch.cuda.synchronize(self._device)
         graph = torch.cuda.CUDAGraph()
         try:
@@ -52,7 +51,7 @@ class _Captured:
 
 
 class DecodeGraphs:
-    """Graphs of one model runner, whose caches and step memory must outlive them."""
+    """Caches and step memory of the model runner must outlive the graphs."""
 
     # `compute` is not kept: that would be a reference cycle with the runner.
     def __init__(self, recorder: Recorder) -> None:

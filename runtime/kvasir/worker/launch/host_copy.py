@@ -14,7 +14,7 @@ class HostCopy(Protocol):
 
 class HostCopies(Protocol):
     def start(self, numbers: Tensor) -> HostCopy:
-        """Copy numbers [N] int64 when the device has computed them."""
+        # Copies [N] int64, when the device has computed them.
         ...
 
 
@@ -53,7 +53,7 @@ class _OnStream:
 
 
 class _StreamCopies:
-    # A separate stream, so that the next step does not wait for the copies.
+    # A separate stream: the next step does not wait for copies.
     def __init__(self, device: torch.device) -> None:
         self._device = device
         self._stream = torch.cuda.Stream(device)

@@ -19,11 +19,11 @@ NAN_TOKEN: Final = -1
 class SampledTokens:
     copy: HostCopy
     pending: PendingTokens
-    outputs: list[int]  # [R] places in the step's output
+    outputs: list[int]  # [R] places in the output
 
 
 class LaunchedStep:
-    """A SubmittedStep of an executor. Masked rows are sampled by `supply`, others at once."""
+    """A SubmittedStep. Masked rows are sampled by `supply`, others at once."""
 
     def __init__(self, table: RequestTable, num_rows: int, is_awaited: bool) -> None:
         # The host has the tokens before it launches the next step.
@@ -50,17 +50,16 @@ class LaunchedStep:
         return self.awaited is None and (self.tokens is None or self.tokens.copy.done())
 
     def settle(self) -> None:
-        """Wait for the tokens and write them to their rows."""
         assert self.awaited is None, "the masks of the step were not supplied"
         tokens, self.tokens = self.tokens, None
         if tokens is None:
             return
         chosen = tokens.copy.numbers()
-        # The next step may compute a row with NaN already, so it gets some token.
+        # The next step may have begun, so a NaN row gets some token.
         self._table.settle(tokens.pending, np.maximum(np.array(chosen, np.int64), 0))
         for output, token in zip(tokens.outputs, chosen, strict=True):
             if token == NAN_TOKEN:
-                self.failed[output] = NAN_COMPUTED  # before other causes: the scheduler must distrust the blocks
+                self.failed[output] = NAN_COMPUTED  # first: the scheduler must distrust the blocks
             elif output not in self.failed:
                 self._token_ids[output] = [token]
 
