@@ -70,7 +70,7 @@ def _schemas(salt: str) -> dict[str, Any]:
 
 
 def _long_texts(salt: str) -> dict[str, Any]:
-    """Behind a choice, where a trial may not see them."""
+    # After a choice, where a trial may not see them.
     array = {"type": "array", "items": {"const": salt * 100}, "minItems": 5000, "maxItems": 5000}
     required = {**_object({salt: array}), "required": [salt]}
     return {"5,000 constants": {"anyOf": [{"type": "null"}, array]}, "in an object": {"anyOf": [array, required]}}

@@ -15,7 +15,7 @@ from kvasir.config.machine import cgroup_cores, cpu_name
 
 
 def fastest(run: Callable[[], object], repeats: int) -> tuple[float, float]:
-    """The best and the median time of a call, in seconds."""
+    # Best and median, in seconds.
     times = []
     for _ in range(repeats):
         start = time.perf_counter()

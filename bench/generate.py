@@ -26,13 +26,13 @@ def main(folder: str, loads: list[dict[str, int]]) -> None:
 
 
 def spawned() -> float:
-    """When this process was, in seconds since the machine's start."""
+    # In seconds since the machine's start.
     with open("/proc/self/stat") as stat:
         return int(stat.read().rpartition(")")[2].split()[19]) / os.sysconf("SC_CLK_TCK")
 
 
 def rate(model: LlamaForCausalLM, load: dict[str, int]) -> float:
-    """Output tokens per second, after a batch that is not counted."""
+    """Return output tokens per second, after a batch that is not counted."""
     batches = max(1, load["requests"] // load["streams"])
     seconds = [once(model, load) for _ in range(batches + 1)][1:]
     return batches * load["streams"] * load["output_len"] / sum(seconds)

@@ -36,7 +36,7 @@ def name_of(tensor: str) -> str:
 
 
 def interleaved(weight: np.ndarray, heads: int) -> np.ndarray:
-    """llama.cpp rotates neighbouring numbers of a head, Llama's checkpoints the halves."""
+    # llama.cpp rotates neighbouring numbers of a head, Llama's checkpoints the halves.
     parts = weight.reshape(heads, 2, -1, weight.shape[1])
     return parts.swapaxes(1, 2).reshape(weight.shape)
 

@@ -51,8 +51,8 @@ def tensors(args: argparse.Namespace) -> dict[str, torch.Tensor]:
 
 
 def with_text(vocab: int, folder: Path) -> torch.Tensor:
-    """[vocab] 1 for tokens of plain text, 0 for all others, which greedy decoding then never picks: every token is
-    seen by the client, in a chunk of its own where the server streams token by token."""
+    # [vocab] 1 for tokens of plain text. Greedy decoding picks no others: each token is a chunk for a streaming
+    # client.
     tokenizer = json.loads((folder / "tokenizer.json").read_text())
     special = {token["id"] for token in tokenizer["added_tokens"]}
     result = torch.zeros(vocab, dtype=torch.bfloat16)
@@ -94,7 +94,7 @@ def copy_tokenizer(folder: Path) -> None:
 
 
 def train_tokenizer(folder: Path, vocab: int) -> None:
-    """Put a byte-level BPE into the place of the demo model's, with the same special tokens."""
+    """Replace the demo model's tokenizer by a byte-level BPE with the same special tokens."""
     copied = Tokenizer.from_file(str(folder / "tokenizer.json"))
     added = sorted(copied.get_added_tokens_decoder().items())
     special = [token.content for _, token in added if token.special]

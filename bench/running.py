@@ -32,8 +32,6 @@ class ServerFailed(Exception):
 
 @dataclass(frozen=True)
 class Load:
-    """Requests of one kind."""
-
     name: str
     # Models of compare.py that they are for.
     model: str
@@ -49,7 +47,7 @@ class Load:
 
 
 class Server:
-    """A running server that has answered; made by `running`."""
+    """A running server that has answered."""
 
     def __init__(
         self, process: subprocess.Popen[bytes], url: str, load_options: Sequence[str], start_up: float
@@ -61,7 +59,7 @@ class Server:
         self._load_options = load_options
 
     def measure(self, load: Load, vocabulary: int, seed: int) -> dict[str, Any]:
-        """The figures of one load. No two seeds send the same prompts: nothing is answered from a prefix cache."""
+        """Return the figures of one load. Each seed has other prompts: a prefix cache has none of them."""
         with tempfile.TemporaryDirectory() as folder:
             figures = Path(folder) / "figures.json"
             options = {
@@ -84,7 +82,7 @@ class Server:
             return dict(json.loads(figures.read_text()))
 
     def peak_memory(self) -> int:
-        """Bytes: the most that each of its processes has held, added up."""
+        """Return the sum of the largest memory of each process, in bytes."""
         return sum(process.peak for process in memory_of_tree(self._process.pid))
 
 
@@ -97,7 +95,7 @@ def running(
     load_options: Sequence[str],
     model: str | None = None,
 ) -> Iterator[Server]:
-    """`model` None: the first that it lists. Raises ServerFailed where it ends or does not answer in time."""
+    """Start a server. `model` None: its first one. Raises ServerFailed if it ends or does not answer in time."""
     url = f"http://127.0.0.1:{port}"
     with tempfile.TemporaryFile() as log:
         spawned = time.perf_counter()
@@ -141,7 +139,7 @@ def _wait_for_answer(
 
 
 def _answers(url: str, endpoint: str, model: str | None) -> bool:
-    """Whether one token can be had; a server that only listens is not ready."""
+    """Return whether one token can be generated; a server that only listens is not ready."""
     try:
         with urllib.request.urlopen(f"{url}/v1/models", timeout=5) as answer:
             model = model or json.load(answer)["data"][0]["id"]

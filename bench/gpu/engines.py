@@ -65,7 +65,7 @@ class StepTimes:
 
 @dataclass
 class TimedExecutor:
-    """Forwards the calls of the engine to an executor, and measures those that steps consist of."""
+    """Forwards calls to an executor, and measures those of steps."""
 
     executor: Executor
     submitting: float = 0.0

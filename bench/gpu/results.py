@@ -17,8 +17,6 @@ _FAILURES: Final = 12
 
 @dataclass
 class KernelChecks:
-    """All comparisons of one kernel."""
-
     cases: int = 0
     failures: int = 0
     largest_error: float = 0.0
@@ -38,7 +36,7 @@ class KernelChecks:
 
 
 class Results:
-    """May be changed by several threads. `about`: the facts of the run that the command has."""
+    """May be changed by several threads. `about`: the command's facts of the run."""
 
     def __init__(self, about: Mapping[str, Any], path: Path | None) -> None:
         self._about = dict(about)
@@ -120,7 +118,7 @@ def _last_lines(error: str) -> str:
 
 
 def _finite(value: Any) -> Any:
-    """Return the value with "inf" and "nan" as texts: JSON has no such numbers."""
+    # JSON has no infinity and NaN.
     if isinstance(value, float):
         return value if math.isfinite(value) else str(value)
     if isinstance(value, Mapping):

@@ -26,7 +26,7 @@ class Section:
 
 
 def _checks() -> Iterator[Section]:
-    """The longest sections come first: many run at the same time."""
+    # The longest sections come first: many run at the same time.
 
     def check(name: str, module: str, argument: str, limit: float = 100.0) -> Section:
         return Section(f"checks.{name}", f"checks.{module}", argument, limit, alone=False)
@@ -76,7 +76,7 @@ def chosen(only: Sequence[str], skip: Sequence[str]) -> list[Section]:
 
 
 def _named(names: Sequence[str]) -> list[Section]:
-    """Return the sections with these names, or with these parts before a dot."""
+    # By names, or parts of names before a dot.
     found = []
     for name in names:
         own = [section for section in SECTIONS if section.name == name or section.name.startswith(f"{name}.")]

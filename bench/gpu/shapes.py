@@ -51,25 +51,23 @@ class ModelShape:
         }
 
     def write_config(self, folder: Path, dtype: str) -> None:
-        """The engine needs no tokenizer for requests of token ids without a grammar."""
+        # The engine needs no tokenizer for requests of token ids without a grammar.
         (folder / "config.json").write_text(json.dumps(self.config(dtype), indent=1) + "\n")
 
     # ------------------------------------------------------------------------------------------- bytes and FLOPs
 
     @property
     def layer_numbers(self) -> int:
-        """Return the bytes of the matrices of all layers; norms are left out."""
+        # In bytes, without norms.
         heads = (2 * self.heads + 2 * self.kv_heads) * self.head_dim
         return self.layers * self.hidden * (heads + 3 * self.inner)
 
     @property
     def head_numbers(self) -> int:
-        """Return the bytes of the embedding and of the head."""
         return self.hidden * self.vocab
 
     def step_bytes(self, tokens_in_cache: int, dtype_bytes: int) -> int:
-        """Return the bytes that a decode step must read: weights, but for an embedding that is not the head; and
-        K and V of all contexts."""
+        """Return the bytes that a decode step reads: all K and V, and weights without an untied embedding."""
         kv = 2 * self.layers * self.kv_heads * self.head_dim * tokens_in_cache
         return dtype_bytes * (self.layer_numbers + self.head_numbers + kv)
 
@@ -82,7 +80,7 @@ class ModelShape:
     # --------------------------------------------------------------------------------------------------- tensors
 
     def tensors(self) -> Iterator[tuple[str, tuple[int, ...]]]:
-        """Yield names and sizes as in a checkpoint."""
+        # Names and sizes as in a checkpoint.
         query, kv = self.heads * self.head_dim, self.kv_heads * self.head_dim
         yield "model.embed_tokens.weight", (self.vocab, self.hidden)
         for layer in range(self.layers):

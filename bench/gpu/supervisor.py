@@ -23,11 +23,12 @@ _ENDING: Final = 5.0
 
 
 class WorkerLost(Exception):
-    """The message has the reason."""
+    # The message has the reason.
+    pass
 
 
 class StartFailed(WorkerLost):
-    """A process has not found the device."""
+    pass
 
 
 class Supervisor:
@@ -39,7 +40,7 @@ class Supervisor:
         self._is_lost = False
 
     def run(self, sections: Sequence[Section], jobs: int) -> None:
-        """First those that may run side by side, in `jobs` processes, then the others."""
+        """Run parallel sections first, in `jobs` processes, then the others."""
         shared = [section for section in sections if not section.alone]
         alone = [section for section in sections if section.alone]
         threads = [
@@ -54,14 +55,12 @@ class Supervisor:
             self._drive(one)
 
     def _queues(self, sections: Sequence[Section], jobs: int) -> "list[queue.SimpleQueue[Section]]":
-        """Return the same queue of all sections for each job."""
         waiting: queue.SimpleQueue[Section] = queue.SimpleQueue()
         for section in sections:
             waiting.put(section)
         return [waiting] * jobs
 
     def _drive(self, waiting: "queue.SimpleQueue[Section]") -> None:
-        """Run sections until none is left."""
         worker: _Worker | None = None
         while (section := _next(waiting)) is not None:
             began = time.monotonic()

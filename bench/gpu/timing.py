@@ -39,10 +39,10 @@ def median_seconds(call: Call, *, on_gpu: bool, repeats: int = 20) -> float:
 
 
 def graph_seconds(calls: Sequence[Call], *, on_gpu: bool, repeats: int = 10, least: int = 16) -> float:
-    """Return the mean time of a call, from replays of a CUDA graph of all calls: no launch is waited for.
+    """Return the mean time of a call, from replays of a CUDA graph of all calls without waits for launches.
 
-    Give calls with inputs of their own, so that their numbers come from memory and not from the cache. They are
-    repeated until the graph has `least` calls.
+    Calls need their own inputs, so that numbers come from memory and not from the cache. They are repeated until
+    the graph has `least` calls.
     """
     if not on_gpu:
         return median_seconds(calls[0], on_gpu=False)

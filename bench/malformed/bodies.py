@@ -24,7 +24,7 @@ def wrong_field(rng: random.Random) -> Case:
 
 
 def _spoil(rng: random.Random, value: Any) -> None:
-    """Change one thing somewhere in it."""
+    # Changes one value within.
     if isinstance(value, list):
         if not value or rng.random() < 0.3:
             value.append(_junk(rng))
@@ -46,7 +46,7 @@ def _spoil(rng: random.Random, value: Any) -> None:
 
 
 def _junk(rng: random.Random) -> Any:
-    """A copy: it may be spoilt further."""
+    # A copy: it may be spoilt further.
     return copy.deepcopy(rng.choice(JUNK))
 
 

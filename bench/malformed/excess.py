@@ -7,7 +7,7 @@ from bench.malformed.valid import USER, Case, post, valid
 
 
 def too_many_values(rng: random.Random) -> Case:
-    """A body of megabytes, of one kind of value."""
+    # A body of megabytes, of one kind of value.
     count = rng.choice((20_000, 300_000, 1_200_000))
     path, head, item, tail = rng.choice(
         (
@@ -34,7 +34,7 @@ def too_many_members(rng: random.Random) -> Case:
 
 
 def template_bomb(rng: random.Random) -> Case:
-    """Long variables for the model's template, or a template of the request's own."""
+    # Long variables for the model's template, or a template in the request.
     field, value = rng.choice(
         (
             ("chat_template_kwargs", {"bos_token": "x" * 10**6, "eos_token": "y" * 10**6}),
@@ -48,7 +48,7 @@ def template_bomb(rng: random.Random) -> Case:
 
 
 def too_much_around_a_body(rng: random.Random) -> Case:
-    """Trailers, chunk extensions or headers without end."""
+    # Trailers, chunk extensions or headers without end.
     _, body = valid(rng)
     data = json.dumps(body).encode()
     head = b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"

@@ -70,7 +70,7 @@ class Case:
 
 
 def valid(rng: random.Random) -> tuple[str, dict[str, Any]]:
-    """A path and a body that it takes, to be spoilt."""
+    # A path and a valid body for changes.
     path, body = rng.choice(BODIES)
     return path, copy.deepcopy(body)
 

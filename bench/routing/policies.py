@@ -98,8 +98,7 @@ class LeastLoad(RoundRobin):
 
 
 class BoundedHash(Policy):
-    """Consistent hashing with bounded loads, as in KubeAI: the key is the beginning of the first message,
-    the load factor 125 %."""
+    """Consistent hashing with bounded loads, as in KubeAI: by the first message, with a load factor of 125 %."""
 
     key_tokens = 32
     virtual_nodes = 256
@@ -128,10 +127,10 @@ class BoundedHash(Policy):
 
 
 class ApproximateTree(Policy):
-    """A prefix tree of the prompts that were sent to each engine, as in SGLang's router.
+    """A prefix tree of the prompts sent to each engine, as in SGLang's router. It does not see evictions.
 
-    If less than half of the prompt matches, the smallest tree gets it; with unequal loads the shortest queue does.
-    The tree does not see evictions.
+    If less than half of the prompt matches, the smallest tree gets it; with unequal loads the shortest queue
+    does.
     """
 
     threshold = 0.5

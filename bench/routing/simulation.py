@@ -45,7 +45,6 @@ class Results:
         return max(self.busy_seconds) * len(self.busy_seconds) / sum(self.busy_seconds)
 
     def first_token(self, share: float) -> float:
-        """Return a quantile of the times to the first token."""
         times = sorted(self.first_tokens)
         return times[min(len(times) - 1, int(share * len(times)))]
 
@@ -106,7 +105,6 @@ class Simulation:
         self._send(frontend, request)
 
     def _send(self, frontend: str, arrived: Request | None = None) -> None:
-        """Send what the policy of the frontend sends now."""
         policy = self._policies[frontend]
         while True:
             began = time.perf_counter()

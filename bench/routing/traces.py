@@ -34,7 +34,7 @@ class Turn:
 
     @cached_property
     def whole_chain(self) -> bytes:
-        """With the output."""
+        # With the output.
         return packed_chain(chain_root(), self.prompt + token_array([OUTPUT_TOKEN] * self.num_output), BLOCK_SIZE)
 
 
@@ -46,7 +46,7 @@ def _words(rng: random.Random, count: int) -> list[int]:
 
 
 def conversations(rng: random.Random, sessions: int = 200, turns: int = 8) -> Iterator[Session]:
-    """Each turn repeats all earlier ones of its session; there is a short common system prompt."""
+    """Yield sessions whose turns repeat all earlier ones, after a short common system prompt."""
     system = _words(rng, 96)
     for _ in range(sessions):
         text, session = system + _words(rng, rng.randrange(100, 600)), []
@@ -58,7 +58,7 @@ def conversations(rng: random.Random, sessions: int = 200, turns: int = 8) -> It
 
 
 def groups(rng: random.Random, requests: int = 1500, groups: int = 60) -> Iterator[Session]:
-    """Long prefixes of different popularity, with a short text of its own in each request."""
+    """Yield requests with long prefixes of different popularity and a short unique text."""
     prefixes = [_words(rng, rng.randrange(1500, 3500)) for _ in range(groups)]
     weights = [1 / (rank + 1) for rank in range(groups)]
     now = 0.0
@@ -69,7 +69,7 @@ def groups(rng: random.Random, requests: int = 1500, groups: int = 60) -> Iterat
 
 
 def bursts(rng: random.Random, bursts: int = 15, size: int = 40) -> Iterator[Session]:
-    """Every two seconds many requests with one new prompt, within 50 ms, and cold prompts in between."""
+    """Yield many requests with one new prompt within 50 ms, every two seconds, and cold prompts in between."""
     for number in range(bursts):
         prompt = token_array(_words(rng, 3000))
         for _ in range(size):
@@ -79,7 +79,7 @@ def bursts(rng: random.Random, bursts: int = 15, size: int = 40) -> Iterator[Ses
 
 
 def hot(rng: random.Random, requests: int = 1500) -> Iterator[Session]:
-    """All requests share one system prompt."""
+    # One system prompt for all requests.
     prefix, now = _words(rng, 3000), 0.0
     for _ in range(requests):
         now += rng.expovariate(70)

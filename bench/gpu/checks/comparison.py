@@ -59,7 +59,7 @@ def report(context: Context, kernel: str, case: str, outcome: tuple[float, str])
 
 @contextmanager
 def guarded(context: Context, kernel: str, case: str) -> Iterator[None]:
-    """An error in the block fails this case only, unless the device is broken: then all others would fail too."""
+    """Let an error fail this case only, unless the device is broken: then all others would fail too."""
     try:
         yield
     except Exception as error:

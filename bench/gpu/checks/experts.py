@@ -57,7 +57,7 @@ def _check(context: Context, case: Case, dtype: torch.dtype) -> None:
 
 
 def _exact(x: Tensor, chosen: Tensor, gate_up: Tensor, down: Tensor, activation: str, own: range) -> Tensor:
-    """[T, top_k, size] in float64, zeros for experts of other ranks."""
+    # [T, top_k, size] in float64, zeros for experts of other ranks.
     result = torch.zeros(*chosen.shape, x.shape[1], dtype=torch.float64, device=x.device)
     for place, expert in enumerate(own):
         token, number = (chosen == expert).nonzero(as_tuple=True)

@@ -67,7 +67,7 @@ def _norms(
 def _gates(
     context: Context, case: str, rows: int, inputs: int, outputs: int, biased: bool, dtype: torch.dtype
 ) -> None:
-    """The two products are rounded before the activation."""
+    # The two products are rounded before the activation.
     x, weight, bias = _operands(context, rows, inputs, 2 * outputs, biased, dtype)
     norm = _norm(context, inputs, 0.0, dtype)
     products = _exact(normalised(x, norm.weight, 0.0), weight, bias).to(dtype).double()
@@ -94,7 +94,7 @@ def _added(
 def _operands(
     context: Context, rows: int, inputs: int, outputs: int, biased: bool, dtype: torch.dtype
 ) -> tuple[Tensor, Tensor, Tensor | None]:
-    """x, whose rows lie apart; the weight; the bias."""
+    # x, with gaps between rows; the weight; the bias.
     device = context.device
     x = numbers(rows, inputs + _MORE, dtype=dtype, device=device, seed=1)[:, :inputs]
     weight = numbers(outputs, inputs, dtype=dtype, device=device, seed=2, scale=inputs**-0.5)
@@ -107,6 +107,6 @@ def _norm(context: Context, inputs: int, shift: float, dtype: torch.dtype) -> Ro
 
 
 def _exact(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-    """[rows, outputs] in float64"""
+    # [rows, outputs] in float64
     found = x.double() @ weight.double().T
     return found if bias is None else found + bias.double()

@@ -52,7 +52,7 @@ def _run(context: Context, dtype: torch.dtype) -> None:
 
 
 def normalised(x: Tensor, weight: Tensor, shift: float) -> Tensor:
-    """[..., size] in float64"""
+    # [..., size] in float64
     exact = x.double()
     return exact * (exact.square().mean(-1, keepdim=True) + EPS).rsqrt() * (weight.double() + shift)
 
@@ -117,7 +117,7 @@ def activated(gate: Tensor, activation: Activation) -> Tensor:
 
 
 def _far_out(context: Context, operations: TritonOperations, dtype: torch.dtype) -> None:
-    """Large gates neither overflow nor give NaN; NaN stays NaN."""
+    # Large gates neither overflow nor give NaN; NaN stays NaN.
     largest = torch.finfo(dtype).max
     gate = torch.tensor([-largest, -200.0, -89.0, 0.0, 89.0, 200.0, largest, torch.nan], dtype=dtype)
     x = torch.cat((gate, torch.ones_like(gate)))[None].to(context.device)

@@ -23,7 +23,7 @@ _BITS: Final = MappingProxyType({1: torch.uint8, 2: torch.int16, 4: torch.int32}
 
 @contextmanager
 def kernels_of(device: str) -> Iterator[None]:
-    """Nothing changes on a GPU, which has the kernels anyway."""
+    # A GPU has the kernels anyway.
     if device != "cpu":
         yield
         return
@@ -37,12 +37,10 @@ def kernels_of(device: str) -> Iterator[None]:
 
 @contextmanager
 def rounding_to_nearest() -> Iterator[None]:
-    """Let torch convert numbers of Triton's interpreter, to the nearest bfloat16 and float8_e4m3fn, as devices do.
+    """Let torch convert numbers of Triton's interpreter to the nearest one, as devices do.
 
-    By itself the interpreter cuts numbers off when it converts them to bfloat16. Of its conversions to
-    float8_e4m3fn, about one in ten is wrong: carries into the exponent get lost, small numbers are cut off, and NaN
-    becomes a number. Numbers beyond the range of float8_e4m3fn become NaN here, because devices and versions of
-    torch differ in them: kernels have to limit them first.
+    The interpreter truncates to bfloat16, and loses carries, small numbers and NaN in float8_e4m3fn. Out of
+    range, float8_e4m3fn becomes NaN here: kernels have to clamp first, because devices differ.
     """
     from triton.runtime import interpreter
 

@@ -95,7 +95,7 @@ def _compare(context: Context, case: str, found: Answers, expected: Answers) -> 
 
 
 def _compare_logprobs(context: Context, case: str, found: Answers, expected: Answers) -> None:
-    """Equal tokens; the first different one changes all after it."""
+    # Up to the first different token, which changes all after it.
     largest = 0.0
     for place, (one, wanted) in enumerate(zip(found.tokens, expected.tokens, strict=True)):
         for index in range(_common(one, wanted)):

@@ -54,7 +54,7 @@ def run(context: Context, argument: str) -> None:
 
 
 def odd_rows(vocab: int, rows: int, dtype: torch.dtype) -> Tensor:
-    """[rows, vocab] on the CPU: random ones, and ties, infinities, a single token, none, and NaN."""
+    # [rows, vocab] on the CPU: random numbers, ties, infinities, a single token, none, and NaN.
     logits = torch.randn(rows, vocab, generator=torch.Generator().manual_seed(vocab)) * 3
     logits[1] = -torch.inf
     logits[2] = 0.0
@@ -91,7 +91,7 @@ def _race(context: Context, vocab: int) -> None:
 
 
 def _filters(context: Context, vocab: int) -> None:
-    """Plain torch on a CPU looks for candidates in large vocabularies, in no order of equal ones."""
+    # In large vocabularies, plain torch on a CPU orders equal candidates arbitrarily.
     rows = [8, 0, 5] if vocab > 1024 else [8, 0, 5, 7, 3, 4, 2]
     odd = odd_rows(vocab, 9, torch.float32)
     for filters in FILTERS[::4] if context.tiny else FILTERS:
@@ -106,7 +106,6 @@ def _group(
     filters: tuple[int | None, float | None, float | None],
     temperature: float = 0.8,
 ) -> RandomRows:
-    """On the CPU."""
     top_k, top_p, min_p = filters
     is_filtered, count = top_k is not None or top_p is not None, len(rows)
     return RandomRows(
@@ -121,14 +120,13 @@ def _group(
 
 
 def _there(group: RandomRows, device: str) -> RandomRows:
-    """Return the rows on the device."""
     values: dict[str, Any] = {each.name: getattr(group, each.name) for each in dataclasses.fields(group)}
     there: dict[str, Any] = {name: None if each is None else each.to(device) for name, each in values.items()}
     return RandomRows(**there)
 
 
 def _compare(context: Context, kernel: str, vocab: int, logits: Tensor, groups: tuple[RandomRows, ...]) -> None:
-    """Sample logits [R, V], which are on the CPU, here and on the device."""
+    """Sample logits [R, V] of the CPU here and on the device."""
     one = groups[0]
     case = f"{logits.dtype} {vocab} tokens, rows {len(one.rows)} of {len(logits)}"
     if one.top_k is not None and one.top_p is not None:
@@ -142,7 +140,7 @@ def _compare(context: Context, kernel: str, vocab: int, logits: Tensor, groups: 
 
 
 def _at_limit(logits: Tensor, group: RandomRows, pair: Tensor) -> Tensor:
-    """[N] whether the tokens before one of the two have the probability p to within rounding."""
+    # [N]: the tokens before one of the two have probability p to within rounding.
     if group.top_k is None or group.top_p is None:
         return torch.zeros(len(pair), dtype=torch.bool)
     scaled = (logits[group.rows].float() / group.temperature).double()
@@ -172,7 +170,7 @@ def _problems(logits: Tensor, groups: tuple[RandomRows, ...], chosen: Tensor, ex
 
 
 def _logits(context: Context, vocab: int) -> None:
-    """Masks, bias and penalties give the bits of plain torch."""
+    # Masks, bias and penalties give the bits of plain torch.
     device, rows = context.device, 9
     logits = odd_rows(vocab, rows, torch.float32)
     for count in (1, min(700, rows * vocab)):
@@ -191,7 +189,7 @@ def _logits(context: Context, vocab: int) -> None:
 
 
 def _penalties(context: Context, logits: Tensor) -> None:
-    """Three rows, whose counts are in other slots."""
+    # Three rows, whose counts are in other slots.
     device, generator = context.device, torch.Generator().manual_seed(3)
     vocab = logits.shape[1]
     rows, slots = torch.tensor([4, 0, 6]), torch.tensor([1, 3, 0])

@@ -68,7 +68,7 @@ def _prefill(context: Context, heads: HeadShape, batch: int, length: int) -> Non
 
 
 def _step(context: Context, heads: HeadShape, requests: Sequence[tuple[int, int]]) -> PagedStep:
-    """A step whose whole cache holds random numbers."""
+    # A step whose whole cache holds random numbers.
     step = PagedStep(heads, requests, DTYPE, context.device)
     step.cache.blocks.normal_()
     return step
@@ -80,7 +80,7 @@ def _call(step: PagedStep, heads: HeadShape) -> Call:
 
 
 def inputs_of(device: str, heads: HeadShape, batch: int, queries: int, length: int, seed: int) -> Inputs:
-    """Contiguous Q, K and V."""
+    # Contiguous Q, K and V.
     q = (batch, heads.heads, queries, heads.head_dim)
     kv = (batch, heads.kv_heads, length, heads.head_dim)
     drawn = [

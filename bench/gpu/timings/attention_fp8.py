@@ -64,7 +64,7 @@ def _times(context: Context, timed: Timed) -> None:
 
 
 def _call(step: PagedStep, numbers: tuple[int, int, int] | None = None) -> Call:
-    """`numbers`: of another tile."""
+    # `numbers`: of another tile.
     plan, heads = step.plan, step.heads
     assert isinstance(plan, TritonPlan)
     if numbers is not None:
@@ -74,7 +74,7 @@ def _call(step: PagedStep, numbers: tuple[int, int, int] | None = None) -> Call:
 
 
 def _filled(context: Context, requests: Sequence[tuple[int, int]], kv_dtype: torch.dtype) -> PagedStep:
-    """Return a step whose whole cache holds random numbers."""
+    # The whole cache holds random numbers.
     heads = heads_of("4x2x16" if context.tiny else "32x8x128")
     step = PagedStep(heads, requests, torch.bfloat16, context.device, kv_dtype=kv_dtype, scales=KVScales(*SCALES))
     blocks = step.cache.blocks

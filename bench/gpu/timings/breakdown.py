@@ -25,8 +25,6 @@ _INNER: Final = re.compile(r"at::native::(\w+)")
 
 @dataclass(frozen=True)
 class KernelTime:
-    """All launches of one name."""
-
     seconds: float
     launches: int
 
@@ -67,7 +65,7 @@ def kernel_seconds(call: Callable[[], object], *, on_gpu: bool, repeats: int = 2
 
 
 def breakdown(events: Iterable[Mapping[str, Any]]) -> Breakdown:
-    """`events`: of a trace in Chrome's format; times are in microseconds."""
+    # `events`: of a trace in Chrome's format; times are in microseconds.
     seconds: defaultdict[str, float] = defaultdict(float)
     launches: defaultdict[str, int] = defaultdict(int)
     spans = []

@@ -24,7 +24,7 @@ def _copy(context: Context, num_bytes: int) -> None:
 
 
 def _read(context: Context, num_bytes: int) -> None:
-    """Reductions that write next to nothing. The fastest one shows what the memory can do."""
+    """Time reductions that write next to nothing. The fastest one shows what the memory can do."""
     numbers = torch.empty(num_bytes // 2, dtype=torch.bfloat16, device=context.device).uniform_(-1, 1)
     vector = torch.ones(4096, dtype=torch.bfloat16, device=context.device)
     words, matrix = numbers.view(torch.int32), numbers.view(-1, 4096)

@@ -38,7 +38,7 @@ def _operations(device: str) -> TritonOperations:
 
 
 def _norm(device: str, shape: ModelShape, tokens: int) -> tuple[Sequence[Call], int]:
-    """Reads x and the part to add, writes their sum and its norm."""
+    # Reads x and the part to add, writes the sum and its norm.
     operations, size = _operations(device), shape.hidden
     num_bytes = 4 * tokens * size * _BYTES
     weight = numbers(size, dtype=DTYPE, device=device, seed=0)
@@ -78,7 +78,7 @@ def _calls(call: Callable[[int], Call], num_bytes: int) -> list[Call]:
 
 
 def _rotate_and_write(context: Context, shape: ModelShape, tokens: int) -> None:
-    """Requests with one token each, or one prompt. The kernel runs with others: a profile measures it."""
+    # One token of each request, or one prompt. A profile measures the kernel, which runs with others.
     heads = HeadShape(shape.heads, shape.kv_heads, shape.head_dim)
     requests = [(0, tokens)] if tokens > 1000 else [(15, 1)] * tokens
     step = PagedStep(heads, requests, DTYPE, context.device)

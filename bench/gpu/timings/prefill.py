@@ -26,7 +26,7 @@ def _measure(context: Context, engine: Engine, shape: ModelShape, lengths: tuple
     rng = random.Random(len(lengths))
 
     def prefill() -> float:
-        """Prompts are new each time: nothing of them is in the prefix cache."""
+        # Prompts are new, so the prefix cache has none of them.
         engine.tokens.clear()
         for index, length in enumerate(lengths):
             engine.add(str(index), rng.choices(range(2, shape.vocab), k=length), greedy(1))

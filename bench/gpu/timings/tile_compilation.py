@@ -35,7 +35,7 @@ class _AttentionJob:
 
 
 def compile_all(candidates: Candidates) -> int:
-    """Return the number of kernels."""
+    # Returns the number of kernels.
     jobs = list(_jobs(candidates))
     most = max(1, min(_MAX_JOBS, len(os.sched_getaffinity(0)) - 1))
     with ProcessPoolExecutor(most, mp_context=get_context("spawn")) as pool:
@@ -53,7 +53,7 @@ def _jobs(candidates: Candidates) -> Iterator[_RowJob | _AttentionJob]:
 
 
 def _compile(job: _RowJob | _AttentionJob) -> None:
-    """A kernel that cannot be compiled fails again when it is timed, and is reported there."""
+    # A kernel that cannot be compiled is reported when it is timed.
     torch.cuda.init()
     try:
         if isinstance(job, _RowJob):

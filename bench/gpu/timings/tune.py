@@ -122,7 +122,7 @@ def _planned_with(context: Context, tiles: AttentionTiles) -> Iterator[None]:
 
 
 def _caches(step: PagedStep, requests: Requests, candidates: Candidates) -> list[KVCache]:
-    """Caches of random numbers that the cache of the device does not hold together."""
+    # Together they exceed the cache of the device.
     step.cache.blocks.normal_()
     num_bytes = sum(computed + new for computed, new in requests) * candidates.heads.kv_bytes(DTYPE)
     more = max(_MIN_SETS, sets_for(num_bytes)) - 1
@@ -171,7 +171,7 @@ def _multiplied_with(present: DeviceTiles, tile: RowTile) -> Iterator[None]:
 
 
 def _product_calls(context: Context, name: str, weight_rows: int, inputs: int) -> list[Call]:
-    """Calls with weights that the cache of the device does not hold together."""
+    # Together the weights exceed the cache of the device.
     sets = max(_MIN_SETS, sets_for(2 * weight_rows * inputs))
     x, norm_weight = (_drawn(context, shape) for shape in ((1, inputs), (inputs,)))
     total = _drawn(context, (1, weight_rows))
@@ -194,7 +194,7 @@ def _drawn(context: Context, shape: tuple[int, ...]) -> Tensor:
 
 
 def _time(context: Context, times: dict[Tile, list[float]], tile: Tile, calls: Sequence[Call]) -> None:
-    """Add the time of a call to those of the tile, or drop the tile if its kernel does not run."""
+    """Add the time of a call, or drop the tile if its kernel does not run."""
     if tile not in times:
         return
     try:
