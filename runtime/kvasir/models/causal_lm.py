@@ -33,13 +33,11 @@ class TransformerModel(Protocol):
     windows: tuple[int | None, ...]
 
     def kv_specs(self, block: BlockShape, max_model_len: int) -> Sequence[KVSpec]:
-        """Return what each layer of the whole model keeps in the KV cache. `block` has the model's heads."""
+        """Return the KV cache of each layer of the whole model. `block` has the model's heads."""
         ...
 
     def forward(self, batch: ForwardBatch) -> Hidden | Intermediate:
-        """Compute this stage's layers and write K and V into the caches. Intermediate if another stage
-        follows.
-        """
+        """Compute this stage and write K and V into the caches. Intermediate if another stage follows."""
         ...
 
 
@@ -76,7 +74,7 @@ class LoadableLM(Generates, Protocol):
     def locate(self, tensor: str) -> Target | None:
         """Return the place of a checkpoint's tensor. None: this stage does not use it.
 
-        A tensor that no stage has gets a parameter that does not exist.
+        A tensor that no stage has gets a missing parameter.
         """
         ...
 

@@ -116,7 +116,7 @@ class ConfigReader:
         return choices[value]
 
     def optional(self, read: Callable[[str], T], key: str, default: T | None) -> T | None:
-        """Return what `read` finds under a key; None for null, and `default` for an absent key."""
+        """Return the value that `read` finds; None for null, and `default` for an absent key."""
         self._read.add(key)
         if key not in self._config:
             return default

@@ -1,8 +1,7 @@
 """Streams safetensors files into a model.
 
-Threads copy from mapped files into the parameters. A rank reads only its own parts. Every tensor must find
-its parameter and every parameter must be filled, so that a model never runs on uninitialised memory. The
-stage that has a tensor checks this.
+Threads copy from mapped files, each rank its own parts. Every tensor must find its parameter and every parameter
+must be filled, so that a model never runs on uninitialised memory.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence

@@ -1,6 +1,6 @@
 """Finds the device of the workers. Only the search for a GPU imports torch.
 
-`python -m kvasir.worker.device` prints the facts as JSON, for engines without torch.
+`python -m kvasir.worker.device` prints the facts as JSON.
 """
 
 import subprocess
@@ -16,17 +16,17 @@ from kvasir.config.machine import cgroup_cores
 from kvasir.config.options import ConfigError
 from kvasir.config.settings import DeviceConfig
 
-# NVIDIA, Tegra, WSL, AMD. Without any of them torch finds no GPU.
+# NVIDIA, Tegra, WSL, AMD: otherwise torch finds no GPU.
 _DRIVERS: Final = tuple(map(Path, ("/dev/nvidiactl", "/dev/nvmap", "/dev/dxg", "/dev/kfd")))
 
 
 def device_facts(config: DeviceConfig) -> DeviceFacts:
-    """Search in this process. Raises ConfigError if the requested device is missing."""
+    # Raises ConfigError if the requested device is missing.
     return _chosen(config, gpu_facts)
 
 
 def device_facts_of_workers(config: DeviceConfig) -> DeviceFacts:
-    """Search in a child process. Raises ConfigError if the requested device is missing."""
+    # In a child process. Raises ConfigError if the requested device is missing.
     return _chosen(config, _ask_child)
 
 

@@ -20,7 +20,6 @@ _EVERYTHING = SamplingParams(
     logprobs=1,
     prompt_logprobs=1,
 )
-# Together they need all kernels of sampling.
 _KINDS: Final = (
     SamplingParams(max_tokens=2, seed=0, temperature=0.0),
     SamplingParams(max_tokens=2, seed=0),
@@ -35,8 +34,7 @@ _KINDS: Final = (
 
 
 def kernel_steps(context: int, requests: int, groups: Sequence[KVGroup]) -> Iterator[StepInput]:
-    # They compile all kernels of a GPU.
-    # All kinds of sampling; split attention; decodes with a tile of their own.
+    # Compile all kernels of a GPU: all kinds of sampling; split attention; decodes with a tile of their own.
     for params in _KINDS:
         yield from dummy_steps(1, min(2, context), decodes=0, groups=groups, params=params)
     yield from longest_chunk(min(16, context), context, groups)
@@ -45,7 +43,6 @@ def kernel_steps(context: int, requests: int, groups: Sequence[KVGroup]) -> Iter
 
 
 def longest_chunk(tokens: int, context: int, groups: Sequence[KVGroup]) -> list[StepInput]:
-    # The last tokens of the longest request; then the row is freed.
     name = "dummy-long"
     blocks = [[0] * -(-context // group.spec.block.block_size) for group in groups]
     row = NewRow(name, packed([0] * context), context, SamplingParams(max_tokens=1, seed=0))

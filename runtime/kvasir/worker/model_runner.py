@@ -1,7 +1,6 @@
 """Runs one step: rows in and out of the table, the forward pass, sampling.
 
-A device computes a step while the host prepares the next one. The host waits for tokens only to take a result,
-for bad words, and for log probabilities.
+The host waits for a step's tokens only to take a result, for bad words, and for log probabilities.
 """
 
 from collections.abc import Sequence
@@ -28,7 +27,7 @@ from kvasir.worker.step import AwaitLateInput, LateInput, ScheduledRow, StepInpu
 
 
 class ModelRunner:
-    """`inputs` read the table. Without a `recorder` there are no CUDA graphs."""
+    """Without a `recorder` there are no CUDA graphs."""
 
     def __init__(
         self,
@@ -51,7 +50,7 @@ class ModelRunner:
 
     @torch.inference_mode()
     def execute(self, step: StepInput, late: AwaitLateInput | None = None) -> StepOutput:
-        """Compute a step. `late` is called after the forward pass, if rows are masked."""
+        # `late` is called after the forward pass, if rows are masked.
         launched = self._launch(step, is_awaited=True)
         if launched.awaited is not None:
             assert late is not None, "masked rows need a late input"

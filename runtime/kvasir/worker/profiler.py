@@ -21,7 +21,7 @@ _profiles: Final[set[profile]] = set()
 
 
 def phase(name: str) -> AbstractContextManager[object]:
-    """Mark a phase in the trace, on NVIDIA GPUs as an NVTX range too."""
+    # On NVIDIA GPUs an NVTX range too.
     return record_function(name) if _profiles else _NOTHING
 
 
@@ -64,7 +64,7 @@ class Profiler:
 
     @worker_call
     def stop_profile(self) -> str:
-        """Write the profile and return its path. Raises CallError if there is none."""
+        # Raises CallError if there is none, or it cannot be written.
         recorded, self._profile = self._profile, None
         if recorded is None or self._config is None:
             raise CallError("no profile is recorded: start one first")

@@ -1,7 +1,4 @@
-"""Checks that transformers' code computes the same over a flat batch as for one sequence.
-
-Other code may mix neighbours, or keep state.
-"""
+"""Checks that transformers' code computes the same over a flat batch as for one sequence."""
 
 import torch
 from torch import Tensor
@@ -22,8 +19,8 @@ _BLOCK = 4
 _BLOCKS = 3
 _LENGTHS = {"a": 11, "b": 7}
 _STEPS = ((("a", 0, 6), ("b", 0, 6)), (("a", 6, 5), ("b", 6, 1)))  # a prefill of both; a chunk next to a decode
-# Error relative to the spread of a token's logits. A wrong context gives 1.4; rounding can change the choice of
-# an expert.
+# Relative to the spread of a token's logits. A wrong context gives 1.4; rounding can change the choice of an
+# expert.
 _TOLERANCE = {torch.float32: 0.01, torch.float16: 0.2, torch.bfloat16: 0.5}
 
 

@@ -18,12 +18,12 @@ from kvasir.config.settings import ExecutorConfig
 from kvasir.hub.model_info import ModelFiles, ModelInfo, load_model_info
 from kvasir_contract.exits import ExitCode
 
-# A worker takes seconds of a core and hundreds of megabytes.
+# Workers take seconds of a core and hundreds of megabytes.
 _FEW: Final = 4
 
 
 def check_split(model: ModelInfo, context: int, executor: ExecutorConfig) -> None:
-    """Raise ModelLoadError if the model cannot be split. `context` in tokens."""
+    # Raises ModelLoadError. `context` in tokens.
     if executor.num_workers == 1:
         return
     from kvasir.models.check_ranks import check_ranks

@@ -15,7 +15,7 @@ class StageLink:
         self._sending: Sending | None = None
 
     def receive(self, num_tokens: int) -> Intermediate | None:
-        """Wait for the stage before. Return None on the first stage."""
+        # None on the first stage.
         group = self._group
         if group.rank == 0:
             return None

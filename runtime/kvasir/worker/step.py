@@ -28,7 +28,7 @@ class NewRow(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 class ScheduledRow(msgspec.Struct, frozen=True, array_like=True, gc=False):
     request_id: str
-    # Tokens in the KV cache: the position of this step's first token.
+    # The position of this step's first token.
     num_computed_tokens: int
     # With drafts. If they reach the last known token, one is sampled.
     num_new_tokens: int
@@ -47,11 +47,11 @@ class StepInput(msgspec.Struct, frozen=True, array_like=True, gc=False):
     scheduled: list[ScheduledRow]
     # From 1 in an engine; 0 for dummy steps.
     number: int = 0
-    # By request, from the last pipeline stage for the others.
+    # By request, from the last pipeline stage.
     sampled: dict[str, list[int]] = {}
     # Indexes in `scheduled` of rows with a mask in a LateInput.
     masked: tuple[int, ...] = ()
-    # By request: a grammar forces them after the sampled ones.
+    # By request: after the sampled tokens.
     forced: dict[str, list[int]] = {}
 
 
@@ -70,8 +70,8 @@ class StepOutput(msgspec.Struct, frozen=True, array_like=True, gc=False):
     # By scheduled row: none, one, or accepted drafts and one.
     token_ids: list[list[int]]
     logprobs: dict[int, Logprobs] = {}
-    # In the step that computes the prompt's last token, from the second token on.
+    # In the step of the prompt's last token, from the second token on.
     prompt_logprobs: dict[int, Logprobs] = {}
-    # Causes. The KV is computed nevertheless: other requests may share it.
+    # The KV is computed nevertheless: other requests may share it.
     failed: dict[int, str] = {}
     drafts: dict[int, list[int]] = {}

@@ -75,7 +75,7 @@ class Worker:
         self._ahead: Iterator[int] = iter(())
 
     def load(self, progress: Callable[[int, int], None]) -> None:
-        # `progress` is called with the bytes done and the total.
+        # `progress`: bytes done, total.
         settings = self._settings
         model = load_model(self._info, self._placement, settings.max_model_len, progress, settings.load_format)
         if settings.fp8_kv_cache:
@@ -100,7 +100,7 @@ class Worker:
 
     @worker_call
     def allocate_kv_cache(self, num_blocks: int, max_model_len: int) -> None:
-        """Allocate blocks 0 (the null block) to num_blocks. `max_model_len`: tokens of the longest request."""
+        """Allocate blocks 0 (the null block) to num_blocks. `max_model_len` in tokens."""
         assert self._model is not None, "load comes first"
         settings = self._settings
         if isinstance(self._model, FitsContext):
@@ -139,7 +139,7 @@ class Worker:
     @worker_call
     def work_ahead(self) -> bool:
         """Do some milliseconds of work for later steps. Return False if nothing is left."""
-        # Not in a thread, which would delay a step by more than its own time.
+        # A thread would delay a step by more than its own time.
         return next(self._ahead, 0) > 0
 
     def execute(self, step: StepInput, late: AwaitLateInput | None = None) -> StepOutput:
@@ -151,7 +151,7 @@ class Worker:
         return self._runner.launch(step)
 
     def block_bytes(self) -> BlockBytes | None:
-        # None: the blocks are on a GPU, or in several workers.
+        # None: on a GPU, or in several workers.
         assert self._runner is not None, "allocate_kv_cache comes first"
         if self._placement.device.type != "cpu" or self._settings.executor.num_workers > 1:
             return None

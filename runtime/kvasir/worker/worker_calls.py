@@ -1,6 +1,6 @@
 """Operations of a worker and its extension that are called by name.
 
-Only methods marked `worker_call` can be called, with msgpack arguments that fit their annotations.
+Methods need the mark `worker_call`, and msgpack arguments that fit their annotations.
 """
 
 import inspect
@@ -53,8 +53,7 @@ class _Operation:
 
 class WorkerCalls:
     def __init__(self, *owners: object, of_engine: Collection[str] = ()) -> None:
-        # Raises ConfigError if two owners share a name. `answer` rejects operations `of_engine`: the engine
-        # orders them.
+        # Raises ConfigError if two owners share a name. `answer` rejects operations `of_engine`.
         self._operations: dict[str, _Operation] = {}
         self._of_engine = frozenset(of_engine)
         for owner in owners:

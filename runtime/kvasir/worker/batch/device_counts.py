@@ -21,8 +21,7 @@ MIN_SLOTS: Final = 4
 class DeviceCounts:
     """A slot for each penalised row. If all slots are taken, their number doubles.
 
-    Tokens are counted when a row takes a slot, then as the device samples them. The host copies forced tokens
-    only.
+    The device counts sampled tokens; the host copies forced tokens only.
     """
 
     def __init__(self, table: RequestTable, placement: Placement, memory: StepMemory, vocab_size: int) -> None:
@@ -31,7 +30,7 @@ class DeviceCounts:
         self._device = placement.device
         self._vocab_size = vocab_size
         self._slot_of: dict[int, int] = {}
-        # Freed slots keep old counts until a row takes them.
+        # Freed slots keep old counts.
         self._free: list[int] = []
         # By slot.
         self._num_counted: Ints = np.zeros(0, np.int64)
@@ -63,7 +62,7 @@ class DeviceCounts:
     def _take_slots(self, rows: list[int]) -> None:
         if not rows:
             return
-        # The dummy step that profiles a GPU takes all slots, so the KV cache leaves room.
+        # The profiling step takes all slots, so the KV cache leaves room.
         if len(self._free) < len(rows):
             self._grow(len(self._slot_of) + len(rows))
         rules = [self._table.rules[row] for row in rows]
@@ -88,7 +87,7 @@ class DeviceCounts:
     def _count_known(self, rows: list[int]) -> None:
         # The host must have all tokens of these rows.
         table = self._table
-        prompts, outputs = [], []  # places in the counts, as one row of S * V
+        prompts, outputs = [], []  # as one row of S * V
         for row in rows:
             slot = self._slot_of[row]
             counted, prompt = int(self._num_counted[slot]), int(table.num_prompt_tokens[row])

@@ -16,5 +16,5 @@ class DeviceRows:
         self.last_tokens[rows] = tokens
 
     def token_ids(self, known: Tensor, rows: Tensor | None) -> Tensor:
-        """Replace PENDING in `known` [T] by the last token of its row. `rows` [T]; None: no token is pending."""
+        # Replaces PENDING in `known` [T] by the last token of `rows` [T]; None: no token is pending.
         return known if rows is None else torch.where(known == PENDING, self.last_tokens[rows], known)

@@ -78,9 +78,8 @@ class InputBuilder:
         samples: bool = True,
         sizes: Sequence[int] = (),
     ) -> None:
-        """`groups`: by block table; `windows`: by layer. Without `samples` (a pipeline stage before the last) no
-        token is sampled. Decode steps are padded to the ascending `sizes`, if all attention backends can.
-        """
+        # `groups`: by block table; `windows`: by layer. Without `samples` (a pipeline stage before the last) no
+        # token is sampled. `sizes` ascend: decode steps are padded to them, if all attention backends can.
         self._table = table
         self.device_rows = DeviceRows(len(table.tokens), placement)
         self._memory = step_memory(placement.device, *_memory_size(table, groups, max_tokens))

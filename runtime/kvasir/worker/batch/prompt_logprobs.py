@@ -20,7 +20,7 @@ _POSITIONS = 256
 
 @dataclass(frozen=True)
 class PromptSpan:
-    """The positions of a prompt in a step, without the prompt's last one."""
+    """Positions of a prompt in a step, without the prompt's last one."""
 
     row: int
     start: int  # place in the flat batch

@@ -49,18 +49,17 @@ class RequestTable:
         eos_token_ids: Sequence[int] = (),
         samples: bool = True,
     ) -> None:
-        # `samples` is False on a pipeline stage before the last.
         self._row_of: dict[str, int] = {}
         self._free = list(reversed(range(rows)))
         self._epochs: Ints = np.zeros(rows, np.int64)
-        # Untouched pages of np.zeros take no memory. One column more than the context: the last sampled token is
-        # never computed.
+        # Untouched pages of np.zeros take no memory. The last sampled token is never computed, so it takes one
+        # column more.
         self.tokens: npt.NDArray[np.int32] = np.zeros((rows, max_model_len + 1), np.int32)
         # With a pending token.
         self.num_tokens: npt.NDArray[np.int64] = np.zeros(rows, np.int64)
         self.num_prompt_tokens: npt.NDArray[np.int64] = np.zeros(rows, np.int64)
         blocks = -(-max_model_len // block_size)
-        # [groups, rows, blocks]. The null block 0 follows a row's blocks and replaces those behind a window.
+        # [groups, rows, blocks]. Null blocks follow a row's blocks and replace those behind a window.
         self.block_tables: npt.NDArray[np.int32] = np.zeros((kv_groups, rows, blocks), np.int32)
         self.num_blocks: npt.NDArray[np.int64] = np.zeros((kv_groups, rows), np.int64)
         self.greedy: npt.NDArray[np.bool_] = np.zeros(rows, np.bool_)
@@ -68,7 +67,6 @@ class RequestTable:
         self.params: npt.NDArray[np.void] = np.zeros(rows, _NUMBERS)
         self.rules: dict[int, LogitRules] = {}
         self.num_logprobs: dict[int, int] = {}
-        # Until they are reported.
         self.prompt_scores: dict[int, PromptScores] = {}
         self.failures: dict[int, str] = {}
         self._eos_token_ids = tuple(eos_token_ids)
@@ -111,7 +109,7 @@ class RequestTable:
             self.rules[row] = LogitRules(params, int(self.num_prompt_tokens[row]), self._eos_token_ids)
         if params.logprobs is not None:
             self.num_logprobs[row] = params.logprobs
-        # Else the request is resumed, and its prompt has been reported.
+        # Else the request is resumed: its prompt has been reported.
         if params.prompt_logprobs is not None and self.num_tokens[row] == self.num_prompt_tokens[row]:
             self.prompt_scores[row] = PromptScores(params.prompt_logprobs)
 

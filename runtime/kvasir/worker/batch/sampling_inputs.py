@@ -48,7 +48,7 @@ class SamplingInputs:
         return SamplingPlan(tuple(self._random_rows(rows)), self._changes(rows, is_awaited), self._logprobs(rows))
 
     def need_tokens(self, rows: Iterable[int], *, is_awaited: bool) -> bool:
-        """Return whether `build` depends on tokens that may be pending."""
+        # If so, pending tokens must be known first.
         rules = self._table.rules
         if not rules:
             return False

@@ -90,7 +90,7 @@ def take_ahead(caches: Sequence[KVCache]) -> Iterator[int]:
 
 
 def usable_blocks(settings: ResolvedEngine, available: int, block_bytes: int) -> int:
-    """Return the number without the null block. Raises ConfigError if there is no room for one."""
+    # Without the null block. Raises ConfigError if there is no room for one.
     blocks = settings.num_blocks or available // block_bytes - 1
     if blocks < 1:
         raise ConfigError(
@@ -102,8 +102,8 @@ def usable_blocks(settings: ResolvedEngine, available: int, block_bytes: int) ->
 
 
 def check_fits_memory(cache_bytes: int, ranks: int) -> None:
-    """Raise ConfigError if weights and full KV caches exceed the container's memory limit."""
-    # An equal share for each rank: other caches may not have grown yet.
+    # Raises ConfigError if weights and full KV caches exceed the container's memory limit.
+    # Other caches may not have grown yet.
     used, limit = resident_memory(), memory_limit()
     if used + cache_bytes > limit // ranks:
         shared = f", shared by {ranks} ranks" if ranks > 1 else ""
@@ -115,7 +115,7 @@ def check_fits_memory(cache_bytes: int, ranks: int) -> None:
 
 
 def profile_gpu(utilization: float, largest_step: Callable[[], None], capture: Callable[[], int]) -> int:
-    """Return the bytes of GPU memory that remain while the largest step runs."""
+    # The bytes of GPU memory that remain while the largest step runs.
     # Memory of other processes counts as used: two engines that start on one GPU at once get too little.
     # --kv-cache-memory-bytes avoids this.
     torch.cuda.synchronize()

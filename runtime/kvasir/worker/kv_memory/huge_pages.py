@@ -51,7 +51,7 @@ def _allowed() -> bool:
 
 
 def _large_regions(smaps: str) -> Iterator[tuple[int, int]]:
-    # Whole huge pages of anonymous memory that is mostly in use, without stacks and reserves.
+    # Anonymous memory that is mostly in use, without stacks and reserves.
     start = end = 0
     anonymous = False
     for line in smaps.splitlines():

@@ -1,7 +1,4 @@
-"""CUDA graphs of decode steps, which a host launches more slowly than a device computes them.
-
-Each size has a graph with fixed addresses, from the gather of pending tokens to the logits.
-"""
+"""CUDA graphs of decode steps, from the gather of pending tokens to the logits, at fixed addresses."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -60,7 +57,7 @@ class DecodeGraphs:
         self._logits: Tensor | None = None  # [largest size, vocab_size]
 
     def capture(self, batch: StepBatch, compute: Compute) -> None:
-        # The largest size comes first: all share its memory pool.
+        # The largest comes first: all share its memory pool.
         size = batch.padded_to
         assert size is not None, "only padded steps can be captured"
         if self._logits is None:

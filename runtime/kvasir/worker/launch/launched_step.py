@@ -11,7 +11,7 @@ from kvasir.worker.batch.request_table import PendingTokens, RequestTable
 from kvasir.worker.launch.host_copy import HostCopy
 from kvasir.worker.step import NAN_COMPUTED, LateInput, StepOutput
 
-# Marks NaN rows on the device, so that the host waits for the tokens only.
+# Marks NaN rows on the device: the host waits for tokens only.
 NAN_TOKEN: Final = -1
 
 
