@@ -1,6 +1,6 @@
 """Executes a plan: applies, prunes and deletes objects, and writes the status.
 
-An error of the API server about one object is recorded as a refusal, and the rest of the plan continues.
+The API server's error about one object becomes a refusal, and the plan continues.
 """
 
 import logging
@@ -28,7 +28,7 @@ log = logging.getLogger(__name__)
 _NAMESPACE_TERMINATING: Final = "NamespaceTerminating"
 _BAD_BODY: Final = (400, 422)
 _OVERLOADED: Final = (429, 503, 504)
-# of the HTTP 500 with which server-side apply rejects an unknown field
+# in the HTTP 500 with which server-side apply rejects an unknown field
 _BAD_FIELD: Final = ("typed patch object", "merged object", "field not declared in schema")
 
 
@@ -59,7 +59,7 @@ class Actor:
         self._events = events
 
     async def create_link_secret(self, owner: Object, service: InferenceService) -> str | Refusal:
-        """Create a Secret with new link keys and return its name. Raises ClusterError without a response."""
+        """Create a Secret with link keys and return its name. Raises ClusterError without a response."""
         name = new_link_secret_name(service)
         try:
             await self._cluster.create(SECRET, service.namespace, link_secret(service, name, new_link_keys()))
@@ -69,7 +69,7 @@ class Actor:
         return name
 
     async def execute(self, owner: Object, service: InferenceService, plan: Plan) -> PlanOutcome:
-        """Execute everything but the status. Raises ClusterError if the API server does not respond at all."""
+        """Execute all but the status. Raises ClusterError if the API server does not respond."""
         children: dict[ChildKey, ChildObject] = {}
         refusals: dict[ChildKey, Refusal] = {}
         unchanged: dict[str, str] = {}
@@ -106,7 +106,7 @@ class Actor:
         except ClusterError as error:
             if error.status not in (*_BAD_BODY, 500):
                 raise
-            # A CustomResourceDefinition that is older than the operator lacks some status fields. Write the others.
+            # A CustomResourceDefinition older than the operator lacks fields, so write the others.
             log.warning(
                 "the status of %s lacks fields, because the CustomResourceDefinition is outdated (apply crds/): %s",
                 metadata["name"],
@@ -137,16 +137,14 @@ class Actor:
         try:
             return await self._cluster.apply(kind, ours, force=True)
         except InvalidError:
-            # Apply merges our list entries with those of other managers (such as the ports of a Service). The
-            # result may be invalid, so replace whole fields. This request also fails if the body is invalid by
-            # itself.
+            # Apply merges our list entries with those of others (as the ports of a Service). The result may be
+            # invalid, so replace whole fields.
             replaced = await self._cluster.merge(kind, existing, {"spec": body.get("spec", {})})
             await self._own_by_apply(kind, replaced)
             return await self._cluster.apply(kind, ours, force=True)
 
     async def _own_by_apply(self, kind: Kind, resource: Object) -> Object:
-        # Otherwise our merge patch would own its fields forever: they would remain after they leave the desired
-        # object.
+        # Otherwise our merge patch would own its fields forever, even after they leave the desired object.
         entries = resource["metadata"]["managedFields"]
         patched = [entry for entry in entries if _is_update(entry)]
         fields: Object = {}
@@ -174,7 +172,7 @@ class Actor:
 
 
 def _refusal(key: ChildKey, error: ClusterError, *, existing: bool = True) -> Refusal:
-    # Raises the error if the API server did not respond at all.
+    # raises the error if the API server did not respond
     if error.status == 0:
         raise error
     kind, name = key
@@ -208,7 +206,7 @@ def _is_update(entry: Object) -> bool:
 
 
 def _union(one: Object, other: Object) -> Object:
-    # of two field sets, which are trees of dictionaries
+    # two field sets as trees of dictionaries
     return {
         name: _union(one[name], other[name]) if name in one and name in other else (one | other)[name]
         for name in one | other

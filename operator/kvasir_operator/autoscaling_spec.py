@@ -1,4 +1,4 @@
-"""The field `autoscaling` of an InferenceService: limits of the number of engines, and when there are none."""
+"""The field `autoscaling` of an InferenceService."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -7,7 +7,7 @@ from typing import Any, Final
 from kvasir_contract.units import parse_duration
 from kvasir_operator.spec_values import parsed
 
-MAX_IDLE_SECONDS: Final = 60.0  # of the engines of a service that is scaled to 0
+MAX_IDLE_SECONDS: Final = 60.0  # of the engines of a service scaled to 0
 
 
 @dataclass(frozen=True)
@@ -17,12 +17,12 @@ class AutoscalingSpec:
     to_zero_after: float | None = None  # seconds without a request; None: never at zero
 
     def limited(self, ranks: int) -> int:
-        """Return the number of engines if the spec asks for `ranks` and the service is not at zero."""
+        """Return the number of engines for `ranks` in the spec, above zero."""
         return max(1, self.min_ranks, ranks if self.max_ranks is None else min(ranks, self.max_ranks))
 
 
 def parse_autoscaling(fields: Mapping[str, Any] | None, ranks: int) -> AutoscalingSpec:
-    """Return the typed form of the field. Raises InvalidSpec. With `ranks` 0, the engines go soon."""
+    """Parse the field. Raises InvalidSpec. With `ranks` 0, the engines are removed soon."""
     if fields is None:
         return AutoscalingSpec()
     after = parsed(parse_duration, fields, "toZeroAfter", "autoscaling") if "toZeroAfter" in fields else None

@@ -13,9 +13,9 @@ from kvasir_operator.observe.service_memory import Key
 from kvasir_operator.observe.status_reports import StatusReports
 from kvasir_operator.plan.zero import has_demand
 
-RETRY_SECONDS: Final = 5.0  # after a frontend did not respond
-MAX_WAKE_SECONDS: Final = 60.0  # between two wakes by requests that bring no engines: reconciles fail
-MIN_POLL_SECONDS: Final = 1.0  # between two polls: the frontend may be any image, which responds at once
+RETRY_SECONDS: Final = 5.0  # without a response
+MAX_WAKE_SECONDS: Final = 60.0  # between wakes, if reconciles fail
+MIN_POLL_SECONDS: Final = 1.0  # any image may respond at once
 
 
 class DemandPolls:
@@ -26,15 +26,14 @@ class DemandPolls:
         *,
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`wake` is called with the key of a service at zero that has demand."""
         self._reports = reports
         self._wake = wake
         self._monotonic = monotonic
-        # by UID and address of the pod, and toZeroAfter
+        # keys: UID, address, toZeroAfter
         self._polls: dict[Key, dict[tuple[str, str, float], asyncio.Task[None]]] = {}
 
     def follow(self, key: Key, frontends: Sequence[Pod], seconds: float) -> None:
-        """Poll these frontends of a service, and no others. `seconds` is its toZeroAfter."""
+        """Poll only these frontends of a service. `seconds` is its toZeroAfter."""
         pods = {(pod.uid, pod.ip, seconds): pod for pod in frontends if pod.ip}
         polls = self._polls.setdefault(key, {})
         for gone in polls.keys() - pods.keys():
@@ -66,11 +65,11 @@ class DemandPolls:
             report = await self._reports.wait_for_demand(pod)
             is_reached = report is not None
             if is_reached != reached:
-                self._wake(key)  # the reconcile times how long the frontend cannot be asked
+                self._wake(key)  # the reconcile times the frontend's failure
             reached = is_reached
             if has_demand(report, seconds):
                 self._wake(key)
-                least, delay = delay, min(2 * delay, MAX_WAKE_SECONDS)  # engines do not start: do not insist
+                least, delay = delay, min(2 * delay, MAX_WAKE_SECONDS)  # the engines do not start
             else:
                 least = RETRY_SECONDS if report is None else MIN_POLL_SECONDS
                 delay = MIN_POLL_SECONDS

@@ -1,6 +1,6 @@
-"""The InferenceService as typed Python. Only this module reads the resource's raw dictionary.
+"""The InferenceService as typed Python, after defaulting and validation by the schema in crds/.
 
-The schema in crds/ has already defaulted and validated the resource.
+Only this module reads the raw dictionary.
 """
 
 from dataclasses import dataclass
@@ -27,14 +27,14 @@ class ModelSpec:
 @dataclass(frozen=True)
 class KVCacheSpec:
     block_size: int
-    memory_utilization: float  # share of the GPU's memory, unless `memory` is set
+    memory_utilization: float  # share of the GPU, unless `memory` is set
     memory: int | None  # bytes
 
 
 @dataclass(frozen=True)
 class EngineSpec:
     data_parallel_size: int
-    resource_name: str  # that each worker requests; "" for the CPU
+    resource_name: str  # for each worker; "" for the CPU
     dtype: str
     max_model_len: int | None
     max_num_seqs: int | None
@@ -43,10 +43,10 @@ class EngineSpec:
     kv_cache: KVCacheSpec
     extra_args: tuple[str, ...]
     pod: PodSpec
-    # Fields with defaults are not part of the digest of a service that does not set them.
+    # A field with a default changes the digest only of services that set it.
     tensor_parallel_size: int = 1
     pipeline_parallel_size: int = 1
-    nodes: int = 1  # pods of each engine
+    nodes: int = 1  # pods per engine
     image: str | None = None
 
     @property
@@ -60,51 +60,49 @@ class EngineSpec:
 
     @property
     def pods(self) -> int:
-        # of all desired engines
         return self.data_parallel_size * self.nodes
 
 
 @dataclass(frozen=True)
 class FrontendSpec:
     replicas: int
-    api_keys: str | None  # name of a Secret
-    admin_api_keys: str | None  # name of a Secret, for control calls
-    max_client_share: float | None  # of the requests in flight, for one client
-    max_parsed_bytes: int | None  # of the bodies of all requests in flight
-    tool_call_parser: str | None  # None: as the chat template shows
-    reasoning_parser: str | None  # None: as the chat template shows
+    api_keys: str | None
+    admin_api_keys: str | None  # a Secret, for control calls
+    max_client_share: float | None  # of the requests in flight
+    max_parsed_bytes: int | None  # for the bodies of all requests in flight
+    tool_call_parser: str | None  # None: by the chat template
+    reasoning_parser: str | None  # None: by the chat template
     drain_timeout: float  # seconds
     extra_args: tuple[str, ...]
     pod: PodSpec
     image: str | None = None
-    is_autoscaled: bool = False  # `replicas` is not set, so an autoscaler may scale the Deployment
+    is_autoscaled: bool = False  # no `replicas`: an autoscaler may scale the Deployment
 
     @property
     def serves_https(self) -> bool:
-        # which only extraArgs can set
+        # only extraArgs can set it
         return any(arg.partition("=")[0].replace("_", "-") == "--ssl-certfile" for arg in self.extra_args)
 
     @property
     def key_secrets(self) -> dict[str, str]:
-        """Return the names of the Secrets with keys, by the field that names them."""
         secrets = {"apiKeys": self.api_keys, "adminApiKeys": self.admin_api_keys}
         return {field: name for field, name in secrets.items() if name}
 
 
 @dataclass(frozen=True)
 class RolloutSpec:
-    """How pods are replaced. At least one of the two numbers is positive."""
+    """The replacement of pods. At least one of the two numbers is positive."""
 
     max_surge: int  # engines in addition to the desired ones
-    max_unavailable: int  # missing engines, if there is no room for additional ones
+    max_unavailable: int  # missing engines if additional ones have no room
     drain_timeout: float  # seconds for an engine's requests
-    surge_timeout: float  # seconds for which an additional engine may wait for a node
+    surge_timeout: float  # seconds to wait for a node
 
 
 @dataclass(frozen=True)
 class NetworkSpec:
     policy: bool
-    allow_from: tuple[Json, ...] | None  # peers of the API, as in a NetworkPolicy; None: everyone
+    allow_from: tuple[Json, ...] | None  # NetworkPolicy peers of the API; None: everyone
     allow_metrics_from: tuple[Json, ...]  # in addition to the operator
 
 
@@ -119,15 +117,15 @@ class InferenceService:
     rollout: RolloutSpec
     network: NetworkSpec
     paused: bool  # the operator only reports the status
-    operator_class: str  # which installation handles it
-    autoscaling: AutoscalingSpec  # engine.data_parallel_size is within its limits
+    operator_class: str  # the installation that handles it
+    autoscaling: AutoscalingSpec  # limits data_parallel_size
     image: str | None  # None: those of the operator's release
     image_pull_policy: str | None
     image_pull_secrets: tuple[str, ...]
 
 
 def parse_service(resource: Json) -> InferenceService:
-    """Return the typed form of a defaulted InferenceService. Raises InvalidSpec."""
+    """Parse a defaulted InferenceService. Raises InvalidSpec."""
     try:
         return _parse(resource["metadata"], resource["spec"])
     except KeyError as error:
@@ -226,7 +224,7 @@ def _rollout(rollout: Json) -> RolloutSpec:
         max_surge=rollout["maxSurge"],
         max_unavailable=rollout["maxUnavailable"],
         drain_timeout=parsed(parse_duration, rollout, "drainTimeout", "rollout"),
-        # An older schema, which an upgrade may replace later than the operator, lacks this field.
+        # an older schema, possibly upgraded after the operator, lacks it
         surge_timeout=parsed(parse_duration, {"surgeTimeout": "30s", **rollout}, "surgeTimeout", "rollout"),
     )
 

@@ -1,4 +1,4 @@
-"""Values of an InferenceService that the schema cannot check entirely: sizes, durations and quantities."""
+"""Values of an InferenceService that the schema cannot check entirely."""
 
 import math
 import re
@@ -16,11 +16,11 @@ _QUANTITY: Final = re.compile(r"\+?([0-9]+(\.[0-9]*)?|\.[0-9]+)([numkMGTPE]|[KMG
 
 
 class InvalidSpec(ValueError):
-    """A field is invalid. The message names the field and the accepted values."""
+    """The message names the field and the accepted values."""
 
 
 def parsed(parse: Callable[[Any], Value], fields: Fields, name: str, where: str) -> Value:
-    """Return a field as `parse` reads it. Raises InvalidSpec with its path below spec, `where` and `name`."""
+    """Parse a field. Raises InvalidSpec with its path below spec: `where` and `name`."""
     try:
         return parse(fields[name])
     except ValueError as error:

@@ -1,4 +1,4 @@
-"""The limit on automatic upgrades: how many services may roll out a new release at the same time."""
+"""The limit on services that roll out a new release at the same time."""
 
 from collections.abc import Hashable, Mapping
 from typing import Any, Generic, TypeVar
@@ -10,7 +10,7 @@ KeyT = TypeVar("KeyT", bound=Hashable)
 
 
 class Upgrades(Generic[KeyT]):
-    """Slots for services that are being upgraded. A service whose upgrade fails keeps its slot."""
+    """Slots for automatic upgrades. A service whose upgrade fails keeps its slot."""
 
     def __init__(self, most: int) -> None:
         """`most` is the number of slots; 0 disables automatic upgrades."""

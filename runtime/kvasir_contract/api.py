@@ -16,4 +16,4 @@ INSTANCE_LABEL: Final = "app.kubernetes.io/instance"
 COMPONENT_LABEL: Final = "app.kubernetes.io/component"
 MANAGED_BY_LABEL: Final = "app.kubernetes.io/managed-by"
 
-APP: Final = "kvasir"  # the name label
+APP: Final = "kvasir"

@@ -1,6 +1,6 @@
 """How a failing process reports the cause: `{"reason", "message"}` as one line of JSON.
 
-The line is the termination message, which Kubernetes copies into the pod's status, and the last line of the log.
+The line is the last one of the log and the termination message, which Kubernetes copies into the pod's status.
 """
 
 import contextlib
@@ -14,21 +14,18 @@ from typing import Final
 
 from kvasir_contract.reasons import Reason
 
-TERMINATION_MESSAGE_PATH: Final = "/dev/termination-log"  # the default of terminationMessagePath
+TERMINATION_MESSAGE_PATH: Final = "/dev/termination-log"
 TERMINATION_MESSAGE_VARIABLE: Final = "KVASIR_TERMINATION_MESSAGE"  # without it, only the log gets the line
 MAX_LINE_BYTES: Final = 4096  # with the newline; Kubernetes keeps as much
-MAX_MESSAGE_BYTES: Final = 2048  # JSON may need two or more bytes for one
+MAX_MESSAGE_BYTES: Final = 2048  # in JSON, a byte may need two or more
 
 
 @dataclass(frozen=True)
 class Failure:
-    """A cause, for programs (`reason`) and for people (`message`)."""
-
     reason: Reason
     message: str
 
     def to_json(self) -> str:
-        """Return one line of JSON, shorter than MAX_LINE_BYTES."""
         size = MAX_MESSAGE_BYTES
         while True:
             line = json.dumps({"reason": self.reason, "message": cut(self.message, size)}, ensure_ascii=False)
@@ -38,7 +35,7 @@ class Failure:
 
     @classmethod
     def from_json(cls, line: str) -> "Failure | None":
-        """Return the failure in a line, or None for any other line."""
+        """Return the failure in a line, or None."""
         try:
             fields = json.loads(line)
             return cls(Reason(fields["reason"]), cut(str(fields["message"]), MAX_MESSAGE_BYTES))
@@ -55,7 +52,6 @@ def cut(text: str, max_bytes: int) -> str:
 
 
 def report_failure(failure: Failure, environment: Mapping[str, str] = os.environ) -> None:
-    """Write the failure to the termination message and to standard error. Call this last."""
     line = failure.to_json()
     path = environment.get(TERMINATION_MESSAGE_VARIABLE)
     if path:
@@ -69,7 +65,7 @@ def report_failure(failure: Failure, environment: Mapping[str, str] = os.environ
 
 
 def find_failure(text: str) -> Failure | None:
-    """Return the last failure in a termination message or in the end of a log, or None."""
+    """Return the last failure in a termination message or a log, or None."""
     for line in reversed(text.split("\n")):  # not splitlines: JSON does not escape U+2028
         if line.startswith("{") and (failure := Failure.from_json(line)) is not None:
             return failure

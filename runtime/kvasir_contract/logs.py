@@ -9,7 +9,7 @@ from typing import Final
 
 
 class _Formatter(logging.Formatter):
-    # A handler calls its formatter under its lock, so the time of a second is formatted once.
+    # formatted once a second, since handlers call this under their lock
 
     converter = staticmethod(time.gmtime)
     _second = -1
@@ -54,7 +54,7 @@ _TEXT_LINE: Final = re.compile(r"\S+Z (?P<level>[A-Z]+) +\S+ (?P<message>.+)")
 
 
 def read_line(line: str) -> tuple[str, str] | None:
-    """Return level ("warning") and message of a formatted line, or None for any other line."""
+    """Return level ("warning") and message of a formatted line, or None."""
     if match := _TEXT_LINE.fullmatch(line):
         return match["level"].lower(), match["message"]
     if line.startswith("{"):
@@ -67,7 +67,6 @@ def read_line(line: str) -> tuple[str, str] | None:
 
 
 def setup_logging(process: str, level: str = "info", format: str = "text") -> None:
-    """Send every logger of this process to standard error, in lines that name `process` (engine-0, frontend)."""
     record_origins(False)
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(JsonFormatter(process) if format == "json" else TextFormatter(process))
@@ -79,7 +78,7 @@ def setup_logging(process: str, level: str = "info", format: str = "text") -> No
 
 
 def record_origins(wanted: bool) -> None:
-    # these facts take a fifth of the time of a line
+    # these take a fifth of the time of a line
     logging.logThreads = logging.logProcesses = logging.logMultiprocessing = wanted
 
 

@@ -5,17 +5,15 @@ from typing import Final
 
 
 class Phase(StrEnum):
-    """How far a process is on its way to serving, in this order."""
-
     SCHEDULING = "Scheduling"  # no node yet
     PULLING = "Pulling"  # no container yet
-    STARTING = "Starting"  # the process imports its libraries
-    LOADING = "Loading"  # of weights; the progress counts bytes
-    WARMING = "Warming"  # KV memory is allocated, and a first step runs
+    STARTING = "Starting"  # importing libraries
+    LOADING = "Loading"  # progress counts bytes of weights
+    WARMING = "Warming"  # allocation of KV memory and a first step
     READY = "Ready"
     DRAINING = "Draining"  # no new requests
     FAILED = "Failed"
 
 
-# Seconds without progress until a start-up is stuck. A kernel compilation reports no progress.
+# Seconds without progress after which a start-up is stuck; a kernel compilation reports none.
 STARTUP_LIMIT: Final = 900.0

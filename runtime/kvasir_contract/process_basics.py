@@ -1,4 +1,4 @@
-"""Gives a process what its libraries take for granted: open standard streams, a home and a user's name."""
+"""Gives a process what libraries expect: open standard streams, a home and a user name."""
 
 import contextlib
 import os
@@ -19,7 +19,7 @@ def complete_process() -> None:
 
 
 def directory_exists() -> bool:
-    # MKL ends a process without one that imports torch
+    # MKL ends a process without a user name that imports torch
     try:
         os.getcwd()
     except FileNotFoundError:
@@ -28,7 +28,7 @@ def directory_exists() -> bool:
 
 
 def open_missing_streams() -> None:
-    # A later socket or file would get the number of a closed stream, and then what others print.
+    # A later socket or file would get the number of a closed stream, and the output of print.
     for number, (name, mode) in enumerate((("stdin", "r"), ("stdout", "w"), ("stderr", "w"))):
         try:
             os.fstat(number)
@@ -45,7 +45,7 @@ def open_missing_streams() -> None:
 
 
 def name_user(environ: MutableMapping[str, str]) -> None:
-    """Set HOME and USER if neither the environment nor the user database has them, as under an arbitrary uid."""
+    """Set HOME and USER if neither the environment nor the user database has them."""
     try:
         pwd.getpwuid(os.getuid())
     except KeyError:

@@ -1,6 +1,6 @@
 """The body of GET /status on the ops port of an engine or frontend.
 
-Readers must not trust it, because the container may run any image: `StatusReport.from_json` limits every field.
+The container may run any image, so `StatusReport.from_json` limits every field.
 """
 
 import json
@@ -20,7 +20,7 @@ MAX_LINKS: Final = 1024
 
 
 class ReportError(ValueError):
-    """The body is not a status report."""
+    pass
 
 
 @dataclass(frozen=True)
@@ -33,8 +33,6 @@ class ReportedProgress:
 
 @dataclass(frozen=True)
 class RunningStep:
-    """The step that an engine is computing."""
-
     number: int
     phase: str
     seconds: float
@@ -43,29 +41,27 @@ class RunningStep:
 
 @dataclass(frozen=True)
 class ReportedDemand:
-    """Facts that decide whether a service needs engines."""
-
-    gate_closed: bool  # requests are held, whatever engines there are
+    gate_closed: bool  # requests are held
     # since the last request came or ended; 0 while one is live; None before the first
     request_seconds: float | None
-    engine_seconds: float | None  # with a ready engine without a break; None without one
-    can_hold: bool = True  # without an engine; otherwise its gate cannot be closed
+    engine_seconds: float | None  # how long an engine has been ready; None without one
+    can_hold: bool = True  # without an engine
 
 
 @dataclass(frozen=True)
 class StatusReport:
     phase: Phase
-    message: str = ""  # "" if everything is well
-    reason: Reason | None = None  # the process runs but cannot work, as with LinkRefused
+    message: str = ""  # "" without a problem
+    reason: Reason | None = None  # why a running process cannot work, as LinkRefused
     progress: ReportedProgress | None = None  # in phase Loading
-    live_requests: int = 0  # running or waiting
-    incarnation: str = ""  # of an engine: the rank and a fresh id
+    live_requests: int = 0
+    incarnation: str = ""  # of an engine: rank and a fresh id
     rank: int | None = None  # of an engine
     # Frontends that have accepted this engine: IP addresses or paths of Unix sockets, at most MAX_LINKS.
     links: tuple[str, ...] | None = None
-    startup_seconds: Mapping[str, float] = field(default_factory=dict)  # of each finished start-up phase
+    startup_seconds: Mapping[str, float] = field(default_factory=dict)  # by finished start-up phase
     step: RunningStep | None = None
-    demand: ReportedDemand | None = None  # of a frontend that is built
+    demand: ReportedDemand | None = None
 
     def to_json(self) -> bytes:
         fields = {
@@ -85,7 +81,7 @@ class StatusReport:
 
     @classmethod
     def from_json(cls, body: bytes) -> "StatusReport":
-        """Parse a body. Raises ReportError for anything but a report."""
+        """Parse a body. Raises ReportError."""
         if len(body) > MAX_REPORT_BYTES:
             raise ReportError(f"the body has {len(body)} bytes; the limit is {MAX_REPORT_BYTES}")
         try:

@@ -1,4 +1,4 @@
-"""Sizes and durations, as an InferenceService and the options write them."""
+"""Sizes and durations in the notation of the InferenceService and the options."""
 
 import re
 from typing import Final
@@ -18,7 +18,7 @@ _FACTORS: Final = {
 
 
 def parse_duration(text: str) -> float:
-    """Return the seconds of "300s", "10m", "1h30m", "500ms" or a bare number of seconds. Raises ValueError."""
+    """Return the seconds of "300s", "1h30m", "500ms" or "300". Raises ValueError."""
     text = text.strip()
     if re.fullmatch(r"\d+(\.\d+)?", text, re.ASCII):
         return float(text)
@@ -28,12 +28,12 @@ def parse_duration(text: str) -> float:
 
 
 def format_duration(seconds: float) -> str:
-    """Return the duration in the form of an option: 300s, 0.5s."""
+    """Return an option's notation: 300s, 0.5s."""
     return f"{seconds:.3f}".rstrip("0").rstrip(".") + "s"
 
 
 def parse_bytes(quantity: str | int) -> int:
-    """Return the bytes of a quantity such as "4Gi", "1.5G" or 4096. Raises ValueError."""
+    """Return the bytes of "4Gi", "1.5G" or 4096. Raises ValueError."""
     match = re.fullmatch(r"(\d+(?:\.\d+)?)([A-Za-z]*)", str(quantity).strip(), re.ASCII)
     factor = _FACTORS.get(match[2]) if match else None
     if match is None or factor is None:

@@ -1,7 +1,6 @@
-"""A client of the API server that uses plain dictionaries.
+"""A client of the API server that uses plain dictionaries, over connections and tokens of kubernetes.aio.
 
-kubernetes.aio provides the connection and renews tokens. Its typed models cost memory and import time, and drop
-unknown fields.
+The library's typed models cost memory and import time, and drop unknown fields.
 """
 
 import json
@@ -30,7 +29,7 @@ _MERGE: Final = "application/merge-patch+json"
 
 
 class ClusterError(Exception):
-    """A request failed. The message is the API server's, or the reason for the missing response."""
+    """A failed request, with the API server's message or the reason for the missing response."""
 
     def __init__(
         self, message: str, *, status: int = 0, reason: str = "", causes: frozenset[str] = frozenset()
@@ -38,7 +37,7 @@ class ClusterError(Exception):
         super().__init__(message)
         self.status = status  # 0 without a response
         self.reason = reason  # such as Forbidden or Invalid
-        self.causes = causes  # such as NamespaceTerminating
+        self.causes = causes
 
 
 class NotFoundError(ClusterError):
@@ -46,11 +45,11 @@ class NotFoundError(ClusterError):
 
 
 class ConflictError(ClusterError):
-    """The object already exists or has changed, or another manager owns a field."""
+    """The object exists or has changed, or another manager owns a field."""
 
 
 class InvalidError(ClusterError):
-    """The API server rejects the object, because of its content or a policy."""
+    """The API server rejects the object."""
 
 
 _BY_STATUS: Final[Mapping[int, type[ClusterError]]] = {404: NotFoundError, 409: ConflictError, 422: InvalidError}
@@ -67,7 +66,7 @@ class Cluster:
 
     @classmethod
     async def connect(cls, kubeconfig: str | None = None) -> Self:
-        """Connect to the cluster of `kubeconfig`, or else of this pod, or else of the user's kubeconfig."""
+        """Connect to the cluster of `kubeconfig`, of this pod, or of the user's kubeconfig."""
         configuration = Configuration()
         try:
             if kubeconfig is not None:
@@ -95,7 +94,7 @@ class Cluster:
     async def list(
         self, kind: Kind, namespace: str | None, selector: str = "", *, fields: str = "", page: int = PAGE
     ) -> list[Object]:
-        """List objects by labels (`selector`) and `fields`, read from etcd and not from a cache."""
+        """List objects from etcd, not from a cache."""
         found: list[Object] = []
         selectors = {"labelSelector": selector, "fieldSelector": fields}
         query = {"limit": str(page)} | {name: text for name, text in selectors.items() if text}
@@ -128,14 +127,14 @@ class Cluster:
         subresource: str | None = None,
         dry_run: bool = False,
     ) -> Object:
-        """Apply an object. Without `force`, raises ConflictError if another manager owns one of the fields."""
+        """Apply an object. Without `force`, raises ConflictError if another manager owns a field."""
         metadata = resource["metadata"]
         path = kind.path(metadata["namespace"], metadata["name"], subresource)
         query = {"fieldManager": MANAGER, "force": "true" if force else "false", "fieldValidation": "Strict"}
         return await self._request("PATCH", path, query | _dry(dry_run), resource, _APPLY)
 
     async def merge(self, kind: Kind, existing: Object, fields: Object) -> Object:
-        # replaces whole lists; conflicts if the object has changed
+        # replaces lists; conflicts if the object has changed
         metadata = existing["metadata"]
         own = {**fields.get("metadata", {}), "resourceVersion": metadata["resourceVersion"]}
         path = kind.path(metadata["namespace"], metadata["name"])
@@ -152,7 +151,7 @@ class Cluster:
         return await self._request("PUT", path, {"fieldManager": MANAGER} | _dry(dry_run), resource)
 
     async def delete(self, kind: Kind, resource: Object, *, grace: int | None = None) -> None:
-        # exactly this object, by UID; a missing one is not an error
+        # only the object with this UID; a missing one is not an error
         metadata = resource["metadata"]
         options: Object = {"propagationPolicy": "Background", "preconditions": {"uid": metadata["uid"]}}
         if grace is not None:
@@ -197,7 +196,7 @@ def _dry(dry_run: bool) -> dict[str, str]:
 
 
 def _error(status: int, data: bytes) -> ClusterError:
-    # A proxy may return any other body.
+    # a proxy may return any other body
     causes: frozenset[str] = frozenset()
     try:
         answer = json.loads(data)

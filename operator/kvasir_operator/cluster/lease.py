@@ -1,7 +1,7 @@
 """Leader election by a Lease: one replica of the operator works, the others stand by.
 
-The library's election ends with the process at the first broken connection and does not release the Lease. Clocks
-of different machines are never compared: a holder is gone when its record has not changed for its duration.
+The library's election ends the process at the first broken connection and does not release the Lease. No clocks of
+different machines are compared: a holder is gone when its record has not changed for its duration.
 """
 
 import asyncio
@@ -25,7 +25,7 @@ class LeaseLostError(Exception):
 
 
 class Lease:
-    """One candidate. Call `acquire`, then `hold`, and finally `release` in any case."""
+    """A candidate. Call `acquire`, then `hold`, and finally `release` in any case."""
 
     def __init__(
         self,
@@ -37,7 +37,7 @@ class Lease:
         duration: float = 15.0,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`duration`: seconds without a renewal after which another candidate takes over; at least 1."""
+        """`duration`: seconds without renewal until another candidate takes over; at least 1."""
         self._cluster = cluster
         self._namespace = namespace
         self._name = name
@@ -45,11 +45,11 @@ class Lease:
         self._duration = duration
         self._clock = clock
         self._interval = duration / 7.5  # 2 s for a duration of 15 s
-        self._record: Object | None = None  # last read or written
+        self._record: Object | None = None
         self._seen_at = 0.0  # of its last change
 
     async def acquire(self) -> None:
-        """Return when this candidate leads. Raises ClusterError if the API server denies access."""
+        """Return when this candidate leads. Raises ClusterError without access."""
         waiting_for = ""
         while True:
             try:
@@ -68,7 +68,7 @@ class Lease:
             await asyncio.sleep(self._interval)
 
     async def hold(self) -> None:
-        """Renew the Lease as long as possible. Raises LeaseLostError."""
+        """Renew the Lease until this fails. Raises LeaseLostError."""
         while True:
             await asyncio.sleep(self._interval)
             try:
@@ -103,10 +103,10 @@ class Lease:
         return self._seen_at + self._duration * 0.8 - self._clock()
 
     async def _try(self) -> str:
-        """Acquire or renew the Lease if possible. Return the current holder."""
+        """Try to acquire or renew the Lease. Return the holder."""
         began = self._clock()
         if self._record is not None and _holder(self._record) == self._identity:
-            # After a conflict, another client has written or deleted the Lease: read it again below.
+            # another client wrote or deleted it, so read it again
             with contextlib.suppress(ConflictError, NotFoundError):
                 return await self._write(self._cluster.replace(LEASE, self._renewed(self._record)), began)
         try:

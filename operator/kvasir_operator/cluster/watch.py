@@ -1,6 +1,6 @@
-"""Watches, run by kopf. A change of a service, a child or a pod puts the service's key on the work queue.
+"""Watches, run by kopf: a change of a service, child or pod puts the service's key on the work queue.
 
-Only low-level event handlers are registered, so kopf writes nothing to the cluster.
+Low-level event handlers only, so that kopf writes nothing to the cluster.
 """
 
 import hashlib
@@ -20,7 +20,7 @@ WATCHED: Final = (*CHILDREN, POD)
 
 
 def registry(cluster: Cluster, put: Callable[[Key], None], cordons: Cordons[Key] | None) -> kopf.OperatorRegistry:
-    """Return the handlers. `put` is called in the event loop. `cordons` is None if nodes may not be watched."""
+    """Return the handlers. `cordons` is None if nodes may not be watched."""
     handlers, changes = kopf.OperatorRegistry(), ServiceChanges()
 
     @kopf.on.login(registry=handlers)
@@ -50,7 +50,7 @@ def registry(cluster: Cluster, put: Callable[[Key], None], cordons: Cordons[Key]
 
 
 class ServiceChanges:
-    """Recognizes events that only report our own write of a status, which need no reconcile."""
+    """Recognizes events that only report our own write of a status."""
 
     def __init__(self) -> None:
         self._seen: dict[Key, str] = {}
@@ -60,7 +60,7 @@ class ServiceChanges:
             self._seen.pop(key, None)
             return True
         metadata = service["metadata"]
-        # An entry changes with the fields that its manager writes, so a status that another client writes counts.
+        # An entry changes with its manager's fields, so a status that another client writes counts.
         others = [
             entry
             for entry in metadata.get("managedFields") or ()
@@ -77,10 +77,10 @@ class ServiceChanges:
 def kopf_settings() -> kopf.OperatorSettings:
     settings = kopf.OperatorSettings()
     settings.posting.enabled = False
-    settings.scanning.disabled = True  # no watch of CRDs and namespaces: fewer permissions and requests
+    settings.scanning.disabled = True  # fewer permissions and requests
     settings.networking.request_timeout = 30
     settings.networking.connect_timeout = 5
-    settings.watching.server_timeout = 300  # renew every watch regularly, in case one has stalled
+    settings.watching.server_timeout = 300  # a watch may stall
     settings.process.ultimate_exiting_timeout = 10
     for kind in WATCHED:
         settings.watching.label_selectors[_selector(kind)] = f"{MANAGED_BY_LABEL}={MANAGER},{INSTANCE_LABEL}"
@@ -88,7 +88,7 @@ def kopf_settings() -> kopf.OperatorSettings:
 
 
 async def connection(cluster: Cluster) -> kopf.ConnectionInfo:
-    # kopf calls this again when the credentials are rejected
+    # kopf calls this again after rejected credentials
     configuration = cluster.configuration
     header = await configuration.get_api_key_with_prefix("BearerToken", alias="authorization") or ""
     scheme, _, token = header.rpartition(" ")

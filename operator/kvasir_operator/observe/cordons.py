@@ -1,4 +1,4 @@
-"""The nodes of a service's pods: those that are being drained, and those that no longer respond."""
+"""The nodes of a service's pods that are being drained or no longer respond."""
 
 import logging
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
@@ -15,7 +15,7 @@ from kvasir_operator.resources.taints import CORDON_TAINT, tolerates
 
 log = logging.getLogger(__name__)
 
-LIST_SECONDS: Final = 30.0  # for which a list of all nodes is used
+LIST_SECONDS: Final = 30.0  # how long a list of all nodes is used
 _DENIED: Final = (401, 403, 404)
 Taints = list[Mapping[str, Any]]
 KeyT = TypeVar("KeyT")
@@ -28,7 +28,7 @@ class Cordons(Generic[KeyT]):
         """`put` is called with the key of each service that a change of a node affects."""
         self._put = put
         self._drain_taints = frozenset(drain_taints)
-        self._drains: dict[str, Taints] = {}  # by node; [] for those that stay
+        self._drains: dict[str, Taints] = {}  # by node; [] for a node that stays
         self._nodes: dict[KeyT, frozenset[str]] = {}
 
     def drains(self, node: Object) -> Taints:
@@ -41,20 +41,19 @@ class Cordons(Generic[KeyT]):
         return [*taints, CORDON_TAINT] if spec.get("unschedulable") else taints
 
     def node_changed(self, name: str, node: Object | None) -> None:
-        # None: it was deleted
         taints = [] if node is None else self.drains(node)
         before = self._drains.get(name, [])
         self._drains[name] = taints
         if node is None:
             del self._drains[name]
-        # Another taint counts as a change too: pods may tolerate the first one and not the second.
+        # another taint counts too: pods may tolerate only the first one
         if taints == before:
             return
         for key in [key for key, nodes in self._nodes.items() if name in nodes]:
             self._put(key)
 
     def among(self, key: KeyT, nodes: Iterable[str]) -> Mapping[str, Taints]:
-        """Return those of a service's nodes that may be drained: as the watch reports, or has not reported yet."""
+        """Return the service's nodes that may be drained, including those not reported yet."""
         self._nodes[key] = frozenset(nodes)
         return {
             name: self._drains.get(name, [])
@@ -75,7 +74,7 @@ class Nodes:
         self._listed_until = 0.0
 
     async def name_taints(self, pods: Sequence[Pod], resource_name: str, now: float) -> list[Pod]:
-        """Return the pods, with the taints that messages of the scheduler only count."""
+        """Return the pods, with names for the taints that messages of the scheduler only count."""
         unnamed = {pod.uid for pod in pods if pod.scheduled is False and counts_taints(pod.schedule_message)}
         if not unnamed or not self._reads_nodes:
             return [*pods]
@@ -94,7 +93,7 @@ class Nodes:
         return [named(pod) if pod.uid in unnamed else pod for pod in pods]
 
     async def lost(self, suspects: Sequence[Pod]) -> Mapping[str, str]:
-        """Return the problems of the nodes of pods that do not respond, by name."""
+        """Return the problems of the nodes of unresponsive pods, by name."""
         lost: dict[str, str] = {}
         if not self._reads_nodes:
             return lost
@@ -121,7 +120,7 @@ class Nodes:
                 taints = self._cordons.drains(await self._cluster.get(NODE, None, name))
             except ClusterError as error:
                 log.debug("cannot read node %s: %s", name, error)
-                # An overloaded API server must not end a roll-out that moves pods off the node.
+                # an overloaded API server must not end a roll-out off the node
                 taints = [] if error.status in _DENIED else seen
             if taints:
                 drained[name] = taints
@@ -135,11 +134,11 @@ class Nodes:
 
 
 def _scheduling_facts(node: Object) -> Object:
-    # what with_taints reads: a whole node has several kilobytes
+    # a whole node would take several kilobytes
     allocatable = node.get("status", {}).get("allocatable", {})
     return {"spec": node.get("spec", {}), "status": {"allocatable": allocatable}}
 
 
 def stays(pod: Pod, taints: Sequence[Mapping[str, Any]]) -> bool:
-    # Its successor might be placed on the same node.
+    # its successor might return to the node
     return all(any(tolerates(toleration, taint) for toleration in pod.tolerations) for taint in taints)

@@ -1,7 +1,7 @@
 """The data-parallel ranks of the engines, each with its pods and one state.
 
-The `engine.nodes` pods of a rank serve only together. The first is the leader, which has the link to the frontends;
-the others run workers for it. The ordinals are rank · nodes + member.
+The `engine.nodes` pods of a rank serve only together. The first, the leader, has the link to the frontends. The
+ordinals are rank · nodes + member.
 """
 
 from collections.abc import Mapping, Sequence
@@ -14,7 +14,7 @@ from kvasir_operator.observe.observed import Member, Observed, PodState, is_sett
 from kvasir_operator.resources.names import workload_name
 from kvasir_operator.spec import InferenceService
 
-PENDING: Final = (Phase.SCHEDULING, Phase.PULLING)  # the container does not run yet
+PENDING: Final = (Phase.SCHEDULING, Phase.PULLING)  # without a running container
 
 _FAILURES: Final = frozenset(FAILURES)
 _NO_ROOM: Final = (Reason.UNSCHEDULABLE, Reason.INSUFFICIENT_GPU)
@@ -23,16 +23,15 @@ _NO_ROOM: Final = (Reason.UNSCHEDULABLE, Reason.INSUFFICIENT_GPU)
 @dataclass(frozen=True)
 class EngineRank:
     number: int
-    leader: str  # name of the pod, which may be missing
+    leader: str  # pod name; the pod may be missing
     pods: tuple[Member, ...]  # by ordinal
     missing: tuple[int, ...]
-    state: PodState  # of the leader, or of a member that keeps the rank from serving
-    waited: float  # seconds in that state, as this operator has observed
-    without_room: float  # seconds of its pod that has waited longest for room
+    state: PodState  # the leader's, or that of a member that keeps the rank from serving
+    waited: float  # seconds in that state, as observed
+    without_room: float  # longest wait of a pod for room, in seconds
 
     @property
     def remaining(self) -> list[Member]:
-        """Return the pods that are not terminating."""
         return [member for member in self.pods if not member.pod.terminating]
 
     @property
@@ -49,7 +48,7 @@ class EngineRank:
 
     @property
     def is_settled(self) -> bool:
-        # the frontends are connected too, so that another engine may stop
+        # connected to the frontends, so that another engine may stop
         return self.serves and is_settled(self.pods[0].linked, self.waited)
 
     @property
@@ -66,7 +65,7 @@ def engine_ranks(service: InferenceService, observed: Observed) -> list[EngineRa
 
 
 def not_created_ranks(service: InferenceService, observed: Observed) -> dict[int, str]:
-    """Return why one of the pods of a rank cannot be created, by rank."""
+    """Return why a pod cannot be created, by rank."""
     return {ordinal // service.engine.nodes: why for ordinal, why in observed.not_created.items()}
 
 
@@ -112,7 +111,7 @@ def _missing(pod: str, why: str | None) -> PodState:
 
 
 def _decisive(states: Sequence[PodState]) -> int:
-    """Return the index of the state of the rank: a failure, a pod that leaves or waits, or the leader's."""
+    """Return the index of the rank's state: a failure, a pod that leaves or waits, or the leader."""
     if len(states) == 1:
         return 0
 

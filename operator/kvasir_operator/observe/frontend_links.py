@@ -1,7 +1,6 @@
 """Whether an engine is linked to every frontend that may get requests, so that another engine may stop.
 
-Counting links is not enough: a frontend becomes ready with its first engine, and other engines find it seconds
-later. If the first engine stopped in between, the frontend would have none.
+The number of links is not enough: a frontend is ready with its first engine, and other engines find it later.
 """
 
 from collections.abc import Mapping, Sequence
@@ -10,7 +9,7 @@ from typing import Final
 from kvasir_contract.status_report import MAX_LINKS, StatusReport
 from kvasir_operator.observe.observed import Pod
 
-STARTING_SECONDS: Final = 30.0  # in one state: a frontend that never becomes ready must not stop a roll-out
+STARTING_SECONDS: Final = 30.0  # a frontend that is never ready must not stop a roll-out
 
 
 def awaited_frontends(pods: Sequence[Pod], waited: Mapping[str, float]) -> list[Pod]:
@@ -28,7 +27,7 @@ def _starts(pod: Pod, seconds: float) -> bool:
 
 
 def is_linked(report: StatusReport | None, frontends: Sequence[Pod]) -> bool | None:
-    """Return whether all of these frontends have accepted the engine; None if it does not report this."""
+    """Return whether all of these frontends accepted the engine; None if unknown."""
     if report is None or report.links is None:
         return None
     links = set(report.links)

@@ -1,4 +1,4 @@
-"""The immutable facts from which a plan is made, from one pass of reads and answers to earlier requests."""
+"""The immutable facts from which a plan is made."""
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
@@ -16,17 +16,17 @@ ChildKey = tuple[Kind, str]  # kind and name
 
 class Ownership(Enum):
     OURS = "ours"  # our service is its controller
-    ORPHAN = "orphan"  # applied by us for a service of this name; without a controller
+    ORPHAN = "orphan"  # without a controller, but applied by us for a service of this name
     FOREIGN = "foreign"
 
 
 @dataclass(frozen=True)
 class ChildObject:
-    """An object that has the name of a child or the labels of children."""
+    """An object with the name of a child or the labels of children."""
 
     object: Object
     ownership: Ownership
-    terminating: bool  # or about to, because its owner is
+    terminating: bool  # or its owner is
 
     @property
     def uid(self) -> str:
@@ -35,15 +35,13 @@ class ChildObject:
 
 @dataclass(frozen=True)
 class WorkloadState:
-    """The StatefulSet of the engines or the Deployment of the frontends."""
-
     uid: str
     replicas: int
     is_observed: bool  # otherwise the status describes an older spec
     revision: str  # of a StatefulSet; "" if not known yet
     pods: int
     updated: int  # with the newest template
-    failure: str  # why pods of the Deployment cannot be created
+    failure: str
     applies_replicas: bool = True  # False if an autoscaler set `replicas`
 
 
@@ -79,18 +77,18 @@ class Pod:
     revision: str  # of an engine
     terminating: bool
     ready: bool
-    has_ended: bool  # failed, evicted or completed: its controller creates another one
+    has_ended: bool  # its controller creates another one
     end_message: str
     scheduled: bool | None  # None: not decided
     schedule_message: str
-    scheduling_changed: str  # when it was placed or first found no room (RFC 3339); before that, its creation
+    scheduling_changed: str  # when it was placed or first found no room (RFC 3339), else created
     container: Container
     gates: tuple[str, ...] = ()
-    init_containers: tuple[Container, ...] = ()  # added by webhooks, as are `sidecars`
+    init_containers: tuple[Container, ...] = ()  # added by webhooks
     sidecars: tuple[Container, ...] = ()
-    fetch: Container | None = None  # the init container that fetches config and tokenizer
-    tolerations: tuple[Mapping[str, Any], ...] = field(default=(), hash=False)  # demand polls keep pods in sets
-    stays: bool = False  # it tolerates that its node is drained
+    fetch: Container | None = None  # fetches config and tokenizer
+    tolerations: tuple[Mapping[str, Any], ...] = field(default=(), hash=False)  # pods are hashed
+    stays: bool = False  # tolerates that its node is drained
 
     @property
     def ordinal(self) -> int:
@@ -102,7 +100,7 @@ class Pod:
 
     @property
     def current(self) -> Container:
-        # The init container runs first.
+        # it runs first
         fetch = self.fetch
         if fetch is None or fetch.ready or (fetch.ended is not None and fetch.ended.code == 0):
             return self.container
@@ -113,7 +111,7 @@ class Pod:
 
     @property
     def reference(self) -> Object:
-        # exactly this pod, for its deletion
+        # exactly this pod
         return {"metadata": {"name": self.name, "namespace": self.namespace, "uid": self.uid}}
 
 
@@ -123,16 +121,16 @@ class PodState:
     phase: Phase
     reason: Reason
     message: str = ""
-    progress: str = ""  # such as "3.1/15.0 GB"
+    progress: str = ""
     ready: bool = False
     restarts: int = 0
 
 
-UNREPORTED_SECONDS: Final = 10.0  # An engine without link reports counts as connected after this time of readiness.
+UNREPORTED_SECONDS: Final = 10.0  # An engine without link reports then counts as connected.
 
 
 def is_settled(linked: bool | None, waited: float) -> bool:
-    """Return whether the frontends are connected to an engine that serves."""
+    """Return whether the frontends are connected to a serving engine."""
     return waited >= UNREPORTED_SECONDS if linked is None else linked
 
 
@@ -140,12 +138,12 @@ def is_settled(linked: bool | None, waited: float) -> bool:
 class Member:
     pod: Pod
     state: PodState
-    waited: float  # seconds in the state, by this operator's clock
-    linked: bool | None = None  # an engine's, by every frontend that gets requests or soon will; None if unknown
+    waited: float  # seconds in the state, as observed
+    linked: bool | None = None  # an engine's, by all relevant frontends; None if unknown
     reported: bool = True  # otherwise, a running pod that is not ready counts as Starting
-    report: StatusReport | None = None  # of this pass
+    report: StatusReport | None = None
 
-    unreached: float | None = None  # seconds for which a running frontend has not reported its demand
+    unreached: float | None = None  # seconds without reported demand
 
     @property
     def serves(self) -> bool:
@@ -158,8 +156,6 @@ class Member:
 
 @dataclass(frozen=True)
 class Refusal:
-    """An apply or a deletion that the API server did not carry out."""
-
     reason: Reason
     message: str
     namespace_terminating: bool = False
@@ -172,21 +168,21 @@ class Observed:
     generation: int
     asked_release: str  # by the annotation; "" if none
     children: Mapping[ChildKey, ChildObject] = field(default_factory=dict)
-    stateful_set: WorkloadState | None = None  # None also if it is not ours; so is `deployment`
+    stateful_set: WorkloadState | None = None  # None also if it is not ours
     deployment: WorkloadState | None = None
     engines: tuple[Member, ...] = ()
     frontends: tuple[Member, ...] = ()
-    leaving_frontends: tuple[tuple[Pod, StatusReport | None], ...] = ()  # terminating, maybe with requests
-    not_created: Mapping[int, str] = field(default_factory=dict)  # why a pod cannot be created, by ordinal
+    leaving_frontends: tuple[tuple[Pod, StatusReport | None], ...] = ()  # may still have requests
+    not_created: Mapping[int, str] = field(default_factory=dict)  # cause by ordinal
     missing: Mapping[int, float] = field(default_factory=dict)  # seconds without a pod, by ordinal
-    link_secret: str = ""  # its name; "" before there is one
-    link_secret_exists: bool | None = None  # None if unknown
-    missing_key_secrets: frozenset[str] = frozenset()  # fields of the frontend that name a missing Secret
-    cordoned: frozenset[str] = frozenset()  # drained nodes that pods of the service should leave
+    link_secret: str = ""  # "" before there is one
+    link_secret_exists: bool | None = None
+    missing_key_secrets: frozenset[str] = frozenset()  # frontend fields that name a missing Secret
+    cordoned: frozenset[str] = frozenset()  # drained nodes that pods should leave
     refusals: Mapping[ChildKey, Refusal] = field(default_factory=dict)
-    unchanged: Mapping[str, str] = field(default_factory=dict)  # digest of the last apply, by UID of the child
+    unchanged: Mapping[str, str] = field(default_factory=dict)  # digest of the last apply, by UID
     now: float = 0.0  # monotonic
-    may_upgrade: bool = False  # it has a slot for an automatic upgrade
+    may_upgrade: bool = False  # for an automatic upgrade
 
     @property
     def namespace_terminating(self) -> bool:

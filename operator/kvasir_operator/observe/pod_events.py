@@ -1,4 +1,4 @@
-"""Events that explain why pods are missing or cannot start. They are read only while a pod waits."""
+"""Events that explain missing or waiting pods, read only while a pod waits."""
 
 import logging
 import re
@@ -15,10 +15,10 @@ from kvasir_operator.observe.service_memory import MISSING, ServiceMemory
 
 log = logging.getLogger(__name__)
 
-OVERDUE_SECONDS: Final = 3.0  # a pod may be missing, or wait for its volumes, as long
-EVENT_MARGIN_SECONDS: Final = 60.0  # by which an Event may be older than the first look at a missing pod
-MAX_PODS_ASKED: Final = 4  # in one pass
-# An Event of an autoscaler counts as long; autoscalers give a node as much time to join.
+OVERDUE_SECONDS: Final = 3.0  # without a pod or its volumes
+EVENT_MARGIN_SECONDS: Final = 60.0  # an Event may be older than the first look at a missing pod
+MAX_PODS_ASKED: Final = 4
+# for Events of autoscalers, which allow as much for a new node
 MAX_SCALE_UP_SECONDS: Final = 900.0
 
 # Kubernetes has no field for the cause.
@@ -51,7 +51,7 @@ class PodEvents:
     async def scale_ups(
         self, pods: Sequence[Pod], memory: ServiceMemory, now: float, clock: datetime
     ) -> Mapping[str, str]:
-        """Return messages of autoscalers that add nodes for pods, by UID. `now` is monotonic, `clock` is not."""
+        """Return messages of autoscalers that add nodes, by UID. `now` is monotonic."""
         waiting = {pod.uid for pod in pods if pod.scheduled is False and not pod.terminating and not pod.gates}
         if not any(_waits_in(Phase.SCHEDULING, uid, memory, now) >= OVERDUE_SECONDS for uid in waiting):
             return {}
@@ -73,7 +73,7 @@ class PodEvents:
         missing: Mapping[int, float],
         clock: datetime,
     ) -> Mapping[int, str]:
-        """Return why the StatefulSet's controller cannot create pods, by ordinal. `missing`: seconds by ordinal."""
+        """Return why pods cannot be created, by ordinal. `missing`: seconds by ordinal."""
         longest = max(missing.values(), default=0.0)
         if longest < OVERDUE_SECONDS or stateful_set is None:
             return {}
@@ -96,7 +96,7 @@ class PodEvents:
 def missing_pods(
     stateful_set: WorkloadState | None, pods: Sequence[Pod], memory: ServiceMemory, now: float
 ) -> Mapping[int, float]:
-    """Return the seconds for which pods have been missing, by ordinal. `now` is monotonic."""
+    """Return for how many seconds pods have been missing, by ordinal. `now` is monotonic."""
     there = {pod.ordinal for pod in pods}
     wanted = range(stateful_set.replicas) if stateful_set is not None else range(0)
     marks = {ordinal: (MISSING, str(ordinal)) for ordinal in wanted if ordinal not in there}

@@ -1,7 +1,6 @@
-"""Why the scheduler places a pod on no node, and what to change, from its message.
+"""Explains, from the scheduler's message, why no node accepts a pod.
 
-It counts each node under the first check that fails. A node that is counted under a taint may have the resource,
-while one that lacks it is often a CPU node.
+The scheduler counts each node under the first failed check, so a node counted under a taint may have the resource.
 """
 
 import re
@@ -17,9 +16,8 @@ from kvasir_operator.resources.taints import tolerates
 # between "1 node(s) had untolerated taint {a: b}" and "2 Insufficient cpu"
 _PART: Final = re.compile(r", (?=\d+ )")
 _TAINT: Final = re.compile(r"node\(s\) had (?:untolerated )?taints?(?:\(s\))?(?: \{([^}:]*))?")
-# as recent schedulers do
 _COUNTED_TAINTS: Final = re.compile(r"\d+ node\(s\) had (?:untolerated )?taints?(?:\(s\))?(?! *\{)")
-# of control planes, and of nodes that are not ready or leave: no pod should tolerate them
+# no pod should tolerate these: control planes, unready or leaving nodes
 _SYSTEM_TAINT: Final = re.compile(
     r"node(-role)?\.kubernetes\.io/|node\.cloudprovider\.kubernetes\.io/|karpenter\.sh/"
     r"|ToBeDeletedByClusterAutoscaler|cloud\.google\.com/impending-node-termination"
@@ -30,7 +28,7 @@ _SPREAD: Final = re.compile(r"topology spread|pod (anti-)?affinity|anti-affinity
 
 
 def unscheduled(message: str, resource_name: str, amount: int = 1, component: str = "engine") -> Failure:
-    """Return why no node accepts a pod that requests an amount of a resource, and what to change."""
+    """Return why no node accepts the pod, and what to change."""
     why = re.sub(r"^\d+/\d+ nodes are available: ", "", message.partition(" preemption:")[0])
     causes = _causes(_PART.split(why), f"{component}.pod")
     lacks = resource_name != "" and re.search(rf"Insufficient {re.escape(resource_name)}(?![-\w/]|\.\w)", why)
@@ -51,15 +49,15 @@ def counts_taints(message: str) -> bool:
 
 
 def with_taints(pod: Pod, nodes: Iterable[Object], resource_name: str) -> str:
-    """Return the scheduler's message about the pod with the taints of these nodes."""
+    """Return the scheduler's message with the names of these nodes' taints."""
     found: Counter[str] = Counter()
     for node in nodes:
         spec = node.get("spec", {})
         if spec.get("unschedulable"):
-            continue  # it has a part of its own in the message
+            continue
         if (taint := _first_untolerated(pod, spec.get("taints") or ())) is None:
             continue
-        # A quantity is text, such as "8" or "1k".
+        # a quantity is text, such as "8" or "1k"
         if resource_name and node.get("status", {}).get("allocatable", {}).get(resource_name, "0") == "0":
             found[f"Insufficient {resource_name}"] += 1
         else:

@@ -1,7 +1,6 @@
 """Requests the status of pods on their ops port, and waits there for the demand of frontends.
 
-A pod that does not respond is described by its Kubernetes status. The responder may be any image of a tenant, so
-size, duration and every field are limited.
+The pod may run any image of a tenant, so size, duration and every field are limited.
 """
 
 import asyncio
@@ -24,8 +23,8 @@ from kvasir_contract.status_report import MAX_REPORT_BYTES, ReportError, StatusR
 from kvasir_operator.observe.observed import Pod
 
 POD_TIMEOUT_SECONDS: Final = 1.0
-SERVICE_TIMEOUT_SECONDS: Final = 3.0  # a thousand pods of a service may be unreachable
-GATE_TIMEOUT_SECONDS: Final = 3.0  # a frontend's event loop may be busy for a moment
+SERVICE_TIMEOUT_SECONDS: Final = 3.0  # for all pods of a service
+GATE_TIMEOUT_SECONDS: Final = 3.0  # the event loop may be busy
 MAX_CONCURRENT: Final = 32
 MAX_HEADER_BYTES: Final = 4096
 
@@ -42,7 +41,7 @@ class StatusReports:
     async def of(self, pods: Sequence[Pod]) -> Mapping[str, StatusReport]:
         """Return the reports of the pods that respond, by UID."""
         reports: dict[str, StatusReport] = {}
-        slots = asyncio.Semaphore(MAX_CONCURRENT)  # per service: unresponsive pods of one do not block another
+        slots = asyncio.Semaphore(MAX_CONCURRENT)  # unresponsive pods of one service do not block another
 
         async def ask(pod: Pod) -> None:
             async with slots:

@@ -1,4 +1,4 @@
-"""Which children to write: those that differ from the desired ones, but never foreign objects."""
+"""Selects the children to write: those that differ from the desired ones, but no foreign objects."""
 
 import hashlib
 import json
@@ -16,14 +16,14 @@ from kvasir_operator.plan.problem import Problem
 class Apply:
     key: ChildKey
     body: Object
-    existing: ChildObject | None  # None: a conflict means that another client created it first
+    existing: ChildObject | None  # None if a conflict shows that another client created it
 
 
 @dataclass(frozen=True)
 class Applies:
     applies: tuple[Apply, ...]
     taken: tuple[Problem, ...]  # names of foreign objects
-    held_back: frozenset[ChildKey]  # refused recently, and would be again
+    held_back: frozenset[ChildKey]  # refused recently
     awaited: tuple[str, ...] = ()  # foreign objects that are being deleted
 
 
@@ -71,7 +71,7 @@ def digest_of(body: Object) -> str:
 def digest(body: Object, child: Object) -> str:
     """Return a digest that changes only with the desired body or with one of our fields.
 
-    The API server removes a field that another client changes from our managed fields, so a complete set is ours.
+    A field that another client changes leaves our managed fields, so a complete set is ours.
     """
     ours = [
         entry.get("fieldsV1")

@@ -1,8 +1,6 @@
-"""The conditions of an InferenceService, with the reason and message of each.
+"""The conditions of an InferenceService, with the reason and message of each. `Reason.urgency` orders the reasons.
 
-Reasons come from these functions: Ready and Progressing from `_most_urgent_problem`, EnginesReady and
-FrontendsReady from `most_urgent_of_pods`, Degraded from either, UpgradeAvailable from `_upgrade`, and Reconciling
-and Stalled, for kstatus (Flux, Helm, kpt), from `gitops_conditions`. `Reason.urgency` orders them.
+Reconciling and Stalled are for kstatus (Flux, Helm, kpt).
 """
 
 from collections.abc import Mapping, Sequence
@@ -35,13 +33,13 @@ CONDITIONS: Final = (
     *("Ready", "EnginesReady", "FrontendsReady", "Progressing", "Degraded", "UpgradeAvailable"),
     *("Reconciling", "Stalled"),
 )
-STALLED_SECONDS: Final = 30.0  # Stalled ends the wait of a tool; a failure is Unknown until it has lasted so long
+STALLED_SECONDS: Final = 30.0  # Stalled ends the wait of a tool, so a failure must last so long
 MAX_MESSAGE_BYTES: Final = 4096
-# in EnginesReady, if engines have several pods
+# in EnginesReady of engines with several pods
 UNENCRYPTED: Final = "; the pods of an engine exchange tensors without encryption"
 
 
-# the service stays as it is until something outside changes
+# until something outside changes
 _STEADY: Final = (Reason.PAUSED, Reason.FRONTENDS_UNREACHABLE, Reason.SCALED_TO_ZERO)
 
 
@@ -53,14 +51,12 @@ class Decisions:
     rollout: Mapping[str, Any] = field(default_factory=dict)  # state for the next plan
     release: str = ""  # that of the running pod templates
     upgrade: str = ""  # available but not requested; "" if none
-    unpinned: tuple[str, ...] = ()  # workloads whose pod templates are too long to be kept
+    unpinned: tuple[str, ...] = ()  # workloads with pod templates too long to keep
     zero: ZeroDecision = field(default_factory=ZeroDecision)
 
 
 @dataclass(frozen=True)
 class Condition:
-    """A condition without its generation and time."""
-
     type: str
     status: bool | None  # None: Unknown
     reason: Reason
@@ -86,12 +82,11 @@ class PodGroup:
 
 
 def condition(status: Mapping[str, Any], kind: str) -> Mapping[str, Any]:
-    """Return the condition of this type from a status; {} if there is none."""
     return next((entry for entry in status.get("conditions", ()) if entry["type"] == kind), {})
 
 
 def engine_group(service: InferenceService, ranks: Sequence[EngineRank], decisions: Decisions) -> PodGroup:
-    # A ready surge rank counts in place of the rank that is being replaced.
+    # a ready surge rank replaces an outdated one
     desired = service.engine.data_parallel_size
     states = [rank.state for rank in ranks if rank.number < desired]
     surge = [rank.state for rank in ranks if rank.number in decisions.surge and rank.state.ready]
@@ -110,7 +105,7 @@ def service_conditions(
     frontends = _group("frontends", [member.state for member in observed.frontends], service.frontend.replicas)
     worst = _most_urgent_problem(service, ranks, decisions, (engines, frontends))
     reason = worst.reason if worst else Reason.AS_DESIRED
-    # At zero and afterwards, the frontends hold requests until an engine is ready.
+    # the frontends hold requests until an engine is ready
     holds = (decisions.zero.at_zero and not service.paused) or reason is Reason.WAKING_UP
     answers = is_reachable(service, observed) and (engines.ready > 0 or holds) and frontends.ready > 0
     counts = f"{engines.count}, {frontends.count}"
@@ -132,7 +127,7 @@ def service_conditions(
 def gitops_conditions(
     found: Sequence[Condition], previous: Mapping[str, Any], now: datetime
 ) -> tuple[Condition, Condition]:
-    """Return Reconciling and Stalled for the other conditions. `previous` is the current status or {}."""
+    """Return Reconciling and Stalled. `previous` is the current status or {}."""
     progressing = next(each for each in found if each.type == "Progressing")
     reason, message = progressing.reason, progressing.message
     before = condition(previous, "Stalled")
@@ -145,7 +140,7 @@ def gitops_conditions(
 
 
 def seconds_until_stalled(status: Mapping[str, Any], now: datetime) -> float | None:
-    """Return the seconds after which Stalled becomes true if nothing changes; None if it does not."""
+    """Return the seconds until Stalled becomes true if nothing changes, or None."""
     stalled = condition(status, "Stalled")
     if stalled.get("status") != "Unknown":
         return None
@@ -168,7 +163,6 @@ def serving(states: Sequence[PodState]) -> int:
 def stamped(
     conditions: Sequence[Condition], previous: Sequence[Mapping[str, Any]], generation: int, now: str
 ) -> list[dict[str, Any]]:
-    """Return conditions as the API stores them, with the old transition time if the status is the same."""
     before = {entry["type"]: entry for entry in previous}
     entries = []
     for condition in conditions:
@@ -203,7 +197,7 @@ def _most_urgent_problem(
     under_way = [*decisions.under_way]
     if leaving:
         under_way.append(f"{count(leaving, 'engine pod')} {verb(leaving, 'is', 'are')} being removed")
-    # A surge rank that fails delays the roll-out, even if every desired engine is ready.
+    # a failed surge rank delays the roll-out even if every desired engine is ready
     surge = [rank.state for rank in ranks if rank.number in decisions.surge and _is_overdue(service, rank)]
     failed = most_urgent_of_pods([state for state in surge if state.reason.is_failure])
     return most_urgent(

@@ -1,8 +1,8 @@
 """The roll-out of the engines: the size of the StatefulSet and the pods to delete now.
 
 A rank is *outdated* if one of its pods runs an old revision or is on a drained node. With `maxSurge`, additional
-ranks (from the desired size upwards) start first, and each stands in for one outdated rank that is deleted. If no
-node has room for them, at most `maxUnavailable` ranks are replaced at a time. Numbers count ranks, never pods.
+ranks start first, and each stands in for one outdated rank that is deleted. If no node has room for them, at most
+`maxUnavailable` ranks are replaced at a time.
 """
 
 import math
@@ -20,8 +20,6 @@ from kvasir_operator.spec import InferenceService
 
 @dataclass(frozen=True)
 class PodDeletion:
-    """A pod to delete now, with the Event that explains the deletion."""
-
     pod: Pod
     event: str
     why: str
@@ -38,7 +36,6 @@ class EngineRollout:
 
     @property
     def memo(self) -> dict[str, Any]:
-        """Return the state that the next decision needs. The status keeps it."""
         surge = {"surgeFrom": min(self.surge)} if self.surge else {}
         return surge | ({"surgeRefused": self.surge_refused} if self.surge_refused else {})
 
@@ -46,14 +43,14 @@ class EngineRollout:
 def roll_engines(
     service: InferenceService, observed: Observed, all_ranks: Sequence[EngineRank], memo: Mapping[str, Any]
 ) -> EngineRollout:
-    """Return the next action. `memo` is that of the previous decision; {} if there is none."""
+    """Return the next action. `memo` is that of the previous decision, or {}."""
     surge_refused = memo.get("surgeRefused", "")
     desired, stateful_set = service.engine.data_parallel_size, observed.stateful_set
     if stateful_set is None:
         return EngineRollout(desired)
     most = desired + service.rollout.max_surge
     present = math.ceil(stateful_set.replicas / service.engine.nodes)
-    # Ranks above the desired size are surge ranks only if a roll-out created them. Otherwise they are scaled down.
+    # ranks above the desired size, unless a roll-out created them, are scaled down
     surges = desired < present <= most and memo.get("surgeFrom") == desired
     if not stateful_set.is_observed:
         kept = present if surges else desired
@@ -83,21 +80,18 @@ class _Template:
         return (self.revision != "" and pod.revision != self.revision) or pod.leaves(self.cordoned)
 
     def outdated(self, rank: EngineRank) -> list[Pod]:
-        # without those that are terminating
         return [member.pod for member in rank.remaining if self.is_left_by(member.pod)]
 
 
 @dataclass(frozen=True)
 class _Ranks:
-    """The existing ranks, from the roll-out's point of view."""
-
     existing: list[EngineRank]
     outdated: list[EngineRank]
-    broken: list[EngineRank]  # outdated, and cannot serve: deleted at once
+    broken: list[EngineRank]  # outdated and cannot serve: deleted at once
     running: list[EngineRank]
-    awaited: int  # neither outdated nor settled: their new pods do not serve yet
+    awaited: int  # not outdated, but the new pods do not serve yet
     surplus: list[EngineRank]  # from the desired size upwards
-    halves: list[EngineRank]  # partly on nodes: surge ranks may have the room of their other pods
+    halves: list[EngineRank]  # some pods have no node; surge ranks may take their room
     all_serve: bool
 
     @classmethod
@@ -142,9 +136,8 @@ def _roll_running(
     else:
         size, budget = desired + surge_size, sum(rank.is_settled for rank in usable)
         running = ranks.running
-    # Ranks that do not serve come first, then the highest ranks.
     in_order = sorted(running, key=lambda rank: (rank.serves, -rank.number))
-    # An outdated surge rank would stand in with the wrong revision. Replace it as soon as it is not needed.
+    # An outdated surge rank would stand in with the wrong revision, so it goes first.
     renewed = [rank for rank in stale if ranks.all_serve or not rank.serves]
     deletions = [*ranks.broken, *in_order[: max(0, budget - ranks.awaited)], *renewed]
     return EngineRollout(
@@ -157,16 +150,16 @@ def _roll_running(
 
 
 def _may_go_without_surge(service: InferenceService, rank: EngineRank, template: _Template) -> bool:
-    # Deleting a pod on a cordoned node frees no room for its successor, so it waits for a surge rank or its
-    # eviction. An eviction would take a single pod of a larger rank; the operator replaces such a rank as a whole
-    # if others remain.
+    # On a cordoned node, a deletion frees no room for the successor, so the pod waits for a surge rank or its
+    # eviction. An eviction takes one pod of a larger rank; the operator replaces such a rank as a whole if others
+    # remain.
     if all(not pod.leaves(template.cordoned) for pod in template.outdated(rank)):
         return True
     return service.engine.nodes > 1 and service.engine.data_parallel_size > 1
 
 
 def _is_broken(rank: EngineRank) -> bool:
-    # It does not serve and will not recover by itself, so nothing is lost.
+    # otherwise nothing is lost: it will not recover by itself
     if rank.serves:
         return False
     return not rank.is_whole or rank.state.reason.is_failure or rank.state.phase in (*PENDING, Phase.FAILED)
@@ -177,7 +170,7 @@ def _is_half(rank: EngineRank) -> bool:
 
 
 def _has_no_room(service: InferenceService, observed: Observed, ranks: Sequence[EngineRank]) -> bool:
-    """Return whether one of these ranks has waited too long for room. With maxUnavailable 0, none has."""
+    """Return whether one of these ranks has waited too long for room; never with maxUnavailable 0."""
     if service.rollout.max_unavailable == 0:
         return False
     patience = service.rollout.surge_timeout
@@ -189,7 +182,6 @@ def _has_no_room(service: InferenceService, observed: Observed, ranks: Sequence[
 
 
 def _cannot_be_placed(rank: EngineRank) -> bool:
-    # no node accepts a pod and none is being added, or its volume is still attached to another pod
     if rank.state.phase is Phase.SCHEDULING:
         return rank.state.reason is not Reason.WAITING_FOR_NODE
     return rank.state.reason is Reason.VOLUME_FAILED and "Multi-Attach" in rank.state.message
@@ -200,7 +192,7 @@ def _deletions_of(ranks: Sequence[EngineRank], template: _Template) -> tuple[Pod
 
 
 def _deletions_of_rank(rank: EngineRank, template: _Template) -> Iterator[PodDeletion]:
-    # all pods, or the outdated ones if others are already replaced
+    # all pods, or the rest of a replacement that has begun
     outdated = template.outdated(rank)
     for pod in (member.pod for member in rank.remaining):
         if pod in outdated:

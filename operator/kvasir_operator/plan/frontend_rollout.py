@@ -1,4 +1,4 @@
-"""The roll-out of the frontends. The Deployment replaces old pods; the operator moves pods off drained nodes."""
+"""The roll-out of the frontends: the Deployment replaces old pods, the operator moves pods off drained nodes."""
 
 from dataclasses import dataclass, replace
 
@@ -10,7 +10,7 @@ from kvasir_operator.spec import InferenceService
 
 @dataclass(frozen=True)
 class FrontendRollout:
-    replicas: int | None  # None if an autoscaler may set them
+    replicas: int | None  # None: left to an autoscaler
     deletions: tuple[PodDeletion, ...] = ()
     under_way: str = ""
 
@@ -22,10 +22,10 @@ def with_scaled_frontends(service: InferenceService, deployment: WorkloadState |
 
 
 def roll_frontends(service: InferenceService, observed: Observed) -> FrontendRollout:
-    """Return the next action. While pods are on a drained node, one more frontend runs, and one goes at a time."""
+    """Return the next action. While pods are on a drained node, one more runs, and one leaves at a time."""
     desired, deployment = service.frontend.replicas, observed.deployment
     autoscaled = service.frontend.is_autoscaled
-    # Autoscalers leave a Deployment with 0 replicas alone.
+    # autoscalers ignore a Deployment with 0 replicas
     steady = desired if not autoscaled or (deployment is not None and deployment.replicas == 0) else None
     surge = 0 if autoscaled and desired > 1 else 1
     leaving = [member for member in observed.frontends if member.pod.leaves(observed.cordoned)]

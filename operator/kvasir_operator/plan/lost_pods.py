@@ -1,4 +1,4 @@
-"""Deletions after the loss of a pod: the pod itself on a lost node, and the pods that served together with it."""
+"""Deletions after the loss of a pod: the pod itself on a lost node, and the other pods of its rank."""
 
 from collections.abc import Iterator, Sequence
 from typing import Final
@@ -10,16 +10,16 @@ from kvasir_operator.plan.engine_rollout import PodDeletion
 from kvasir_operator.resources.names import workload_name
 from kvasir_operator.spec import InferenceService
 
-LOST_POD_MARGIN_SECONDS: Final = 5.0  # from a look at a terminating pod on a lost node to its forced deletion
-# for the other pods of a rank to notice that one is gone, and to start again by themselves
+LOST_POD_MARGIN_SECONDS: Final = 5.0  # from a look at a terminating pod to its forced deletion
+# in which the other pods of a rank notice the loss and start again by themselves
 REJOIN_SECONDS: Final = 60.0
-_NEEDS_ALL: Final = (Phase.WARMING, Phase.READY)  # phases that pods of a rank reach only together
+_NEEDS_ALL: Final = (Phase.WARMING, Phase.READY)  # reached by the pods of a rank only together
 
 
 def release_lost(observed: Observed) -> tuple[PodDeletion, ...]:
-    """Return forced deletions of terminating pods on lost nodes, where no kubelet can end them.
+    """Return forced deletions of terminating pods on lost nodes, whose kubelets cannot end them.
 
-    On a live node, the process may still hold the GPU. On a lost one, the incarnation distinguishes it on the link.
+    On a live node, the process may still hold the GPU.
     """
     return tuple(
         PodDeletion(member.pod, "Released", f"{member.state.message or 'its node does not respond'}", grace=0)
@@ -29,9 +29,9 @@ def release_lost(observed: Observed) -> tuple[PodDeletion, ...]:
 
 
 def regroup(service: InferenceService, observed: Observed, ranks: Sequence[EngineRank]) -> tuple[PodDeletion, ...]:
-    """Return deletions of pods that go on although another pod of their rank is gone.
+    """Return deletions of pods that continue without another pod of their rank.
 
-    Nothing is deleted while a pod of the rank is pending: with a slow image this would never end.
+    While a pod of the rank is pending, nothing is deleted: a slow image would make this endless.
     """
     if service.engine.nodes == 1:
         return ()
@@ -47,7 +47,7 @@ def regroup(service: InferenceService, observed: Observed, ranks: Sequence[Engin
 
 
 def _gone(rank: EngineRank, name: str, observed: Observed) -> Iterator[str]:
-    """Yield the names of pods that are missing, on a lost node or not part of their rank any more."""
+    """Yield the names of pods that are missing, on a lost node or no longer part of their rank."""
     for ordinal in rank.missing:
         if observed.missing.get(ordinal, 0.0) >= REJOIN_SECONDS:
             yield f"{name}-{ordinal}"
@@ -57,8 +57,8 @@ def _gone(rank: EngineRank, name: str, observed: Observed) -> Iterator[str]:
 
 
 def _behind(rank: EngineRank, member: Member) -> tuple[Phase, ...]:
-    # A pod in one of these phases started again, and the others did not. The leader starts the members, so it is
-    # never before them; a member may load faster. A pod without a report may be further.
+    # Such a pod has started again, and the others have not. The leader starts the members, so it is never in an
+    # earlier phase. A pod without a report may be further.
     if not member.reported:
         return ()
     leader = rank.pods[0]

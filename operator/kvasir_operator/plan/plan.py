@@ -1,7 +1,6 @@
 """The plan of a reconcile: everything it writes and deletes, and the status.
 
-`actor` executes the plan and adds the API server's answers to the observed facts. A second plan from these facts
-gives the status.
+After the actor has executed a plan, a second plan from the facts with the API server's answers gives the status.
 """
 
 from collections.abc import Mapping, Sequence
@@ -31,32 +30,32 @@ from kvasir_operator.spec import InferenceService
 
 TIME_FORMAT: Final = "%Y-%m-%dT%H:%M:%SZ"
 
-# between two looks at starting pods, whose progress triggers no event
+# for starting pods, whose progress triggers no event
 PROGRESS_INTERVAL_SECONDS: Final = (2.0, 30.0)
-BLOCKED_INTERVAL_SECONDS: Final = 30.0  # between two looks at an obstacle that is not watched, such as a quota
+BLOCKED_INTERVAL_SECONDS: Final = 30.0  # for obstacles without a watch, such as a quota
 WORKLOADS: Final = (DEPLOYMENT, STATEFUL_SET)
 
 
 @dataclass(frozen=True)
 class Plan:
-    """The actions of a reconcile, in the order of the fields below `status`."""
+    """The actions, in the order of the fields below `status`."""
 
     status: Status
-    new_link_keys: bool = False  # create their Secret first, and then make a new plan
+    new_link_keys: bool = False  # create their Secret, then make a new plan
     gates: tuple[GateOrder, ...] = ()
     applies: tuple[Apply, ...] = ()
     prunes: tuple[tuple[ChildKey, ChildObject], ...] = ()
     deletions: tuple[PodDeletion, ...] = ()
-    again: float | None = None  # seconds until something may change without a watch event
-    held_back: frozenset[ChildKey] = frozenset()  # refused recently, and not retried in this pass
-    polled: tuple[Pod, ...] = ()  # frontends whose demand must be waited for
-    upgrade_available: bool = False  # and not requested yet
+    again: float | None = None  # seconds until a change without a watch event
+    held_back: frozenset[ChildKey] = frozenset()  # refused recently
+    polled: tuple[Pod, ...] = ()  # frontends to wait for demand at
+    upgrade_available: bool = False  # but not requested
 
 
 def make_plan(
     service: InferenceService, observed: Observed, previous: Mapping[str, Any], release: Release, now: datetime
 ) -> Plan:
-    """Return the plan of a reconcile. `previous` is the current status or {}."""
+    """Return the plan. `previous` is the current status or {}."""
     memo = previous.get("rollout", {})
     service = with_scaled_frontends(service, observed.deployment)
     zero = decide_zero(service, observed, memo)
@@ -100,7 +99,7 @@ def make_plan(
 
 
 def _at_zero(service: InferenceService) -> InferenceService:
-    # for all decisions but those about children
+    # for decisions that are not about children
     return replace(service, engine=replace(service.engine, data_parallel_size=0))
 
 
@@ -111,10 +110,10 @@ def _deletions(
     frontends: FrontendRollout,
     incomplete: Sequence[PodDeletion],
 ) -> tuple[PodDeletion, ...]:
-    """Return each pod to delete once. `incomplete` are the deletions of ranks that lack a pod."""
+    """Return each pod to delete once. `incomplete`: deletions of ranks that lack a pod."""
     found = (
         *release_lost(observed),
-        # A pod that is deleted before the new template is applied could be created from the old template again.
+        # a pod deleted before the new template is applied could get the old template again
         *(() if _changes_template(STATEFUL_SET, applies) else engines.deletions),
         *(() if _changes_template(STATEFUL_SET, applies) else incomplete),
         *(() if _changes_template(DEPLOYMENT, applies) else frontends.deletions),
@@ -142,9 +141,9 @@ def _under_way(
 @dataclass(frozen=True)
 class _Desired:
     bodies: tuple[Object, ...]
-    release: str  # that of the running pod templates
-    upgrade: str  # available but not requested; "" if none
-    unpinned: tuple[str, ...]  # workloads with templates too long to be kept
+    release: str
+    upgrade: str
+    unpinned: tuple[str, ...]  # workloads with templates too long to keep
 
 
 def _desired(
@@ -157,7 +156,7 @@ def _desired(
     # without workloads that cannot run yet
     may_upgrade = observed.asked_release == release.id or observed.may_upgrade
     replicas = {STATEFUL_SET: engines.ranks * service.engine.nodes, DEPLOYMENT: frontends.replicas}
-    # Pods must not use a foreign ServiceAccount, and they cannot start without the link's keys.
+    # pods must not use a foreign ServiceAccount, and need the link's keys
     held = _has_foreign_account(service, observed) or not observed.link_secret
     bodies, pinned, unpinned = [], [], []
     for body in children(service, release, observed.link_secret):
@@ -188,7 +187,7 @@ def _desired(
 
 
 def _writes(observed: Observed, applies: Sequence[Apply]) -> str:
-    # These count as under way until the next plan sees them.
+    # under way until the next plan sees them
     names = [f"{kind.kind} {name}" for kind, name in (apply.key for apply in applies)]
     if _needs_link_keys(observed):
         names.insert(0, "the link's keys")
@@ -252,7 +251,6 @@ def _again(
     zero_again: float | None,
     rolling: bool,
 ) -> float | None:
-    # seconds until the state may have changed without a watch event
     members = (*observed.engines, *observed.frontends)
     waits = [] if zero_again is None else [zero_again]
     moving = [
@@ -276,7 +274,7 @@ def _again(
     unobserved = any(workload is not None and not workload.is_observed for workload in workloads)
     blocked = any(member.state.phase in (Phase.DRAINING, Phase.SCHEDULING) for member in members)
     stateful_set = observed.stateful_set
-    # This includes surge ranks: no watch event reports that a quota forbids their pods.
+    # no watch event reports that a quota forbids pods
     missing = stateful_set is not None and len(observed.engines) < stateful_set.replicas
     if obstacles or blocked or unobserved or missing or observed.cordoned:
         waits.append(BLOCKED_INTERVAL_SECONDS)

@@ -1,7 +1,7 @@
-"""The status of an InferenceService, from the observed facts and the decisions of the plan.
+"""The status of an InferenceService, from the observed facts and the plan's decisions.
 
-The same facts give the same status, so it is written only after a change. A change that a controller has not
-processed yet counts as under way.
+Equal facts give equal statuses, so only a change is written. A change that a controller has not processed yet
+counts as under way.
 """
 
 from collections.abc import Mapping, Sequence
@@ -79,9 +79,9 @@ def _scale_selector(service: InferenceService) -> str:
 
 
 def invalid_status(error: str, generation: int, previous: Mapping[str, Any], now: str) -> Status:
-    """Return the status of a service whose spec cannot be used. The other fields keep their values."""
+    """Return the status for an unusable spec. The other fields keep their values."""
     message = f"{error}; the operator changes nothing until this is corrected"
-    # The pods keep running, so Ready and the other conditions keep their last value.
+    # the pods keep running, so other conditions keep their values
     conditions = [
         Condition(
             kind,

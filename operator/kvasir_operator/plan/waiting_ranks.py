@@ -1,7 +1,7 @@
-"""Deletions of pods that hold room for a rank of which another pod finds none.
+"""Deletions of pods that hold room for a rank while another of its pods finds none.
 
-Kubernetes places pods one by one, so two ranks can each hold room that the other one needs. All pods of a rank are
-deleted: their successors queue behind every pod that waits, while an old pod would take the room again.
+Kubernetes places pods one by one, so two ranks may each hold room that the other needs. All pods of a rank are
+deleted, because the successors queue behind the waiting pods.
 """
 
 import zlib
@@ -15,9 +15,9 @@ from kvasir_operator.plan.conditions import condition
 from kvasir_operator.plan.engine_rollout import PodDeletion
 from kvasir_operator.spec import InferenceService
 
-MIN_HOLD_SECONDS: Final = 900.0  # the cluster autoscaler gives a new node as long
+MIN_HOLD_SECONDS: Final = 900.0  # the cluster autoscaler allows as much for a new node
 MAX_HOLD_SECONDS: Final = 3600.0  # as Kueue's backoff
-MIN_OBSERVED_SECONDS: Final = 60.0  # by this operator: limits the rate if clocks are wrong
+MIN_OBSERVED_SECONDS: Final = 60.0  # by this operator's clock
 
 
 def give_room_back(
@@ -27,9 +27,9 @@ def give_room_back(
     previous: Mapping[str, Any],
     now: datetime,
 ) -> tuple[PodDeletion, ...]:
-    """Return deletions of the pods of one rank that has held room for too long. `previous` is the current status.
+    """Return deletions of the pods of the highest rank that has held room for too long.
 
-    It is the highest rank, and only after the others have had time to take the room of an earlier one.
+    Others get time to take the room before the next deletion. `previous` is the current status.
     """
     if service.engine.nodes == 1:
         return ()
@@ -62,8 +62,8 @@ def _held(rank: EngineRank, now: datetime) -> float:
 
 
 def _patience(service: InferenceService, previous: Mapping[str, Any], now: datetime) -> float:
-    # Half of the time without ready engines: the interval doubles. Services differ by up to 50 %, so that two of
-    # them do not give back and take each other's room at the same times.
+    # Half of the time without ready engines: the interval doubles. It differs by up to 50 % between services, so
+    # that two of them do not swap room forever.
     ready = condition(previous, "EnginesReady")
     unready = _seconds(ready["lastTransitionTime"], now) if ready.get("status") == "False" else 0.0
     spread = 1 + zlib.crc32(service.uid.encode()) / 2**33

@@ -1,9 +1,9 @@
 """Whether a service has no engines because it gets no requests, and the orders for the gates of its frontends.
 
-When all frontends have been idle for `toZeroAfter`, they are asked to close their gates, behind which requests are
-held. The engines are removed when all gates are closed and all frontends still idle. At zero, a request at any
-frontend starts the engines, and so does a frontend that cannot be asked. Nothing is kept but the size of the
-StatefulSet, so an operator continues in the middle of any phase.
+When all frontends have been idle for `toZeroAfter`, they are asked to close their gates, which hold requests. When
+all gates are closed and all frontends are still idle, the engines are removed. At zero, a request starts the
+engines, and so does a frontend that cannot be asked. Only the StatefulSet's size is kept, so a new operator
+continues in any phase.
 """
 
 from collections.abc import Mapping, Sequence
@@ -14,12 +14,12 @@ from kvasir_contract.status_report import StatusReport
 from kvasir_operator.observe.observed import Member, Observed, Pod
 from kvasir_operator.spec import InferenceService
 
-# between the order to close the gates and the next look; less than GATE_SECONDS
+# until the next look after the order; less than GATE_SECONDS
 CLOSING_INTERVAL_SECONDS: Final = 1.0
-MIN_INTERVAL_SECONDS: Final = 5.0  # between two looks at a service in use
-UNKNOWN_INTERVAL_SECONDS: Final = 30.0  # between two looks while it is not known whether the service is idle
-UNREACHED_SECONDS: Final = 30.0  # a frontend that hides its demand for so long starts the engines
-FROM_ZERO: Final = "fromZero"  # in status.rollout: no engine has been ready since the service was at zero
+MIN_INTERVAL_SECONDS: Final = 5.0  # while the service is in use
+UNKNOWN_INTERVAL_SECONDS: Final = 30.0  # while demand is unknown
+UNREACHED_SECONDS: Final = 30.0  # a frontend without a report for so long starts the engines
+FROM_ZERO: Final = "fromZero"  # in status.rollout: no engine has been ready since zero
 
 
 @dataclass(frozen=True)
@@ -31,16 +31,16 @@ class GateOrder:
 @dataclass(frozen=True)
 class ZeroDecision:
     at_zero: bool = False
-    waking: bool = False  # the first engines after zero are on their way
+    waking: bool = False  # the first engines after zero start
     gates: tuple[GateOrder, ...] = ()
-    polled: tuple[Pod, ...] = ()  # frontends whose demand must be waited for
-    again: float | None = None  # seconds until it may change without an event
-    memo: Mapping[str, Any] = field(default_factory=dict)  # for the next decision; the status keeps it
-    unreachable: tuple[str, ...] = ()  # names of frontends that hide their demand
+    polled: tuple[Pod, ...] = ()  # frontends to wait for demand at
+    again: float | None = None  # seconds until a change without an event
+    memo: Mapping[str, Any] = field(default_factory=dict)
+    unreachable: tuple[str, ...] = ()  # names of frontends without reported demand
 
 
 def decide_zero(service: InferenceService, observed: Observed, memo: Mapping[str, Any]) -> ZeroDecision:
-    """Return the decision. `memo` is that of the previous decision; {} if there is none."""
+    """Return the decision. `memo` is that of the previous decision, or {}."""
     seconds, frontends = service.autoscaling.to_zero_after, observed.frontends
     waking = bool(memo.get(FROM_ZERO)) and not any(member.serves for member in observed.engines)
     if seconds is None:
@@ -55,7 +55,7 @@ def decide_zero(service: InferenceService, observed: Observed, memo: Mapping[str
             return _with_engines(True, frontends)
         if unreachable:
             return replace(_with_engines(True, frontends), unreachable=unreachable)
-        # A frontend that has started at zero becomes ready with this order.
+        # a frontend that started at zero becomes ready with this order
         polled = (*(member.pod for member in frontends), *(pod for pod, _ in observed.leaving_frontends))
         return replace(
             _at_zero(_orders(frontends, closed=True), polled), again=_seconds_until_unreachable(frontends)
@@ -71,7 +71,6 @@ def decide_zero(service: InferenceService, observed: Observed, memo: Mapping[str
 
 
 def has_demand(report: StatusReport | None, seconds: float) -> bool:
-    """Return whether a frontend has reported a request within the last `seconds`."""
     if report is None or report.demand is None:
         return False
     since = report.demand.request_seconds
@@ -79,7 +78,7 @@ def has_demand(report: StatusReport | None, seconds: float) -> bool:
 
 
 def _cannot_hold(frontend: Member) -> bool:
-    # Such a frontend is never ready at zero.
+    # it is never ready at zero
     report = frontend.report
     return report is not None and report.demand is not None and not report.demand.can_hold
 
@@ -124,8 +123,8 @@ def _is_closed(member: Member) -> bool:
 
 
 def _seconds_until_idle(observed: Observed, seconds: float) -> float:
-    # A frontend counts as idle only from its first ready engine, so that engines that never become ready stay,
-    # with their failure in the status.
+    # A frontend is idle only after its first ready engine. So engines that never become ready stay, with their
+    # failure in the status.
     if not observed.frontends or observed.leaving_frontends:
         return UNKNOWN_INTERVAL_SECONDS
     waits = [_seconds_until_idle_at(member.report, seconds) for member in observed.frontends]

@@ -1,4 +1,4 @@
-"""PodDisruptionBudgets, which limit how many pods an eviction (such as `kubectl drain`) may take at once."""
+"""PodDisruptionBudgets, which limit how many pods an eviction may take at once."""
 
 from kvasir_operator.pod_spec import PodSpec
 from kvasir_operator.resources.names import Component, Object, metadata, selector_labels, workload_name
@@ -26,7 +26,7 @@ def disruption_budgets(service: InferenceService, release: Release) -> list[Obje
 
 
 def _stays(pod: PodSpec) -> bool:
-    # The operator leaves such a pod where it is, as its successor might return to the node.
+    # the operator leaves it, as its successor might return to the node
     return any(tolerates(toleration, CORDON_TAINT) for toleration in pod.tolerations)
 
 
@@ -41,8 +41,7 @@ def _budget(
     """Return a budget of one engine or frontend at a time.
 
     If the operator moves pods (`moved`), evictions wait for it: for the only unit, and if a pod does not serve
-    `alone`, because the eviction of one pod would end the requests of its engine. Otherwise the drain would never
-    end.
+    `alone`, because an eviction would end the requests of its engine.
     """
     return {
         "apiVersion": "policy/v1",
@@ -51,7 +50,7 @@ def _budget(
         "spec": {
             "maxUnavailable": 0 if moved and (units == 1 or not alone) else 1,
             "selector": {"matchLabels": selector_labels(service, component)},
-            # A pod that does not serve must not block the drain of its node.
+            # a pod that does not serve must not block a drain
             "unhealthyPodEvictionPolicy": "AlwaysAllow",
         },
     }

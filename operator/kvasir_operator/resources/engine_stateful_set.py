@@ -1,4 +1,4 @@
-"""The engines of an InferenceService: a StatefulSet whose ordinals are the data-parallel ranks."""
+"""The StatefulSet of the engines; its ordinals are the data-parallel ranks."""
 
 import math
 from typing import Final
@@ -22,8 +22,7 @@ from kvasir_operator.resources.pod import Mount, http_probe, option_args, pod_te
 from kvasir_operator.resources.release import Release
 from kvasir_operator.spec import InferenceService
 
-# Upper bound of /dev/shm for each worker. NCCL keeps the buffers between GPUs without a direct connection there,
-# up to some hundred MiB for each GPU.
+# Upper bound of /dev/shm per worker. NCCL keeps buffers there, up to some hundred MiB per GPU.
 SHARED_MEMORY_GIB: Final = 1
 
 _CPU_WORKER_BYTES: Final = 512 * 2**20  # the process and a small model
@@ -31,7 +30,7 @@ _CPU_KV_CACHE_BYTES: Final = 2**30  # the runtime's default
 
 
 def engine_stateful_set(service: InferenceService, release: Release, link_secret: str) -> Object:
-    # All ranks start at once, and OnDelete lets the operator replace old pods itself.
+    # ranks start at once, and the operator itself replaces old pods
     name = workload_name(service, "engine")
     template = engine_template(service, release, link_secret)
     annotations = workload_annotations(service, "engine", release, link_secret, template)
@@ -51,7 +50,7 @@ def engine_stateful_set(service: InferenceService, release: Release, link_secret
 
 
 def hands_kv_over(service: InferenceService) -> bool:
-    """Return whether KV blocks are in the process's memory, so that other engines can fetch them."""
+    """Return whether KV blocks are in host memory, so that other engines can fetch them."""
     return service.engine.workers == 1 and not service.engine.resource_name
 
 
@@ -62,7 +61,7 @@ def engine_template(service: InferenceService, release: Release, link_secret: st
         "env": _environment(service),
         "ports": _ports(service),
         "resources": _resources(service),
-        # There is no startup probe with a fixed budget. Liveness passes while loading or the steps make progress.
+        # No startup probe with a fixed budget: liveness passes while loading or steps make progress.
         "livenessProbe": http_probe(LIVENESS),
         "readinessProbe": http_probe(READINESS),
     }
@@ -103,12 +102,12 @@ def _options(service: InferenceService) -> list[str]:
 
 
 def _several(size: int) -> int | None:
-    # None for 1: options that are left out keep the pods of existing services.
+    # an omitted option keeps the pods of existing services
     return size if size > 1 else None
 
 
 def _master_address(service: InferenceService) -> str:
-    # The process of each pod replaces {leader} by the ordinal of its rank's first pod.
+    # each pod replaces {leader} by the ordinal of its rank's first pod
     name = workload_name(service, "engine")
     return f"{name}-{{leader}}.{name}"
 
@@ -142,5 +141,5 @@ def _resources(service: InferenceService) -> Object:
         return with_default_requests(resources, cpu=f"{workers * 250}m", memory=f"{math.ceil(memory / 2**20)}Mi")
     amount = {engine.resource_name: str(workers)}
     resources["limits"] = {**resources.get("limits", {}), **amount}
-    # A node with one GPU often has 4 CPUs and 16 GiB, of which about 3.9 CPUs and 13 GiB are for pods.
+    # A node with one GPU often has 4 CPUs and 16 GiB, about 3.9 CPUs and 13 GiB of them for pods.
     return with_default_requests(resources, cpu=str(1 + workers), memory=f"{4 + 4 * workers}Gi")

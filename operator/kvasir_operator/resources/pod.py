@@ -1,4 +1,4 @@
-"""The common parts of engine and frontend pods: hardening, scratch space, link keys, and the user's additions."""
+"""The common parts of engine and frontend pods."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -12,7 +12,7 @@ from kvasir_operator.pod_spec import PodSpec
 from kvasir_operator.resources.names import LINK_KEYS_ANNOTATION, Component, Object, labels, selector_labels
 from kvasir_operator.spec import InferenceService
 
-LOST_NODE_SECONDS: Final = 30  # for which a pod stays bound to a lost node; others have its work by then
+LOST_NODE_SECONDS: Final = 30  # until pods of a lost node are replaced
 _LOST_NODE_TAINTS: Final = ("node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable")
 # set by the workload's controller
 _REVISION_LABELS: Final[Mapping[Component, str]] = {
@@ -43,7 +43,7 @@ def pod_template(
     grace: float,
     fetch: Object | None = None,
 ) -> Object:
-    """Return a pod template with the container. With the init container `fetch`, only that one gets the token."""
+    """Return a pod template. With an init container `fetch`, only that one gets the token."""
     mounts = [*mounts, _link_keys(link_secret, component), *_scratch()]
     token = _token(service)
     before = [] if fetch is None else [_container(service, component, pod, fetch, _scratch(), token)]
@@ -52,7 +52,7 @@ def pod_template(
         "containers": [_container(service, component, pod, container, mounts, _OFFLINE if before else token)],
         "volumes": [{"name": mount.name, **mount.source} for mount in mounts] + [dict(v) for v in pod.volumes],
         "terminationGracePeriodSeconds": math.ceil(grace),
-        # A Service called `kvasir` would otherwise inject KVASIR_PORT, which is one of our options.
+        # A Service called `kvasir` would inject KVASIR_PORT, which is an option.
         "enableServiceLinks": False,
         "automountServiceAccountToken": False,
         "serviceAccountName": service.name,
@@ -73,7 +73,7 @@ def pod_template(
 
 
 def option_args(**options: str | int | float | Sequence[str] | None) -> list[str]:
-    """Return options as arguments: max_num_seqs=8 becomes --max-num-seqs 8. None is omitted."""
+    """Return arguments: max_num_seqs=8 becomes --max-num-seqs 8. None is omitted."""
     args: list[str] = []
     for name, value in options.items():
         if value is None:
@@ -84,7 +84,7 @@ def option_args(**options: str | int | float | Sequence[str] | None) -> list[str
 
 
 def with_default_requests(resources: Mapping[str, Any], **defaults: str) -> Object:
-    # Kubernetes requests the limit of a resource without a request, and rejects a request above it.
+    # Kubernetes adds the limit as request, and rejects a request above it
     limits, requests = resources.get("limits", {}), resources.get("requests", {})
     added = {name: amount for name, amount in defaults.items() if name not in limits}
     return {**resources, "requests": {**added, **requests}}
@@ -100,7 +100,7 @@ def http_probe(timing: ProbeTiming) -> Object:
 
 
 def without_empty(fields: Mapping[str, Any]) -> Object:
-    # Server-side apply would own empty fields.
+    # server-side apply would own empty fields
     return {name: value for name, value in fields.items() if value is not None and value not in ({}, [])}
 
 
@@ -122,7 +122,7 @@ def _container(
             "env": _environment(service, pod, container["env"], hub),
             "envFrom": [dict(source) for source in pod.env_from],
             "volumeMounts": [_volume_mount(mount) for mount in mounts] + [dict(m) for m in pod.volume_mounts],
-            # If a process crashes before it writes its message, the pod's status contains the end of its log.
+            # for a process that crashes before it writes its message
             "terminationMessagePolicy": "FallbackToLogsOnError",
             "securityContext": _container_security(pod, _device(service, component)),
         }
@@ -137,7 +137,7 @@ def _container_security(pod: PodSpec, device: str) -> Object:
     user = dict(pod.security_context)
     return {
         "allowPrivilegeEscalation": False,
-        # NVIDIA's CDI hook writes to the root file system and fails the container's creation otherwise.
+        # NVIDIA's CDI hook writes to the root file system, or fails the container's creation
         "readOnlyRootFilesystem": not device,
         **user,
         "capabilities": {"drop": ["ALL"], **user.get("capabilities", {})},
@@ -150,7 +150,7 @@ def _pod_security(pod: PodSpec, fs_group: int | None) -> Object:
             "runAsNonRoot": True,
             "seccompProfile": {"type": "RuntimeDefault"},
             "fsGroup": fs_group,
-            "fsGroupChangePolicy": "OnRootMismatch",  # Always changes every file of a model at each start
+            "fsGroupChangePolicy": "OnRootMismatch",  # Always changes every file at each start
             **pod.pod_security_context,
         }
     )
@@ -169,7 +169,7 @@ def _environment(
     variables = [
         *kvasir,
         {"name": environment.MANAGED_VARIABLES, "value": managed},
-        # The root file system is read-only, so hubs and compilers keep their caches below HOME.
+        # The root file system is read-only, so caches are below HOME.
         {"name": "HOME", "value": environment.CACHE_DIRECTORY},
         *hub,
         *pod.env,
@@ -188,7 +188,7 @@ def _token(service: InferenceService) -> list[Object]:
 
 
 def _link_keys(secret: str, component: Component) -> Mount:
-    # the own secret key and the other side's public key
+    # own secret key, other side's public key
     files = environment.FRONTEND_KEY_FILES if component == "frontend" else environment.ENGINE_KEY_FILES
     source = {"secretName": secret, "items": [{"key": file, "path": file} for file in files]}
     return Mount("kvasir-link", environment.LINK_KEYS_DIRECTORY, {"secret": source}, read_only=True)
@@ -209,13 +209,13 @@ def _volume_mount(mount: Mount) -> Object:
 
 
 def _tolerations(pod: PodSpec, device: str) -> list[Object]:
-    # Ours are for a lost node and for nodes reserved for the device, unless the user's are about these taints.
+    # Our tolerations of lost nodes and GPU nodes, unless the user's are about these taints.
     theirs = [dict(toleration) for toleration in pod.tolerations]
     lost: list[Object] = [
         {"key": key, "operator": "Exists", "effect": "NoExecute", "tolerationSeconds": LOST_NODE_SECONDS}
         for key in _LOST_NODE_TAINTS
     ]
-    # Nodes with parts of GPUs, such as nvidia.com/mig-1g.10gb, have the taint of whole ones.
+    # Nodes with parts of GPUs (nvidia.com/mig-1g.10gb) have the taint of whole ones.
     keys = [device, *([_NVIDIA_TAINT] if device.startswith(_NVIDIA) else [])] if device else []
     reserved: list[Object] = [
         {"key": key, "operator": "Exists", "effect": "NoSchedule"} for key in dict.fromkeys(keys)
@@ -225,13 +225,12 @@ def _tolerations(pod: PodSpec, device: str) -> list[Object]:
 
 
 def _is_about(toleration: Object, ours: Object) -> bool:
-    # no key or effect means all of them
+    # without key or effect: all
     return all(toleration.get(field) in (None, "", ours[field]) for field in ("key", "effect"))
 
 
 def _spread(service: InferenceService, component: Component, pod: PodSpec) -> list[Object]:
-    # By default over nodes, so that a lost node is not an outage; per revision, so that a roll-out's pods spread
-    # too.
+    # Over nodes, so that a lost node is not an outage; per revision, so that a roll-out's pods spread too.
     counted = {"labelSelector": {"matchLabels": selector_labels(service, component)}}
     if pod.topology_spread_constraints:
         return [{**counted, **constraint} for constraint in pod.topology_spread_constraints]
