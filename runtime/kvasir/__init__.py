@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 
 def __getattr__(name: str) -> object:
-    """Import the offline API when it is first used: every process imports this package, and few need an engine."""
+    """Import the offline API at its first use: every process imports this package."""
     if name not in __all__:
         raise AttributeError(f"module 'kvasir' has no attribute {name!r}")
     import importlib

@@ -41,7 +41,7 @@ class RunningStep:
 
 @dataclass(frozen=True)
 class ReportedDemand:
-    gate_closed: bool  # requests are held
+    gate_closed: bool  # holds all requests
     # since the last request came or ended; 0 while one is live; None before the first
     request_seconds: float | None
     engine_seconds: float | None  # how long an engine has been ready; None without one

@@ -1,7 +1,6 @@
 """Read the input of a batch: a JSON object per line, in the format of OpenAI's batch API.
 
-The file is read twice, line by line: `survey` finds the bad lines before anything is sent, and `requests` yields
-the others. Memory per line is 64 bits.
+The file is read twice: `survey` finds bad lines before anything is sent, `requests` yields the others.
 """
 
 import shlex
@@ -21,7 +20,7 @@ MAX_ID_CHARACTERS: Final = 512
 
 
 class BadLine(ValueError):
-    """A line is not a request. The message gives the reason."""
+    pass
 
 
 class BatchRequest(msgspec.Struct):
@@ -54,7 +53,7 @@ def id_hash(custom_id: str) -> int:
 
 
 def parse_line(line: bytes, served: Sequence[str] = ()) -> BatchRequest:
-    """Raises BadLine. `served`: the names of the model, if known."""
+    """Parse a request. Raises BadLine. `served`: names of the model, if known."""
     request = _decoded(_line_decoder, line, "")
     body = _decoded(_body_decoder, request.body, "body: ")
     if not 0 < len(request.custom_id) <= MAX_ID_CHARACTERS:
@@ -90,7 +89,7 @@ def survey(
     failed: Collection[int] = (),
     served: Sequence[str] = (),
 ) -> Survey:
-    """Read the whole file. `report` gets the number of each bad line and the reason. Raises OSError.
+    """Report the bad lines of the file. Raises OSError.
 
     `answered`, `failed`: hashes of the ids with an answer and with an error status.
     """
@@ -113,7 +112,7 @@ def survey(
 
 
 def requests(path: Path, found: Survey, answered: Collection[int]) -> Iterator[tuple[int, BatchRequest]]:
-    """Yield the requests without an answer, with their line numbers."""
+    """Yield the unanswered requests with their line numbers."""
     for number, line in _lines(path):
         if number not in found.bad_lines and line is not None:
             request = parse_line(line)
@@ -128,7 +127,7 @@ def _checked(line: bytes | None, served: Sequence[str]) -> BatchRequest:
 
 
 def _lines(path: Path) -> Iterator[tuple[int, bytes | None]]:
-    # Blank lines are left out; None stands for one that is too long.
+    # skips blank lines; None stands for a line that is too long
     with path.open("rb") as file:
         number = 0
         while line := file.readline(MAX_LINE_BYTES):

@@ -1,7 +1,7 @@
 """Write the output of a batch: a JSON object per answer.
 
-Each answer is one write, so an interrupted run leaves whole lines. The next run keeps the answers and cuts off a
-partial line, as a full disk leaves it.
+Each answer is one write, so an interrupted run leaves whole lines. The next run keeps them and cuts off a partial
+line, as a full disk leaves it.
 """
 
 import fcntl
@@ -32,8 +32,7 @@ class _Answer(msgspec.Struct):
     id: str
     custom_id: str
     response: BatchResponse
-    # OpenAI's format has an error for requests without an answer. Here they are not in the file, so that the next
-    # run sends them.
+    # always null: a request without an answer is not in the file, so that the next run sends it
     error: None = None
 
 
@@ -53,9 +52,8 @@ class AnswerFile:
     """The output file of one process; a context manager."""
 
     def __init__(self, path: Path) -> None:
-        """Open the file. Raises ConfigError if it cannot be written, is in use, or holds something else."""
+        """Raises ConfigError if the file cannot be written, is in use, or is not a batch output."""
         self._path = path
-        # Hashes of ids.
         self.answered: set[int] = set()
         self.failed: set[int] = set()
         self._outdated: Set[int] = frozenset()
@@ -78,12 +76,12 @@ class AnswerFile:
         self._files.close()
 
     def replace(self, failed: Set[int]) -> None:
-        # Outdated answers stay in the file until the first new one is written.
+        # they stay in the file until the first new answer
         self._outdated = failed & self.failed
         self.answered -= self._outdated
 
     def write(self, custom_id: str, response: BatchResponse) -> None:
-        """Raises CommandFailed if the disk does not take it."""
+        """Raises CommandFailed if the disk is full."""
         line = msgspec.json.encode(_Answer(f"batch_req_{secrets.token_hex(12)}", custom_id, response)) + b"\n"
         try:
             if self._outdated:
@@ -94,11 +92,11 @@ class AnswerFile:
             raise CommandFailed(f"cannot write {self._path}: {error.strerror}") from error
 
     def _remove_outdated(self) -> None:
-        # The file is replaced by a copy, so that a kill leaves one or the other.
+        # A copy replaces the file, so that a kill leaves one or the other.
         path = self._path.resolve()
         partial = path.with_name(f".{path.name}.{os.getpid()}")
         new = os.open(partial, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
-        # The old file stays open and locked: another run may have opened it before this moment.
+        # It stays open and locked, since another run may have opened it already.
         self._files.callback(os.close, new)
         try:
             self._lock(new)
@@ -121,7 +119,7 @@ class AnswerFile:
             raise ConfigError(f"{self._path} is being written by another run-batch: wait for it") from None
 
     def _read(self) -> None:
-        # The position of the file ends up behind the last whole line.
+        # leave the file position behind the last whole line
         end = 0
         with os.fdopen(os.dup(self._file), "rb") as file:
             for number, line in enumerate(file, 1):

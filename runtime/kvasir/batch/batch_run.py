@@ -1,4 +1,4 @@
-"""Run a batch: send the requests that have no answer yet, several at the same time."""
+"""Run a batch: send the unanswered requests, several at the same time."""
 
 import asyncio
 import time
@@ -28,9 +28,8 @@ class BatchOptions:
 @dataclass
 class Figures:
     succeeded: int = 0
-    # An error status.
     failed: int = 0
-    # No answer: an unknown URL, or a server that did not accept any attempt.
+    # an unknown URL, or no attempt was accepted
     unsent: int = 0
 
     @property
@@ -41,8 +40,8 @@ class Figures:
 class BatchRun:
     """One run of a batch.
 
-    `report` gets the number of a line and the reason why it has no good answer; `progress` the numbers of answers
-    and of requests.
+    `report` gets a line number and the reason why there is no good answer; `progress` gets the number of answers
+    and requests.
     """
 
     def __init__(
@@ -61,14 +60,14 @@ class BatchRun:
         self._options = options
         self._report = report
         self._progress = progress
-        # The server answered anything at that time.
+        # when the server answered anything
         self._last_answer = 0.0
 
     async def run(self, url: str, api_key: str | None, *, by_proxy: bool = True) -> None:
         """Send the requests; return when each has an answer or was reported.
 
-        `by_proxy`: use the proxy that the environment names. Raises ConfigError for a key that the server rejects,
-        CommandFailed if the server is unreachable.
+        `by_proxy`: use the environment's proxy. Raises ConfigError for a rejected key, CommandFailed for an
+        unreachable server.
         """
         size = self._options.concurrency
         limits = httpx.Limits(max_connections=size, max_keepalive_connections=size)
@@ -87,14 +86,14 @@ class BatchRun:
         self, todo: Iterator[tuple[int, BatchRequest]], delivery: Delivery, paths: frozenset[str] | None
     ) -> None:
         async def work() -> None:
-            for number, request in todo:  # shared by all of them: each takes the next line
+            for number, request in todo:  # shared: each takes the next line
                 await self._one(number, request, delivery, paths)
 
         try:
             async with asyncio.TaskGroup() as group:
                 for _ in range(self._options.concurrency):
                     group.create_task(work())
-        except ExceptionGroup as errors:  # several can fail for the same reason
+        except ExceptionGroup as errors:  # several may fail for one reason
             raise errors.exceptions[0] from None
 
     async def _one(
@@ -131,7 +130,7 @@ class BatchRun:
 
 
 async def _paths(http: httpx.AsyncClient, url: str) -> frozenset[str] | None:
-    """Return the paths that accept POST, None if the server does not describe itself. Raises CommandFailed."""
+    """Return the paths that accept POST, or None if unknown. Raises CommandFailed."""
     try:
         answer = await http.get("/openapi.json")
     except httpx.RequestError as error:

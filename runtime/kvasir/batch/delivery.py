@@ -1,4 +1,4 @@
-"""Deliver one request: wait and repeat while the server is busy, starting or unreachable."""
+"""Deliver one request, with retries while the server is busy, starting or unreachable."""
 
 from asyncio import sleep
 from dataclasses import dataclass
@@ -11,12 +11,12 @@ import msgspec
 from kvasir.batch.batch_input import BatchRequest
 from kvasir.batch.batch_output import BatchResponse
 
-# Seconds; each later pause is twice as long.
+# seconds; doubles after each attempt
 FIRST_PAUSE: Final = 0.5
 LONGEST_PAUSE: Final = 30.0
-# A server cannot make a batch wait longer than this between two attempts.
+# for a server's Retry-After
 MAX_RETRY_AFTER: Final = 300.0
-# After so many answers with status 500 or more, the request itself may be the cause.
+# then the request itself may cause the status of 500 or more
 FAILED_ATTEMPTS: Final = 3
 
 _BUSY: Final = (429, 503)
@@ -24,21 +24,21 @@ _REFUSED_KEY: Final = (401, 403)
 
 
 class NotDelivered(Exception):
-    """The server took the request in none of the attempts."""
+    """No attempt was accepted."""
 
     def __init__(self, message: str, reached: bool) -> None:
         super().__init__(message)
-        # The last attempt got an answer: the server is busy, and not unreachable.
+        # the last attempt got an answer
         self.reached = reached
 
 
 class KeyRefused(Exception):
-    """The server does not accept the API key: it would refuse every other request too."""
+    """The server rejects the API key, and so every request."""
 
 
 @dataclass(frozen=True)
 class Patience:
-    # Seconds after the first attempt in which another one may begin.
+    # seconds after the first attempt in which another may begin
     retry: float
 
 
@@ -82,7 +82,7 @@ def _response(answer: httpx.Response) -> BatchResponse:
 
 
 def _one_line(content: bytes) -> msgspec.Raw:
-    # An answer that is not JSON becomes a JSON string.
+    # an answer that is not JSON becomes a JSON string
     try:
         return msgspec.Raw(msgspec.json.format(content, indent=-1))
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
@@ -90,13 +90,13 @@ def _one_line(content: bytes) -> msgspec.Raw:
 
 
 def _retry_after(answer: httpx.Response) -> float:
-    # Retry-After may be a date, which counts as 0.
+    # a date counts as 0
     text = answer.headers.get("Retry-After", "")
     return min(float(text), MAX_RETRY_AFTER) if text.isascii() and text.isdigit() else 0.0
 
 
 def message_of(content: bytes) -> str:
-    """Return the message of an error in OpenAI's form, else the beginning of the text, on one line."""
+    """Return the message of OpenAI's error form, or the beginning of the text, on one line."""
     try:
         text = str(msgspec.json.decode(content)["error"]["message"])
     except (msgspec.DecodeError, LookupError, TypeError, UnicodeDecodeError, RecursionError):

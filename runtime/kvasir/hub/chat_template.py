@@ -1,6 +1,6 @@
-"""Render a conversation with the Jinja template of a model, as transformers' apply_chat_template does.
+"""Render a conversation with a model's Jinja template, as transformers' apply_chat_template does.
 
-The template is not trusted: it runs in a sandbox with bounds (chat_template_sandbox.py) and sees plain data only.
+The template is not trusted: it runs in a sandbox with bounds and gets only plain data.
 """
 
 import json
@@ -28,16 +28,16 @@ from kvasir.hub.tokenizer_files import read_tokenizer_config
 # CPU time of a rendering. A chat of 1,000 messages takes 0.02 s.
 RENDER_SECONDS: Final = 1.0
 MAX_CHARACTERS: Final = 2**28
-# CPU time of all short conversations that are rendered at load: mostly 2 to 10 ms.
+# CPU time of all trial conversations at load; mostly 2 to 10 ms
 TRIALS_SECONDS: Final = 0.3
 TRIAL_CHARACTERS: Final = 2**20
 
-# Put behind a message to find its end; transformers uses the same.
+# marks the end of a message, as in transformers
 _END_MARK = "CONTINUE_FINAL_MESSAGE_TAG "
 
 
 class ChatTemplateError(ValueError):
-    """The template rejects these messages, or fails on them."""
+    pass
 
 
 class ChatTemplateTooSlow(ChatTemplateError):
@@ -52,7 +52,7 @@ class ChatTemplate:
             self._template = environment.from_string(text)
         except jinja2.TemplateSyntaxError as error:
             raise HubError(f"{where} is not a Jinja template, line {error.lineno}: {error.message}") from None
-        except Exception as error:  # of the lexer or of Python's compiler: too long a number, too deep a nesting
+        except Exception as error:  # of the lexer or compiler, as for deep nesting
             raise HubError(f"{where} cannot be compiled: {type(error).__name__}: {error}") from None
         self.text = text
         self._special_tokens = dict(special_tokens)
@@ -67,7 +67,7 @@ class ChatTemplate:
 
     @classmethod
     def load(cls, path: Path) -> "ChatTemplate | None":
-        """Return the template of the model in this directory. Raises HubError."""
+        """Return the template of a model's directory. Raises HubError."""
         found = _find(path)
         if found is None:
             return None
@@ -84,16 +84,16 @@ class ChatTemplate:
         continue_final_message: bool = False,
         **kwargs: Any,
     ) -> str:
-        """Return the text of a prompt with its special tokens: encode it without adding them again.
+        """Return a prompt with its special tokens, to be encoded without adding them again.
 
-        `seconds`: CPU time. `characters`: bound on the text; text of a macro counts twice.
-        `continue_final_message`: end with the text of the last message. `kwargs`: further variables. Raises
-        ChatTemplateError, and ChatTemplateTooSlow at a bound.
+        `seconds`: CPU time. `characters`: bound on the text; a macro's text counts twice. `continue_final_message`:
+        end with the last message's text. `kwargs`: further variables. Raises ChatTemplateError, and
+        ChatTemplateTooSlow at a bound.
         """
         if "messages" in kwargs:
             raise ChatTemplateError("messages is the conversation itself and cannot be given as a further variable")
         variables: dict[str, Any] = {"tools": None, "documents": None, **self._special_tokens, **kwargs}
-        # Templates ask whether a key is there; an API's null means that it is not. Some ask for a null content.
+        # Templates test the presence of a key, which an API's null lacks. Some test for a null content.
         present = [
             {key: value for key, value in message.items() if value is not None or key == "content"}
             for message in messages
@@ -107,14 +107,14 @@ class ChatTemplate:
                 )
         except TemplateTooCostly as error:
             raise ChatTemplateTooSlow(str(error.message)) from None
-        except Exception as error:  # the template is a program: its mistakes are of any kind
+        except Exception as error:  # a template fails in any way
             raise ChatTemplateError(_reason(error)) from None
         return _up_to_mark(text) if continue_final_message else text
 
 
 @lru_cache(maxsize=16)
 def _compiled(text: str, where: str, special_tokens: tuple[tuple[str, str], ...]) -> ChatTemplate:
-    # Compiling and trying a template takes 10 to 60 ms; several front ends of one process often have the same one.
+    # Compilation and trials take 10 to 60 ms, and several frontends of one process may share a template.
     return ChatTemplate(text, dict(special_tokens), where)
 
 
@@ -127,7 +127,7 @@ def _marked(content: str | list[dict[str, str]] | None) -> str | list[dict[str, 
 
 
 def _up_to_mark(text: str) -> str:
-    # As transformers: a template that strips messages strips the space before the mark too.
+    # As in transformers: a template that strips messages also strips the mark's space.
     end = text.rfind(_END_MARK.strip())
     if end < 0:
         raise ChatTemplateError("it leaves out the end of the last message, which therefore cannot be continued")
@@ -191,8 +191,8 @@ class _Generation(Extension):
 
 
 class _Namespace(jinja2.utils.Namespace):
-    # Jinja's namespace() without names that mean something to Python.
-    # Without a named parameter, as in Jinja itself: namespace(self=1) is a name like any other.
+    # Jinja's namespace() without names that Python uses. No named parameter, so that namespace(self=1) works as in
+    # Jinja.
     def __init__(*args: Any, **kwargs: Any) -> None:
         for name in dict(*args[1:], **kwargs):
             _check_name(name)
@@ -211,7 +211,7 @@ def _check_name(name: Any) -> None:
 
 
 def _new_dict(*args: Any, **kwargs: Any) -> dict[Any, Any]:
-    # A function, because through the class dict a template could reach methods that change the messages.
+    # through the class dict, a template could reach methods that change the messages
     return dict(*args, **kwargs)
 
 
@@ -230,12 +230,12 @@ def _tojson(
     separators: tuple[str, str] | None = None,
     sort_keys: bool = False,
 ) -> str:
-    # Unlike Jinja's own filter, this one leaves <, > and & as they are.
+    # Jinja's own filter escapes <, > and &
     return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)
 
 
 def count_values(value: Any, limit: int) -> int:
-    """Return the number of nested values, or `limit` + 1 if there are more."""
+    """Return the number of nested values, at most `limit` + 1."""
     count, waiting = 0, [value]
     while waiting and count <= limit:
         part = waiting.pop()

@@ -1,6 +1,6 @@
 """Read sampling defaults and stop tokens from generation_config.json, config.json and options.
 
-A value that cannot be used is left out with a note: requests then get the server's default.
+An unusable value is skipped with a note: the server's default applies.
 """
 
 from collections.abc import Callable, Mapping
@@ -12,12 +12,12 @@ from kvasir.request.params import BOUNDS
 MAX_NEW_TOKENS: Final = "max_new_tokens"
 SAMPLING_DEFAULTS: Final = ("temperature", "top_p", "top_k", "min_p", "repetition_penalty")
 
-# How other programs spell that a parameter is off, and the value that is off here.
+# how other programs write "off", and the value here
 _OFF: Final = MappingProxyType[str, tuple[float, float]](
     {"top_k": (-1, 0), "top_p": (0, 1.0), "repetition_penalty": (0, 1.0), "min_p": (-1, 0.0)}
 )
 
-# Gets the name, the value and the accepted values of an unusable field.
+# gets name, value and accepted values
 Refuse = Callable[[str, Any, str], None]
 
 
@@ -46,7 +46,7 @@ def max_new_tokens(values: Mapping[str, Any], refuse: Refuse) -> int | None:
 
 
 def eos_token_ids(values: Mapping[str, Any], refuse: Refuse) -> tuple[int, ...]:
-    # -1 stands for none.
+    # -1: none
     value = values.get("eos_token_id")
     ids = value if isinstance(value, list) else [] if value is None else [value]
     for token_id in ids:
@@ -56,7 +56,7 @@ def eos_token_ids(values: Mapping[str, Any], refuse: Refuse) -> tuple[int, ...]:
 
 
 def is_token_id(value: Any, least: int = 0) -> bool:
-    # A bool is an int in Python.
+    # a bool is an int
     return isinstance(value, int) and not isinstance(value, bool) and value >= least
 
 

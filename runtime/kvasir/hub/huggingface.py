@@ -1,8 +1,6 @@
-"""Download hf:
+"""Download hf:// models with huggingface_hub, with progress and one-line errors.
 
-models with huggingface_hub, with progress and one-line errors.
-
-The import takes a while: source.py imports this module at the first download. The library reads HF_TOKEN,
+The library is slow to import, so source.py imports this module at the first download. It reads HF_TOKEN,
 HF_HUB_OFFLINE, HF_ENDPOINT and HF_HOME.
 """
 
@@ -24,7 +22,7 @@ from tqdm.auto import tqdm
 
 from kvasir.hub.hub_errors import DownloadFailed, HubError, ModelNotFound
 
-# Sub-folders hold other formats, and `consolidated` files the same weights in Mistral's own.
+# Sub-folders hold other formats, and `consolidated` files hold the same weights in Mistral's.
 _IGNORED = ["*/*", "consolidated*"]
 
 
@@ -35,7 +33,7 @@ def download(
     cache_dir: str | None,
     progress: Callable[[int, int], None] | None,
 ) -> Path:
-    """Return the directory of a repository with the files of these patterns. Raises HubError."""
+    """Return the directory of a repository with these files. Raises HubError."""
     meter = _Meter(progress)
     try:
         return Path(
@@ -43,13 +41,13 @@ def download(
                 repository,
                 revision=revision,
                 cache_dir=cache_dir,
-                local_files_only=constants.HF_HUB_OFFLINE,  # some versions fail offline on a commit without it
+                local_files_only=constants.HF_HUB_OFFLINE,  # some versions fail offline without it
                 allow_patterns=patterns,
                 ignore_patterns=_IGNORED,
                 tqdm_class=meter.bar_class(),
             )
         )
-    except Exception as error:  # the library's, its HTTP client's and its Rust part's errors have no common base
+    except Exception as error:  # there is no common base class
         if meter.raised is not None:
             raise meter.raised from None
         name = f"hf://{repository}" + (f"@{revision}" if revision else "")
@@ -62,13 +60,13 @@ class _Meter:
         self._lock = threading.Lock()
         self._bars: list[tqdm] = []
         self._reported = (0, 0)
-        # The error of `progress` ends the download, in each of the library's threads.
+        # from `progress`; it ends the download in each of the library's threads
         self.raised: BaseException | None = None
 
     def bar_class(self) -> type[tqdm]:
         """Return the class of a progress bar that draws nothing and reports here.
 
-        The library makes a bar that counts files and, by its version, one or two that count bytes (received and
+        The library makes one that counts files and, by its version, one or two that count bytes (received,
         written). Bytes of an earlier try count as written from the start.
         """
         meter = self
@@ -83,7 +81,7 @@ class _Meter:
                     meter._bars.append(self)
 
             def display(self, *args: Any, **kwargs: Any) -> None:
-                pass  # not the place to report either: tqdm keeps its lock for ever when this raises
+                pass  # tqdm keeps its lock forever if this raises
 
             def update(self, n: float | None = 1) -> None:
                 super().update(n)

@@ -1,7 +1,7 @@
-"""Find out in which form a chat template takes contents and calls.
+"""Find the form in which a chat template accepts contents and calls.
 
-Most templates render nonsense from another form and raise nothing. So short conversations are rendered in each
-form: the first one counts whose texts are all in the prompt unchanged.
+Most templates silently render nonsense from another form. So short conversations are rendered in each form, and the
+first that keeps all texts unchanged counts.
 """
 
 import json
@@ -12,12 +12,12 @@ from itertools import product
 from typing import Any, Final
 
 Message = Mapping[str, Any]
-# None: the template fails.
+# None: the template fails
 Render = Callable[[Sequence[Message], Any], str | None]
 
 _ONE, _TWO, _NAME, _KEY, _VALUE = "kvasirone", "kvasirtwo", "kvasirname", "kvasirkey", "kvasirvalue"
 _PARTS: Final = [{"type": "text", "text": _ONE}, {"type": "text", "text": _TWO}]
-# The templates of Mistral want 9 characters.
+# Mistral's templates require 9 characters
 _CALL_ID: Final = "kvasir001"
 _CALL: Final = {"type": "function", "id": _CALL_ID, "function": {"name": _NAME, "arguments": {_KEY: _VALUE}}}
 _CALLED: Final = (_NAME, _KEY, _VALUE)
@@ -31,15 +31,15 @@ _TOOLS: Final = [
         },
     }
 ]
-# Stands for the content whose form is looked for.
+# stands for the content whose form is unknown
 _ASKED: Final = object()
 _USER: Final = {"role": "user", "content": "Hello"}
 _ASKED_USER: Final = {"role": "user", "content": _ASKED}
 _ASSISTANT: Final = {"role": "assistant", "content": _ASKED}
 _ANSWER: Final = {"role": "tool", "name": _NAME, "tool_call_id": _CALL_ID, "content": "3"}
-# Messages after a call.
+# messages after a call
 _TURNS: Final[Sequence[Sequence[Message]]] = ([], [_ANSWER, {"role": "assistant", "content": "It is 3."}, _USER])
-# A dict of Python, JSON within JSON, and parts that were not read.
+# a Python dict, JSON within JSON, and parts that were not read
 _NOT_AS_IT_IS: Final = re.compile(rf"""'{_KEY}': '{_VALUE}'|\\"{_KEY}|'text': '{_ONE}|"text": ?"{_ONE}""")
 _ABSENT: Final[Sequence[Mapping[str, Any]]] = ({"content": None}, {"content": ""}, {})
 
@@ -56,12 +56,12 @@ PARTS_ONLY: Final = dict.fromkeys(("user", "system", "assistant", "tool"), Conte
 @dataclass(frozen=True, slots=True)
 class MessageForms:
     contents: Mapping[str, ContentForm] = field(default_factory=dict)
-    # The field of an assistant's message that has calls and no text.
+    # in an assistant's message with calls and no text
     absent_content: Mapping[str, Any] = field(default_factory=lambda: {"content": ""})
     arguments_are_text: bool = False
-    """The arguments of a call are a text with JSON, and not an object."""
+    """The arguments of a call are JSON text, not an object."""
     splits_calls: bool = False
-    """A message with a text shows no calls: they need one of their own."""
+    """A message with a text shows no calls: they need a separate message."""
 
     def applied(self, messages: Iterable[Message]) -> list[Message]:
         return [
@@ -71,7 +71,7 @@ class MessageForms:
         ]
 
     def shaped(self, message: Message) -> Iterator[Message]:
-        # One message may become two.
+        # one message may become two
         calls = message.get("tool_calls")
         if not calls:
             yield message
@@ -112,7 +112,7 @@ class _Forms:
         self.forms = MessageForms()
 
     def add(self, role: str, *conversations: Sequence[Message]) -> None:
-        # The first conversation in which a form works decides; otherwise the form for users.
+        # the first conversation in which a form works decides; otherwise the users' form
         forms = (
             ContentForm(
                 takes_text=self._is_shown(messages, [_ONE], _ONE),
@@ -126,7 +126,7 @@ class _Forms:
         self.forms = replace(self.forms, contents={**known, role: form})
 
     def add_calls(self) -> None:
-        # A form that works in the last turn and in an earlier one is better than one for the last turn only.
+        # A form for the last turn and an earlier one is better than one for the last turn only.
         for turns, content, as_text in product((_TURNS, _TURNS[:1]), _ABSENT, (False, True)):
             forms = replace(self.forms, absent_content=content, arguments_are_text=as_text)
             if self._shows_calls(forms, turns):
@@ -155,7 +155,7 @@ class _Forms:
         return prompt.count("None") <= own.count("None")
 
     def _prompt(self, messages: Sequence[Message]) -> str | None:
-        # Some templates show calls only next to tools, and others fail with tools.
+        # Some templates show calls only with tools, and others fail with tools.
         prompt = self._render(messages, _TOOLS)
         return self._render(messages, None) if prompt is None else prompt
 

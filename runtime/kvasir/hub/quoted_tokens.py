@@ -1,7 +1,7 @@
-"""Encode a prompt so that special tokens in the text of a message stay text, and those of the template are tokens.
+"""Encode a prompt so that special tokens in messages stay text, and those of the template are tokens.
 
-The texts of the messages are marked before the template gets them. Then the special tokens of the template get
-private names, which are in no text, and a tokenizer that has only these names reads the prompt.
+Messages are marked before rendering. Then the template's special tokens get private names, which occur in no text,
+and a tokenizer with only these names reads the prompt.
 """
 
 import re
@@ -15,12 +15,12 @@ from kvasir.grammar_bounds.special_names import private_name
 from kvasir.hub.tokenizer import Tokenizer
 
 _QUOTE: Final = "\ufdd1"
-# Unicode reserves these code points for use inside of programs: a text loses them.
+# Unicode reserves these code points for use inside programs; texts lose them.
 _MARKS: Final = str.maketrans("", "", "\ufdd0\ufdd1")
 
 
 class QuotedTokens:
-    """A second tokenizer with the same ids, safe to use from several threads."""
+    """A second tokenizer with the same ids. Thread-safe."""
 
     def __init__(self, tokenizer: Tokenizer) -> None:
         described = msgspec.json.decode(tokenizer.backend.to_str())
@@ -47,7 +47,7 @@ class QuotedTokens:
 
 
 def with_private_names(described: dict[str, Any], names: Set[str]) -> str:
-    """Return a tokenizer.json whose tokens of these names are in no text. All ids stay. Changes `described`."""
+    """Rename these tokens in a tokenizer.json (`described`, which is changed). All ids stay."""
     model = described["model"]
     renamed = names - _merged(model)
     for token in described["added_tokens"]:
@@ -63,6 +63,6 @@ def with_private_names(described: dict[str, Any], names: Set[str]) -> str:
 
 
 def _merged(model: dict[str, Any]) -> set[str]:
-    # The model may name tokens and their parts in its merges.
+    # the model may name tokens and their parts in its merges
     prefix = len(model.get("continuing_subword_prefix") or "")
     return {name for left, right in model.get("merges", ()) for name in (left, right, left + right[prefix:])}

@@ -1,8 +1,8 @@
 """One normal form for the rotary embedding's settings of config.json and --hf-overrides.
 
-Files have `rope_parameters` (transformers 5), or `rope_theta`, `rope_scaling` and `partial_rotary_factor`
-(before), or both. The normal form is that of `rope_parameters`: an object, or one for each kind of layer. As in
-transformers, `rope_scaling` of a file wins over `rope_parameters`, and both over the fields next to them.
+Files have `rope_parameters` (transformers 5), or `rope_theta`, `rope_scaling` and `partial_rotary_factor`, or both.
+The normal form is `rope_parameters`: an object, or one per kind of layer. As in transformers, `rope_scaling` wins
+over `rope_parameters`, and both win over the fields next to them.
 """
 
 import math
@@ -15,9 +15,9 @@ ROPE_KEYS: Final = frozenset(
     ("rope_parameters", "rope_scaling", "rope_theta", "partial_rotary_factor", "rope_local_base_freq")
 )
 FULL, SLIDING = "full_attention", "sliding_attention"
-# They stay when another kind of scaling is chosen.
+# kept when another kind of scaling is chosen
 _OF_ANY_KIND: Final = frozenset(("rope_theta", "partial_rotary_factor"))
-# Their layers rotate in two ways, however their files say it.
+# two kinds of layers, however the file writes it
 _BY_LAYER: Final = frozenset(("Gemma3ForCausalLM",))
 
 
@@ -28,7 +28,7 @@ def has_sections(values: Mapping[str, Any]) -> bool:
 
 
 def rope_parameters(values: Mapping[str, Any], by_layer: bool | None = None) -> dict[str, Any]:
-    """Return the normal form of a config's settings, without the values that are the architecture's defaults.
+    """Return a config's settings in the normal form, without the architecture's defaults.
 
     >>> rope_parameters({"rope_theta": 1e6, "rope_scaling": {"type": "linear", "factor": 2.0}})
     {'factor': 2.0, 'rope_type': 'linear', 'rope_theta': 1000000.0}
@@ -44,7 +44,7 @@ def rope_parameters(values: Mapping[str, Any], by_layer: bool | None = None) -> 
 
 
 def override_rope(values: Mapping[str, Any], overrides: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a config with the rotation's fields of `overrides`, in the normal form."""
+    """Return a config with the overridden rotation fields, in the normal form."""
     if ROPE_KEYS.isdisjoint(overrides):
         return dict(values)
     by_layer = has_sections(values)
@@ -63,13 +63,13 @@ def override_rope(values: Mapping[str, Any], overrides: Mapping[str, Any]) -> di
 
 
 def extended_context(positions: int, values: Mapping[str, Any]) -> int:
-    """Return the positions of a model with its scaling. As in vLLM, YaRN and linear scaling extend the context."""
-    if has_sections(values):  # max_position_embeddings of Gemma 3 counts what the scaling adds
+    """Return a model's positions with its scaling. As in vLLM, YaRN and linear scaling extend the context."""
+    if has_sections(values):  # Gemma 3 counts the scaling in max_position_embeddings
         return positions
     section = rope_parameters(values)
     kind, factor = section.get("rope_type"), section.get("factor")
     if kind not in ("yarn", "linear") or not isinstance(factor, int | float) or not math.isfinite(factor):
-        return positions  # what loads the model refuses the factor
+        return positions  # the factor is rejected at load
     original = section.get("original_max_position_embeddings") if kind == "yarn" else None
     if not isinstance(original, int):
         original = positions
@@ -79,7 +79,7 @@ def extended_context(positions: int, values: Mapping[str, Any]) -> int:
 def _overridden(
     before: Mapping[str, Any], asked: Mapping[str, Any], overrides: Mapping[str, Any]
 ) -> dict[str, Any]:
-    # null removes a field. Fields of one kind of scaling mean nothing to another.
+    # null removes a field; fields of one kind of scaling mean nothing to another
     removed = [name for name in ("rope_scaling", "rope_parameters") if name in overrides and not overrides[name]]
     kind = before.get("rope_type", "default")
     if removed or asked.get("rope_type", kind) != kind:
@@ -91,7 +91,7 @@ def _overridden(
 
 
 def _flat_for_full(overrides: Mapping[str, Any], by_layer: bool) -> Mapping[str, Any]:
-    # Overrides without a kind of layer are for the layers with full attention.
+    # overrides without a kind of layer are for full attention
     new = _object(overrides, "rope_parameters")
     flat = {name: value for name, value in new.items() if name not in (FULL, SLIDING)}
     if not by_layer or not flat:
@@ -105,7 +105,7 @@ def _with_defaults(section: dict[str, Any], values: Mapping[str, Any], *names: s
 
 
 def _section(values: dict[str, Any]) -> dict[str, Any]:
-    # Until transformers 4.43, rope_type was `type`.
+    # `type` until transformers 4.43
     if "type" not in values:
         return dict(values)
     result = {name: value for name, value in values.items() if name != "type"}

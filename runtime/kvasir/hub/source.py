@@ -1,15 +1,4 @@
-"""Find a model by hf:
-
-, file:
-
-or demo:
-
-, and put it on this machine.
-
-huggingface_hub, which takes long to import, is only loaded for an hf:
-
-model.
-"""
+"""Find a model by hf://, file:// or demo://, and put it on this machine."""
 
 import os
 import re
@@ -26,19 +15,13 @@ _DEMO = Path(__file__).with_name("demo")
 _ACCEPTED = "hf://org/name[@revision], org/name, name, file:///path, a path, or demo://"
 _SEGMENT = r"[A-Za-z0-9_](?:[A-Za-z0-9._-]*[A-Za-z0-9_])?"
 _REPOSITORY = re.compile(rf"(?:{_SEGMENT}/)?{_SEGMENT}")
-_REVISION = re.compile(r"[A-Za-z0-9._/+-]+")  # the CRD has the same grammar, which a test compares
+_REVISION = re.compile(r"[A-Za-z0-9._/+-]+")  # a test compares the CRD's grammar
 
 
 def normalise(text: str) -> str:
-    """Return the model as hf:
+    """Return the model as hf://org/name[@revision], file:///path or demo://.
 
-    org/name[@revision], file:
-
-    /path or demo:
-
-    .
-
-    A path that exists wins over a repository of the same name. Raises HubError for anything else.
+    A path that exists wins over a repository of the same name. Raises HubError.
     """
     scheme, separator, rest = text.partition("://")
     if separator:
@@ -76,11 +59,11 @@ def fetch(
     progress: Callable[[int, int], None] | None = None,
     content: str = "the model's config.json and weights",
 ) -> Path:
-    """Return the local directory of a normalised source, which is downloaded if necessary.
+    """Return the local directory of a normalised source, downloaded if necessary.
 
-    `weights`: fetch the files that only engines read too. `content`: the files that the directory must have, for
-    messages. `progress` gets the bytes done and in all, in any thread; its exception ends the download and is
-    raised here. Raises ModelNotFound, DownloadFailed, HubError.
+    `weights`: fetch the files that only engines read too. `content`: required files, for messages. `progress` gets
+    the bytes done and in all, in any thread; its exception ends the download and is raised here. Raises
+    ModelNotFound, DownloadFailed, HubError.
     """
     scheme, _, rest = source.partition("://")
     if scheme == "demo":

@@ -1,7 +1,6 @@
-"""Convert text to tokens with the `tokenizers` library, to the ids that transformers' AutoTokenizer gives.
+"""Convert text to tokens with the `tokenizers` library, with the ids of transformers' AutoTokenizer.
 
-transformers rebuilds parts of some tokenizers from code. Here tokenizer.json is always used as it is; a model
-without one is converted once (convert_tokenizer.py).
+transformers rebuilds parts of some tokenizers from code. Here tokenizer.json is used unchanged.
 """
 
 from collections.abc import Sequence
@@ -16,23 +15,23 @@ from kvasir.hub.tokenizer_files import TokenizerConfig, read_tokenizer_config
 
 
 class Tokenizer:
-    # Safe to use from several threads.
+    # thread-safe
     def __init__(self, backend: tokenizers.Tokenizer, bos_token: str | None, eos_token: str | None) -> None:
         self.backend = backend
         self.bos_token = bos_token
         self.eos_token = eos_token
-        # They control the model and do not stand for text.
+        # control tokens, which stand for no text
         self.special_ids = frozenset(
             token_id for token_id, token in backend.get_added_tokens_decoder().items() if token.special
         )
-        # In characters.
+        # in characters
         self.longest_token = max(map(len, backend.get_vocab()), default=1)
 
     def encode(self, text: str, add_special_tokens: bool, keep: int | None = None) -> list[int]:
         """Return the ids of a text. Special tokens in the text are always recognised.
 
-        `add_special_tokens`: add those that the model expects around a text, such as a begin-of-sequence token.
-        `keep`: leave only the last tokens of the text, between the added ones.
+        `add_special_tokens`: add those that the model expects around a text. `keep`: keep only the last tokens of
+        the text, between the added ones.
         """
         encoding = self.backend.encode(text, add_special_tokens=add_special_tokens)
         ids = encoding.ids
@@ -61,7 +60,7 @@ def load_tokenizer(path: Path) -> Tokenizer:
         raise HubError(
             f"{file} is not a tokenizer that the tokenizers library reads ({error}): download it again"
         ) from None
-    # Requests are checked against the context length; the limits and padding of training have no part here.
+    # requests are checked against the context length; truncation and padding are for training
     backend.no_truncation()
     backend.no_padding()
     backend.encode_special_tokens = bool(config.values.get("split_special_tokens", False))
@@ -71,7 +70,7 @@ def load_tokenizer(path: Path) -> Tokenizer:
 
 
 def _add_tokens(backend: tokenizers.Tokenizer, config: TokenizerConfig) -> None:
-    # tokenizer_config.json may have tokens that tokenizer.json lacks, or has with other flags.
+    # tokenizer_config.json may have tokens that tokenizer.json lacks or flags differently
     known = list(backend.get_added_tokens_decoder().values())
     named = {token.content for token in config.named.values()}
     new = [token for token in map(_added_token, config.added) if token not in known]

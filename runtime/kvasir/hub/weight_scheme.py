@@ -6,22 +6,20 @@ from types import MappingProxyType
 from typing import Any, Final
 
 SCHEMES: Final = MappingProxyType[str, str]({})
-"""The supported schemes: quant_method of a quantization_config to the module:function that chooses a layer's linear
-method (docs/design/adding-a-linear-method.md)."""
+"""The supported quant_methods, with the module:function that chooses a layer's linear method."""
 
 
 @dataclass(frozen=True)
 class WeightScheme:
-    """The scheme of a whole checkpoint; it may leave out layers by their names."""
+    """The scheme of a checkpoint; it may exclude layers by name."""
 
     method: str = ""
-    """A key of SCHEMES; "" if no weight is quantised."""
+    """A key of SCHEMES; "" without quantisation."""
     config: dict[str, Any] = field(default_factory=dict)
-    """The quantization_config."""
 
     @property
     def choose_method(self) -> str:
-        """The module:function that chooses the linear method of a layer."""
+        """Return the module:function that chooses a layer's linear method."""
         return SCHEMES[self.method]
 
 
@@ -29,7 +27,7 @@ UNQUANTISED: Final = WeightScheme()
 
 
 def read_scheme(quantization: Any) -> WeightScheme | None:
-    """Return the scheme that a quantization_config describes; None: it is not supported."""
+    """Return the scheme of a quantization_config, or None if unsupported."""
     if not quantization:
         return UNQUANTISED
     if not isinstance(quantization, Mapping):
@@ -42,8 +40,8 @@ def read_scheme(quantization: Any) -> WeightScheme | None:
 
 def _describes_no_weights(quantization: Mapping[str, Any]) -> bool:
     method = quantization.get("quant_method")
-    if method == "gguf":  # transformers has made the safetensors files from a GGUF file
+    if method == "gguf":  # safetensors that transformers made from a GGUF file
         return True
-    # llm-compressor writes only scales of the KV cache like this; weights would be in groups.
+    # llm-compressor writes only scales of the KV cache like this; weights would be in groups
     only_kv = bool(quantization.get("kv_cache_scheme")) and not quantization.get("config_groups")
     return method == "compressed-tensors" and only_kv

@@ -1,6 +1,6 @@
-"""Identify the weights of a model by a sample that is read in about a second.
+"""Identify the weights of a model by a sample, in about a second.
 
-Fine-tunes have the same config.json, and an answer may only continue on engines with the same weights.
+Fine-tunes have the same config.json, and an answer may only continue on engines with equal weights.
 """
 
 import hashlib
@@ -33,7 +33,7 @@ def _add(digest: "hashlib._Hash", file: Path, every: int) -> None:
     descriptor = os.open(file, os.O_RDONLY | os.O_CLOEXEC)
     try:
         size = os.fstat(descriptor).st_size
-        first = 8 + int.from_bytes(os.pread(descriptor, 8, 0), "little")  # weight_files has checked it
+        first = 8 + int.from_bytes(os.pread(descriptor, 8, 0), "little")  # checked by weight_files
         digest.update(os.pread(descriptor, first, 0))
         for start in range(first, size, every):
             digest.update(os.pread(descriptor, min(SAMPLE_BYTES, every), start))

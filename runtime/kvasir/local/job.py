@@ -14,8 +14,8 @@ Job = Callable[[str], Awaitable[None]]
 def run_job(service: LocalService, job: Job) -> None:
     """Return when the job has returned and every process has ended.
 
-    Ctrl-C and SIGTERM cancel the job and raise KeyboardInterrupt. Raises the errors of the job, and ConfigError if
-    a process rejects its settings. A process that ends for another reason is started again.
+    Ctrl-C and SIGTERM cancel the job and raise KeyboardInterrupt. Raises the job's errors, and ConfigError if a
+    process rejects its settings. Other processes that end are restarted.
     """
     asyncio.run(_run(service, job))
 
@@ -49,11 +49,11 @@ async def _work(service: LocalService, job: Job, screen: "_JobScreen") -> None:
 
 
 class _JobScreen(LastingScreen):
-    """Prints the phases in lines, and no welcome."""
+    """Prints phases as lines, without a welcome."""
 
     def __init__(self) -> None:
         super().__init__(PlainScreen([], several=False))
-        # Every process has been ready.
+        # every process was ready once
         self.ready = asyncio.Event()
 
     def serving(self) -> None:

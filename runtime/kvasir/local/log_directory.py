@@ -1,6 +1,6 @@
 """Directories of log files, one for each name and port of a service.
 
-A running service holds a lock on its directory, which the kernel releases however the process ends.
+A running service locks its directory; the kernel releases the lock however the process ends.
 """
 
 import contextlib
@@ -14,11 +14,11 @@ from typing import Final
 from kvasir.config.options import ConfigError
 
 MAX_EARLIER_RUNS: Final = 20
-"""Older directories are removed when a service starts."""
+"""A starting service removes older directories."""
 
 
 class LogDirectory:
-    """The directory of one service, in use until `close`. Raises ConfigError if it cannot be created."""
+    """The directory of one service until `close`. Raises ConfigError if it cannot be created."""
 
     def __init__(self, name: str) -> None:
         self.path = log_root() / name
@@ -44,7 +44,7 @@ def log_root() -> Path:
 
 
 def directories() -> list[Path]:
-    """Return the directories of all services that ran here, the one that started last first."""
+    """Return the directories of all services, the one that started last first."""
     started = {}
     with contextlib.suppress(FileNotFoundError):
         for path in log_root().iterdir():
@@ -67,7 +67,7 @@ def _remove_old() -> None:
 
 @contextlib.contextmanager
 def _locked(directory: Path) -> Iterator[bool]:
-    """Lock a directory if no service uses it. Yields whether that succeeded; True if the directory is gone."""
+    """Lock a directory without a service. Yields False if it is in use."""
     try:
         descriptor = os.open(directory, os.O_RDONLY)
     except FileNotFoundError:

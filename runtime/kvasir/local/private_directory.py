@@ -1,7 +1,6 @@
 """The private directory of one service, for sockets and Secrets.
 
-The running service holds a lock on it. A supervisor that is killed with -9 removes nothing: the next start removes
-directories without a lock.
+The service locks it. A start removes directories without a lock, as kill -9 leaves them.
 """
 
 import fcntl
@@ -11,7 +10,7 @@ import tempfile
 from pathlib import Path
 from typing import Final, TextIO
 
-# Not TMPDIR, which may be long: the path of an ipc socket has at most 107 characters.
+# TMPDIR may be long, and the path of an ipc socket has at most 107 characters
 PARENT: Final = Path("/tmp")
 _PREFIX: Final = "kvasir-"
 _LOCK: Final = "lock"
@@ -26,7 +25,7 @@ class PrivateDirectory:
         unlocked = self.path / "unlocked"
         self._lock = unlocked.open("w")
         fcntl.flock(self._lock, fcntl.LOCK_EX)
-        unlocked.rename(self.path / _LOCK)  # by this name it is looked for: never seen without its lock
+        unlocked.rename(self.path / _LOCK)  # the name in searches: never seen without its lock
 
     def close(self) -> None:
         if not self._lock.closed:
@@ -42,7 +41,7 @@ def _remove_abandoned(parent: Path) -> None:
             with lock.open() as file:
                 if _is_free(file):
                     shutil.rmtree(lock.parent, ignore_errors=True)
-        except OSError:  # another one removes it at this moment
+        except OSError:  # another process is removing it
             continue
 
 

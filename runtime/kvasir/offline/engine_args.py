@@ -1,4 +1,4 @@
-"""Options of an `LLM` on the command line of a program, as vLLM has them."""
+"""Options of an `LLM` on the command line, as in vLLM."""
 
 import argparse
 import logging
@@ -32,7 +32,7 @@ class EngineArgs(SimpleNamespace):
 
     @classmethod
     def from_cli_args(cls, args: argparse.Namespace) -> Self:
-        """Return the arguments of an LLM that are set, without the program's own options."""
+        """Return the arguments that are set, without the program's own."""
         parser = cls.add_cli_args(argparse.ArgumentParser(add_help=False))
         names = {action.dest for action in parser._actions}
         return cls(**{name: value for name, value in vars(args).items() if name in names and value is not None})
@@ -43,7 +43,7 @@ class AsyncEngineArgs(EngineArgs):
 
 
 class FlexibleArgumentParser(OptionParser):
-    """A parser that reads options as `vllm serve` does, and logs those of vLLM that change nothing."""
+    """Reads options as `vllm serve` does, and logs those of vLLM that change nothing."""
 
     takes_vllm = True
 

@@ -21,7 +21,7 @@ from kvasir.worker.worker_calls import WorkerCall
 Message = Mapping[str, Any]
 
 _POOLING: Final = "models that do not generate text are not supported yet"
-# Methods of vLLM → why they are missing.
+# methods of vLLM that are missing, and why
 _NOT_YET: Final = {
     **dict.fromkeys(("encode", "embed", "classify", "score", "reward"), _POOLING),
     **dict.fromkeys(("sleep", "wake_up"), "a sleep mode is not supported yet: close() frees the memory"),
@@ -30,24 +30,19 @@ _NOT_YET: Final = {
 
 
 class LLM:
-    """One model, with its engine in this process. Use it in one thread at a time, and `close` it or use `with`.
+    """One model with its engine in this process. Close it, and use it in one thread at a time.
 
-    Answers are those of a service with the same options. Ctrl-C ends a call after the current step. Worker
-    processes (`tensor_parallel_size=2`) end with the thread that created the LLM.
+    Ctrl-C ends a call after the current step. Worker processes end with the thread that created the LLM.
     """
 
     def __init__(
         self, model: str | os.PathLike[str], tokenizer: str | os.PathLike[str] | None = None, **engine_options: Any
     ) -> None:
-        """Load a model: hf:
-
-        org/name[@revision], a directory, or demo:
-
-        . `tokenizer`: if it is not the model's.
+        """Load hf://org/name[@revision], a directory, or demo://.
 
         `engine_options`: options of `kvasir engine` with underscores, such as `max_model_len=4096`, and vLLM's.
-        Raises ConfigError (a ValueError) for options and models that cannot be used, ModelLoadError, and
-        FailureError if a worker process fails.
+        Raises ConfigError (a ValueError) for unusable options and models, ModelLoadError, and FailureError if a
+        worker process fails.
         """
         if tokenizer is not None:
             engine_options["tokenizer"] = os.fspath(tokenizer)
@@ -75,11 +70,10 @@ class LLM:
         priority: Sequence[int] | None = None,
         tokenization_kwargs: Mapping[str, Any] | None = None,
     ) -> list[RequestOutput]:
-        """Continue each prompt: a text, {"prompt": text} or {"prompt_token_ids": [...]}; one, or a list of them.
+        """Continue one prompt or a list: a text, {"prompt": text} or {"prompt_token_ids": [...]}.
 
-        `sampling_params`: for all prompts, or one for each. `use_tqdm`: show progress on a terminal. `priority`:
-        of each prompt, smallest first, with scheduling_policy="priority". An output ends at the end of the
-        context. Raises ValueError for a bad prompt or parameters before anything is computed.
+        `sampling_params`: for all prompts, or one for each. `priority`: of each prompt, smallest first, with
+        scheduling_policy="priority". Raises ValueError for a bad prompt or parameter before any computation.
         """
         check_lora(lora_request)
         several = listed(prompts)
@@ -107,9 +101,8 @@ class LLM:
     ) -> list[RequestOutput]:
         """Answer a conversation, a list of {"role": ..., "content": ...}, or each of a list of conversations.
 
-        `chat_template`: used instead of the model's. `tools`: functions for the template, in OpenAI's form; calls
-        are part of the text of the answer. The other arguments are fields of POST /v1/chat/completions. Raises as
-        `generate` does.
+        `chat_template`: replaces the model's. `tools`: functions in OpenAI's form; calls are part of the answer's
+        text. Other arguments are fields of POST /v1/chat/completions. Raises as `generate` does.
         """
         check_lora(lora_request)
         if chat_template_content_format != "auto":
@@ -141,7 +134,7 @@ class LLM:
     ) -> list[BeamSearchOutput]:
         """Return the `params.beam_width` most likely continuations of each prompt, the best first.
 
-        `concurrency_limit`: prompts that are computed at once. Raises as `generate` does.
+        `concurrency_limit`: prompts in computation at once. Raises as `generate` does.
         """
         check_lora(lora_request)
         several = listed(prompts)
@@ -157,11 +150,11 @@ class LLM:
         args: Sequence[Any] = (),
         kwargs: Mapping[str, Any] | None = None,
     ) -> list[Any]:
-        """Call a method of every worker, and return the results in the order of the ranks.
+        """Call a method of every worker, and return the results by rank.
 
-        `method`: name of a method with the mark `worker_call`, of the class in `worker_cls` or
-        `worker_extension_cls`. Arguments and results must be of types that msgpack has. Raises TypeError for other
-        arguments, RuntimeError with the error of each worker that fails, and FailureError if a worker ends.
+        `method`: a method with the mark `worker_call`, of the class in `worker_cls` or `worker_extension_cls`.
+        Arguments and results have msgpack's types. Raises TypeError for other arguments, RuntimeError with the
+        error of each failed worker, and FailureError if a worker ends.
         """
         if not isinstance(method, str):
             raise TypeError(f"method is of type {type(method).__name__}: give the name of a worker's method")
@@ -178,16 +171,16 @@ class LLM:
         return [result.value for result in results]
 
     def get_default_sampling_params(self) -> SamplingParams:
-        """Return new parameters with the defaults of the model's generation_config.json."""
+        """Return new parameters with the defaults of generation_config.json."""
         defaults = self.llm_engine.model.generation_defaults
         return SamplingParams(**{k: v for k, v in defaults.items() if k in SamplingParams.__struct_fields__})  # type: ignore[arg-type]
 
     def get_tokenizer(self) -> Any:
-        """Return the model's tokenizer as transformers has it."""
+        """Return the model's tokenizer of transformers."""
         return self.llm_engine.get_tokenizer()
 
     def get_metrics(self) -> list[Metric]:
-        """Return the metrics so far, under vLLM's names. Raises RuntimeError without `disable_log_stats=False`."""
+        """Return the metrics under vLLM's names. Raises RuntimeError without `disable_log_stats=False`."""
         return self.llm_engine.get_metrics()
 
     def reset_prefix_cache(self, reset_running_requests: bool = False, reset_connector: bool = False) -> bool:
@@ -196,7 +189,7 @@ class LLM:
             return self.llm_engine.reset_prefix_cache()
 
     def start_profile(self) -> None:
-        """Start a profile. Raises RuntimeError without `profiler_config`."""
+        """Raises RuntimeError without `profiler_config`."""
         with self._alone():
             self.llm_engine.call_profiler("start_profile")
 
@@ -206,7 +199,6 @@ class LLM:
             self.llm_engine.call_profiler("stop_profile")
 
     def close(self) -> None:
-        """Free the model. A second call does nothing."""
         self.llm_engine.close()
 
     def __enter__(self) -> Self:

@@ -1,4 +1,4 @@
-"""An engine in this process, and the part of the client that turns its outputs into text."""
+"""An engine in this process, with the client's conversion of its outputs to text."""
 
 import contextlib
 import signal
@@ -26,7 +26,6 @@ from kvasir.link.protocol import Call, EngineStats, FinishReason, Outputs, Reque
 from kvasir.process.progress import Show, progress_bar, spinner
 from kvasir.worker.worker_calls import WorkerCall, WorkerResult
 
-# The name of the frontend and of the engine.
 _HERE: Final = "offline"
 
 
@@ -43,7 +42,7 @@ class OfflineEngine:
         observer: RequestObserver | None = None,
     ) -> None:
         self.settings = settings
-        # Random numbers that several processes with this engine share; None: this is the only one.
+        # shared by the processes with this engine; None for a single process
         self.seed = seed
         self._core = core
         self._executor = executor
@@ -51,7 +50,7 @@ class OfflineEngine:
         self._waiting = deque[LiveRequest]()
         self._observer = observer or _Unobserved()
         self._outputs = OutputProcessor(self._journal, self._observer, eos_token_ids)
-        # An error left a step: the prefix cache names blocks that it may not have written.
+        # a step failed, so the prefix cache may name unwritten blocks
         self._is_broken = False
 
     def close(self) -> None:
@@ -59,7 +58,7 @@ class OfflineEngine:
         self._executor.shutdown()
 
     def call(self, call: WorkerCall) -> list[WorkerResult]:
-        """Run an operation on every worker, between two steps; return the results by rank."""
+        """Call every worker between two steps; return the results by rank."""
         self._check()
         return self._executor.call(call)
 
@@ -95,7 +94,7 @@ class OfflineEngine:
     def step(self) -> list[LiveRequest]:
         """Compute a step, and return the requests with new output.
 
-        After an error no request is left; if the step itself failed, the engine is closed.
+        After an error no request is left; if the step failed, the engine is closed.
         """
         self._check()
         try:
@@ -107,8 +106,7 @@ class OfflineEngine:
         return [request for requests in touched for request in requests]
 
     def run(self, requests: Sequence[LiveRequest], progress: Show) -> list[Delta]:
-        """Return the whole output of each request. Raises the error of the first one that fails, and ends the
-        others."""
+        """Return each request's output. At the first error, end the others and raise it."""
         self._check()
         if self.has_work:
             raise RuntimeError("requests of llm_engine are running: take their outputs first")
@@ -136,7 +134,7 @@ class OfflineEngine:
             raise RuntimeError("a step of this LLM has failed: create a new one")
 
     def _feed(self) -> None:
-        # Only as many as the next step can take: the others need no memory in the engine yet.
+        # no more than the next step takes: the others need no memory in the engine yet
         budget, waiting = self._core.ingest.budget, self._waiting
         while waiting and self._core.num_waiting < self.settings.max_num_seqs:
             if not budget.has_room(len(waiting[0].prompt_token_ids)):
@@ -174,7 +172,7 @@ class OfflineEngine:
         return live
 
     def _abandon(self) -> None:
-        # The next call begins with an idle engine.
+        # the next call begins with an idle engine
         live = self._journal.live()
         self._waiting.clear()
         self._core.abort(_HERE, [request.request_id for request in live])
@@ -183,13 +181,11 @@ class OfflineEngine:
         with contextlib.suppress(Exception):  # the first failure is raised
             while self._core.has_work and not self._is_broken:
                 self._step()
-        if self._is_broken:  # a thread may wait for masks that do not come, and Python waits for it in the end
+        if self._is_broken:  # a thread may wait for masks that do not come, and Python for the thread at exit
             self.close()
 
 
 class _Unobserved:
-    """A RequestObserver that drops everything."""
-
     def hold_ended(self, seconds: float) -> None:
         pass
 
@@ -211,7 +207,7 @@ class _Unobserved:
 
 @contextlib.contextmanager
 def _interrupts() -> Iterator[threading.Event]:
-    # Between two steps the engine can be left, in the middle of one it cannot.
+    # a step must not be interrupted
     event = threading.Event()
     in_main_thread = threading.current_thread() is threading.main_thread()
     if not in_main_thread or signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
@@ -230,7 +226,7 @@ def _interrupts() -> Iterator[threading.Event]:
 
 
 def start_engine(config: EngineConfig, model: ModelInfo, observer: RequestObserver | None = None) -> OfflineEngine:
-    """Load the model. Raises ConfigError, ModelLoadError and FailureError as an engine's process would."""
+    """Load the model. Raises ConfigError, ModelLoadError and FailureError."""
     shown = shows_results(config.executor)
     with spinner("importing torch", shown=shown):
         settings = resolve_settings(config, model)

@@ -1,4 +1,4 @@
-"""Outputs of `LLM.generate` and `LLM.chat`. The names are vLLM's."""
+"""Outputs of `LLM.generate` and `LLM.chat`, with vLLM's names."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -15,7 +15,7 @@ class Logprob:
     logprob: float
     # 1 is the most likely.
     rank: int
-    # Bytes that are not a whole character appear as \xNN.
+    # \xNN for bytes that are not a whole character
     decoded_token: str
 
 
@@ -30,20 +30,18 @@ class CompletionOutput:
     # None without `logprobs`.
     cumulative_logprob: float | None
     logprobs: list[LogprobsByToken] | None
-    """Scores by token id, one entry per token: its own, then those of the most likely tokens."""
+    """By token id, one entry per token: the token, then the most likely ones."""
     finish_reason: str | None
-    """stop or length; None while it goes on."""
+    """"stop" or "length"; None before the end."""
     stop_reason: int | str | None
     """The stop string, or the token of `stop_token_ids`; None for an end-of-sequence token."""
 
 
 @dataclass(frozen=True)
 class RequestOutput:
-    """The outputs for one prompt. (The wire has a class of this name too.)"""
-
     request_id: str
     prompt: str | None
-    """The text, or the rendered chat; None for a prompt of token ids."""
+    """The text or the rendered chat; None for token ids."""
     prompt_token_ids: list[int]
     # None for the first token.
     prompt_logprobs: list[LogprobsByToken | None] | None
@@ -51,7 +49,7 @@ class RequestOutput:
     finished: bool
     """False while more outputs of a stream follow."""
     num_cached_tokens: int
-    """Prompt tokens that were found in the prefix cache."""
+    """Prompt tokens found in the prefix cache."""
     lora_request: None = None
 
 
@@ -62,7 +60,7 @@ def request_output(
     detokenizer: Detokenizer,
     finished: bool = True,
 ) -> RequestOutput:
-    """Return the output for a prompt. `choices`: some of its outputs, each with its index."""
+    """Return the output for a prompt. `choices`: index and output."""
     _, request, first = choices[0]
     prompt_token_ids = request.prompt_token_ids.tolist()
     scores = first.prompt_logprobs
@@ -92,7 +90,7 @@ def completion_output(index: int, delta: Delta, detokenizer: Detokenizer) -> Com
 
 
 def merged(before: Delta, more: Delta) -> Delta:
-    # The log probabilities of the first are changed: it must belong to the caller.
+    # a copy, because the log probabilities are changed
     return Delta(
         before.text + more.text,
         before.token_ids + more.token_ids,

@@ -1,7 +1,4 @@
-"""`kvasir.SamplingParams`: parameters of an offline request. The names are vLLM's.
-
-(The class of this name in kvasir.request has every field filled in, for an engine.)
-"""
+"""`kvasir.SamplingParams`: parameters of an offline request, with vLLM's names."""
 
 import copy
 from enum import Enum
@@ -21,24 +18,21 @@ class RequestOutputKind(Enum):
     """The content of each output of a stream. `LLM` always returns FINAL_ONLY."""
 
     CUMULATIVE = 0
-    """Everything so far."""
     DELTA = 1
-    """The new part."""
     FINAL_ONLY = 2
-    """Everything, once."""
 
 
 class _Fields(SamplingFields, kw_only=True):
     n: Annotated[int, Meta(ge=1, le=MAX_CHOICES)] = 1
-    """Outputs for each prompt; the one at index i draws from seed + i."""
+    """Outputs per prompt. Output i draws from seed + i."""
     max_tokens: Annotated[int, MAX_TOKENS.meta] | None = 16
-    """None: up to the end of the context, where every output ends."""
+    """None: up to the end of the context."""
     logprobs: Annotated[int, TOP_LOGPROBS.meta] | None = None
     """Report the log probability of each output token and of this many most likely ones."""
     structured_outputs: StructuredOutputsParams | None = None
     """A constraint, also as a dict. None: any text."""
     truncate_prompt_tokens: Annotated[int, Meta(ge=-1)] | None = None
-    """Keep only so many of the prompt's last tokens; -1: as many as leave room for the output."""
+    """Keep only this many last tokens of the prompt; -1: leave room for the output."""
     # Without it, outputs have no text.
     detokenize: bool = True
     output_kind: RequestOutputKind = RequestOutputKind.CUMULATIVE
@@ -55,13 +49,13 @@ _NOT_YET: Final[dict[str, tuple[tuple[Any, ...], str]]] = {
     "repetition_detection": ((None,), "the search for repetitions is not supported yet"),
     "best_of": ((None, 1), "it is n here"),
 }
-"""Parameters of vLLM that are missing → the values that ask for nothing, and the reason."""
+"""Missing parameters of vLLM: the accepted values, and the reason."""
 
 
 class SamplingParams(_Fields, kw_only=True):
-    """Sampling parameters. None: generation_config.json of the model decides.
+    """Sampling parameters. None: the model's generation_config.json decides.
 
-    Raises TypeError for an unknown parameter, and ValueError for a value of a wrong type or out of range.
+    Raises TypeError for an unknown parameter, ValueError for a wrong type or range.
     """
 
     extra_args: Any = None
@@ -76,7 +70,7 @@ class SamplingParams(_Fields, kw_only=True):
         self.check()
 
     def check(self) -> None:
-        """Normalise the fields. Raises ValueError for one that cannot be used."""
+        """Normalise the fields. Raises ValueError."""
         for name, (neutral, reason) in _NOT_YET.items():
             if getattr(self, name) not in neutral:
                 raise ValueError(f"{name} is not supported: {reason}; leave it out")

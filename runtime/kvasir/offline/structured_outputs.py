@@ -1,4 +1,4 @@
-"""`kvasir.StructuredOutputsParams`: a constraint on an offline output. The names are vLLM's."""
+"""`kvasir.StructuredOutputsParams`: a constraint on an offline output, with vLLM's names."""
 
 from typing import Any, Self
 
@@ -12,9 +12,9 @@ from kvasir.frontend.generation.structured_output import OutputFields, Structure
 
 
 class StructuredOutputsParams(msgspec.Struct):
-    """One constraint and options for JSON, as in the field `structured_outputs` of a request.
+    """One constraint and options for JSON, as in the request field `structured_outputs`.
 
-    Raises ValueError for no constraint or several.
+    Raises ValueError unless there is exactly one constraint.
     """
 
     json: dict[str, Any] | str | None = None
@@ -35,7 +35,7 @@ class StructuredOutputsParams(msgspec.Struct):
 
     @classmethod
     def of(cls, fields: dict[str, Any]) -> Self:
-        """Return the constraint with these fields. Raises ValueError."""
+        """Raises ValueError."""
         if unknown := sorted(fields.keys() - set(cls.__struct_fields__)):
             raise ValueError(
                 f"structured_outputs has no field {unknown[0]}: give {', '.join(cls.__struct_fields__)}"
@@ -43,7 +43,7 @@ class StructuredOutputsParams(msgspec.Struct):
         return cls(**fields)
 
     def source(self) -> GrammarSource:
-        """Return the constraint. Raises ValueError."""
+        """Raises ValueError."""
         given = {name: value for name, value in msgspec.structs.asdict(self).items() if value is not None}
         try:
             source = grammar_source(OutputFields(structured_outputs=StructuredOutputs.model_validate(given)))

@@ -1,6 +1,6 @@
-"""Paths of vLLM's modules: in `from vllm.sampling_params import SamplingParams` only the first word changes.
+"""Modules under vLLM's paths: in `from vllm.sampling_params import SamplingParams` only the first word changes.
 
-Each is a module with names of kvasir.offline, made when it is imported.
+Each has names of kvasir.offline and is made at its import.
 """
 
 import importlib
@@ -33,7 +33,7 @@ _PATHS: Final[dict[str, tuple[str, ...]]] = {
     "v1.metrics": (),
     "v1.metrics.reader": _METRICS,
 }
-# Paths of vLLM → why they are missing.
+# missing paths of vLLM, and why
 _MISSING: Final = {
     "assets": "images and audio are not supported yet",
     "lora": "LoRA adapters are not supported yet: merge the adapter into the model",
@@ -43,9 +43,9 @@ _MISSING: Final = {
 
 
 def spec_of(name: str) -> ModuleSpec | None:
-    """Return how to import a module of vLLM by this name; None for another.
+    """Return the spec of one of vLLM's modules, or None.
 
-    Raises ModuleNotFoundError if it belongs to a missing feature.
+    Raises ModuleNotFoundError for a missing feature.
     """
     path = name.removeprefix("kvasir.")
     if (reason := _MISSING.get(path.partition(".")[0])) is not None:

@@ -1,7 +1,7 @@
-"""Spawn a supervised process, wait for its end, and end it with grace.
+"""Spawn a supervised process, wait for it, and end it with grace.
 
-A child has a session of its own: Ctrl-C in the terminal reaches only the supervisor, and a signal to the process
-group the child's own children. It dies with the supervisor, even at kill -9.
+A child has its own session: Ctrl-C reaches only the supervisor, and a signal to the child's process group reaches
+its children. It ends with the supervisor, even at kill -9.
 """
 
 import asyncio
@@ -25,7 +25,6 @@ class ChildProcess:
 
     @classmethod
     async def spawn(cls, spec: ProcessSpec, log: Path) -> "ChildProcess":
-        # Its output goes to the end of the log.
         log.parent.mkdir(parents=True, exist_ok=True)  # it may have been deleted meanwhile
         with log.open("ab") as output:
             log_start = output.tell()  # the process shares the position and moves it when it writes
@@ -47,7 +46,7 @@ class ChildProcess:
         return self._process.pid
 
     async def wait(self) -> int:
-        """Return the exit code, or minus the number of the signal that ended the process."""
+        """Return the exit code, or minus the signal number."""
         code = await self._process.wait()
         if not self._swept:
             self._swept = True
@@ -57,7 +56,7 @@ class ChildProcess:
     async def end(self, grace: float, kill: asyncio.Event) -> None:
         """Send SIGTERM, and SIGKILL after the grace period or when `kill` is set."""
         if self._process.returncode is None:
-            # Not `terminate`: it would look for the exit code itself, and take it away from asyncio.
+            # `terminate` would take the exit code away from asyncio
             with contextlib.suppress(ProcessLookupError):
                 os.kill(self._process.pid, signal.SIGTERM)
         exited = asyncio.create_task(self.wait())
@@ -77,7 +76,7 @@ class ChildProcess:
         return self.lines(size)[-count:]
 
     def lines(self, size: int = 2**20) -> list[str]:
-        """Return the lines in the last `size` bytes of this process's output; none if the log was deleted."""
+        """Return the lines in the last `size` bytes of output; none if the log was deleted."""
         try:
             log = self._log.open("rb")
         except FileNotFoundError:
