@@ -78,11 +78,11 @@ class AsyncLLM:
             fingerprint=model.fingerprint,
             tokenizer_hash=model.tokenizer_hash,
             wake=self._take_events,
-            # A client can send and abort a request with many prompts before an engine has read any of them.
+            # a client can send and abort many prompts before an engine has read any
             burst=2 * config.server.max_live_requests,
         )
         self._outputs = OutputProcessor(self._journal, observer, model.eos_token_ids, self._router.begun)
-        self._outputs_planned = False  # `_work_outputs` runs in the next turn of the event loop
+        self._outputs_planned = False  # `_work_outputs` is scheduled
         self._calls = Calls(self._link.send)
         self._starts = EngineStarts()
         self._quarantine = Quarantine()
@@ -133,7 +133,7 @@ class AsyncLLM:
         self.input.close()
 
     async def drain(self, timeout: float) -> None:  # noqa: ASYNC109 - running into it is not an error here
-        """Wait until no request is live, for at most `timeout` seconds; the caller accepts no new ones."""
+        """Wait at most `timeout` seconds until no request is live; the caller accepts no new ones."""
         try:
             async with asyncio.timeout(timeout):
                 await self._journal.wait_empty()
@@ -145,7 +145,7 @@ class AsyncLLM:
         return self._link.addresses
 
     def check_room(self) -> None:
-        """Raise TooManyRequests if `generate` would raise it now."""
+        """Raise TooManyRequests if `generate` would."""
         self._journal.check_room()
 
     @property
@@ -154,18 +154,17 @@ class AsyncLLM:
 
     @property
     def held_requests(self) -> int:
-        """Requests that wait while no engine is ready."""
         return self._dispatcher.num_held
 
     @property
     def waiting_requests(self) -> int:
-        """Requests without an engine, counted one by one."""
+        """Requests without an engine."""
         return sum(request.state is RequestState.WAITING for request in self._journal.live())
 
     def waits_for(self, traces: Sequence[Trace], rank: int | None) -> str | None:
-        """Return a text about the engine that these requests wait for; None if none waits.
+        """Describe the engine that these requests wait for; None if none waits.
 
-        `rank`: the data-parallel rank to which they are pinned.
+        `rank`: their data-parallel rank.
         """
         if all(trace.waiting_since is None for trace in traces):
             return None
@@ -173,12 +172,11 @@ class AsyncLLM:
 
     @property
     def engines(self) -> Mapping[str, RemoteEngine]:
-        """Return the engines by incarnation."""
         return self._link.engines
 
     @property
     def max_model_len(self) -> int:
-        """Tokens of prompt and output that every ready engine can take."""
+        """Return the tokens of prompt and output that every ready engine can take."""
         return self._limits.max_model_len
 
     async def generate(
@@ -186,7 +184,7 @@ class AsyncLLM:
     ) -> AsyncGenerator[Delta, None]:
         """Yield the output in deltas, the last one with a finish reason; a slow reader gets larger ones.
 
-        Fills in `trace`. Closing or cancelling the generator aborts the request. Raises TooManyRequests or
+        Fills in `trace`. To close or cancel the generator aborts the request. Raises TooManyRequests or
         InvalidRequest before the first delta, EngineUnavailable or RequestFailed at any time.
         """
         text = prompted.text(self.detokenizer)
@@ -225,7 +223,6 @@ class AsyncLLM:
     # ------------------------------------------------------------------------------------------ requests
 
     def _block_hashings(self) -> set[BlockHashing]:
-        """Return how the ready engines hash; an engine that joins later hashes itself."""
         hashings = {engine.block_hashing for engine in self._link.engines.values() if engine.usable}
         return {hashing for hashing in hashings if hashing is not None}
 
@@ -243,7 +240,7 @@ class AsyncLLM:
     # ------------------------------------------------------------------------------------------ events
 
     def _take_events(self) -> None:
-        # Sends in here may queue further events.
+        # sends may queue further events
         events = self._link.events
         while events:
             event = events.popleft()

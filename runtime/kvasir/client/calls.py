@@ -10,7 +10,7 @@ from kvasir.link.frontend_end.remote_engine import RemoteEngine
 from kvasir.link.protocol import Call, Result
 
 CALL_TIMEOUT: Final = 10.0
-"""Seconds. An engine answers between two of its steps."""
+"""Seconds. Engines answer between two steps."""
 
 
 @dataclass(frozen=True)
@@ -18,10 +18,9 @@ class CallOutcome:
     incarnation: str
     rank: int
     error: str
-    """Empty on success."""
     values: list[str] = field(default_factory=list)
     value: bytes = b""
-    """The result of the engine, in msgpack: see Result."""
+    """In msgpack: see Result."""
 
 
 class Calls:
@@ -30,13 +29,13 @@ class Calls:
     def __init__(self, send: Callable[[str, Call], bool]) -> None:
         self._send = send
         self._ids = itertools.count(1)
-        # By incarnation and id.
+        # by incarnation and id
         self._waiting: dict[tuple[str, int], asyncio.Future[Result]] = {}
 
     async def call(
         self, engines: Iterable[RemoteEngine], method: str, seconds: float, arguments: bytes = b""
     ) -> list[CallOutcome]:
-        """Call all of these engines, and return their outcomes in order, after at most `seconds`."""
+        """Call these engines, and return their outcomes in order, after at most `seconds`."""
         loop = asyncio.get_running_loop()
         called: list[tuple[RemoteEngine, int, asyncio.Future[Result]]] = []
         try:

@@ -1,4 +1,4 @@
-"""The buffer between the output processor and the reader of a request. A slow reader finds one merged delta."""
+"""The buffer between output processor and reader. A slow reader gets one merged delta."""
 
 import asyncio
 
@@ -10,15 +10,15 @@ from kvasir.link.protocol import FinishReason, Logprobs
 
 class Delta(msgspec.Struct):
     text: str
-    """Empty only in the last delta: text that may change or begin a stop string comes later."""
+    """Empty only in the last delta: unfinished text comes later."""
     token_ids: list[int]
     finish_reason: FinishReason | None = None
-    """Set in the last delta. A request that fails ends with an exception instead."""
+    """Only in the last delta. A failed request ends with an exception."""
     stop_reason: int | str | None = None
     """The token of `stop_token_ids` or the stop string; None for an end-of-sequence token."""
     logprobs: Logprobs | None = None
     prompt_logprobs: Logprobs | None = None
-    """Set in the first delta, from the second token on."""
+    """Only in the first delta, from the second token on."""
 
 
 class Collector:
@@ -49,7 +49,7 @@ class Collector:
 
     def put_logprobs(self, logprobs: Logprobs | None, prompt_logprobs: Logprobs | None) -> None:
         if logprobs is not None:
-            # `put` of their tokens follows: a reader must find both.
+            # before `put` of their tokens, as a reader must find both
             self._logprobs = joined(self._logprobs, logprobs)
         if prompt_logprobs is not None:
             self._prompt_logprobs = prompt_logprobs
@@ -71,7 +71,7 @@ class Collector:
         return self._pop()
 
     def take_now(self) -> Delta | None:
-        """Return the new output, also tokens without text yet, or None."""
+        """Return new output, even tokens without text yet, or None."""
         if self._readable or self._token_ids:
             return self._pop()
         if self._error is not None:

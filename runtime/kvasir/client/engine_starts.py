@@ -10,10 +10,10 @@ from kvasir.link.frontend_end.remote_engine import EngineState, RemoteEngine
 from kvasir.link.protocol import Progress
 
 DEFAULT_RETRY_AFTER: Final = 5.0
-"""Seconds, until a start was measured: about the shortest one."""
+"""Seconds, before the first measured start."""
 WEIGHT: Final = 0.3
 JITTER: Final = 0.2
-"""Share of the time by which rejected clients spread, to both sides."""
+"""Share of the time by which rejected clients spread."""
 
 _ORDER: Final = (EngineState.STARTING, EngineState.LOADING, EngineState.WARMING)
 
@@ -36,7 +36,7 @@ class EngineStarts:
         self.seconds: float | None = None
 
     def joined(self, engine: RemoteEngine) -> None:
-        # An engine that is further started before this frontend did.
+        # others started before this frontend
         if engine.state in (EngineState.STARTING, EngineState.LOADING):
             self._starts[engine.incarnation] = _Start(self._clock())
             self.changed(engine)
@@ -62,7 +62,7 @@ class EngineStarts:
         return max(1.0, self.seconds - elapsed) * self._uniform(1 - JITTER, 1 + JITTER)
 
     def describe(self, engines: Iterable[RemoteEngine]) -> str:
-        """Return the progress of the engine that is closest to Ready: "Loading 3.1/15.0 GB, about 40 s"."""
+        """Return the progress of the engine closest to Ready: "Loading 3.1/15.0 GB, about 40 s"."""
         starting = [engine for engine in engines if engine.state in _ORDER]
         if not starting:
             return "none is connected"

@@ -1,6 +1,6 @@
 """The journal: all live requests, each with its prompt, output tokens and parameters.
 
-A request is live until its reader has finished, so requests with slow readers count too.
+A request is live until its reader has finished.
 """
 
 import asyncio
@@ -21,11 +21,11 @@ class Journal:
         token_limit: int = sys.maxsize,
         left: Callable[[str, str], None] = lambda request_id, engine: None,
     ) -> None:
-        """`left` is called with the ids of a request and its engine, when the engine works on it no more."""
+        """`left` gets the ids of a request and its engine when the engine stops work on it."""
         self._left = left
         self._limit = limit
         self._token_limit = token_limit
-        # Output counts as it grows, so live requests may exceed the limit. New ones are rejected then.
+        # output counts as it grows, so live requests may exceed the limit
         self._num_tokens = 0
         self._requests: dict[str, LiveRequest] = {}
         self._by_engine: dict[str, dict[str, LiveRequest]] = {}
@@ -44,7 +44,7 @@ class Journal:
         return self._requests.get(request_id)
 
     def add(self, request: LiveRequest) -> None:
-        """Raises TooManyRequests, or InvalidRequest for an id that is live."""
+        """Raises TooManyRequests, or InvalidRequest for a live id."""
         if request.request_id in self._requests:
             raise InvalidRequest(f"a request with id {request.request_id!r} is still running: choose another id")
         self.check_room(request.num_tokens)
@@ -57,14 +57,14 @@ class Journal:
         self._num_tokens += len(token_ids)
 
     def check_room(self, num_tokens: int = 1) -> None:
-        """Raise TooManyRequests if there is no room for so many tokens."""
+        """Raise TooManyRequests without room for these tokens."""
         if len(self._requests) >= self._limit:
             raise TooManyRequests(
                 f"{self._limit} requests are in flight, which is this frontend's limit (--max-live-requests): "
                 "try again when some have finished",
                 RETRY_AFTER,
             )
-        # A request alone always has room: it would never get more.
+        # a request alone always has room: more would never come
         if self._num_tokens and self._num_tokens + num_tokens > self._token_limit:
             raise TooManyRequests(
                 f"requests in flight have {self._num_tokens} tokens, and this frontend's limit is "
@@ -117,7 +117,7 @@ class Journal:
         return len(self._by_engine.get(engine, ()))
 
     def resuming_tokens(self, engine: str) -> int:
-        """Return the tokens of moved requests of which the engine has sent no token yet."""
+        """Return the tokens of moved requests without output from the engine yet."""
         return self._resuming[engine]
 
     def running(self) -> list[LiveRequest]:

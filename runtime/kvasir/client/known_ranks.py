@@ -1,4 +1,4 @@
-"""The data-parallel ranks of which this frontend has seen an engine. One that is away comes back."""
+"""The data-parallel ranks of all engines that this frontend has seen."""
 
 from typing import Final
 

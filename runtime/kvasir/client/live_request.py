@@ -1,4 +1,4 @@
-"""LiveRequest: a request in the journal, with its progress over all engines that have had it."""
+"""LiveRequest: a request in the journal, with its progress over all its engines."""
 
 import time
 from array import array
@@ -21,44 +21,45 @@ from kvasir.request.tokens import to_wire, token_array
 @dataclass(slots=True)
 class Interruption:
     reason: str
-    """"lost" if its engine was lost, "returned" if the engine gave it back."""
+    """"lost" with its engine, or "returned" by it."""
     since: float = field(default_factory=time.perf_counter)
-    numerics: str = ""  # the class of the engine that has the request now
-    exact: bool = True  # that engine continues it exactly
+    numerics: str = ""  # the class of the request's engine
+    exact: bool = True  # the engine continues it exactly
 
 
 class RequestState(Enum):
-    WAITING = "waiting"  # not sent yet, or waiting for another engine
-    RUNNING = "running"  # computed by `LiveRequest.engine`
-    FINISHED = "finished"  # succeeded, failed or aborted; its reader may still read
+    WAITING = "waiting"  # for the first or another engine
+    RUNNING = "running"  # by `LiveRequest.engine`
+    FINISHED = "finished"  # its reader may still read
 
 
 @dataclass(slots=True, eq=False)
 class LiveRequest:
     """Written by the journal (`state`, `engine`, `last_engine`, `attempt`), the dispatcher (`refused_by`,
-    `numerics`, `weights`), the migration (`lost_engines`, `losses_in_a_row`) and the output processor."""
+    `numerics`, `weights`), the migration (`lost_engines`, `losses_in_a_row`) and the output processor.
+    """
 
     request_id: str
     prompted: Prompted
     text: TextStream
-    stops: StopSearch | None = field(init=False)  # None without stop strings
+    stops: StopSearch | None = field(init=False)
     collector: Collector = field(default_factory=Collector)
-    client: str = ""  # its sender: the queue of the frontend is fair among clients
+    client: str = ""  # for fairness in the queue
     output_token_ids: "array[int]" = field(default_factory=token_array)
-    attempt: int = 0  # engines that have got the request; outputs repeat the number
+    attempt: int = 0  # number of engines that got it; repeated in outputs
     state: RequestState = RequestState.WAITING
-    engine: str = ""  # the incarnation that has the request; "" while it waits
-    last_engine: str = ""  # `engine`, or the one before while it waits
+    engine: str = ""  # incarnation; "" while it waits
+    last_engine: str = ""  # `engine`, or the previous one while it waits
     lost_engines: tuple[str, ...] = ()
-    losses_in_a_row: int = 0  # losses of engines since the request last got a token
-    interruption: Interruption | None = None  # from the loss of its engine until its next token
+    losses_in_a_row: int = 0  # losses of engines since the last token
+    interruption: Interruption | None = None  # from the loss of its engine to the next token
     num_resuming_tokens: int = 0  # its part of `Journal.resuming_tokens`
-    numerics: str = ""  # of the engine that has computed its last token
-    weights: str = ""  # their identity in that engine; "": unknown
-    refused_by: tuple[str, ...] = ()  # not ready or stopping: the request is not sent to them again
+    numerics: str = ""  # of the engine of its last token
+    weights: str = ""  # their identity in that engine; "" if unknown
+    refused_by: tuple[str, ...] = ()  # not ready or stopping
     trace: Trace = field(default_factory=Trace)
-    num_earlier_tokens: int = 0  # output tokens of the attempts before
-    num_earlier_preemptions: int = 0  # of the attempts before
+    num_earlier_tokens: int = 0  # of earlier attempts
+    num_earlier_preemptions: int = 0  # of earlier attempts
     _digest: bytes = b""
 
     def __post_init__(self) -> None:
@@ -91,7 +92,7 @@ class LiveRequest:
             self.interruption = Interruption(reason)
 
     def message(self, hashing: BlockHashing | None = None, alone: bool = False, kv_source: str = "") -> AddRequest:
-        """Return the message for the next attempt. `hashing`: of the engine; None: it looks no hashes up."""
+        """Return the message for the next attempt. `hashing` is None if the engine uses no hashes."""
         prompted = self.prompted
         return AddRequest.of(
             prompted.core,
@@ -107,14 +108,13 @@ class LiveRequest:
 
     @property
     def digest(self) -> bytes:
-        # needed only when an engine is lost, or while a request has strikes
+        # only for a lost engine, or a request with strikes
         if not self._digest:
             self._digest = request_digest(to_wire(self.prompt_token_ids), self.prompted.core)
         return self._digest
 
     @property
     def attempt_tokens(self) -> int:
-        """The output tokens of this attempt."""
         return len(self.output_token_ids) - self.num_earlier_tokens
 
     @property
@@ -123,5 +123,5 @@ class LiveRequest:
 
 
 def service_order(request: LiveRequest) -> tuple[int, float]:
-    """Return the sort key: by priority, and the oldest first."""
+    """Sorts by priority, then by age."""
     return request.priority, request.trace.started

@@ -1,6 +1,6 @@
-"""The output processor: turns the outputs of engines into text for the readers of the requests.
+"""The output processor: turns the outputs of engines into text for readers.
 
-It works in slices, so that readers of a large batch's first outputs write before the last ones are handled.
+It works in slices, so that the first readers of a large batch need not wait for the whole batch.
 """
 
 import logging
@@ -20,7 +20,7 @@ from kvasir.link.protocol import FinishReason, RefusalKind, RequestOutput, Reque
 
 log = logging.getLogger(__name__)
 
-# Outputs per turn of the event loop: about a millisecond.
+# outputs per turn of the event loop: about a millisecond
 SLICE: Final = 128
 
 _FULL_OR_STOPPING: Final = (RefusalKind.OVERLOADED, RefusalKind.UNAVAILABLE)
@@ -28,7 +28,7 @@ _FULL_OR_STOPPING: Final = (RefusalKind.OVERLOADED, RefusalKind.UNAVAILABLE)
 
 @dataclass(frozen=True, slots=True)
 class AbortRequests:
-    """The requests have ended here, but not in their engine."""
+    """Requests that have ended here, but not in their engine."""
 
     engine: str
     request_ids: list[str]
@@ -36,7 +36,7 @@ class AbortRequests:
 
 @dataclass(frozen=True, slots=True)
 class DistrustEngine:
-    """The engine sent outputs that do not follow its earlier ones."""
+    """The engine's outputs do not follow its earlier ones."""
 
     engine: str
     reason: str
@@ -70,13 +70,13 @@ class OutputProcessor:
         eos_token_ids: tuple[int, ...],
         begun: Callable[[LiveRequest, RequestOutput], None] = lambda request, output: None,
     ) -> None:
-        """`begun` is called with the first output of each attempt."""
+        """`begun` gets the first output of each attempt."""
         self._begun = begun
         self.actions: deque[AbortRequests | DistrustEngine | TryNextEngine] = deque()
         self._journal = journal
         self._observer = observer
         self._eos_token_ids = frozenset(eos_token_ids)
-        # Requests of this slice that ended here, but not in their engine.
+        # requests of this slice that ended here, but not in their engine
         self._stopped: list[str] = []
         self._backlog: deque[_Batch] = deque()
 
@@ -107,7 +107,7 @@ class OutputProcessor:
         for batch in mine:
             if not self._take(batch, batch.next, len(batch.outputs) - batch.next):
                 break
-        # A lost engine needs no messages.
+        # a lost engine needs no messages
         self.actions = deque(
             action for action in self.actions if action.engine != engine or isinstance(action, TryNextEngine)
         )
@@ -124,7 +124,7 @@ class OutputProcessor:
     def end(self, request: LiveRequest, reason: FinishReason) -> None:
         if request.state is RequestState.FINISHED:
             return
-        # A request that was never sent is not observed.
+        # a request that was never sent is not observed
         self._journal.finish(request)
         if not request.attempt:
             return
@@ -133,12 +133,12 @@ class OutputProcessor:
         self._observer.request_finished(trace)
 
     def _take(self, batch: _Batch, first: int, count: int) -> bool:
-        """Return False if the engine is distrusted."""
+        """Return False for a distrusted engine."""
         now = time.perf_counter()
         trusted = True
         for output in batch.outputs[first : first + count]:
             request = self._journal.get(output.request_id)
-            # The engine sent it before it read the Abort, or for an earlier attempt.
+            # sent before the engine read the Abort, or for an earlier attempt
             if request is None or request.state is not RequestState.RUNNING:
                 continue
             if request.engine != batch.engine or request.attempt != output.attempt:
@@ -214,14 +214,14 @@ class OutputProcessor:
         if output.finish_reason is FinishReason.STOP and token_ids and not request.prompted.include_stop:
             last = token_ids[-1]
             if last == output.stop_token_id or last in self._eos_token_ids:
-                # The token that ended the request has no text, unless `include_stop`.
+                # without `include_stop`, the token that ends a request has no text
                 return token_ids[:-1]
         return token_ids
 
     def _cut_at_stop_string(
         self, request: LiveRequest, stops: StopSearch, output: RequestOutput
     ) -> tuple[str, int]:
-        """Return the text to send, and the number of its tokens."""
+        """Return the text to send and its number of tokens."""
         known, least = len(request.output_token_ids), request.params.min_tokens
         text = ""
         for count, token_id in enumerate(self._tokens_with_text(request, output), 1):
@@ -256,8 +256,7 @@ class OutputProcessor:
 
 def _note(request: LiveRequest, progress: RequestProgress) -> None:
     trace = request.trace
-    # A later attempt's times are not those of the whole request: its prefill has tokens that the client has
-    # already.
+    # A later attempt's prefill includes tokens that the client already has.
     trace.num_preemptions = request.num_earlier_preemptions + progress.num_preemptions
     if request.num_earlier_tokens:
         return

@@ -1,4 +1,4 @@
-"""The errors of a request that a client sees."""
+"""Errors of a request that a client sees."""
 
 from typing import Final
 
@@ -16,7 +16,7 @@ class InvalidRequest(ValueError):
         super().__init__(message)
         self.param = param
         self.code = code
-        """OpenAI's error code, context_length_exceeded for example."""
+        """OpenAI's error code, such as context_length_exceeded."""
 
 
 class EngineUnavailable(Exception):

@@ -1,4 +1,4 @@
-"""The events of each request, for metrics, and its history (Trace), for the log."""
+"""The events of a request, for metrics, and its history (Trace), for the log."""
 
 import time
 from dataclasses import dataclass, field
@@ -16,7 +16,7 @@ class PromptChoices:
 
 @dataclass(slots=True, eq=False)
 class Trace:
-    """The history of one request. Times are those of time.perf_counter."""
+    """Times are those of time.perf_counter."""
 
     params: SamplingParams | None = None
     choices: int | None = 1
@@ -37,26 +37,26 @@ class Trace:
     reason: FinishReason | None = None
     queue_seconds: float | None = None
     prefill_seconds: float | None = None
-    """Time in the engine from the first step to the first token."""
+    """From the first step to the first token."""
     decode_seconds: float | None = None
-    """Time from the first token to the last one; None if several engines computed them."""
+    """From the first token to the last; None across several engines."""
     num_preemptions: int = 0
 
 
 class RequestObserver(Protocol):
-    """Called on the event loop: quick, and without exceptions. Each started request is finished once."""
+    """Called on the event loop: quick, without exceptions. Each started request finishes once."""
 
     def hold_ended(self, seconds: float) -> None: ...
 
     def request_started(self, trace: Trace) -> None: ...
 
     def request_moved(self, trace: Trace, reason: str, exact: bool) -> None:
-        """Another engine has continued the request. `exact`: as the first one would have."""
+        """Another engine has continued the request. `exact`: with equal numerics."""
 
     def request_resumed(self, trace: Trace, seconds: float) -> None:
-        """The first token after a move came, `seconds` after the loss of the engine."""
+        """`seconds` from the loss of the engine to the next token."""
 
     def tokens_received(self, trace: Trace, count: int, seconds: float | None) -> None:
-        """A step produced `count` tokens, `seconds` after the previous ones (None: the first)."""
+        """`seconds` since the previous tokens; None for the first."""
 
     def request_finished(self, trace: Trace) -> None: ...

@@ -1,14 +1,13 @@
-"""The limits that engines set for requests."""
+"""The limits of the engines on requests."""
 
 from collections.abc import Collection
 
 from kvasir.link.frontend_end.remote_engine import RemoteEngine
 
 
-# Computed when engines change, because each request reads the limits several times.
+# computed when engines change, since each request reads them several times
 class ServiceLimits:
     def __init__(self, max_model_len: int, *, takes_priority: bool = True) -> None:
-        """`max_model_len`: tokens that the model can take."""
         self._model_len = max_model_len
         self.max_model_len = max_model_len
         """Tokens of prompt and output that every ready engine can take."""

@@ -1,4 +1,4 @@
-"""The gate that the operator closes before it removes the engines of an idle service, and the demand it reads."""
+"""The gate that the operator closes before it removes an idle service's engines."""
 
 import asyncio
 import threading
@@ -9,12 +9,12 @@ from kvasir_contract.endpoints import GATE_SECONDS
 from kvasir_contract.status_report import ReportedDemand
 
 
-# Only `report` and `busy` are for other threads.
+# only `report` and `busy` are thread-safe
 class ZeroGate:
     def __init__(
         self, opened: Callable[[], None], *, can_hold: bool, clock: Callable[[], float] = time.monotonic
     ) -> None:
-        """`opened` is called when requests may go to engines again. Without `can_hold` the gate stays open."""
+        """`opened` is called when requests may go to engines. Without `can_hold` the gate stays open."""
         self._opened = opened
         self._can_hold = can_hold
         self._clock = clock
@@ -24,7 +24,7 @@ class ZeroGate:
         self._timer: asyncio.TimerHandle | None = None
         self.closed = False
         self.accepts = False
-        """Whether the frontend should get requests: an engine was ready, or starts when requests come."""
+        """Whether the frontend should get requests: an engine was ready, or starts on demand."""
         self.busy = threading.Event()
 
     def arrived(self) -> None:
@@ -53,7 +53,7 @@ class ZeroGate:
         if self._timer is not None:
             self._timer.cancel()
         self.closed = self.accepts = True
-        # The operator may stop before it opens the gate.
+        # in case the operator stops before it opens the gate
         self._timer = asyncio.get_running_loop().call_later(GATE_SECONDS, self.open)
 
     def open(self) -> None:

@@ -1,4 +1,4 @@
-"""The frontend's process: `run_frontend` is what `kvasir frontend` runs.
+"""The frontend's process.
 
 SIGTERM and SIGINT make it unready at once. It accepts requests for `shutdown_delay` more, then closes idle
 connections one by one. Running requests may finish within `drain_timeout`; the rest ends with an error. A second
@@ -58,22 +58,20 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 SIGNALS = (signal.SIGTERM, signal.SIGINT)
-# After the listener has closed, a request on its way to an idle connection still gets its answer.
+# so that a request on its way to an idle connection still gets its answer
 SETTLE_SECONDS = 0.3
 FLUSH_SECONDS = 1.0
-"""Time for the errors of interrupted requests to reach their clients."""
-# A thread that tokenizes, renders or counts yields to the event loop after this time. Python's default of 5 ms
-# would be paid at each wake-up of the loop.
+"""For the errors of interrupted requests to reach clients."""
+# after which a busy thread yields to the event loop; Python's default is 5 ms per wake-up
 SWITCH_SECONDS = 0.0005
-# New objects between two collections. Each visits all objects of the requests in flight, and requests leave no
-# reference cycles behind.
+# New objects between two collections. Each visits the objects of all requests, which leave no cycles behind.
 GC_OBJECTS = 10_000
-# More than the usual 60 s of load balancers, which must close first.
+# more than the 60 s of load balancers, which must close first
 KEEP_ALIVE = 75
 
 
 def run_frontend(config: FrontendConfig) -> int:
-    """Serve until a signal comes, report a failure, and return the exit code."""
+    """Serve until a signal, report a failure, and return the exit code."""
     setup_logging("frontend", config.process.log_level, config.process.log_format)
     set_process_title("frontend")
     raise_open_files_limit()
@@ -99,8 +97,8 @@ def _run(config: FrontendConfig) -> None:
         if config.ops.ops_port is not None:
             stack.enter_context(contextlib.closing(OpsServer(config.ops, status, status.metrics, status)))
         service = build_service(config)
-        unserved.pop_all()  # the server removes it, before it stops to listen
-        # These objects live until the process ends: exclude them from later collections.
+        unserved.pop_all()  # the server removes it
+        # exclude these permanent objects from later collections
         gc.collect()
         gc.freeze()
         gc.set_threshold(GC_OBJECTS)
@@ -109,7 +107,7 @@ def _run(config: FrontendConfig) -> None:
 
 
 def build_service(config: FrontendConfig) -> Service:
-    """Load tokenizer and templates. Raises ConfigError."""
+    """Raises ConfigError."""
     access = Access(ApiKeys.of_clients(config.server), ApiKeys.of_administrators(config.server))
     model = read_model(config.model)
     metrics = Metrics(served_names(config)[0])
@@ -152,7 +150,7 @@ async def serve(service: Service, config: FrontendConfig, listener: socket.socke
 
 
 class Server(uvicorn.Server):
-    """uvicorn, with Kvasir's way of stopping and without its ten wake-ups a second."""
+    """uvicorn, with Kvasir's shutdown and without ten wake-ups a second."""
 
     def __init__(self, service: Service, config: FrontendConfig, status: FrontendStatus) -> None:
         super().__init__(
@@ -171,7 +169,7 @@ class Server(uvicorn.Server):
                 log_level=config.server.uvicorn_log_level,
                 access_log=False,
                 server_header=False,
-                proxy_headers=False,  # any client could name another one in them
+                proxy_headers=False,  # any client could forge them
                 timeout_keep_alive=KEEP_ALIVE,
             )
         )
@@ -184,7 +182,7 @@ class Server(uvicorn.Server):
             lambda: service.llm.engines,
             lambda: service.llm.live_requests,
         )
-        # An inherited socket belongs to the process that made it.
+        # an inherited socket belongs to its creator
         self._removes_socket_file = config.server.fd is None
         self._shutdown_delay = config.server.shutdown_delay
         self._drain_timeout = config.process.drain_timeout
@@ -229,7 +227,7 @@ class Server(uvicorn.Server):
                 remove_socket_file(listener)
         for server in self.servers:
             server.close()
-        if self.server_state.connections or self._are_starting():  # requests on them may not be read yet
+        if self.server_state.connections or self._are_starting():  # they may have unread requests
             await self._until_set(self._stop_now, SETTLE_SECONDS)
         interrupting = asyncio.create_task(self._interrupt())
         await self._close_idle()
@@ -270,7 +268,7 @@ class Server(uvicorn.Server):
             log.warning("%s interrupted", count(len(self._service.live), "request"))
         self._service.live.interrupt()
         await asyncio.sleep(FLUSH_SECONDS)
-        # Clients that do not read: their requests would never end. Handshakes may still open connections.
+        # for clients that do not read; handshakes may still open connections
         while True:
             for connection in list(self.server_state.connections):
                 connection.transport.abort()

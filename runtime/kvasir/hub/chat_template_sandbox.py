@@ -1,8 +1,8 @@
-"""Bound the time and memory of a template: one that would take minutes or gigabytes ends with TemplateTooCostly.
+"""Bound the time and memory of a template.
 
-Each loop, call and filter counts a step, and each text or list that it makes counts with its length. Steps check
-the CPU time of the thread. Operations that make much of little (multiplication, powers, widths of formats,
-replacement) are checked before they run. Jinja itself bounds range() to 100,000 items.
+Each loop, call and filter counts a step, and each text or list counts with its length. Steps check the thread's CPU
+time. Operations that make much of little (multiplication, powers, widths, replacement) are checked before they run.
+Jinja itself bounds range() to 100,000 items.
 """
 
 import functools
@@ -22,22 +22,22 @@ from jinja2.visitor import NodeTransformer
 MAX_SIZE: Final = 2**24
 MAX_SIZES: Final = 2**28
 """Total size of the values of a rendering."""
-# Numbers that are given to a method of a text or to a filter, such as the width of a field.
+# numbers given to a method of a text or to a filter, such as a field's width
 MAX_WIDTH: Final = 10_000
 MAX_BITS: Final = 4096
 
 _STEPS_PER_CHECK: Final = 16
-# In str.format: a width that is large, or comes from an argument.
+# in str.format: a large width, or one from an argument
 _WIDE_FIELD: Final = re.compile(r"\{[^{}]*(?:\d{5}|\{)")
-# The same for the operator %.
+# in the operator %
 _WIDE_PERCENT: Final = re.compile(r"%[^A-Za-z%]*(?:\d{5}|\*)")
-# They are for web pages, and make long texts of short ones.
+# for web pages; they make long texts of short ones
 _DROPPED_FILTERS: Final = ("urlize", "wordwrap", "xmlattr")
 _FILTERS_WITH_WIDTH: Final = ("do_batch", "do_center", "do_indent", "do_slice", "_tojson")
 
 
 class TemplateTooCostly(SecurityError):
-    """A rendering exceeds a bound."""
+    pass
 
 
 class Budget:
@@ -77,8 +77,6 @@ def budget_of(seconds: float, characters: int) -> Iterator[None]:
 
 
 class BoundedSandbox(ImmutableSandboxedEnvironment):
-    """A Jinja environment whose templates are rendered within `budget_of`."""
-
     intercepted_binops = frozenset({"+", "*", "**", "%"})
 
     def __init__(self, **options: Any) -> None:
@@ -116,7 +114,7 @@ class BoundedSandbox(ImmutableSandboxedEnvironment):
 
 
 class _Counting(NodeTransformer):
-    # Adds a step to each loop, and makes calls of what writes and joins texts.
+    # adds a step to each loop, and turns the writing and joining of texts into calls
     def __init__(self, environment: BoundedSandbox) -> None:
         self._environment = environment
 
@@ -147,7 +145,7 @@ class _Counting(NodeTransformer):
 
 
 def _step() -> bool:
-    # The body of a loop begins with a call of it, which BoundedSandbox.call counts.
+    # BoundedSandbox.call counts the call at the start of a loop's body
     return True
 
 
@@ -178,7 +176,7 @@ def _counted(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _check_arguments(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-    # Refuses calls whose value would be much larger than their arguments.
+    # rejects calls with a value much larger than the arguments
     name = getattr(function, "__name__", "")
     text = getattr(function, "__self__", None)
     if isinstance(text, str):

@@ -1,7 +1,7 @@
 """Make a tokenizer.json of other vocabularies, such as vocab.json with merges.txt or a sentencepiece model.
 
-Only transformers can do this, and importing it loads torch: a child process runs this module once. The result
-stays in the user's cache under a hash of the files.
+Only transformers can do this, and it imports torch, so a child process runs this module once. The user's cache
+keeps the result under a hash of the files.
 """
 
 import hashlib
@@ -18,7 +18,7 @@ from kvasir.hub.tokenizer_files import VOCABULARY_FILES, canonical_json, tokeniz
 
 _TIMEOUT = 600.0
 _NO_TRANSFORMERS = 3
-# Libraries that transformers reads vocabularies with; the extra `engine` has them.
+# libraries with which transformers reads vocabularies
 _READERS = ("sentencepiece", "tiktoken")
 _BY_HAND = (
     "make one where transformers is installed, AutoTokenizer.from_pretrained(DIR).save_pretrained(DIR), and put "
@@ -27,7 +27,7 @@ _BY_HAND = (
 
 
 def tokenizer_directory(path: Path) -> Path:
-    """Return the directory with the tokenizer.json of a model, which is made if it has none. Raises HubError."""
+    """Return the directory with a tokenizer.json, made if necessary. Raises HubError."""
     return path if (path / "tokenizer.json").exists() else converted_tokenizer(path)
 
 
@@ -65,13 +65,13 @@ def _cache_directory() -> Path:
 
 
 def _key(path: Path) -> str:
-    # Without a tokenizer_class, transformers chooses a class by the type of the model.
+    # without a tokenizer_class, transformers goes by the model's type
     model_type = read_json_if_any(path / "config.json").get("model_type")
     return hashlib.sha256(canonical_json([model_type, tokenizer_hash(path)])).hexdigest()[:32]
 
 
 def _run_child(path: Path, folder: Path) -> None:
-    # Nothing is to be looked up on the network, nor imported from the working directory (-P).
+    # no look-ups on the network, no imports from the working directory (-P)
     environment = {**os.environ, "HF_HUB_OFFLINE": "1", "TRANSFORMERS_VERBOSITY": "error"}
     command = [sys.executable, "-P", "-m", __name__, str(path.absolute()), str(folder)]
     try:
@@ -95,7 +95,7 @@ def _run_child(path: Path, folder: Path) -> None:
 
 
 def _publish(made: Path, target: Path) -> None:
-    # A second process uses the result of the first.
+    # another process uses this result
     try:
         made.rename(target)
     except OSError:
@@ -111,7 +111,7 @@ def main(path: str, folder: str) -> int:
         return _NO_TRANSFORMERS
     try:
         AutoTokenizer.from_pretrained(path, local_files_only=True).save_pretrained(folder)
-    except Exception as error:  # of any kind: the parent reports it in one line
+    except Exception as error:  # the parent reports it in one line
         print(f"{type(error).__name__}: {' '.join(str(error).split())}", file=sys.stderr)
         return 1
     return 0

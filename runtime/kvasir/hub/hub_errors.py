@@ -7,12 +7,12 @@ class HubError(ConfigError):
 
 
 class ModelNotFound(HubError):
-    """A model does not exist, or may not be read from here."""
+    """The model does not exist, or access is denied."""
 
     reason = Reason.MODEL_NOT_FOUND
 
 
 class DownloadFailed(HubError):
-    """The network, the hub or the disk failed. Another try may succeed."""
+    """The network, the hub or the disk failed. A retry may succeed."""
 
     reason = Reason.DOWNLOAD_FAILED

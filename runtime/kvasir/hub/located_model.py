@@ -20,7 +20,7 @@ _WITHOUT_EFFECT: Final = ("bos_token_id", "do_sample", "pad_token_id", "transfor
 
 
 def read_model(config: ModelConfig, path: Path | None = None) -> ModelInfo:
-    """Return the model's info; without a `path`, config and tokenizer are fetched first. Raises HubError."""
+    """Return the model's info; fetch config and tokenizer without a `path`. Raises HubError."""
     if path is None:
         path = fetch(normalise(config.source), weights=False, download_dir=config.download_dir)
     info = load_model_info(path, _files(config))
@@ -30,7 +30,7 @@ def read_model(config: ModelConfig, path: Path | None = None) -> ModelInfo:
 def fetch_weights(
     model: ModelInfo, config: ModelConfig, load_format: str, progress: Callable[[int, int], None]
 ) -> ModelInfo:
-    """Fetch the weights of a model, and return it with their identity, "" if they are broken.
+    """Fetch the weights, and return the model with their identity ("" if broken).
 
     Raises HubError, also if the source has changed since. `progress`: see `fetch`.
     """

@@ -28,30 +28,29 @@ _WIDTHS = ("hidden_size", "n_embd")
 class ModelInfo:
     path: Path
     architecture: str
-    # With --hf-overrides.
+    # with --hf-overrides
     config: dict[str, Any]
     dtype: str
-    """float32, bfloat16 or float16, of the checkpoint."""
+    """float32, bfloat16 or float16"""
     max_model_len: int
     """Positions, extended by the scaling of the rotary embedding."""
     vocab_size: int
     width: int | None
-    """Size of the hidden states; None if config.json has no known name for it."""
+    """Size of the hidden states; None if unknown."""
     eos_token_ids: tuple[int, ...]
-    # top_k 0 keeps all tokens.
+    # top_k 0 keeps all tokens
     generation_defaults: dict[str, float | int]
-    # 32 hex digits.
+    # 32 hex digits
     fingerprint: str
     tokenizer_hash: str
     # None: `path`.
     tokenizer: Path | None = None
-    # Of --hf-overrides.
     overrides: dict[str, Any] = field(default_factory=dict)
     weights: str = ""
-    """Identity of the weights; "" before they are here, and in frontends."""
+    """Identity of the weights; "" before the download, and in frontends."""
     max_new_tokens: int | None = None
-    """Tokens of a request by default; None: the rest of the context."""
-    # A sentence for each setting without effect.
+    """Default tokens of a request; None: the rest of the context."""
+    # a sentence per setting without effect
     notes: tuple[str, ...] = ()
     weight_scheme: WeightScheme = UNQUANTISED
 
@@ -70,7 +69,7 @@ class ModelFiles:
 
 
 _OWN_FILES: Final = ModelFiles()
-# For a config.json without `architectures`, by model_type.
+# by model_type, for a config.json without `architectures`
 ARCHITECTURES: Final = {
     "gemma": "GemmaForCausalLM",
     "gemma2": "Gemma2ForCausalLM",
@@ -88,7 +87,7 @@ GENERATION_FILE: Final = "generation_config.json"
 
 
 def load_model_info(path: Path, files: ModelFiles = _OWN_FILES) -> ModelInfo:
-    """Return the info of the model in a directory. Raises HubError, which names the file and the field."""
+    """Return the info of a model's directory. Raises HubError with file and field."""
     config = _Config(path / "config.json", overrides=files.overrides, option="--hf-overrides")
     generation = _Config(
         (files.generation or path) / GENERATION_FILE,
@@ -118,11 +117,6 @@ def load_model_info(path: Path, files: ModelFiles = _OWN_FILES) -> ModelInfo:
 
 
 class _Config:
-    """A JSON file, with messages that name it and the field.
-
-    Models of more than text describe their language model in `text_config`.
-    """
-
     def __init__(
         self,
         file: Path,
@@ -171,7 +165,7 @@ class _Config:
         return int(value)
 
     def refuse(self, name: str, value: Any, wanted: str) -> None:
-        """Note that a field of the file is not used. Raises HubError for a field that the user gave."""
+        """Note that a field is not used. Raises HubError for a field of the user."""
         if name in self._overrides:
             raise self.error(name, value, wanted)
         self.notes.append(f"{self.file}: {name} is {value!r} and is not used: it should be {wanted}")
@@ -183,7 +177,7 @@ class _Config:
 
 
 def merged(values: Mapping[str, Any], overrides: Mapping[str, Any]) -> dict[str, Any]:
-    # Nested objects are merged field by field.
+    # nested objects are merged field by field
     result = dict(values)
     for name, value in overrides.items():
         before = result.get(name)
@@ -210,7 +204,7 @@ def _weight_scheme(config: _Config) -> WeightScheme:
 def _architecture(config: _Config) -> str:
     names = config.values.get("architectures")
     if not names and (found := ARCHITECTURES.get(str(config.get("model_type")))):
-        return found  # transformers leaves the list out when it reads GGUF
+        return found  # transformers omits the list when it reads GGUF
     if not isinstance(names, list) or not names or not isinstance(names[0], str):
         raise config.error("architectures", names, 'a list with the model\'s class, such as ["LlamaForCausalLM"]')
     return names[0]
@@ -228,14 +222,14 @@ def _dtype(config: _Config) -> str:
 
 
 def _eos_token_ids(generation: _Config, config: _Config, tokenizer: Path) -> tuple[int, ...]:
-    # Fine-tunes often name the end of a chat in one of the three places only.
+    # fine-tunes often name the end of a chat in only one of three places
     of_config = eos_token_ids({"eos_token_id": config.get("eos_token_id")}, config.refuse)
     named = eos_token_ids(generation.values, generation.refuse) + of_config
     return tuple(dict.fromkeys((*named, *_eos_of_tokenizer(tokenizer))))
 
 
 def _eos_of_tokenizer(path: Path) -> tuple[int, ...]:
-    # Empty without a usable tokenizer: loading it reports that.
+    # empty without a usable tokenizer, which its loading reports
     try:
         path = tokenizer_directory(path)
         eos = read_tokenizer_config(path).special_tokens.get("eos_token")
@@ -246,7 +240,7 @@ def _eos_of_tokenizer(path: Path) -> tuple[int, ...]:
 
 
 def _fingerprint(path: Path, config: dict[str, Any]) -> str:
-    # Frontends never see the weights: their index and commit stand for them.
+    # frontends have no weights, so their index and commit stand for them
     commit = path.name if path.parent.name == "snapshots" and re.fullmatch(r"[0-9a-f]{40}", path.name) else ""
     index = read_json_if_any(path / "model.safetensors.index.json")
     return hashlib.sha256(canonical_json([config, index, commit])).hexdigest()[:32]

@@ -1,4 +1,4 @@
-"""Explain what to do with a path that holds something else than a model in safetensors."""
+"""Explain a path without a model in safetensors."""
 
 import json
 from collections.abc import Callable, Iterator
@@ -8,7 +8,7 @@ from typing import Final
 
 from kvasir.hub.reading import read_json_if_any
 
-# A training continues from them; they hold no weights that can be served.
+# of a training; without weights that can be served
 _LEFTOVERS: Final = (
     *("training_args*.bin", "optimizer*", "scheduler*", "scaler*", "rng_state*", "random_states*", "*.distcp"),
     *("trainer_state.json", "*_optim_states.pt", "*_model_states.pt"),
@@ -21,7 +21,7 @@ def is_own_weights(name: str) -> bool:
 
 
 def explain(path: Path) -> str | None:
-    """Return what to do with a file or directory in another format; None if it has none of those known here."""
+    """Return what to do with a file or directory in a known format, or None."""
     if path.is_dir():
         sentence = _of_directory(path)
         return None if sentence is None else f"{path} {sentence}"
@@ -68,14 +68,14 @@ def _of_parts(path: Path, names: list[str]) -> str | None:
 
 
 def _of_repository(path: Path) -> str | None:
-    # A repository of GGUF files in the hub's cache: files that are not read were not downloaded.
+    # a repository of GGUF files in the hub's cache
     if "gguf" not in path.as_posix().lower().partition("/snapshots/")[0].rpartition("/")[2]:
         return None
     return "comes from a repository of GGUF files, which are not read: give the repository that it was made from"
 
 
 def _models_within(path: Path) -> Iterator[Path]:
-    # The latest checkpoint of a training, a snapshot of the hub's cache, or any other directory below.
+    # the latest checkpoint of a training, a snapshot of the cache, or another directory
     for pattern in ("snapshots/*", "checkpoint-*", "*"):
         found = [file.parent for file in path.glob(f"{pattern}/config.json")]
         yield from sorted(found, key=lambda folder: (folder / "config.json").stat().st_mtime, reverse=True)
@@ -122,7 +122,7 @@ def _published(program: str) -> Callable[[Path, str], str]:
     return sentence
 
 
-# The most specific pattern first.
+# most specific first
 _FORMATS: Final = (
     ("*.gguf", _gguf),
     ("*.ggml", _published("llama.cpp")),

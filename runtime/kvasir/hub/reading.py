@@ -19,7 +19,7 @@ def read_bytes(file: Path) -> bytes:
 
 
 def refuse_pointer(file: Path, content: bytes) -> None:
-    # A clone without Git LFS left a note of the file in its place.
+    # left by a clone without Git LFS
     if content.startswith(LFS_POINTER):
         raise HubError(
             f"{file} is a Git LFS pointer, not the file itself: run `git lfs pull` in the model's directory"

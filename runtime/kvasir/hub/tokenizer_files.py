@@ -30,7 +30,7 @@ _FLAGS = ("single_word", "lstrip", "rstrip", "normalized", "special")
 
 @dataclass(frozen=True)
 class AddedToken:
-    # It is cut out of the text before the model of the tokenizer sees it.
+    # cut out of the text before the tokenizer's model
     content: str
     flags: Mapping[str, bool]
 
@@ -51,13 +51,11 @@ class _TokenizerJson(msgspec.Struct):
 
 @dataclass(frozen=True)
 class TokenizerConfig:
-    """tokenizer_config.json, and the older files for parts of it."""
-
     values: Mapping[str, Any]
-    # bos_token, eos_token, …, and names of the model's own.
+    # bos_token, eos_token, …, and the model's own
     named: Mapping[str, AddedToken]
     extra: tuple[AddedToken, ...]
-    # Special or not, in the order of their ids.
+    # in the order of their ids
     added: tuple[AddedToken, ...]
 
     @property
@@ -78,7 +76,7 @@ def read_tokenizer_config(path: Path) -> TokenizerConfig:
         named, extra = named | older_named, extra + older_extra
         special = {token.content for token in (*named.values(), *extra)}
         added = _added_tokens_file(path / "added_tokens.json", special)
-    order = [*_NAMED, *named]  # ids of tokens that are new to the vocabulary go by it
+    order = [*_NAMED, *named]  # defines the ids of new tokens
     return TokenizerConfig(
         values=MappingProxyType(values),
         named=MappingProxyType({name: named[name] for name in order if name in named}),
@@ -88,7 +86,7 @@ def read_tokenizer_config(path: Path) -> TokenizerConfig:
 
 
 def token_id_of(path: Path, content: str) -> int | None:
-    """Return the id of a token in tokenizer.json, None if it has no such token. Raises HubError."""
+    """Return the id of a token in tokenizer.json, or None. Raises HubError."""
     file = path / "tokenizer.json"
     try:
         read = msgspec.json.decode(read_bytes(file), type=_TokenizerJson)
@@ -111,7 +109,7 @@ def tokenizer_info(path: Path, chat_template: str | None) -> dict[str, Any]:
 
 
 def tokenizer_hash(path: Path) -> str:
-    """Return 32 hex digits that are equal if the same text gives the same tokens."""
+    """Return 32 hex digits, equal if the same text gives the same tokens."""
     digest = hashlib.sha256()
     for file in sorted({file for pattern in TOKENIZER_FILES for file in path.glob(pattern)}):
         if file.name == "tokenizer_config.json":
@@ -142,7 +140,7 @@ def _special_tokens(values: dict[str, Any], file: Path) -> tuple[dict[str, Added
 
 
 def _names_a_token(key: str, value: Any) -> bool:
-    # The usual names and a model's own, such as image_token; add_bos_token is a bool.
+    # usual names and a model's own, such as image_token; add_bos_token is a bool
     if key in _NAMED:
         return bool(value)
     return key.endswith("_token") and isinstance(value, str | dict)
@@ -155,7 +153,7 @@ def _by_id(decoder: Any, file: Path) -> list[AddedToken]:
 
 
 def _added_tokens_file(file: Path, special: set[str]) -> list[AddedToken]:
-    # The older added_tokens.json maps tokens to ids.
+    # the older added_tokens.json maps tokens to ids
     ids = read_json_if_any(file)
     if not all(isinstance(index, int) for index in ids.values()):
         raise HubError(f"{file} is not an object of ids by token: download it again")

@@ -19,7 +19,7 @@ from kvasir.hub.reading import LFS_POINTER, read_json, refuse_pointer
 
 _INDEX = "model.safetensors.index.json"
 _SHARD = re.compile(r"(.+)-(\d{5})-of-(\d{5})\.safetensors")
-# The format's own limit.
+# the format's own limit
 _MAX_HEADER = 100_000_000
 _LENGTH = struct.Struct("<Q")
 _BITS = {
@@ -95,7 +95,7 @@ def _shards_of_index(index: Path) -> list[str]:
 
 
 def _with_missing_shards(names: list[str]) -> list[str]:
-    # Without an index, the names (x-00001-of-00003) have the number of files.
+    # names without an index (x-00001-of-00003) have the number of files
     wanted = set(names)
     for match in filter(None, map(_SHARD.fullmatch, names)):
         stem, total = match[1], int(match[3])
@@ -145,7 +145,7 @@ def _tensor(file: Path, name: str, entry: Any) -> _Tensor:
 
 
 def _check_layout(file: Path, tensors: list[_Tensor], size: int) -> int:
-    # The tensors must fill the `size` bytes behind the header exactly.
+    # tensors must fill the `size` bytes behind the header exactly
     position = 0
     for tensor in sorted(tensors, key=lambda tensor: (tensor.begin, tensor.end)):
         if tensor.begin != position:

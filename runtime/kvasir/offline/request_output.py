@@ -30,7 +30,7 @@ class CompletionOutput:
     # None without `logprobs`.
     cumulative_logprob: float | None
     logprobs: list[LogprobsByToken] | None
-    """By token id, one entry per token: the token, then the most likely ones."""
+    """Scores by token id, one entry per token: the token, then the most likely ones."""
     finish_reason: str | None
     """"stop" or "length"; None before the end."""
     stop_reason: int | str | None

@@ -17,9 +17,8 @@ from kvasir.link.frontend_end.remote_engine import RemoteEngine
 class SendOutcome(Enum):
     SENT = auto()
     NO_ENGINE = auto()
-    """The request must wait."""
     NOT_UNDERSTOOD = auto()
-    """The engines that could take it are of versions without a field of the request."""
+    """Engines that could take the request have versions without one of its fields."""
     SET_ASIDE = auto()
     """The request has failed, or waits for reports on lost engines."""
 
@@ -72,7 +71,7 @@ def _kv_source(request: LiveRequest, choice: EngineChoice, engines: Mapping[str,
     if request.interruption is None:
         return choice.kv_source
     last, numerics = engines.get(request.last_engine), choice.engine.numerics
-    # The last engine has the output's blocks too. Another numerics class computes other values.
+    # The last engine also has the output's blocks. Another numerics class computes other values.
     if last is None or last is choice.engine or not numerics or last.numerics != numerics:
         return choice.kv_source
     return last.kv_address or choice.kv_source

@@ -1,7 +1,7 @@
-"""The index of all prefix caches: which engines hold which block, by their reports (docs/design/routing.md).
+"""The index of all prefix caches: which engines hold which block (docs/design/routing.md).
 
-The blocks of a request that was just sent are *predicted* for some time, so that a burst finds them. An entry maps
-a hash to a bit mask of engines.
+Blocks of a request that was just sent are *predicted* for some time, so that a burst finds them. An entry maps a
+hash to a bit mask of engines.
 """
 
 import heapq
@@ -16,12 +16,12 @@ from kvasir.link.protocol import CacheEvents
 from kvasir.request.hashing import HASH_BYTES
 
 MAX_ENTRIES: Final = 2**19
-"""Together about 70 MB."""
+"""About 70 MB."""
 MAX_PREDICTED: Final = 2**15
 PREDICTED_STEP: Final = 8
-"""Each eighth block of a chain is predicted, and its last one: a hash covers all blocks before it."""
+"""Each eighth block of a chain is predicted, and the last: a hash covers all blocks before it."""
 SLICE: Final = 4096
-"""Entries that are cleaned up after each message: half a millisecond."""
+"""Entries to clean up after each message: half a millisecond."""
 MAX_THINNING: Final = 0xFF
 
 log = logging.getLogger(__name__)
@@ -51,7 +51,7 @@ def _predicted_ends(packed: bytes) -> list[int]:
 class _Engine:
     bit: int
     next_sequence: int = 0
-    """Messages of another sequence are dropped, up to the next snapshot."""
+    """Other messages are dropped until the next snapshot."""
 
 
 class _Prediction(NamedTuple):
@@ -61,7 +61,7 @@ class _Prediction(NamedTuple):
 
 
 class Leads(NamedTuple):
-    """Numbers of leading blocks that each engine holds, and that it holds or is about to compute."""
+    """Leading blocks that each engine holds, and that it holds or will compute."""
 
     held: list[int]
     expected: list[int]
@@ -73,9 +73,9 @@ class CacheIndex:
         self._engines: dict[str, _Engine] = {}
         self._held: dict[bytes, int] = {}
         self._thinning = 0
-        """Hashes whose first byte has one of these bits are not kept."""
+        """Hashes whose first byte has one of these bits are dropped."""
         self._stale = 0
-        """Bits of lost engines that entries may still have, so they must not be used again yet."""
+        """Bits of lost engines, not reusable while entries may have them."""
         self._cleaning: Iterator[bytes] | None = None
         self._cleaned = 0
         self._predicted: dict[bytes, int] = {}
@@ -160,7 +160,7 @@ class CacheIndex:
         return Leads(leads, self._with_predicted(packed, bits, leads) if self._predicted else leads)
 
     def predict(self, engine: str, packed: bytes, first: int, now: float, until: float) -> None:
-        """Count the blocks of this chain from `first` on as held by the engine, up to the time `until`."""
+        """Count the chain's blocks from `first` on as held by the engine until the time `until`."""
         known = self._engines.get(engine)
         if known is None:
             known = self._engines[engine] = _Engine(self._free_bit())

@@ -1,6 +1,6 @@
-"""The dispatcher: sends requests to engines with room, in the order of the frontend's queue.
+"""The dispatcher: sends requests to engines with room, in the order of the queue.
 
-A request gets its engine when one has room, so the router decides with the caches and loads of that time.
+A request is assigned when an engine has room, so the router uses the caches and loads of that time.
 """
 
 import asyncio
@@ -57,7 +57,7 @@ class Dispatcher:
         self._queue: RequestQueue[LiveRequest] = RequestQueue()
         self._holding = Holding(limits, observer, self._overdue)
         self._held_lanes: set[Lane] = set()
-        """Lanes without a ready engine, whose requests are held."""
+        """Lanes without a ready engine."""
         self._texts = Unavailability(link.engines, starts)
         self._closed = False
 
@@ -89,9 +89,9 @@ class Dispatcher:
             self.dispatch(request)
 
     def refused(self, request: LiveRequest, refusal: RefusalKind) -> bool:
-        """Queue a request that its engine refused or gave back. Return False if it cannot wait either."""
+        """Queue a request that its engine refused or gave back. Return False if it cannot wait."""
         engine = self._link.engines.get(request.engine)
-        # A full engine may get the request again later, one that stops may not.
+        # a full engine may get it again later, a stopping one may not
         if refusal is not RefusalKind.OVERLOADED:
             request.refused_by = (*request.refused_by, request.engine)
         elif engine is not None:
@@ -175,7 +175,7 @@ class Dispatcher:
             is_moved = request.interruption is not None
             if is_moved and self._resumes.postpone(request, self._eligibility.suitable(request)):
                 continue
-            # A moved request is sent now: it counts when the next one asks for its share of the resumed tokens.
+            # sent now, so that the next moved request sees its share of the resumed tokens
             self._send_or_enqueue(request, at_once=is_alone or is_moved)
         if not is_alone:
             self.release()

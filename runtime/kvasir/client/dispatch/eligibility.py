@@ -1,4 +1,4 @@
-"""Which engines a request may be sent to."""
+"""Selects the engines to which a request may be sent."""
 
 from collections.abc import Collection, Mapping
 
@@ -33,6 +33,6 @@ class Eligibility:
         engines = self.suitable(request, without)
         if request.interruption is None:
             return self._room.choices(engines, request.num_tokens)
-        # A moved request needs no room. If all suitable engines are full, it waits for them: others would not
-        # continue it exactly.
+        # A moved request needs no room. If all suitable engines are full, it waits: others would not continue it
+        # exactly.
         return [engine for engine in engines if not self._room.is_full(engine)]

@@ -1,4 +1,4 @@
-"""The load and speed of one engine, as measured with the requests of this frontend."""
+"""The load and speed of an engine, measured with this frontend's requests."""
 
 import math
 from dataclasses import dataclass, field
@@ -8,7 +8,7 @@ from kvasir.link.protocol import EngineStats
 
 HORIZON_SECONDS: Final = 10.0
 BUSY_SECONDS: Final = 3.0
-"""Time constant of the share of time in which requests wait."""
+"""Time constant of the share of time with waiting requests."""
 MIN_MEASURED_TOKENS: Final = 128
 WEIGHT: Final = 0.1
 
@@ -30,7 +30,7 @@ class EngineLoad:
     """Average time from a request's first output to its end."""
     mean_uncached: float = 0.0
     queued_tokens: float = 0.0
-    """Tokens to compute before the first tokens of all requests, the present step included."""
+    """Tokens to compute before the first tokens of all requests, with the present step."""
     _reports: int = 0
     _busy_share: float = 0.0
     _busy_seen: float | None = None
@@ -63,7 +63,7 @@ class EngineLoad:
 
     def reported(self, stats: EngineStats, now: float) -> None:
         self.busy_share(now)
-        # Requests that are not own count as those of others until the next report, so nothing counts twice.
+        # Others' requests by the last report, so that nothing counts twice.
         self.others = max(0, stats.waiting + stats.running - self.own)
         others_waiting = max(0, stats.waiting - len(self._waiting))
         unfinished = max(0, stats.unfinished_tokens - self.uncached_tokens)
@@ -75,7 +75,7 @@ class EngineLoad:
     def _without_row(self, waiting: int) -> int:
         tokens = 0
         for count, request in enumerate(reversed(self._waiting.values())):
-            # A request that was sent since the report before may not be in this one.
+            # a request sent since the report before may be missing in this one
             if count >= waiting and request.report < self._reports - 1:
                 break
             tokens += request.uncached
@@ -95,7 +95,7 @@ class EngineLoad:
         computed = max(1, waiting.tokens - cached)
         self.mean_uncached += WEIGHT * (computed - self.mean_uncached)
         if computed >= MIN_MEASURED_TOKENS and prefill_seconds is not None:
-            # Prefills that run together share their time: two that end at 1.0 s and 1.2 s count 1.0 s and 0.2 s.
+            # Concurrent prefills share their time: two that end at 1.0 s and 1.2 s count 1.0 s and 0.2 s.
             self._prefill_seconds += min(prefill_seconds, max(0.0, now - self._last_begun))
             self._prefill_tokens += computed
             if self._prefill_seconds > HORIZON_SECONDS:

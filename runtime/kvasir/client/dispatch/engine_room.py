@@ -1,4 +1,4 @@
-"""Which engines have room for a fresh request: they would compute it within about two steps."""
+"""Selects the engines that would compute a fresh request within about two steps."""
 
 from collections.abc import Callable, Iterable
 from typing import Final
@@ -13,7 +13,7 @@ QUEUED_SHARE: Final = 8
 QUEUED_STEPS: Final = 2
 """Steps that waiting prefills may fill."""
 GROWTH_BLOCKS: Final = 4
-"""KV blocks for each running request to grow into."""
+"""KV blocks into which each running request may grow."""
 
 
 class EngineRoom:
@@ -25,7 +25,7 @@ class EngineRoom:
         self._full[engine.incarnation] = engine.stats
 
     def reported(self, engine: RemoteEngine, is_step: bool) -> None:
-        # Not after each report: an engine may stay full for long.
+        # not after each report: an engine may stay full for long
         if self._full and engine.incarnation in self._full:
             before, now = self._full[engine.incarnation], engine.stats
             if not is_step or before is None or now is None or _is_shorter(before, now):
@@ -39,8 +39,8 @@ class EngineRoom:
 
     def choices(self, engines: Iterable[RemoteEngine], num_tokens: int) -> list[RemoteEngine]:
         usable = [engine for engine in engines if engine.usable and not self.is_full(engine)]
-        # A request may wait for its prefix in an engine without room. Otherwise a loaded service computes popular
-        # prefixes on all engines.
+        # A request may wait for its prefix in a full engine. Otherwise a loaded service computes popular prefixes
+        # on all engines.
         return usable if any(self.has_room(engine, num_tokens) for engine in usable) else []
 
     def has_room(self, engine: RemoteEngine, num_tokens: int) -> bool:
@@ -48,7 +48,7 @@ class EngineRoom:
         if capacity is None or engine.incarnation in self._full:
             return False
         load = self._load(engine)
-        # Each frontend may have one request in the engine's queue.
+        # each frontend may queue one request in the engine
         if load.others and not load.own_waiting:
             return True
         step_tokens = capacity.max_num_batched_tokens

@@ -1,4 +1,4 @@
-"""Bounds on the requests that wait while no engine is ready for them. They stand in the frontend's queue."""
+"""Bounds on the requests that wait in the queue while no engine is ready."""
 
 import asyncio
 import time
@@ -15,7 +15,7 @@ from kvasir.request.tokens import TOKEN_BYTES
 @dataclass(frozen=True)
 class HoldLimits:
     seconds: float
-    """Time after which a request fails; 0: none is held."""
+    """Time until a request fails; 0: none is held."""
     max_requests: int
     max_bytes: int
 
@@ -39,7 +39,7 @@ class Holding:
         self.limits: Final = limits
         self._observer = observer
         self._overdue = overdue
-        # By request id, in the order of their deadlines.
+        # by request id, in the order of deadlines
         self._held: dict[str, _Held] = {}
         self._timer: asyncio.TimerHandle | None = None
         self.num_bytes = 0
@@ -48,11 +48,11 @@ class Holding:
         return len(self._held)
 
     def refusal(self, request: LiveRequest) -> str | None:
-        """Return the reached limit, as a text for the error; None if the request can be held."""
+        """Return the reached limit for an error, or None."""
         limits = self.limits
         if limits.seconds <= 0:
             return ""
-        # Its client has a part of the answer, so it is always held.
+        # always held, as its client has a part of the answer
         if request.attempt:
             return None
         if len(self._held) >= limits.max_requests:
@@ -82,7 +82,7 @@ class Holding:
         self._observer.hold_ended(time.perf_counter() - held.since)
 
     def _arm(self) -> None:
-        # That request may be gone by then: the next deadline follows.
+        # that request may be gone by then
         deadline = next(iter(self._held.values())).deadline
         self._timer = asyncio.get_running_loop().call_at(deadline, self._wake)
 

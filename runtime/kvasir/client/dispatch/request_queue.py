@@ -1,8 +1,8 @@
 """The queue of the requests that wait for room in an engine.
 
 The order is: priority; then requests that an engine had before, the oldest first; then fresh ones, fair among
-clients (start-time fair queueing, Goyal et al., 1996): the client that has used the fewest tokens is first. A
-client with one request waits for at most one of each other client. Operations take logarithmic time.
+clients by used tokens (start-time fair queueing, Goyal et al., 1996). A client with one request waits for at most
+one of each other client. Operations take logarithmic time.
 """
 
 import time
@@ -13,18 +13,18 @@ from heapq import heapify, heappop, heappush
 from typing import Final, Generic, NamedTuple, Protocol, TypeVar
 
 REQUEST_TOKENS: Final = 64
-"""Added to the tokens of each charged request: short prompts take rows too."""
+"""Added per request, because short prompts take rows too."""
 MIN_KEPT: Final = 256
 MAX_CLIENTS: Final = 4096
 
 
 class Lane(NamedTuple):
-    """The requests that the same engines may take. One without room does not delay the others."""
+    """Requests for the same engines. One without room does not delay other lanes."""
 
     rank: int | None
     refused_by: tuple[str, ...]
     moved: bool = False
-    """Engines had them before: each waits for one that continues it exactly."""
+    """Engines had them before; each waits for one that continues it exactly."""
 
 
 class Waits(Protocol):
@@ -71,7 +71,7 @@ class _Place(NamedTuple, Generic[Request]):
 class _Turn(NamedTuple):
     kind: _Class
     start: float
-    """Tokens that the client has used."""
+    """Tokens used by the client."""
     started: float
     number: int
     client: str
@@ -84,7 +84,7 @@ class _Usage:
     used: dict[str, float] = field(default_factory=dict)
 
     def start(self, client: str) -> float:
-        # A client that did not wait gains nothing from the time before.
+        # a client gains nothing from time in which it did not wait
         return max(self.now, self.used.get(client, 0.0))
 
     def charge(self, client: str, tokens: int) -> None:
@@ -105,7 +105,7 @@ class _LaneQueue(Generic[Request]):
     def __init__(self, usages: dict[_Class, _Usage]) -> None:
         self._usages = usages
         self.clients: dict[str, _Client[Request]] = {}
-        # Entries may be outdated, but only by being too early.
+        # outdated entries are only too early
         self._heap: list[_Turn] = []
 
     def add(self, place: _Place[Request]) -> None:
@@ -131,7 +131,7 @@ class _LaneQueue(Generic[Request]):
             if client is not None and current == turn:
                 return turn, client.places[0].request
             heappop(self._heap)
-            # Its first request or its use has changed: it gets a later turn.
+            # its first request or its use has changed, so it gets a later turn
             if client is not None and current is not None and client.turn == turn:
                 self._push(current, client)
 
@@ -185,7 +185,7 @@ class RequestQueue(Generic[Request]):
         request.trace.waiting_since = time.perf_counter()
 
     def first(self, skip: Collection[Lane] = ()) -> Request | None:
-        """Return the request to send first, without those of the lanes to skip."""
+        """Return the first request outside of the lanes to skip."""
         heads = [queue.first() for lane, queue in self._lanes.items() if lane not in skip]
         return min(heads)[1] if heads else None
 

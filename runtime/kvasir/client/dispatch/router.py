@@ -1,7 +1,7 @@
 """The router: picks the engine that will probably serve a request first.
 
-`Router._choice` estimates the cost of an engine in seconds. An own decision counts at once; one of another frontend
-counts with the engine's next report. The constants were chosen in the simulator (bench/routing).
+`Router._choice` estimates an engine's cost in seconds. An own decision counts at once, another frontend's with the
+engine's next report. The constants come from the simulator (bench/routing).
 """
 
 import time
@@ -22,8 +22,8 @@ DEFAULT_PREFILL_RATE: Final = 2000.0
 DEFAULT_ROW_SECONDS: Final = 2.0
 DEFAULT_ROWS: Final = 64
 FULL_ENGINE_SLOWDOWN: Final = 1.0
-"""Added duration of a request next to a full engine's other requests, relative to its own."""
-# With 0, a loaded service computes popular prefixes on all engines.
+"""Added duration of a request in a full engine, relative to its own."""
+# with 0, a loaded service computes popular prefixes on all engines
 DELAY_FACTOR: Final = 2.0
 MAX_DELAY: Final = 4.0
 """Multiple of the request's own prefill."""
@@ -50,7 +50,7 @@ class Routed(Protocol):
 
 
 class _Hit(NamedTuple):
-    """The leading blocks of a prompt that an engine holds or is about to compute, and a source of more."""
+    """Leading blocks of a prompt that an engine holds or will compute, and a source of more."""
 
     blocks: int = 0
     block_size: int = 0
@@ -63,7 +63,7 @@ _NO_HIT: Final = _Hit()
 
 @dataclass(slots=True)
 class EngineChoice:
-    """An engine for a request, with estimates. `num_…`: tokens of the request."""
+    """Estimates for an engine. `num_…`: tokens of the request."""
 
     engine: RemoteEngine
     hit_blocks: int
@@ -110,7 +110,7 @@ class Router:
             load.begun(request.request_id, output.num_cached_tokens or 0, seconds, self._clock())
 
     def begun_at(self, request: Routed) -> float | None:
-        """Return when (perf_counter) the first output came; None before that."""
+        """Return when (perf_counter) the first output came, or None."""
         load = self._loads.get(request.engine)
         return None if load is None else load.begun_at(request.request_id)
 
@@ -130,14 +130,14 @@ class Router:
     def pick(
         self, engines: Iterable[RemoteEngine], request: Routed, peers: Collection[RemoteEngine] = ()
     ) -> EngineChoice | None:
-        """Return the choice for the request; None if no engine is usable. KV blocks may be fetched from `peers`."""
+        """Return the choice, or None without a usable engine. KV blocks may come from `peers`."""
         usable = [engine for engine in engines if engine.usable]
         if not usable:
             return None
         choices = self._choices(usable, request, peers)
         best = min([choice.cost for choice in choices])
         near = best + TIE_SHARE * request.num_tokens / self._default_rate
-        # A cold prompt goes to the engine whose last one is the longest ago, so that caches fill evenly.
+        # A cold prompt goes to the engine whose last one is the oldest, so that caches fill evenly.
         return min(
             [choice for choice in choices if choice.cost <= near],
             key=lambda choice: (-choice.num_cached, self._last_cold.get(choice.engine.incarnation, 0)),
@@ -147,7 +147,7 @@ class Router:
         return self._load(engine.incarnation)
 
     def sent(self, request: Routed, choice: EngineChoice, kv_source: str = "") -> None:
-        """Charge the request to the engine that was sent it, with this AddRequest.kv_source."""
+        """Charge the request to its engine, with this AddRequest.kv_source."""
         incarnation = choice.engine.incarnation
         self._turn += 1
         if 2 * choice.num_cached < choice.num_tokens:
@@ -213,7 +213,7 @@ class Router:
         fetched = 0 if source is None else fetchable(source, num_tokens, cached, queue, rate)
         work = _work(num_tokens - cached, fetched) / rate
         prefill = (max(queue, source.seconds) if source is not None and fetched else queue) + work
-        # A row is free again every row_seconds / rows: with 64 rows of 2 s, the 65th request waits for 1/32 s.
+        # A row ends every row_seconds / rows: with 64 rows of 2 s, the 65th request waits for 1/32 s.
         wait = max(0, requests + 1 - rows) * row_seconds / rows
         if capacity is not None and engine.stats is not None and requests:
             needed = engine.stats.kv_blocks_used + (num_tokens - cached) // capacity.block_size
@@ -222,7 +222,7 @@ class Router:
         decode = FULL_ENGINE_SLOWDOWN * row_seconds * min(requests, rows) / rows
         # As in a queue of this utilisation: at 0.5, one prefill waits behind each; at 0.8, four.
         busy = load.busy_share(now)
-        # Fetched tokens count in full, because they evict other blocks, as computed ones do.
+        # Fetched tokens count in full, because they also evict other blocks.
         delay = min(MAX_DELAY, DELAY_FACTOR * busy / max(1e-3, 1 - busy)) * (num_tokens - cached) / rate
         cost = prefill + delay + wait + decode
         return EngineChoice(engine, hit.blocks, cached, num_tokens, hit.chain, source, fetched, prefill, cost)

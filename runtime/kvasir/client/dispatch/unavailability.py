@@ -33,7 +33,7 @@ class Unavailability:
         return EngineUnavailable(NOT_UNDERSTOOD, self._starts.retry_after())
 
     def error(self, rank: int | None = None, limit: str = "") -> EngineUnavailable:
-        """Return the error for a request of this rank. `limit`: see `Holding.refusal`."""
+        """Return the error for this rank. `limit`: see `Holding.refusal`."""
         states = ", ".join(f"{engine.incarnation} is {engine.state}" for engine in self._of(rank))
         return EngineUnavailable(
             f"no engine{_of_rank(rank)} is ready ({states or 'none is connected'}){limit}: try again in a while",
@@ -41,10 +41,10 @@ class Unavailability:
         )
 
     def lost_or(self, request: LiveRequest, error: Exception) -> Exception:
-        """Return this error, or the one for a request whose engine was lost before."""
+        """Return this error, or the one of a request with a lost engine."""
         if not request.lost_engines:
             return error
-        # Not 503, which invites the client to send at once what may have ended the engine.
+        # not 503, which invites the client to send what may have ended the engine
         return RequestFailed(f"the engine {request.lost_engines[-1]} was lost with this request, and {error}")
 
     def waits_for(self, rank: int | None) -> str:

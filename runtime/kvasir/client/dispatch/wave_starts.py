@@ -1,4 +1,4 @@
-"""Wakes all engines of a group that steps in waves (kvasir.engine.waves). Nothing depends on it."""
+"""Wakes all engines of a group that steps in waves. Nothing depends on it."""
 
 from collections.abc import Callable, Mapping
 
@@ -25,7 +25,7 @@ class WaveStarts:
         group = [engine for engine in self._engines.values() if _in_waves(engine)]
         if sum(self._in_flight(engine.incarnation) for engine in group) > 1:
             return  # a wave is running
-        # The engine itself would wake the others along a ring, one hop after the other.
+        # the engine would wake the others one by one along a ring
         for engine in group:
             if engine is not target and engine.agreement.understands(START):
                 self._send(engine.incarnation, START)

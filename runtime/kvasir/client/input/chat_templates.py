@@ -1,6 +1,6 @@
-"""Chat templates: the model's own, that of --chat-template, and those in requests.
+"""Chat templates: the model's, that of --chat-template, and those of requests.
 
-Without any, the messages are joined by line breaks, as a base model would continue them.
+Without any, line breaks join the messages, as a base model would continue them.
 """
 
 import json
@@ -25,13 +25,13 @@ PLAIN: Final = (
     "{% for message in messages %}{{ message['content'] }}"
     "{% if not loop.last or add_generation_prompt %}{{ '\\n' }}{% endif %}{% endfor %}"
 )
-# Set by the server, or reserved for features to come.
+# set by the server, or reserved
 RESERVED_VARIABLES: Final = frozenset(
     {"self", "messages", "tools", "documents", "chat_template", "add_generation_prompt", "continue_final_message"}
 )
 MAX_TEMPLATE_CHARACTERS: Final = 64 * 1024  # compiling megabytes takes seconds
-REQUEST_TEMPLATES: Final = 32  # cached after compiling
-# By --chat-template-content-format. None: the forms that the template takes.
+REQUEST_TEMPLATES: Final = 32  # compiled, in the cache
+# By --chat-template-content-format. None: the forms that the template accepts.
 _CONTENTS: Final = {"auto": None, "string": {}, "openai": PARTS_ONLY}
 
 
@@ -45,7 +45,7 @@ class ChatTemplates:
         config: ChatConfig = ChatConfig(),  # noqa: B008  (it is frozen)
     ) -> None:
         """`special_tokens`: variables for templates of requests. Raises ConfigError."""
-        # Without a template, the tokenizer adds its special tokens itself.
+        # then the tokenizer adds its special tokens
         self.is_plain = template is None
         self._template = template or ChatTemplate(PLAIN, {})
         self._special_tokens = dict(special_tokens or {})
@@ -58,7 +58,7 @@ class ChatTemplates:
 
     @classmethod
     def load(cls, path: Path, config: ChatConfig = ChatConfig()) -> "ChatTemplates":  # noqa: B008
-        """Load the templates for the model in a directory. Raises ConfigError, or HubError for the model's own."""
+        """Raises ConfigError, or HubError for the model's own template."""
         tokens = read_tokenizer_config(path).special_tokens
         if config.chat_template is None:
             return cls(ChatTemplate.load(path), tokens, config)
@@ -69,7 +69,6 @@ class ChatTemplates:
 
     @property
     def text(self) -> str | None:
-        """The template of the service, or None."""
         return None if self.is_plain else self._template.text
 
     def render(
@@ -82,9 +81,9 @@ class ChatTemplates:
         chat_template: str | None = None,
         **variables: Any,
     ) -> str:
-        """Return the prompt's text. `chat_template`: the request's own.
+        """Return the prompt. `chat_template`: the request's own.
 
-        Raises InvalidRequest for a template that is not allowed or not valid, and what ChatTemplate.render raises.
+        Raises InvalidRequest for a template that is not allowed or valid, and the errors of ChatTemplate.render.
         """
         template = self._template if chat_template is None else self._of_request(chat_template)
         if template is self._template and self.is_plain:
@@ -95,7 +94,7 @@ class ChatTemplates:
         return template.render(forms.applied(messages), seconds, characters, **{**self._variables, **variables})
 
     def is_plain_for(self, chat_template: str | None) -> bool:
-        """Return whether a request with this template gets its messages joined by line breaks."""
+        """Return whether line breaks join the messages of a request with this template."""
         return self.is_plain and chat_template is None
 
     def _of_request(self, text: str) -> ChatTemplate:

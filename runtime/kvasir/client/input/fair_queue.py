@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager
 from contextvars import ContextVar
 from typing import Final
 
-# The client of the running task, set when a request is read.
+# set when a request is read
 current_client: Final[ContextVar[str]] = ContextVar("current_client", default="")
 
 
@@ -16,7 +16,7 @@ class FairQueue:
 
     def __init__(self, turns: int) -> None:
         self._free = turns
-        self._waiting: dict[str, deque[asyncio.Future[None]]] = {}  # by client, next turn first
+        self._waiting: dict[str, deque[asyncio.Future[None]]] = {}  # next turn first
 
     @asynccontextmanager
     async def turn(self) -> AsyncIterator[None]:
@@ -35,12 +35,11 @@ class FairQueue:
         try:
             await future
         except asyncio.CancelledError:
-            if future.done() and not future.cancelled():  # it had been given a turn
+            if future.done() and not future.cancelled():  # it had a turn
                 self._leave()
             raise
 
     def _leave(self) -> None:
-        """Pass the turn on to the next client."""
         while self._waiting:
             client = next(iter(self._waiting))
             queue = self._waiting.pop(client)

@@ -1,4 +1,4 @@
-"""Makes grammars for engines from the constraints of requests, within the bounds of `kvasir.grammar_bounds`."""
+"""Makes grammars from the constraints of requests, within the bounds of `kvasir.grammar_bounds`."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
@@ -16,18 +16,19 @@ from kvasir.request.constraint import Grammar, GrammarKind
 
 ANY_OBJECT: Final[Mapping[str, Any]] = MappingProxyType({"type": "object"})  # the schema of `json_object`
 MAX_CHOICES: Final = 5_000
-# Characters, and 16 per value, of a source whose grammar may be made on the event loop: 20 ms for one pattern.
+# Cost of a source, in characters and 16 per value, up to which the event loop may make the grammar: 20 ms for one
+# pattern.
 INLINE_COST: Final = 2 * 1024
 _VALUE_COST: Final = 16
 
 
 @dataclass(frozen=True, slots=True)
 class GrammarSource:
-    """One constraint of a request, not checked yet."""
+    """A constraint of a request, not checked yet."""
 
     form: str  # json, regex, choice, grammar or structural_tag
     value: Any
-    param: str  # field of the request, for errors
+    param: str  # field for errors
     # For JSON:
     any_whitespace: bool = True
     whitespace_pattern: str = ""
@@ -35,7 +36,7 @@ class GrammarSource:
 
     @property
     def is_small(self) -> bool:
-        """Whether `grammar` may be called on the event loop."""
+        """Return whether `grammar` may run on the event loop."""
         cost, waiting = 0, [self.value]
         while waiting and cost <= INLINE_COST:
             value = waiting.pop()
@@ -50,7 +51,7 @@ class GrammarSource:
         return cost <= INLINE_COST
 
     def grammar(self) -> Grammar:
-        """Return the grammar. Takes milliseconds for a large schema. Raises InvalidRequest with `param`."""
+        """Takes milliseconds for a large schema. Raises InvalidRequest with `param`."""
         try:
             grammar = _MAKERS[self.form](self)
             check_grammar(grammar)
@@ -110,7 +111,7 @@ _MAKERS: Final[Mapping[str, Callable[[GrammarSource], Grammar]]] = MappingProxyT
 
 
 def is_ebnf(grammar: str) -> bool:
-    """Return whether a grammar is EBNF (GBNF) and not Lark: one of its lines has ::=, as in vLLM."""
+    """Return whether a grammar is EBNF (GBNF), not Lark: a line has ::=, as in vLLM."""
     lines = (line.split("#", 1)[0].split("//", 1)[0] for line in grammar.splitlines())
     return any("::=" in line for line in lines)
 

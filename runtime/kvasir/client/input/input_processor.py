@@ -1,4 +1,4 @@
-"""Makes complete requests for engines from the fields of a user's request, and rejects every mistake in them."""
+"""Makes requests for engines from users' requests, and rejects mistakes."""
 
 import asyncio
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -25,14 +25,14 @@ from kvasir.request.params import SamplingFields
 from kvasir.request.request_core import RequestCore
 from kvasir.request.tokens import token_array
 
-# Up to these sizes, texts, tokens and chats are converted on the event loop; larger ones in a thread.
+# Larger texts, tokens and chats are converted in a thread.
 INLINE_CHARACTERS: Final = 2048
 INLINE_TOKENS: Final = 2048
 INLINE_MESSAGES: Final = 32
 INLINE_VARIABLES: Final = 64  # values for the template
-INLINE_SECONDS: Final = 0.02  # of CPU; a slower template is rendered again in a thread
-MACRO_DEPTH: Final = 4  # how often a template may write the same text, through macros
-PROMPT_TAIL_TOKENS: Final = 32  # enough for a role and marks of the reasoning
+INLINE_SECONDS: Final = 0.02  # of CPU; then a thread renders again
+MACRO_DEPTH: Final = 4  # how often a template may write one text, through macros
+PROMPT_TAIL_TOKENS: Final = 32  # fits a role and marks of the reasoning
 THREADS: Final = 2
 NOTHING_ASKED: Final = SamplingFields()
 
@@ -40,7 +40,7 @@ Result = TypeVar("Result")
 
 
 class InputProcessor:
-    """Tokenizes and validates. `check_rank` raises InvalidRequest. It and `limits` depend on the engines."""
+    """Tokenizes and validates. `check_rank` raises InvalidRequest; it and `limits` depend on the engines."""
 
     def __init__(
         self,
@@ -66,13 +66,13 @@ class InputProcessor:
         self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="tokenize")
 
     async def tokenize(self, text: str, add_special_tokens: bool = True, keep: int | None = None) -> list[int]:
-        """Return the tokens of a text, the last `keep` of them. Raises InvalidRequest, TooManyRequests."""
+        """Return a text's last `keep` tokens. Raises InvalidRequest, TooManyRequests."""
         return await self._run(
             lambda: self.encode(text, add_special_tokens, "prompt", keep), inline=len(text) <= INLINE_CHARACTERS
         )
 
     async def detokenize(self, token_ids: Sequence[int], skip_special_tokens: bool = False) -> str:
-        """Return the text of tokens. Raises InvalidRequest, TooManyRequests."""
+        """Raises InvalidRequest, TooManyRequests."""
         if not token_ids:
             return ""
         if len(token_ids) > (limit := self._limits.max_model_len):
@@ -86,7 +86,7 @@ class InputProcessor:
         )
 
     def prompt_tail(self, token_ids: Sequence[int]) -> str:
-        """Return the text with which a chat template begins the answer, including special tokens."""
+        """Return the text with which a chat template begins the answer, with special tokens."""
         return self._tokenizer.decode(token_ids[-PROMPT_TAIL_TOKENS:], skip_special_tokens=False)
 
     async def compute(self, work: Callable[[], Result], *, inline: bool) -> Result:
@@ -94,13 +94,13 @@ class InputProcessor:
         return await self._run(work, inline=inline)
 
     def token_strings(self, token_ids: Sequence[int]) -> list[str]:
-        """Return how the vocabulary writes each token; "" for one without a name."""
+        """Return each token's name in the vocabulary, or ""."""
         return [self._tokenizer.backend.id_to_token(token_id) or "" for token_id in token_ids]
 
     async def render_chat(
         self, messages: list[dict[str, Any]], keep: int | None = None, /, **kwargs: Any
     ) -> list[int]:
-        """Return the last `keep` tokens of a conversation. Raises InvalidRequest, TooManyRequests."""
+        """Return a conversation's last `keep` tokens. Raises InvalidRequest, TooManyRequests."""
         template = kwargs.get("chat_template")
         text = await self._rendered(messages, kwargs)
         return await self._run(
@@ -109,7 +109,7 @@ class InputProcessor:
 
     def encode_chat(self, text: str, keep: int | None = None, chat_template: str | None = None) -> list[int]:
         """Return the tokens of a text from `chat_text`."""
-        # A template writes the special tokens itself.
+        # a template writes special tokens itself
         add_special_tokens = self._chat_templates.is_plain_for(chat_template)
         return self._encode(self._quoted or self._tokenizer, text, add_special_tokens, "messages", keep)
 
@@ -136,7 +136,7 @@ class InputProcessor:
         return self._vocab_size
 
     async def _rendered(self, messages: list[dict[str, Any]], variables: dict[str, Any]) -> str:
-        # Most chats take less time than a change of threads. A request's own template has to be compiled.
+        # Most chats take less time than a change of threads, but a request's own template must be compiled.
         few = len(messages) <= INLINE_MESSAGES and count_values(variables, INLINE_VARIABLES) <= INLINE_VARIABLES
         if few and variables.get("chat_template") is None:
             with suppress(ChatTemplateTooSlow):
@@ -144,7 +144,7 @@ class InputProcessor:
         return await self._run(lambda: self.chat_text(messages, **variables), inline=False)
 
     def chat_text(self, messages: list[dict[str, Any]], /, **kwargs: Any) -> str:
-        """Return the text of a conversation. Raises InvalidRequest."""
+        """Return a conversation's text. Raises InvalidRequest."""
         try:
             return self._chat_text(messages, kwargs, RENDER_SECONDS)
         except ChatTemplateTooSlow as error:
@@ -178,8 +178,8 @@ class InputProcessor:
     ) -> Prompted:
         """Return a complete request. Raises InvalidRequest.
 
-        `max_tokens`: None for what generation_config.json or the context allows. `prompt_logprobs`: in addition to
-        those of `asked`.
+        `max_tokens`: None for generation_config.json or the context. `prompt_logprobs`: in addition to those of
+        `asked`.
         """
         self._check_prompt(prompt_token_ids)
         if priority and not self._limits.takes_priority:
@@ -205,7 +205,7 @@ class InputProcessor:
         )
 
     async def grammar(self, source: GrammarSource | None) -> Grammar | None:
-        """Return the grammar of a request. Raises InvalidRequest, TooManyRequests."""
+        """Raises InvalidRequest, TooManyRequests."""
         if source is None:
             return None
         return await self._run(source.grammar, inline=source.is_small)
@@ -216,7 +216,6 @@ class InputProcessor:
         return None if grammar is None else OutputConstraint(grammar)
 
     async def hash_blocks(self, prompted: Prompted, hashings: Iterable[BlockHashing]) -> None:
-        """Hash the prompt's blocks in these ways."""
         if prompted.hashes is not None:
             await prompted.hashes.make(hashings, self._threads)
 
@@ -245,7 +244,7 @@ class InputProcessor:
     # ------------------------------------------------------------------------------------------ limits
 
     def _check_length(self, length: int, param: str) -> None:
-        """Raise InvalidRequest for a text that cannot fit, before it is tokenized: megabytes take minutes."""
+        """Raise InvalidRequest for a text that cannot fit, before its tokenization: megabytes take minutes."""
         limit, characters = self._limits.max_model_len, self._max_characters()
         if length > characters:
             raise InvalidRequest(
@@ -291,5 +290,5 @@ def _length_of(message: dict[str, Any]) -> int:
 
 
 def _maximum(limit: int) -> str:
-    # litellm recognises an overflow by these words, LangChain by "prompt is too long".
+    # litellm detects an overflow by these words, LangChain by "prompt is too long"
     return f"this model's maximum context length is {limit} tokens"

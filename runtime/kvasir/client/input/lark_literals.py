@@ -9,12 +9,11 @@ _LINE_BREAKS: Final[Mapping[str, str]] = MappingProxyType({"\n": "n", "\r": "r"}
 
 
 def literal(text: str) -> str:
-    """Return the string literal of a text, with JSON's escapes. The text has no lone surrogates."""
+    """Return a string literal with JSON's escapes. The text has no lone surrogates."""
     return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")  # llguidance rejects a raw DEL
 
 
 def regex(pattern: str) -> str:
-    """Return the literal of a regular expression."""
     written, escaped = [], False
     for character in pattern:
         if (letter := _LINE_BREAKS.get(character)) is not None:
@@ -32,6 +31,6 @@ def alternatives(parts: Iterable[str]) -> str:
 
 
 def choice_lark(choices: Sequence[str]) -> str:
-    """Return a grammar that matches exactly these texts."""
-    # One terminal: as alternatives of a rule, more than 2,000 exceed a limit of llguidance.
+    """Return a grammar of exactly these texts."""
+    # One terminal: a rule with over 2,000 alternatives exceeds a limit of llguidance.
     return f"start: CHOICE\nCHOICE: {'|'.join(map(literal, dict.fromkeys(choices)))}\n"

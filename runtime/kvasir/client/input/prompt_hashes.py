@@ -1,4 +1,4 @@
-"""The block hashes of a prompt, for the prefix caches of engines."""
+"""The block hashes of a prompt, for engines' prefix caches."""
 
 import asyncio
 from array import array
@@ -8,12 +8,12 @@ from typing import Final
 
 from kvasir.request.hashing import BlockHashing, chain_root, packed_chain
 
-# Prompts up to this length are hashed on the event loop, in under 0.5 ms; longer ones in a thread.
+# Shorter prompts are hashed on the event loop, in under 0.5 ms; longer ones in a thread.
 INLINE_TOKENS: Final = 2048
 
 
 class PromptHashes:
-    """The hashes of one prompt, for all of its choices. Each way of hashing is computed once."""
+    """The hashes of a prompt, shared by its choices."""
 
     def __init__(self, prompt_token_ids: "array[int]", cache_salt: str = "") -> None:
         self._token_ids = prompt_token_ids
@@ -23,7 +23,7 @@ class PromptHashes:
 
     @property
     def is_long(self) -> bool:
-        """Whether `make` must be called before `known`."""
+        """Return whether `make` must precede `known`."""
         return len(self._token_ids) > INLINE_TOKENS
 
     def known(self, hashing: BlockHashing) -> bytes:
@@ -33,7 +33,7 @@ class PromptHashes:
         return self._known.get(hashing, b"")
 
     async def make(self, hashings: Iterable[BlockHashing], threads: Executor) -> None:
-        """Hash a long prompt in these ways, in a thread."""
+        """Hash a long prompt in a thread."""
         if not self.is_long:
             return
         loop = asyncio.get_running_loop()
@@ -41,7 +41,7 @@ class PromptHashes:
             if hashing not in self._known:
                 if hashing not in self._running:
                     self._running[hashing] = loop.run_in_executor(threads, self._make, hashing)
-                # Another choice may wait for the same hashes, also if this one is cancelled.
+                # another choice may wait for these hashes when this one is cancelled
                 self._known[hashing] = await asyncio.shield(self._running[hashing])
                 self._running.pop(hashing, None)
 

@@ -1,4 +1,4 @@
-"""Prompted: a request that an engine can take as it is, before it has an id."""
+"""Prompted: a complete request for an engine, before it has an id."""
 
 from array import array
 from dataclasses import dataclass, replace
@@ -17,14 +17,14 @@ class Prompted:
     prompt_token_ids: "array[int]"
     core: RequestCore
     stops: StopStrings | None = None
-    include_stop: bool = False  # the stop string or token that ends the text stays in it
+    include_stop: bool = False  # keeps the final stop string or token in the text
     skip_special_tokens: bool = True
     spaces_between_special_tokens: bool = True
-    # in the text even if `skip_special_tokens`: a parser of the output reads them
+    # shown despite `skip_special_tokens`, for a parser of the output
     shown_special_ids: frozenset[int] = frozenset()
-    hashes: PromptHashes | None = None  # shared by all choices; None: the engine hashes the prompt
-    data_parallel_rank: int | None = None  # None: any engine
-    constraint_field: str | None = None  # of the client's request, for errors
+    hashes: PromptHashes | None = None  # None: the engine hashes the prompt
+    data_parallel_rank: int | None = None
+    constraint_field: str | None = None  # field of the client's request, for errors
 
     @property
     def params(self) -> SamplingParams:
@@ -34,11 +34,11 @@ class Prompted:
         return replace(self, core=msgspec.structs.replace(self.core, **changes))
 
     def child(self, index: int) -> "Prompted":
-        """Return the request for one of several choices, each with a seed of its own."""
+        """Return the request of one of several choices, with its own seed."""
         if index == 0:
             return self
         seed = (self.params.seed + index + 2**63) % 2**64 - 2**63
-        # Only the first choice has the prompt scored: the others would get the same scores.
+        # only the first choice scores the prompt: the scores are equal
         return self.with_core(params=msgspec.structs.replace(self.params, seed=seed, prompt_logprobs=None))
 
     def text(self, detokenizer: Detokenizer) -> TextStream:

@@ -1,4 +1,4 @@
-"""Converts the sampling fields of a request to the parameters for an engine."""
+"""Converts the sampling fields of a request to an engine's parameters."""
 
 import functools
 import logging
@@ -29,17 +29,17 @@ from kvasir.request.params import (
 log = logging.getLogger(__name__)
 
 MAX_STOPS: Final = 64
-# Of all stop strings together: their automaton takes a microsecond per character.
+# for all stop strings: their automaton takes a microsecond per character
 MAX_STOP_CHARACTERS: Final = 4096
 CACHED: Final = 8  # lists of stop strings, and of bad words
 
 _DEFAULTS: Final = {field.name: field.default for field in msgspec.structs.fields(SamplingParams)}
-# Fields with another meaning or a wider range in an HTTP request than in an engine.
+# fields with another meaning or a wider range in HTTP requests
 _TRANSLATED: Final = frozenset(
     {"temperature", "top_k", "seed", "stop_token_ids", "logit_bias", "allowed_token_ids", "bad_words"}
     | {"prompt_logprobs"}
 )
-# All others, which the engine gets unchanged.
+# passed to the engine unchanged
 _SAME: Final = tuple(
     name
     for name in SamplingParams.__struct_fields__
@@ -56,29 +56,27 @@ def check_in_vocabulary(token_ids: Sequence[int], vocab_size: int, param: str) -
 
 
 class Sampling:
-    """Resolves the sampling fields of requests for one model."""
-
     def __init__(self, model: ModelInfo, tokenizer: Tokenizer, seed: int | None = None) -> None:
-        """`seed`: of the generator that draws seeds for requests without one; None: they are random."""
+        """`seed`: of the generator of seeds for requests without one; None: random."""
         self._seeds: random.Random = secrets.SystemRandom() if seed is None else random.Random(seed)
         self._vocab_size = model.vocab_size
         self._defaults: dict[str, Any] = _DEFAULTS | model.generation_defaults
         for note in model.notes:
             log.warning("%s", note)
         self._tokenizer = tokenizer
-        # Most requests of an application have the same lists.
+        # most requests of an application have the same lists
         self._stops = functools.lru_cache(CACHED)(_stop_strings)
         self._bad_words = functools.lru_cache(CACHED)(self._bad_word_tokens)
 
     def stops(self, stop: str | list[str]) -> StopStrings | None:
-        """Return the automaton of the stop strings, or None. Raises InvalidRequest."""
+        """Return the automaton, or None. Raises InvalidRequest."""
         strings = (stop,) if isinstance(stop, str) else tuple(stop)
         return self._stops(strings) if strings else None
 
     def params(
         self, asked: SamplingFields, max_tokens: int, logprobs: int | None, prompt_logprobs: int | None
     ) -> SamplingParams:
-        """Return complete parameters: unset fields get the model's default. Raises InvalidRequest."""
+        """Return complete parameters; unset fields get the model's default. Raises InvalidRequest."""
         if asked.min_tokens > max_tokens:
             raise InvalidRequest(
                 f"min_tokens is {asked.min_tokens}, and at most {count(max_tokens, 'token')} can be generated "
@@ -109,11 +107,11 @@ class Sampling:
         return self._defaults[name] if asked is None else asked
 
     def _top_k(self, asked: int) -> int:
-        # A client's number may need more than an engine's 64 bits.
+        # a client's number may exceed 64 bits
         return 0 if asked == -1 else min(asked, self._vocab_size)
 
     def _bad_word_tokens(self, words: tuple[str, ...]) -> tuple[tuple[int, ...], ...]:
-        """Return the tokens of each word, at the beginning of a text and behind a space, as vLLM does."""
+        """Return each word's tokens, at the beginning of a text and after a space, as vLLM does."""
         if len(words) > MAX_BAD_WORDS or any(len(word) > MAX_BAD_WORD_CHARACTERS for word in words):
             raise InvalidRequest(
                 f"bad_words is too long: give at most {MAX_BAD_WORDS} words, of {MAX_BAD_WORD_CHARACTERS} "
@@ -131,7 +129,7 @@ class Sampling:
 
 
 def _within_range(temperature: float) -> float:
-    """Return the upper end of the range for a finite temperature above it: the effect is the same."""
+    """Limit a finite temperature to the range; the effect is the same."""
     return TEMPERATURE.most if TEMPERATURE.most < temperature < math.inf else temperature
 
 
@@ -146,7 +144,7 @@ def _stop_token_ids(token_ids: Sequence[int]) -> tuple[int, ...]:
 def _logit_bias(bias: dict[str, float]) -> tuple[tuple[int, float], ...]:
     result = []
     for name, added in bias.items():
-        # As Python writes it, so that a token cannot occur twice.
+        # as Python writes it, so that no token occurs twice
         if not name.isascii() or not name.isdecimal() or len(name) > 10 or str(int(name)) != name:
             raise InvalidRequest(
                 f"logit_bias: {name[:20]!r} is not a token id: give a decimal number", "logit_bias"

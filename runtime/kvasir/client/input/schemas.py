@@ -5,10 +5,10 @@ from typing import Any, Final
 
 import orjson
 
-# A longer JSON text is refused unread. The bounds of grammars are lower.
+# for JSON text that is read at all; grammars have lower bounds
 MAX_SOURCE_BYTES: Final = 1024 * 1024
 
-# Keywords whose value is a schema or a list of schemas.
+# keywords with a schema or a list of schemas
 _SUBSCHEMAS: Final = frozenset(
     {
         "additionalItems",
@@ -28,16 +28,17 @@ _SUBSCHEMAS: Final = frozenset(
         "unevaluatedProperties",
     }
 )
-# Keywords whose value has schemas under names.
+# keywords with schemas under names
 _NAMED_SUBSCHEMAS: Final = frozenset(
     {"$defs", "definitions", "dependencies", "dependentSchemas", "patternProperties", "properties"}
 )
 
 
 def schema_text(schema: Any, *, additional_properties: bool = True) -> str:
-    """Return a schema, given as an object or as JSON text, as JSON text. Raises ValueError.
+    """Return a schema, an object or JSON text, as JSON text. Raises ValueError.
 
-    `additional_properties`: False forbids further properties in schemas with `properties` that do not mention them.
+    `additional_properties`: False forbids further properties in schemas that have `properties` and do not mention
+    them.
     """
     text = encoded(loaded(schema))
     if len(text) > MAX_SOURCE_BYTES:
@@ -75,7 +76,7 @@ def encoded(value: Mapping[str, Any]) -> bytes:
 
 
 def _schemas(schema: Any) -> Iterator[dict[str, Any]]:
-    """Yield the schema and all schemas within it, but not constants that look like schemas."""
+    """Yield all nested schemas, but not constants that look like schemas."""
     if isinstance(schema, list):
         for each in schema:
             yield from _schemas(each)

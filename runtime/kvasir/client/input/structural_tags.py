@@ -146,7 +146,7 @@ class _Writer:
         return self._tag_after("", given, path, depth)
 
     def _tag_after(self, trigger: str, given: Mapping[str, Any], path: str, depth: int) -> _Part:
-        """Return the part of a tag behind `trigger`, with which its `begin` starts."""
+        """Return the part of a tag after `trigger`, the start of its `begin`."""
         begin, ends = _text(given, "begin", path).removeprefix(trigger), self._ends(given, path)
         opening = _Part(self._literal(begin), terminal=True)
         content = given.get("content")

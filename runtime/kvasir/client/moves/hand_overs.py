@@ -1,6 +1,6 @@
-"""Hand-overs: moves requests from an engine that drains to others, as these have room.
+"""Hand-overs: moves requests from a draining engine to others with room.
 
-Those that wait in the engine's queue move, and those that would not end within the drain timeout.
+Requests in its queue move, and those that would not end within the drain timeout.
 """
 
 import asyncio
@@ -15,7 +15,7 @@ from kvasir.client.journal import Journal
 from kvasir.client.live_request import LiveRequest, RequestState, service_order
 from kvasir.link.frontend_end.remote_engine import EngineState, RemoteEngine
 
-# The engine's speed changes.
+# the engine's speed changes
 PLAN_SECONDS: Final = 1.0
 
 
@@ -52,7 +52,7 @@ class HandOvers:
                 is_there = request.state is RequestState.RUNNING and request.engine == drain.engine.incarnation
                 if is_there and not (moved := self._move(request)):
                     if moved is not None:
-                        # The requests behind it keep their order.
+                        # later requests keep their order
                         break
                     stay.append(request)
                 drain.leaving.popleft()
@@ -83,7 +83,7 @@ class HandOvers:
         requests = self._journal.of_engine(engine.incarnation)
         unbegun = [request for request in requests if not request.attempt_tokens]
         waiting = 0 if engine.stats is None else engine.stats.waiting
-        queued = unbegun[-waiting:] if waiting else []  # an engine admits requests in the order in which they came
+        queued = unbegun[-waiting:] if waiting else []  # engines admit in the order of arrival
         late: list[LiveRequest] = []
         seconds = self._seconds_per_token(requests)
         if seconds is not None:

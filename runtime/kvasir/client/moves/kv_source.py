@@ -1,4 +1,4 @@
-"""The engine from which another one fetches KV blocks of a prompt, if that is faster than computing them."""
+"""The engine from which another one fetches a prompt's KV blocks, if that is faster than computation."""
 
 from collections.abc import Callable, Iterable
 from typing import Final, NamedTuple
@@ -7,12 +7,12 @@ from kvasir.client.dispatch.engine_load import EngineLoad
 from kvasir.link.frontend_end.remote_engine import EngineState, RemoteEngine
 
 FETCH_SHARE: Final = 0.1
-"""The cost of a fetched token, relative to a computed one (docs/performance.md)."""
+"""Cost of a fetched token, relative to a computed one (docs/performance.md)."""
 MIN_FETCH_TOKENS: Final = 256
-"""The fixed cost of a fetch, in computed tokens."""
-# A source that begins to send later is not asked: fetches fail after 5 s (FetchLimits).
+"""Fixed cost of a fetch, in computed tokens."""
+# for a source to begin to send; fetches fail after 5 s (FetchLimits)
 MAX_WAIT_SECONDS: Final = 4.0
-# A source refuses more than 16 (BlockServer), so four frontends fit.
+# A source rejects more than 16 (BlockServer), so four frontends fit.
 MAX_FETCHES: Final = 4
 
 
@@ -20,13 +20,13 @@ class KvSource(NamedTuple):
     engine: RemoteEngine
     num_tokens: int
     seconds: float
-    """Time until it begins to send."""
+    """Time until the source begins to send."""
 
 
 class KvSources:
     def __init__(self, load: Callable[[RemoteEngine], EngineLoad]) -> None:
         self._load = load
-        # Tokens of the present fetches, by source and request.
+        # tokens of present fetches, by source and request
         self._fetches: dict[str, dict[str, int]] = {}
         self._source_of: dict[str, str] = {}
 
@@ -44,7 +44,7 @@ class KvSources:
             seconds = self._delay(engine, sum(fetches.values()), rate)
             if seconds > MAX_WAIT_SECONDS:
                 continue
-            # The time that the source saves.
+            # saved seconds
             gain = lead * block_size / rate - seconds
             if engine.numerics not in found or gain > found[engine.numerics][0]:
                 found[engine.numerics] = gain, KvSource(engine, lead * block_size, seconds)
@@ -67,7 +67,7 @@ class KvSources:
 
     def _delay(self, engine: RemoteEngine, fetched_tokens: int, rate: float) -> float:
         load = self._load(engine)
-        # An engine sends after its present step and the earlier fetches.
+        # an engine sends after its present step and earlier fetches
         step = load.queued_tokens
         if engine.capacity is not None and engine.capacity.max_num_batched_tokens:
             step = min(step, engine.capacity.max_num_batched_tokens)
@@ -75,14 +75,14 @@ class KvSources:
 
 
 def serves(engine: RemoteEngine) -> bool:
-    # An engine that drains would wait for the fetches.
+    # a draining engine would wait for fetches
     return engine.state is EngineState.READY and bool(engine.kv_address and engine.numerics)
 
 
 def fetchable(source: KvSource, num_tokens: int, cached: int, queue_seconds: float, rate: float) -> int:
-    """Return how many tokens an engine should fetch from the source; 0 if it computes them sooner.
+    """Return the tokens to fetch from the source; 0 if computation is faster.
 
-    `cached`: tokens that it holds. `queue_seconds`: time that it computes other requests.
+    `cached`: tokens that the engine holds. `queue_seconds`: time for other requests.
     """
     tokens = min(source.num_tokens, num_tokens - 1) - cached
     if tokens < MIN_FETCH_TOKENS:

@@ -1,4 +1,4 @@
-"""Migration: continues the requests of a lost engine on another one, from prompt, output and parameters."""
+"""Continues the requests of a lost engine on another one, from prompt, output and parameters."""
 
 import logging
 from collections.abc import Callable
@@ -13,9 +13,9 @@ from kvasir.process.words import count
 log = logging.getLogger(__name__)
 
 FURTHER_TOKENS: Final = 3
-"""Tokens that count as progress: an engine that fails may not send its last two."""
+"""Tokens that count as progress: a failing engine may not send its last two."""
 MAX_LOSSES: Final = 4
-"""A request that gets further fails after this many times `max_lost_engines`."""
+"""Limit for a request with progress, as a multiple of `max_lost_engines`."""
 
 
 class Migrations:

@@ -1,6 +1,6 @@
-"""Quarantine: a request that was in a failed step runs alone, and is refused if its engine fails again.
+"""Quarantine: a request of a failed step runs alone, and is rejected if its engine fails again.
 
-Strikes count by the request's digest, so a client's retry counts too (docs/design/poison.md).
+Strikes count by the request's digest, so also for a client's retry (docs/design/poison.md).
 """
 
 import time
@@ -13,9 +13,9 @@ from typing import Any, Final, Protocol
 from kvasir.link.protocol import FailedStep
 
 MAX_STRIKES: Final = 3
-"""Two are enough if the request was alone in one of the steps."""
+"""Two suffice if the request was alone in a step."""
 REPORT_SECONDS: Final = 30.0
-"""How long a third attempt waits for reports on lost engines. Then all of their requests get a strike."""
+"""Wait of a third attempt for reports on lost engines. Then all their requests get a strike."""
 FORGET_SECONDS: Final = 600.0
 
 _MAX_REQUESTS: Final = 10_000
@@ -25,9 +25,9 @@ _MAX_ENGINES: Final = 1_000
 class Treatment(Enum):
     RUN = "run"
     ALONE = "alone"
-    """Send it with AddRequest.alone."""
+    """With AddRequest.alone."""
     WAIT = "wait"
-    """Two engines were lost with it, and not both reported."""
+    """For reports on two lost engines."""
     REFUSE = "refuse"
 
 
@@ -52,7 +52,7 @@ class _Loss:
     at: float
     digests: set[bytes]
     cleared: set[bytes] = field(default_factory=set)
-    """Requests that have got further on another engine."""
+    """Requests with progress on another engine."""
 
 
 class Quarantine:
@@ -60,21 +60,21 @@ class Quarantine:
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
-        # The oldest strike first.
+        # the oldest strike first
         self._records: OrderedDict[bytes, _Record] = OrderedDict()
         self._losses: OrderedDict[str, _Loss] = OrderedDict()
-        # Incarnations whose step was counted: several messages report it.
+        # incarnations whose step was counted, as several messages report it
         self._reported: OrderedDict[str, None] = OrderedDict()
 
     def __bool__(self) -> bool:
         return bool(self._records or self._losses)
 
     def lost(self, engine: str, rank: int, requests: Iterable[LostRequest], ran: FailedStep | None) -> None:
-        """Note the loss of an engine. `ran`: the failed step (EngineLost.ran)."""
+        """Record the loss of an engine. `ran`: the failed step (EngineLost.ran)."""
         digests = set()
         for request in requests:
             if request.attempt_tokens:
-                self.passed(request.digest)  # a request that ends its engine does so at the same token again
+                self.passed(request.digest)  # it would end its engine at the same token again
             digests.add(request.digest)
         if ran is not None:
             self._strike(ran)
@@ -84,7 +84,7 @@ class Quarantine:
 
     def joined(self, engine: str, rank: int, crashed: FailedStep | None) -> None:
         """Take the report on the engine's predecessor (Hello.crashed)."""
-        self._losses.pop(engine, None)  # it has not failed: it was frozen, or cut off
+        self._losses.pop(engine, None)  # not failed, but frozen or cut off
         if crashed is not None:
             self._strike(crashed)
         for incarnation, loss in list(self._losses.items()):
@@ -92,7 +92,7 @@ class Quarantine:
                 self._end_loss(incarnation, loss, is_known=crashed is not None)
 
     def passed(self, digest: bytes) -> None:
-        """Forget the strikes of a request that has got further."""
+        """Forget the strikes of a request with progress."""
         self._records.pop(digest, None)
         for loss in self._losses.values():
             if digest in loss.digests:

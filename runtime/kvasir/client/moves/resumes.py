@@ -1,4 +1,4 @@
-"""Which engines may continue a request that another one has begun."""
+"""Selects the engines that may continue a request."""
 
 from bisect import insort
 from typing import Final
@@ -7,7 +7,7 @@ from kvasir.client.journal import Journal
 from kvasir.client.live_request import LiveRequest, RequestState, service_order
 from kvasir.link.frontend_end.remote_engine import RemoteEngine
 
-# Otherwise the requests of a lost engine would fill every step of the others for seconds.
+# otherwise a lost engine's requests would fill every step of the others for seconds
 MAX_RESUMING_TOKENS: Final = 2048
 """Tokens of moved requests that an engine computes again at a time, or one larger request."""
 
@@ -52,7 +52,7 @@ class Resumes:
     def suitable(self, request: LiveRequest, engines: list[RemoteEngine]) -> list[RemoteEngine]:
         if request.interruption is None:
             return engines
-        # Never other weights; another numerics class or a shorter context only if there is no better engine.
+        # Never other weights; another numerics class or a shorter context only without a better engine.
         usable = [engine for engine in engines if engine.usable and _has_its_weights(request, engine)]
         fitting = [engine for engine in usable if _fits(request, engine)] or usable
         best = [engine for engine in fitting if _continues_exactly(request, engine)] or fitting
@@ -66,7 +66,7 @@ class Resumes:
     def sent(self, request: LiveRequest, engine: RemoteEngine) -> None:
         if not request.output_token_ids:
             request.weights = engine.weights
-        # Tokens keep the class that computed them until the engine has continued them.
+        # tokens keep their class until the engine has continued them
         if (interruption := request.interruption) is None:
             request.numerics = engine.numerics
         else:

@@ -12,19 +12,19 @@ from kvasir.client.text.token_bytes import is_byte_level, is_id, token_bytes
 from kvasir.hub.tokenizer import Tokenizer
 
 REPLACEMENT: Final = "\ufffd"
-# Tokens may wait for the rest of a character, which has up to 4 bytes: more mean invalid bytes.
+# A character has up to 4 bytes, so more tokens than this mean invalid bytes.
 MAX_PENDING: Final = 16
-# Prompt tokens to try as the first context: of four numbers in a row, one begins at a character.
+# Lengths of the first context to try: of four numbers in a row, one begins at a character.
 PROMPT_SUFFIX: Final = (4, 5, 6, 7, 16, 24)
 _SHOWN_SETS: Final = 8
 
 
 class TextStream(Protocol):
     def push(self, token_ids: Sequence[int]) -> str:
-        """Return the text that is final after these tokens; "" while a character is incomplete."""
+        """Return the final text of these tokens; "" within a character."""
 
     def finish(self) -> str:
-        """Return the rest of the text. Incomplete characters become U+FFFD."""
+        """Return the rest. Incomplete characters become U+FFFD."""
 
 
 class Detokenizer:
@@ -43,14 +43,14 @@ class Detokenizer:
         spaces_between_special_tokens: bool = True,
         shown_special_ids: frozenset[int] = frozenset(),
     ) -> TextStream:
-        """Return the stream of a request with this prompt, which decides about a leading space."""
+        """Return the stream for a prompt, which decides about a leading space."""
         if self._is_byte_level:
             return _ByteLevelStream(
                 self._text_bytes(shown_special_ids) if skip_special_tokens else self.token_bytes
             )
         if skip_special_tokens:
             return _WindowStream(self._backend, self._special_ids - shown_special_ids, prompt_token_ids)
-        # Byte-level tokenizers write no such space, and skipped tokens need none.
+        # byte-level tokenizers write no such space, and skipped tokens need none
         joined = {} if spaces_between_special_tokens else self._added
         return _WindowStream(self._backend, frozenset(), prompt_token_ids, joined)
 
@@ -58,7 +58,7 @@ class Detokenizer:
         return token_bytes(self._backend, skipped=self._special_ids - shown)
 
 
-# In byte-level tokenizers (GPT-2, Llama 3, Qwen), each token is a fixed string of bytes.
+# In byte-level tokenizers (GPT-2, Llama 3, Qwen), a token is a fixed string of bytes.
 class _ByteLevelStream:
     def __init__(self, token_bytes: Mapping[int, bytes]) -> None:
         self._token_bytes = token_bytes
@@ -75,7 +75,7 @@ class _ByteLevelStream:
 
 
 class _WindowStream:
-    """Decodes new tokens after a context, because their text depends on neighbours (as in TGI)."""
+    """Decodes tokens after a context, because their text depends on neighbours (as in TGI)."""
 
     def __init__(
         self,
@@ -94,7 +94,7 @@ class _WindowStream:
         self._set_context_from_prompt(prompt_token_ids)
 
     def push(self, token_ids: Sequence[int]) -> str:
-        # One by one, even if several arrived at once: text that is complete does not wait for the last token.
+        # one by one, so that complete text does not wait for the last token
         return "".join([self._push_one(token_id) for token_id in self._with_text(token_ids)])
 
     def _push_one(self, token_id: int) -> str:
@@ -113,9 +113,9 @@ class _WindowStream:
     def _emit(self, text: str) -> str:
         if text.startswith(self._context_text):
             delta = text[len(self._context_text) :]
-        else:  # invalid bytes changed the text before them: the context cannot be cut off
+        else:  # invalid bytes changed earlier text, so the context stays
             delta = self._decode(self._pending)
-        # Tokens without text are not neighbours: the next token would look like the first and lose its space.
+        # Tokens without text cannot be the context: the next token would look like the first and lose its space.
         self._context = self._pending if delta else [*self._context, *self._pending][-MAX_PENDING:]
         self._context_text = self._decode(self._context)
         self._pending = []

@@ -4,7 +4,7 @@ from kvasir.link.protocol import Logprobs
 
 
 def joined(first: Logprobs | None, more: Logprobs) -> Logprobs:
-    """Append `more` to `first`, which the caller must own, and return it."""
+    """Append `more` to `first`, which the caller must own."""
     if first is None:
         return Logprobs(more.token[:], more.rank[:], more.top_ids[:], more.top[:])
     first.token.extend(more.token)

@@ -1,4 +1,4 @@
-"""Stop strings: cuts a text at the first one that is complete, by the automaton of Aho and Corasick (1975).
+"""Stop strings: cuts a text at the first one, with the automaton of Aho and Corasick (1975).
 
 Text is held back only while it may begin a stop string.
 """
@@ -8,13 +8,13 @@ from collections.abc import Sequence
 
 
 class StopStrings:
-    """State 0 means that no character matches."""
+    """In state 0, no character matches."""
 
     def __init__(self, strings: Sequence[str]) -> None:
         self._next: list[dict[str, int]] = [{}]
-        # By state: the longest string that is complete in it.
+        # by state: the longest complete string
         self.found: list[str | None] = [None]
-        # By state: characters at the end of the text that may begin a string.
+        # by state: last characters that may begin a string
         self.held: list[int] = [0]
         for string in strings:
             self._add(string)
@@ -40,14 +40,14 @@ class StopStrings:
         self.found[state] = string
 
     def _link(self) -> None:
-        # The fallback of a state is its longest suffix. Suffixes are shorter: breadth first.
+        # A fallback is the longest suffix, which is shorter: breadth first.
         states = deque(self._next[0].values())
         while states:
             state = states.popleft()
             back = self._fallback[state]
             if self.found[state] is None:
                 self.found[state] = self.found[back]
-            if not self._next[state]:  # a complete string that is not the beginning of another
+            if not self._next[state]:  # not the beginning of another string
                 self.held[state] = self.held[back]
             for char, following in self._next[state].items():
                 self._fallback[following] = self.step(back, char)
@@ -65,7 +65,7 @@ class StopSearch:
     def push(self, text: str, *, may_end: bool = True) -> str:
         """Return the text to send now, cut if this sets `found`.
 
-        Unless `may_end` (fewer than min_tokens), no string counts that is complete in this text.
+        Unless `may_end` (fewer than min_tokens), no string that is complete in this text counts.
         """
         strings, state = self._strings, self._state
         window = self._held + text

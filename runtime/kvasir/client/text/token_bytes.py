@@ -1,4 +1,4 @@
-"""The bytes of each single token of a tokenizer. Tables are filled at the first use of an id."""
+"""The bytes of each token. Tables are filled at the first use of an id."""
 
 import json
 import re
@@ -62,7 +62,7 @@ class _PieceBytes(_TokenBytes):
             return self._added[token_id].encode()
         if self._has_byte_tokens and (byte := _BYTE_TOKEN.fullmatch(token)):
             return bytes([int(byte[1], 16)])
-        # Decoders drop the space of the first token, so decode two and use the second.
+        # decoders drop the space of the first token, so use the second
         one, two = (self._backend.decode([token_id] * n, skip_special_tokens=False) for n in (1, 2))
         return (two.removeprefix(one) if two.startswith(one) else one).encode()
 
@@ -73,7 +73,7 @@ def _decoder(backend: tokenizers.Tokenizer) -> dict[str, object]:
 
 
 def _byte_of_char() -> dict[str, int]:
-    """Return GPT-2's alphabet: printable Latin-1 are their own byte, U+0100... the other 68."""
+    """Return GPT-2's alphabet: printable Latin-1 for itself, U+0100... for the other 68."""
     printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
     others = [byte for byte in range(256) if byte not in printable]
     return {chr(byte): byte for byte in printable} | {chr(0x100 + n): byte for n, byte in enumerate(others)}

@@ -1,4 +1,4 @@
-"""The texts below the fields of a class, for the OpenAPI document."""
+"""The texts below a class's fields, for the OpenAPI document."""
 
 import ast
 import inspect
@@ -6,9 +6,7 @@ import textwrap
 
 
 def field_texts(owner: type) -> dict[str, str]:
-    """Return the text below each field that has one."""
-    # Read from the source when the document is made; pydantic's `use_attribute_docstrings` would do so at each
-    # start.
+    # read only for the document; pydantic's `use_attribute_docstrings` reads the source at each start
     try:
         source = textwrap.dedent(inspect.getsource(owner))
     except OSError:

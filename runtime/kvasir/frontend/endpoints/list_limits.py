@@ -1,4 +1,4 @@
-"""Limits on the lengths of a body's lists and objects, checked before pydantic reads their items."""
+"""Limits on lists and objects, checked before pydantic reads their items."""
 
 from typing import Any
 
@@ -6,9 +6,9 @@ from pydantic import BeforeValidator
 
 
 def at_most(count: int) -> BeforeValidator:
-    """Refuse a longer list or object. Values of other types pass."""
+    """Reject a longer list or object. Other types pass."""
 
-    # Not in the described schema: generators of bodies would try a list that exceeds it.
+    # not in the schema: generators of bodies would try a longer list
     def check(value: Any) -> Any:
         if isinstance(value, list | dict) and len(value) > count:
             raise ValueError(f"{len(value)} items are too many, send at most {count}")

@@ -1,4 +1,4 @@
-"""Tool calls of a history in the form for chat templates, with the arguments as an object."""
+"""Tool calls of a history in the form for chat templates."""
 
 import logging
 import secrets
@@ -13,14 +13,14 @@ from kvasir.process.seldom_log import SeldomLog
 
 log = SeldomLog(logging.getLogger(__name__), every=3600.0)
 
-# Values in the arguments of all tool calls: a template writes them as JSON in one step, in about 1 µs each.
+# in the arguments of all tool calls: a template writes them as JSON in one step, in about 1 µs each
 MAX_ARGUMENT_VALUES: Final = 50_000
 
-# Chat templates of this format reject ids other than 9 letters and digits.
+# these templates reject ids other than 9 letters and digits
 _MISTRAL: Final = "mistral"
 _ID_CHARACTERS: Final = string.ascii_letters + string.digits
 
-# OpenAI has JSON in a text; Anthropic and some clients send the object.
+# JSON text for OpenAI; an object for Anthropic and some clients
 Arguments = str | dict[str, Any] | None
 
 
@@ -44,7 +44,7 @@ class ArgumentCount:
         self._values = 0
 
     def add(self, arguments: Arguments) -> None:
-        """Raises ApiError if all arguments so far would take long to parse."""
+        """Raises ApiError if the arguments so far would take long to parse."""
         self._values += _count(arguments)
         if self._values > MAX_ARGUMENT_VALUES:
             raise bad_field(
@@ -55,7 +55,7 @@ class ArgumentCount:
 
 
 def _object(arguments: Arguments) -> dict[str, Any]:
-    # The model may have written something other than an object, which must not end the chat.
+    # the model may have written another value, which must not end the chat
     if isinstance(arguments, dict):
         return arguments
     if not arguments:

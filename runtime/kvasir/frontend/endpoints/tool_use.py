@@ -14,7 +14,7 @@ from kvasir.frontend.parsers.parsed import Tool
 MAX_TOOLS: Final = 128
 MAX_NAME_CHARACTERS: Final = 128
 MAX_SCHEMA_DEPTH: Final = 64
-# Values in the parameters of all functions: a template writes them as JSON in one step, in about 1 µs each.
+# in the parameters of all functions: a template writes them as JSON in one step, in about 1 µs each
 MAX_SCHEMA_VALUES: Final = 50_000
 
 _NAME: Final = re.compile(r"[a-zA-Z0-9_.-]+")
@@ -35,7 +35,7 @@ class Function(BodyPart):
 class ToolUse:
     """The tools of a request, and what the answer may do with them."""
 
-    # The chat template gets all of these, whatever the choice.
+    # the chat template gets all of these, whatever the choice
     offered: tuple[Tool, ...] = ()
     callable: tuple[Tool, ...] = ()
     """The tools that the answer may call."""
@@ -60,7 +60,7 @@ class ToolUse:
 
 
 def use_all(offered: tuple[Tool, ...], choice: str | None) -> ToolUse:
-    """Return the use of all tools. `choice`: none, auto (or None) or required."""
+    """`choice`: none, auto (or None) or required."""
     match choice:
         case "none":
             return ToolUse(offered)
@@ -72,12 +72,12 @@ def use_all(offered: tuple[Tool, ...], choice: str | None) -> ToolUse:
 
 
 def use_one(offered: tuple[Tool, ...], name: str, param: str, field: str = "tools") -> ToolUse:
-    """Return the use of one function, which the answer calls. Raises ApiError. `param`: field of the name."""
+    """Return the use of one function. Raises ApiError. `param`: field of the name."""
     return ToolUse(offered, (_find(offered, name, param, field),), ToolChoice.REQUIRED, is_named=True)
 
 
 def use_some(offered: tuple[Tool, ...], mode: ToolChoice, names: Iterable[tuple[str, str]], param: str) -> ToolUse:
-    """Return the use of some of the tools. Raises ApiError. `names`: each with its field."""
+    """Return the use of some tools. Raises ApiError. `names`: each with its field."""
     found = {name: _find(offered, name, path, "tools") for name, path in names}
     if not found:
         raise bad_field(param, f"{param}: the list is empty, name at least one of the tools")
@@ -90,7 +90,7 @@ def check_type(given: str, accepted: str, path: str) -> None:
 
 
 def check_functions(functions: Sequence[Function], field: str, within: str) -> tuple[Tool, ...]:
-    """Return the tools. Raises ApiError for the first one that exceeds a limit."""
+    """Return the tools. Raises ApiError at a limit."""
     if len(functions) > MAX_TOOLS:
         raise bad_field(field, f"{field}: {len(functions)} are too many, give at most {MAX_TOOLS}")
     seen: dict[str, str] = {}
@@ -124,7 +124,7 @@ def _find(offered: tuple[Tool, ...], name: str, param: str, field: str) -> Tool:
 
 
 def _count(schema: dict[str, Any], path: str) -> int:
-    # Level by level: a deep schema would exceed the limit of recursion.
+    # by level: recursion would fail on a deep schema
     count = 0
     level: list[Any] = [schema]
     for _ in range(MAX_SCHEMA_DEPTH):
@@ -146,7 +146,7 @@ def _tool(function: Function) -> Tool:
 
 
 def _template_tool(tool: Tool) -> dict[str, Any]:
-    # Models were trained with these fields only, and templates do not check that they exist.
+    # Models were trained with these fields only, and templates expect them.
     function = {"name": tool.name, "description": tool.description, "parameters": tool.parameters or _NO_PARAMETERS}
     return {"type": "function", "function": function}
 

@@ -1,7 +1,7 @@
 """Beam search by vLLM's rules.
 
 Each step continues each live beam with its most likely tokens. A beam with an end token is complete; of the others
-the `width` most likely ones live on, until they have `max_tokens`.
+the `width` most likely ones stay live, up to `max_tokens`.
 """
 
 import math
@@ -15,7 +15,7 @@ from kvasir.request.tokens import token_array
 
 @dataclass(frozen=True, slots=True)
 class _Place:
-    """The log probabilities at one token. Beams share their common places."""
+    """The log probabilities at one token, shared by beams."""
 
     before: "_Place | None"
     logprob: float
@@ -26,8 +26,6 @@ class _Place:
 
 @dataclass(frozen=True, slots=True)
 class Beam:
-    """One continuation of the prompt."""
-
     token_ids: "array[int]"
     logprob: float  # sum over its tokens
     ended: bool  # the last token is an end token
@@ -50,12 +48,12 @@ class Beam:
 
 
 def candidates_of(width: int, num_end_ids: int) -> int:
-    """Return how many of the most likely tokens a step needs for each beam."""
+    """Return how many of the most likely tokens a step needs per beam."""
     return max(2 * width, width + num_end_ids)
 
 
 class BeamSearch:
-    """The search for one prompt: `advance` with the next tokens of `live`, until `live` is empty."""
+    """The search for one prompt: `advance` until `live` is empty."""
 
     def __init__(
         self, width: int, prompt_length: int, max_tokens: int, end_ids: Collection[int], length_penalty: float
@@ -66,10 +64,10 @@ class BeamSearch:
         self._end_ids = end_ids
         self._length_penalty = length_penalty
         self.live = [Beam(token_array(), 0.0, False, None)]
-        self.best: list[Beam] = []  # the best complete beams, at most `width`, the best first
+        self.best: list[Beam] = []  # complete beams, at most `width`, the best first
 
     def advance(self, steps: Sequence[Logprobs]) -> None:
-        """Continue each live beam. `steps`: the log probabilities of its next token, in the same order."""
+        """Continue each live beam. `steps`: log probabilities of the next tokens, in the same order."""
         following: list[Beam] = []
         complete: list[Beam] = []
         for beam, step in zip(self.live, steps, strict=True):
@@ -81,7 +79,7 @@ class BeamSearch:
             complete += self.live
             self.live = []
         self.best = sorted([*self.best, *complete], key=self.score, reverse=True)[: self._width]
-        # Unlike vLLM's, the search ends when no live beam can enter the result.
+        # unlike vLLM's, the search ends when no live beam can enter the result
         if len(self.best) == self._width and not any(map(self._can_become_best, self.live)):
             self.live = []
 
@@ -103,7 +101,7 @@ class BeamSearch:
                 yield Beam(token_ids, total, token_id in self._end_ids, place)
 
     def _can_become_best(self, beam: Beam) -> bool:
-        """Return whether a continuation may have a better score than the last of the best."""
-        # A log probability is at most 0: the best continuation adds 0 and has the length that the penalty favours.
+        """Return whether a continuation may score above the last of the best."""
+        # A log probability is at most 0: the best continuation adds 0, at the length that the penalty favours.
         length = self._prompt_length + self._max_tokens if self._length_penalty > 0 else self._length(beam)
         return beam.logprob / math.pow(length, self._length_penalty) > self.score(self.best[-1])

@@ -12,14 +12,12 @@ from kvasir.client.text.logprob_lists import joined, mean
 from kvasir.frontend.generation.answer_parts import PromptTokensDetails, Usage
 from kvasir.link.protocol import FinishReason, Logprobs
 
-Event = tuple[int, Delta]  # index of a choice, its new text and tokens
+Event = tuple[int, Delta]  # index of a choice, new text and tokens
 Scores = asyncio.Future[Logprobs | None]  # of a prompt, from its first choice
 
 
 @dataclass
 class Choice:
-    """The whole output of one choice."""
-
     prompted: Prompted
     text: str = ""
     token_ids: list[int] = field(default_factory=list)
@@ -39,20 +37,21 @@ class Choice:
 
 
 class Generation:
-    """The choices of a request. Closing `events`, or cancelling its reader, aborts all of them."""
+    """The choices of a request. To close `events`, or cancel its reader, aborts all of them."""
 
     def __init__(
         self, llm: AsyncLLM, ids: tuple[str, str], prompts: Sequence[Prompted], n: int, prompt_only: bool = False
     ) -> None:
-        """`ids`: of the answer, and a unique one. `n`: choices for each prompt. `prompt_only`: drop the one token
-        that an engine has to generate."""
+        """`ids`: the answer's, and a unique one. `n`: choices per prompt. `prompt_only`: drop the one token that an
+        engine has to generate.
+        """
         self._llm = llm
         self.n = n
         self._prompt_only = prompt_only
         self.id, self._unique_id = ids
         self.prompts = [prompted.child(index) for prompted in prompts for index in range(n)]  # by choice
         choices = [PromptChoices(n) if n > 1 else None for _ in prompts]
-        # By choice, for the request log.
+        # by choice, for the request log
         self.traces = [
             Trace(choices=None if index % n else n, siblings=choices[index // n])
             for index in range(len(self.prompts))
@@ -66,18 +65,18 @@ class Generation:
 
     @property
     def usage(self) -> Usage:
-        """The usage so far. A prompt counts once for all of its choices."""
+        """Return the usage so far. A prompt counts once for its choices."""
         prompt_tokens = sum(len(prompted.prompt_token_ids) for prompted in self.prompts[:: self.n])
         cached_tokens = sum(trace.cached_tokens or 0 for trace in self.traces[:: self.n])
         total_tokens = prompt_tokens + self.output_tokens
         return Usage(prompt_tokens, self.output_tokens, total_tokens, PromptTokensDetails(cached_tokens))
 
     def waits_for(self) -> str | None:
-        """Return the progress of the engine that choices wait for; None if none waits."""
+        """Return the progress of the engine that choices wait for, or None."""
         return self._llm.waits_for(self.traces, self.prompts[0].data_parallel_rank)
 
     async def events(self) -> AsyncGenerator[Event, None]:
-        """Yield the events of all choices. Raises what AsyncLLM.generate raises, for the first failure."""
+        """Yield the events of all choices. Raises the first error of AsyncLLM.generate."""
         if len(self.prompts) > 1:
             async with aclosing(self._many()) as events:
                 async for index, delta in events:
@@ -96,9 +95,9 @@ class Generation:
         return index, delta
 
     async def choices(self, wanted: int, seen: Callable[[int, Delta], object] | None = None) -> list[Choice]:
-        """Return the whole choices: for each prompt the `wanted` ones of the highest log probability per token.
+        """Return, for each prompt, the `wanted` choices of the highest log probability per token.
 
-        `seen` is called with each event.
+        `seen` gets each event.
         """
         choices = [Choice(prompted) for prompted in self.prompts]
         async with aclosing(self.events()) as events:
@@ -115,7 +114,7 @@ class Generation:
         return best
 
     async def _many(self) -> AsyncGenerator[Event, None]:
-        # One place per choice: while the reader is slow, deltas wait and are merged in AsyncLLM.
+        # One place per choice: for a slow reader, AsyncLLM merges the deltas.
         queue: asyncio.Queue[Event | Exception | None] = asyncio.Queue(len(self.prompts))
         scores = [self._awaited_scores(prompted) for prompted in self.prompts[:: self.n]]
         tasks = [
@@ -159,7 +158,7 @@ class Generation:
 
     async def _share(self, index: int, delta: Delta, scores: Scores) -> None:
         """Pass the prompt's log probabilities from its first choice to the others."""
-        # If the first choice fails, so does the whole generation: nothing waits for ever.
+        # if it fails, so does the whole generation
         if index % self.n == 0:
             scores.set_result(delta.prompt_logprobs)
         else:

@@ -108,11 +108,11 @@ class GenerationRequest(SamplingBody):
         return self.stream_options is not None and self.stream_options.continuous_usage_stats
 
     def grammar_source(self) -> GrammarSource | None:
-        """Return the constraint on the output, or None. Raises ApiError."""
+        """Return the constraint, or None. Raises ApiError."""
         return grammar_source(self)
 
     def grammar(self) -> Grammar | None:
-        """Return the grammar of the output. Raises ApiError, InvalidRequest."""
+        """Raises ApiError, InvalidRequest."""
         source = self.grammar_source()
         return None if source is None else source.grammar()
 
@@ -148,7 +148,7 @@ class GenerationRequest(SamplingBody):
         return f"{prefix}-{self.request_id}", f"{prefix}-{self.request_id}-{unique}"
 
     def kept_prompt_tokens(self, limit: int, max_tokens: int | None) -> int | None:
-        """Return how many of the prompt's last tokens to keep; None: all. `limit`: the context. Raises ApiError."""
+        """Return how many last tokens of the prompt to keep; None: all. `limit`: the context. Raises ApiError."""
         if self.truncate_prompt_tokens == -1:
             return max(1, limit - (max_tokens or 1))
         if self.truncate_prompt_tokens is not None and self.truncate_prompt_tokens > limit:

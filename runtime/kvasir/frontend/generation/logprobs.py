@@ -1,6 +1,6 @@
-"""Log probabilities in the forms of the APIs: OpenAI's for chats and completions, vLLM's for prompts.
+"""Log probabilities in OpenAI's forms for chats and completions, and vLLM's for prompts.
 
-A token is written as the text of its bytes, with \\xNN for bytes of incomplete characters, as OpenAI does.
+A token is the text of its bytes, with \\xNN for bytes of incomplete characters, as in OpenAI's API.
 """
 
 import asyncio
@@ -21,11 +21,11 @@ from kvasir.frontend.generation.answer_parts import (
 from kvasir.link.protocol import Logprobs
 from kvasir.request.params import SamplingFields
 
-# OpenAI's value for log(0), and for NaN, which JSON cannot write. `max(LEAST, value)` gives it for NaN, too, as it
-# keeps its first argument then; `max(value, LEAST)` does not.
+# OpenAI's value for log(0), also used for NaN, which JSON lacks. For NaN, `max(LEAST, value)` returns its first
+# argument.
 LEAST: Final = -9999.0
-INLINE_ENTRIES: Final = 4096  # written on the event loop, in milliseconds; more of them in a thread
-MAX_IN_ANSWER: Final = 1_000_000  # of about 300 bytes each, until the answer is sent
+INLINE_ENTRIES: Final = 4096  # written on the event loop, in milliseconds
+MAX_IN_ANSWER: Final = 1_000_000  # about 300 bytes each, until the answer is sent
 
 Result = TypeVar("Result")
 
@@ -38,11 +38,11 @@ class ScoringBody(Protocol):
 
 
 def check_size(body: ScoringBody, prompts: Sequence[Prompted], choices: int, bounded: bool) -> None:
-    """Raise InvalidRequest if the answer may hold too many log probabilities.
+    """Raise InvalidRequest if the answer may have too many log probabilities.
 
-    `choices`: for each prompt. `bounded`: by max_tokens, not only by the context.
+    `choices`: per prompt. `bounded`: by max_tokens, not only by the context.
     """
-    # A stream holds no output, and a single unbounded text usually ends long before the context does.
+    # A stream keeps no output, and an unbounded text usually ends long before the context.
     of_prompts = of_output = 0
     for prompted in prompts:
         params = prompted.params
@@ -61,7 +61,7 @@ def check_size(body: ScoringBody, prompts: Sequence[Prompted], choices: int, bou
 
 
 async def written(entries: int, write: Callable[[], Result]) -> Result:
-    """Return the result of `write`, which runs in a thread if it writes many entries."""
+    """Return `write()`, from a thread for many entries."""
     return write() if entries <= INLINE_ENTRIES else await asyncio.to_thread(write)
 
 
@@ -80,7 +80,7 @@ class TokenNames:
 
 
 def of_chat(names: TokenNames, token_ids: Sequence[int], logprobs: Logprobs, top: int) -> ChatLogprobs:
-    """`choice.logprobs` of a chat, with the `top` most likely tokens of each place."""
+    """Return a chat's `choice.logprobs`, with the `top` most likely tokens of each place."""
 
     def fields(token_id: int, logprob: float) -> tuple[str, float, list[int]]:
         return names.name(token_id), max(LEAST, logprob), names.bytes(token_id)
@@ -94,7 +94,7 @@ def of_chat(names: TokenNames, token_ids: Sequence[int], logprobs: Logprobs, top
 
 
 def of_prompt(names: TokenNames, token_ids: Sequence[int], logprobs: Logprobs, top: int) -> PromptLogprobs:
-    """`prompt_logprobs`: null for the first token, then by token id the token's own and the most likely ones."""
+    """Return `prompt_logprobs`: null for the first token, then scores by token id."""
 
     def entry(token_id: int, logprob: float, rank: int) -> PromptLogprob:
         return PromptLogprob(max(LEAST, logprob), rank, names.name(token_id))
@@ -110,7 +110,7 @@ def of_prompt(names: TokenNames, token_ids: Sequence[int], logprobs: Logprobs, t
 
 
 class CompletionLogprobsWriter:
-    """`choice.logprobs` of one completion, as its text comes: four lists with an entry per token."""
+    """Writes `choice.logprobs` of a completion: four lists with an entry per token."""
 
     def __init__(self, names: TokenNames, top: int) -> None:
         self._names = names
@@ -120,7 +120,7 @@ class CompletionLogprobsWriter:
     def of_prompt(
         self, token_ids: Sequence[int], logprobs: Logprobs, stream: TextStream, length: int
     ) -> CompletionLogprobs:
-        """For an echoed text of this length: before any output. The first token has no log probability."""
+        """Return the entries of an echoed prompt; the first has no log probability."""
         result = self._write(token_ids[:1], None, stream) + self._write(token_ids[1:], logprobs, stream)
         result.text_offset = [min(offset, length) for offset in result.text_offset]
         self._offset = length
@@ -129,7 +129,7 @@ class CompletionLogprobsWriter:
     def of_output(
         self, token_ids: Sequence[int], logprobs: Logprobs | None, stream: TextStream
     ) -> CompletionLogprobs:
-        """For the next tokens of the output; the stream is one of its own for each choice."""
+        """Return the entries of the next tokens; each choice has its own stream."""
         return self._write(token_ids, logprobs, stream)
 
     def _write(self, token_ids: Sequence[int], logprobs: Logprobs | None, stream: TextStream) -> CompletionLogprobs:
@@ -144,7 +144,7 @@ class CompletionLogprobsWriter:
         return CompletionLogprobs(names, own, self._likely(token_ids, logprobs), offsets)
 
     def _likely(self, token_ids: Sequence[int], logprobs: Logprobs) -> list[dict[str, float] | None]:
-        """Return scores by name, the most likely first; the token's own is always among them."""
+        """Return scores by name, the most likely first, with the token's own."""
         result: list[dict[str, float] | None] = []
         for index, token_id in enumerate(token_ids):
             entries: dict[str, float] = {}

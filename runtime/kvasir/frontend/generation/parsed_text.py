@@ -13,14 +13,14 @@ class ParsedText:
     """Turns deltas into reasoning, content and tool calls. Without a parser, all text is content."""
 
     def __init__(self, parser: OutputParser | None, most_calls: int | None = None) -> None:
-        """`most_calls`: further calls are dropped; None: all are kept."""
+        """`most_calls`: further calls are dropped; None: no limit."""
         self._parser = parser
         self._most_calls = most_calls
         self.calls = 0  # tool calls so far
 
     @property
     def ends_with_calls(self) -> bool:
-        """Whether the client has calls to run. A torn last call does not count."""
+        """Return whether the client has calls to run. A torn last call does not count."""
         return self.calls > 0 and not (self._parser is not None and self._parser.is_torn)
 
     @property
@@ -28,7 +28,7 @@ class ParsedText:
         return 0 if self._parser is None else self._parser.reasoning_tokens
 
     def events(self, delta: Delta) -> list[ParsedEvent]:
-        """Return the events that the delta completes; with the last one, all that are left."""
+        """Return the completed events; with the last delta, all that are left."""
         if self._parser is None:
             return [ContentText(delta.text)] if delta.text else []
         events = self._parser.push(delta.text, delta.token_ids)

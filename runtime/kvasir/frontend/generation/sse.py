@@ -1,7 +1,7 @@
 """Streams a generation to a client as server-sent events.
 
-The head is sent with the first event, or after HEAD_SECONDS. An error before it is an HTTP error, a later one an
-event. While no event comes, comments keep the connection open, and report the progress of an engine that starts.
+The head is sent with the first event, or after HEAD_SECONDS; errors before it are HTTP errors, later ones events.
+While no event comes, comments keep the connection open, and report the progress of a starting engine.
 """
 
 import asyncio
@@ -27,9 +27,9 @@ log = logging.getLogger(__name__)
 DONE = b"data: [DONE]\n\n"
 
 HEAD_SECONDS: Final = 5.0
-KEEP_ALIVE_SECONDS: Final = 15.0  # between comments; proxies close streams that are silent for 30 to 100 s
+KEEP_ALIVE_SECONDS: Final = 15.0  # between comments; proxies close silent streams after 30 to 100 s
 KEEP_ALIVE: Final = b": keep-alive\n\n"
-PROGRESS_SECONDS: Final = 5.0  # between comments with the progress of an engine
+PROGRESS_SECONDS: Final = 5.0  # between comments about an engine's progress
 
 _HEADERS: Final = (
     (b"cache-control", b"no-cache"),
@@ -50,8 +50,9 @@ class EventStream(Response):
         error_event: Callable[[ApiError], bytes] | None = None,
         waits_for: Callable[[], str | None] = lambda: None,
     ) -> None:
-        """`events`: whole events. `error_event`: writes the last event of a stream that fails. `waits_for`: returns
-        the text of a comment while the request waits for an engine, else None."""
+        """`error_event`: writes the last event of a failed stream. `waits_for`: returns a comment while the request
+        waits for an engine, else None.
+        """
         self.status_code = 200
         self.background = None
         self.raw_headers = [*_HEADERS]
@@ -83,8 +84,6 @@ class EventStream(Response):
 
 
 class _Output:
-    """Writes the answer of one stream."""
-
     def __init__(self, head: Message, send: Send, waits_for: Callable[[], str | None]) -> None:
         self.started = False
         self._head = head
@@ -92,14 +91,14 @@ class _Output:
         self._waits_for = waits_for
         self._loop = asyncio.get_running_loop()
         self._now = self._loop.time
-        # Infinite during a write: a slow client needs no comment.
+        # infinite during a write: a slow client needs no comment
         self._comment_at = self._now() + HEAD_SECONDS
         self._comment: asyncio.Task[None] | None = None
-        # Armed again only when it fires: an event costs one look at the clock.
+        # armed again only when it fires, so an event costs one look at the clock
         self._timer = self._loop.call_later(HEAD_SECONDS, self._wake)
 
     def write(self, event: bytes, more: bool = True) -> Awaitable[None]:
-        """Write an event, after a comment that is being written."""
+        """Write an event, after a comment in progress."""
         return self._write(event, more) if self._comment is None else self._write_behind_comment(event, more)
 
     def stop_comments(self) -> None:
@@ -123,7 +122,7 @@ class _Output:
         await self._write(event, more)
 
     async def _write(self, piece: bytes, more: bool, silence: float | None = None) -> None:
-        """Write a piece. `silence`: seconds until the next comment, by default KEEP_ALIVE_SECONDS."""
+        """`silence`: seconds until the next comment, by default KEEP_ALIVE_SECONDS."""
         self._comment_at = inf
         if not self.started:
             await self._send(self._head)
@@ -156,12 +155,12 @@ class ChunkChoice(Protocol):
 
 
 class Chunks:
-    """Writes the chunks of one stream; their common fields are encoded once."""
+    """Writes the chunks of one stream; common fields are encoded once."""
 
     def __init__(
         self, id: str, object: str, created: int, model: str, include_usage: bool, fingerprint: str
     ) -> None:
-        """`fingerprint`: system_fingerprint of the last chunk of each choice, as in vLLM."""
+        """`fingerprint`: system_fingerprint of each choice's last chunk, as in vLLM."""
         head = orjson.dumps({"id": id, "object": object, "created": created, "model": model})
         self._head = b"data: " + head[:-1]
         self._include_usage = include_usage
@@ -171,7 +170,7 @@ class Chunks:
         self._close = b'],"usage":null}\n\n' if include_usage else b"]}\n\n"
 
     def choice(self, choice: ChunkChoice, usage: Usage | None = None) -> bytes:
-        """`usage`: the usage so far, if every chunk reports it."""
+        """`usage`: so far, if every chunk reports it."""
         opened = self._open if choice.finish_reason is None else self._last_open
         return opened + encode(choice) + self._closing(usage)
 
@@ -184,7 +183,7 @@ class Chunks:
         return self._close if usage is None else b'],"usage":' + encode(usage) + b"}\n\n"
 
     def end(self, usage: Usage) -> bytes:
-        """The usage, where it was asked for, and the end."""
+        """Return the usage, if requested, and the end."""
         if not self._include_usage:
             return DONE
         return self._last_head + b',"choices":[],"usage":' + encode(usage) + b"}\n\n" + DONE

@@ -171,7 +171,7 @@ def _of_guided(body: StructuredFields) -> Iterator[_Found]:
 
 
 def _options(body: StructuredFields, form: str) -> Mapping[str, Any]:
-    """Return the options of a GrammarSource. Raises ApiError for a whitespace pattern without effect."""
+    """Raises ApiError for a whitespace pattern without effect."""
     given = body.structured_outputs or StructuredOutputs()
     patterns = {
         name: pattern

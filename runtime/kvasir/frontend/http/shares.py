@@ -1,4 +1,4 @@
-"""Shares of the slots of --max-live-requests, so that one client cannot take them all."""
+"""Limits on one client's slots of --max-live-requests."""
 
 from collections import Counter
 from typing import Any, Final
@@ -8,20 +8,20 @@ from starlette.types import Scope
 from kvasir.client.request_errors import TooManyRequests
 from kvasir.frontend.http.access import key_of
 
-# Slots become free as soon as any request of the client ends.
+# a slot is free when any request of the client ends
 RETRY_AFTER: Final = 1.0
 
 
 class Shares:
-    """Slots that each client holds, at most `limit`."""
+    """The slots of each client, at most `limit`."""
 
-    # Fixed, because a taken slot cannot be taken back when others come.
+    # fixed, because a taken slot cannot be taken back when others come
     def __init__(self, limit: int) -> None:
         self._limit = limit
         self.held: Counter[str] = Counter()
 
     def hold(self, client: str, slots: int) -> None:
-        """Take slots. Raises TooManyRequests, and takes none, if there is no room."""
+        """Take slots. Raises TooManyRequests, and takes none, without room."""
         if self.held[client] and self.held[client] + slots > self._limit:
             raise TooManyRequests(
                 f"this client has {self.held[client]} requests in flight and asks for {slots} more, and its share "
@@ -37,7 +37,7 @@ class Shares:
 
 
 def client_of(scope: Scope, keys: int) -> tuple[str, str]:
-    """Return who holds slots (a key, or a connection) and who waits for the tokenizer (a key, or a host)."""
+    """Return the holder of slots (a key or a connection) and the client of the tokenizer (a key or a host)."""
     if keys > 1:
         key = (key_of(scope["headers"]) or b"").decode("latin-1")
         return key, key
@@ -53,6 +53,6 @@ def slots_of(body: dict[str, Any]) -> int:
 
 
 def _count(body: dict[str, Any], name: str) -> int:
-    # The body is not validated yet.
+    # the body is not validated yet
     value = body.get(name)
     return value if type(value) is int else 1

@@ -9,8 +9,8 @@ from typing import Any, Protocol, TypeAlias
 class Tool:
     name: str
     description: str = ""
-    parameters: dict[str, Any] = field(default_factory=dict)  # JSON Schema of the arguments. Empty: it has none.
-    strict: bool = False  # the arguments of each call match `parameters`
+    parameters: dict[str, Any] = field(default_factory=dict)  # JSON Schema of the arguments; empty for none
+    strict: bool = False  # arguments match `parameters`
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,15 +25,13 @@ class ContentText:
 
 @dataclass(frozen=True, slots=True)
 class CallBegun:
-    """The beginning of a tool call."""
-
-    index: int  # counts the calls of an output from 0
+    index: int  # counted from 0 in an output
     name: str
 
 
 @dataclass(frozen=True, slots=True)
 class CallArguments:
-    """A part of the arguments of a call. Together they are a JSON object, unless the output is cut."""
+    """A part of a call's arguments, which join to a JSON object unless the output is cut."""
 
     index: int
     text: str
@@ -43,9 +41,9 @@ ParsedEvent: TypeAlias = ReasoningText | ContentText | CallBegun | CallArguments
 
 
 class OutputParser(Protocol):
-    """Parses one output. However it is split into pieces, the joined events are the same."""
+    """Parses one output. Every split into pieces gives the same joined events."""
 
-    reasoning_tokens: int  # so far, including the marks
+    reasoning_tokens: int  # with the marks
 
     def push(self, text: str, token_ids: Sequence[int]) -> list[ParsedEvent]:
         """Return the events that the next text, with special tokens, completes. `token_ids`: its tokens."""
@@ -53,9 +51,9 @@ class OutputParser(Protocol):
 
     @property
     def is_torn(self) -> bool:
-        """Whether the last call broke after it had begun in the events."""
+        """Return whether the last call broke after its beginning in the events."""
         ...
 
     def finish(self, *, is_cut: bool = False) -> list[ParsedEvent]:
-        """Return the remaining events. `is_cut`: at the limit of the length, where a call may stay incomplete."""
+        """Return the remaining events. `is_cut`: by the length limit, where a call may stay incomplete."""
         ...

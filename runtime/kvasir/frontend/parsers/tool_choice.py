@@ -1,4 +1,4 @@
-"""Which tools an output has to call."""
+"""The choice of tools that an output has to call."""
 
 from enum import Enum
 
@@ -12,4 +12,4 @@ class ToolChoice(Enum):
 
 
 class UnsupportedChoice(ValueError):
-    """Raised if the model's formats cannot enforce a choice of tools or reasoning."""
+    """The model's formats cannot enforce the choice of tools or reasoning."""

@@ -63,7 +63,7 @@ class ChatRequest(GenerationRequest):
 
     @property
     def wanted_logprobs(self) -> int | None:
-        """Return the most likely tokens per position; None: no log probabilities."""
+        """Return the most likely tokens per position, or None."""
         return (self.top_logprobs or 0) if self.logprobs else None
 
     def check(self) -> None:
@@ -90,8 +90,8 @@ class ChatRequest(GenerationRequest):
 
     @property
     def thinking_budget(self) -> int | None:
-        """Return the most tokens of the reasoning; None: no limit."""
-        # Some clients set only the variable of the chat template.
+        """Return the most tokens of the reasoning, or None."""
+        # some clients set only the template's variable
         budget = self.thinking_token_budget
         if budget is None:
             given = self.chat_template_kwargs.get("thinking_budget")
@@ -120,7 +120,7 @@ class ChatRequest(GenerationRequest):
         return template_messages(self.messages)
 
     def _effort(self) -> dict[str, Any]:
-        # Templates name the effort, or only whether to think.
+        # templates name the effort, or only whether to think
         if self.reasoning_effort is None:
             return {}
         return {"reasoning_effort": self.reasoning_effort, "enable_thinking": self.reasoning_effort != "none"}
@@ -142,7 +142,7 @@ class ChatRequest(GenerationRequest):
 
 
 def template_variables(kwargs: dict[str, Any]) -> dict[str, Any]:
-    """Return a request's variables for the template. Raises ApiError for reserved names."""
+    """Raises ApiError for reserved names."""
     for name in RESERVED_VARIABLES & kwargs.keys():
         path = f"chat_template_kwargs.{name}"
         raise bad_field(path, f"{path} is not supported: a request cannot set the variable {name}")

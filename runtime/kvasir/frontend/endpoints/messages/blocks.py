@@ -1,4 +1,4 @@
-"""The blocks of messages, and the messages that the chat template gets for them."""
+"""The blocks of messages, and the chat template's messages for them."""
 
 from collections.abc import Sequence
 from typing import Annotated, Any, Final
@@ -21,7 +21,7 @@ _OWNERS: Final = {
     "redacted_thinking": "assistant",
 }
 """Type of a block → its only role."""
-# Begins a result with `is_error`: chat templates have no field for it.
+# of a result with `is_error`, for which chat templates have no field
 _ERROR: Final = "Error: "
 
 
@@ -57,10 +57,7 @@ class Turn(BodyPart):
 
 
 class MessagesHistory:
-    """The messages for the chat template."""
-
-    # As the API defines it, neighbours of one role become one message. Templates expect one message for each
-    # result.
+    # By the API, neighbours of one role are one message. Templates expect one message per result.
     def __init__(self) -> None:
         self._messages: list[dict[str, Any]] = []
         self._names: dict[str, str] = {}
@@ -76,7 +73,7 @@ class MessagesHistory:
             self._text("system", text)
 
     def add(self, turn: Turn, path: str) -> None:
-        """Add a message. Raises ApiError for content that is not text."""
+        """Raises ApiError for content that is not text."""
         if turn.role not in _ROLES:
             names = ", ".join(_ROLES)
             raise bad_field(f"{path}.role", f"{path}.role: {turn.role!r} is not a role: use one of {names}")
@@ -97,7 +94,7 @@ class MessagesHistory:
             case "thinking":
                 if thoughts := _given(block, "thinking", path):
                     _append(self._of(role), "reasoning_content", thoughts)
-            case "redacted_thinking":  # of another server: nothing that a model could read
+            case "redacted_thinking":  # of another server, and unreadable for a model
                 self._of(role)
             case "tool_use":
                 self._add_call(block, path)
@@ -127,14 +124,14 @@ class MessagesHistory:
         _append(self._of(role), "content", text)
 
     def _of(self, role: str) -> dict[str, Any]:
-        """Return the last message, or a new one if that is of another role."""
+        """Return the last message, or a new one for another role."""
         if not self._messages or self._messages[-1]["role"] != role:
             self._messages.append({"role": role})
         return self._messages[-1]
 
 
 def _append(message: dict[str, Any], name: str, text: str) -> None:
-    # A field is a list of texts until all are there: there may be very many.
+    # a list until all texts are there, because there may be very many
     message.setdefault(name, []).append(text)
 
 

@@ -82,7 +82,7 @@ class CountTokensRequest(RequestBody):
 
     def template_variables(self, messages: list[dict[str, Any]]) -> dict[str, Any]:
         """Return the variables for the last message and for thinking. Raises ApiError."""
-        # The answer continues a last message of the assistant.
+        # the answer continues the assistant's last message
         continued = messages[-1]["role"] == "assistant"
         if continued:
             self._check_continued(messages[-1])

@@ -108,7 +108,7 @@ class ResponsesRequest(RequestBody):
 
     @property
     def wanted_logprobs(self) -> int | None:
-        """Return the most likely tokens per position; None: no log probabilities."""
+        """Return the most likely tokens per position, or None."""
         return (self.top_logprobs or 0) if LOGPROBS in (self.include or ()) else None
 
     @property
@@ -128,7 +128,7 @@ class ResponsesRequest(RequestBody):
         return history.messages
 
     def template_variables(self) -> dict[str, Any]:
-        # Templates name the effort, or only whether to think.
+        # templates name the effort, or only whether to think
         effort = self.reasoning.effort if self.reasoning is not None else None
         return {} if effort is None else {"reasoning_effort": effort, "enable_thinking": effort != "none"}
 

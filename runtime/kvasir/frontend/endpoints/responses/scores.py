@@ -9,19 +9,19 @@ from kvasir.frontend.parsers.parsed import ContentText, ParsedEvent
 class TextScores:
     """Assigns the log probabilities of tokens to the texts of messages."""
 
-    # The API has no place for those of reasoning and calls.
+    # the API has no place for those of reasoning and calls
     def __init__(self, names: logprobs.TokenNames, top: int | None) -> None:
         """`top`: None means no log probabilities."""
         self._names = names
         self._top = top
         self._held: list[TokenLogprob] = []
-        """Log probabilities of tokens whose text has not come yet."""
+        """Log probabilities of tokens without text yet."""
         self._in_message = True
         self.count = 0
 
     def of(self, delta: Delta, events: list[ParsedEvent]) -> list[TokenLogprob]:
-        """Return the log probabilities of the first message text among a delta's events."""
-        # Tokens without a text at the end of a message get an event with an empty text.
+        """Return the log probabilities of the first message text of a delta."""
+        # final tokens without text get an event with an empty text
         if self._top is None:
             return []
         entries = self._held + self._entries(delta, self._top)

@@ -1,24 +1,24 @@
-"""Bounds on all request bodies that are held at one time: the arriving ones, and the parsed ones."""
+"""Bounds on all request bodies in memory: the arriving and the parsed ones."""
 
 from typing import Final
 
 from kvasir.client.request_errors import TooManyRequests
 
-# Any upload or request that ends makes room.
+# any upload or request that ends makes room
 RETRY_AFTER: Final = 1.0
 UNCOUNTED: Final = 16 * 1024
-"""Bytes of a parsed body that does not count."""
+"""Parsed bodies up to this size do not count."""
 
 
 class Uploads:
-    """Bytes of incomplete bodies, at most `limit`. A body in one piece is never refused for these."""
+    """Bytes of incomplete bodies, at most `limit`. A body in one piece is never refused."""
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
         self.held = 0
 
     def hold(self, size: int) -> None:
-        """Count more bytes. Raises TooManyRequests, and counts nothing, if there is no room."""
+        """Raises TooManyRequests, and counts nothing, without room."""
         if self.held + size > self._limit:
             raise TooManyRequests(
                 f"{self.held} bytes of other requests' bodies are still arriving, and this frontend receives at "
@@ -32,14 +32,14 @@ class Uploads:
 
 
 class ParsedBodies:
-    """Bytes in memory of the bodies of running requests, at most `limit`. One that is alone is never refused."""
+    """Bytes of running requests' bodies, at most `limit`. A single one is never refused."""
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
         self.held = 0
 
     def hold(self, size: int) -> None:
-        """Count more bytes. Raises TooManyRequests, and counts nothing, if there is no room."""
+        """Raises TooManyRequests, and counts nothing, without room."""
         if self.held and self.held + size > self._limit:
             raise TooManyRequests(
                 f"the bodies of running requests take {self.held} bytes and this one {size}, and this frontend "

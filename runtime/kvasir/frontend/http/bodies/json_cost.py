@@ -1,4 +1,4 @@
-"""Bounds the cost of parsing a JSON text by counting its values before it is parsed."""
+"""Bounds the cost of parsing JSON by counting its values first."""
 
 import asyncio
 import re
@@ -9,21 +9,21 @@ from typing import Final
 
 from kvasir.frontend.errors import ApiError
 
-# Takes less than 10 ms to parse, whatever it contains.
+# less than 10 ms to parse, whatever the content
 SMALL: Final = 256 * 1024
-# 0.2 µs for each array or object, 0.3 µs for each member of an object.
+# 0.2 µs per array or object, 0.3 µs per member of an object
 MAX_CONTAINERS: Final = 100_000
 MAX_MEMBERS: Final = 150_000
-# Commas, which separate values: 0.05 µs each. A longer context raises the limit to its length.
+# commas, at 0.05 µs each; a longer context raises the limit to its length
 MAX_VALUES: Final = 1_000_000
 
-# Counted with keys, in a body that is counted without its strings: each takes 3 µs.
+# with keys, in a body that is counted without its strings: 3 µs each
 MAX_STRINGS: Final = 2_000_000
 
 _PIECE: Final = 2**16
-"""Bytes that are scanned at one time."""
+"""Bytes per scan."""
 _COUNTED: Final = 2**20
-"""Bytes that are counted at one time."""
+"""Bytes per count."""
 _IN_STRING: Final = re.compile(rb'(?:[^"\\]++|\\.)*+', re.DOTALL)
 _QUOTE: Final = ord('"')
 
@@ -61,25 +61,25 @@ class CostCheck:
 
     def __init__(self) -> None:
         self._turn = asyncio.Lock()
-        # Counting without the strings takes seconds, so these bodies wait for each other only.
+        # these bodies wait only for each other, because this count takes seconds
         self._thread = asyncio.Lock()
 
     @asynccontextmanager
     async def turn(self, body: Text, context: int) -> AsyncIterator[None]:
         """Wait for the turn to parse the body. `context`: tokens. Raises ApiError 400."""
-        # The parser (orjson) holds the interpreter lock, so in a thread too it stops the event loop: for 100 ms
-        # within these limits.
+        # The parser (orjson) holds the interpreter lock, so even in a thread it stops the event loop, for 100 ms at
+        # these limits.
         if len(body) <= SMALL:
             yield
             return
         await self._check(body, max(MAX_VALUES, context))
         async with self._turn:
-            await asyncio.sleep(0)  # others get their turn before it is parsed
+            await asyncio.sleep(0)  # others get a turn before it is parsed
             yield
-            await asyncio.sleep(0)  # and before its value is validated
+            await asyncio.sleep(0)  # and before it is validated
 
     async def _check(self, body: Text, max_values: int) -> None:
-        # Counting with the strings takes milliseconds and suffices for most bodies.
+        # a count with the strings takes milliseconds and suffices for most bodies
         async with self._turn:
             counts = await _counts_with_strings(body)
         if counts.problem(max_values) is None:

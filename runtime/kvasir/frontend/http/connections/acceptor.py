@@ -13,7 +13,7 @@ from kvasir.process.seldom_log import SeldomLog
 
 log = SeldomLog(logging.getLogger(__name__))
 
-# A burst begins with one connection and doubles with each turn, so that several processes with one socket share it.
+# A burst doubles with each turn, so that several processes share a socket.
 PER_TURN: Final = 64
 PAUSE: Final = 1.0
 """Seconds without accepting, when file descriptors or memory are exhausted."""
@@ -21,7 +21,7 @@ _EXHAUSTED: Final = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.
 
 
 class Acceptor:
-    """Serves a listening socket. Has the methods of asyncio's server that uvicorn calls."""
+    """Serves a listening socket, with the methods that uvicorn calls on asyncio's server."""
 
     def __init__(
         self,
@@ -46,25 +46,25 @@ class Acceptor:
         return bool(self._starting)
 
     def close(self) -> None:
-        """Accept the connections in the kernel's queue, and then no more. May be called again."""
+        """Accept the kernel's queue, and then no more. May be called again."""
         if self._retry is not None:
             self._retry.cancel()
         if self._listener.fileno() >= 0:
             self._loop.remove_reader(self._listener)
-            with contextlib.suppress(OSError):  # there are no more, or no more file descriptors
+            with contextlib.suppress(OSError):  # none left, or no file descriptors
                 while True:
                     self._accept_one()
             self._listener.close()
 
     async def wait_closed(self) -> None:
-        """Nothing remains to be done after close()."""
+        pass
 
     def _resume(self) -> None:
         self._retry = None
         self._loop.add_reader(self._listener, self._accept)
 
     def _accept(self) -> None:
-        # With one connection per turn, a flood would hold other clients in the kernel's queue for seconds.
+        # With one connection per turn, a flood would hold others in the kernel's queue for seconds.
         for _ in range(self._batch):
             try:
                 self._accept_one()

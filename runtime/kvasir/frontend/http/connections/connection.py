@@ -1,7 +1,7 @@
 """uvicorn's HTTP connection, with limits for slow clients and errors in OpenAI's form.
 
-It cuts off clients that do not complete a request's head, or a body that no route reads any more, or that do not
-read their answers. body.py limits the bodies that routes read.
+It cuts off clients that do not complete a head or a body that no route reads, or do not read their answers. body.py
+limits the bodies that routes read.
 """
 
 import asyncio
@@ -21,18 +21,17 @@ from kvasir.frontend.http.refusals import Refusals, refusal_answer
 
 log = logging.getLogger(__name__)
 
-# Also limits what follows a piece of the body without being one (trailers). The piece in which they begin does not
-# count.
+# Also limits trailers; the piece in which they begin does not count.
 MAX_HEAD_BYTES: Final = 32 * 1024
 
-# An empty header line takes 30 times its bytes in memory.
+# an empty header line takes 30 times its bytes in memory
 MAX_HEADERS: Final = 256
 
 LINGER_BYTES: Final = 256 * 1024
 LINGER_SECONDS: Final = 1.0
 """Limits for dropping bytes after a refusal."""
 
-# Pipelined requests behind the current one. Reading goes on meanwhile, to notice a client that leaves.
+# Pipelined requests after the current one. Reading continues meanwhile, to notice a client that leaves.
 MAX_QUEUED: Final = 8
 
 
@@ -54,15 +53,12 @@ class Connection(HttpToolsProtocol):
         self._upload_timer: asyncio.TimerHandle | None = None
         self._stall_timer: asyncio.TimerHandle | None = None
         self._unread = 0
-        """Bytes, at the last check."""
         self._parsing = False
         self._to_start: tuple[RequestResponseCycle, ASGI3Application] | None = None
         self._waits = False
-        """Whether it is in the upload queue."""
         self._refused = False
-        """Further bytes are dropped."""
         self._unanswered: list[RequestResponseCycle] = []
-        """Requests without a complete answer, the oldest first; `cycle` is the newest."""
+        """Without a complete answer, the oldest first; `cycle` is the newest."""
         self._receiving = False
         self._answered = self.loop.time()
         self._in_head = False
@@ -80,12 +76,11 @@ class Connection(HttpToolsProtocol):
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
-        if self.client is None:  # of a Unix socket; each connection is a client of its own (shares.py)
+        if self.client is None:  # each connection of a Unix socket is a client (shares.py)
             self.client = ("", id(self))
         self._arm()
 
     def data_received(self, data: bytes) -> None:
-        """Parse a piece of at most MAX_PIECE bytes, which may be a memoryview."""
         self._unusable_bytes += len(data)
         if self._refused:
             if self._unusable_bytes > LINGER_BYTES:
@@ -135,7 +130,7 @@ class Connection(HttpToolsProtocol):
         self._unusable_bytes = 0
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        # No route reads trailers, and a header must not come after the body.
+        # no route reads trailers, and a header must not follow the body
         if not self._in_head:
             return
         if len(self.headers) == MAX_HEADERS:
@@ -180,8 +175,7 @@ class Connection(HttpToolsProtocol):
         return f"{host} port {port}" if host else "a client of the Unix socket"
 
     def _arm_keep_alive(self) -> None:
-        # uvicorn arms this timer after an answer, but any bytes cancel it: the rest of a refused body, or an empty
-        # line.
+        # uvicorn arms this timer after an answer, but any bytes cancel it, such as the rest of a refused body.
         self.timeout_keep_alive_task = self.loop.call_later(
             self.timeout_keep_alive, self.timeout_keep_alive_handler
         )
@@ -193,12 +187,12 @@ class Connection(HttpToolsProtocol):
         self._upload_timer = None
         if self.transport.is_closing() or self._refused:
             return
-        if not self._receiving:  # connected and never sent anything
+        if not self._receiving:  # nothing was ever sent
             self.transport.close()
         elif self.flow.read_paused or self._is_answering_earlier():  # not read yet
             self._arm()
         elif not self._in_head:
-            # The route that reads the body answers about now; by the next time it no longer reads.
+            # by the next time, the route that reads the body has answered
             if self._warned:
                 self.transport.abort()
             self._warned = True
@@ -208,7 +202,7 @@ class Connection(HttpToolsProtocol):
             self._refuse(ApiError(408, message, code="request_timeout"))
 
     def _refuse(self, error: ApiError) -> None:
-        """Answer a request that no route sees, and close. In the middle of an answer only close."""
+        """Answer a request that no route gets, and close. In the middle of an answer only close."""
         answered = self._receiving and not self._in_head and self.cycle.response_complete
         if answered or any(cycle.response_started for cycle in self._unanswered):
             self.transport.abort()
@@ -220,13 +214,13 @@ class Connection(HttpToolsProtocol):
         self._linger()
 
     def _close(self) -> None:
-        if self._receiving and not self._in_head and not self.pipeline:  # its body is not complete
+        if self._receiving and not self._in_head and not self.pipeline:  # incomplete body
             self._linger()
         else:
             self.transport.close()
 
     def _linger(self) -> None:
-        # Closing with unread bytes resets the connection, and the client loses the answer: give it time to read.
+        # To close with unread bytes resets the connection, so the client first gets time to read the answer.
         self._refused = True
         self._unusable_bytes = 0
         if self.transport.can_write_eof():
@@ -242,7 +236,7 @@ class Connection(HttpToolsProtocol):
     def on_response_complete(self) -> None:
         self._answered = self.loop.time()
         if self.cycle.response_complete:
-            self.cycle.body = bytearray()  # no route reads it any more
+            self.cycle.body = bytearray()  # no route reads it
         for cycle in self._unanswered:
             if cycle.response_complete:
                 cycle.transport = self.transport  # HeadWithBody refers to this connection
@@ -253,7 +247,7 @@ class Connection(HttpToolsProtocol):
         return len(self._unanswered) > (0 if self._in_head else 1)
 
     def _end_unanswered(self) -> None:
-        # uvicorn notifies only the route of the last request.
+        # uvicorn notifies only the route of the last request
         for cycle in self._unanswered:
             cycle.disconnected = True
             cycle.transport = self.transport
@@ -299,4 +293,4 @@ class Connection(HttpToolsProtocol):
 
 
 class _TooManyHeaders(Exception):
-    """The request has more than MAX_HEADERS."""
+    pass

@@ -7,10 +7,10 @@ import termios
 from collections.abc import Collection
 from typing import Final, Protocol
 
-# A client whose connection is closed while it sends a request does not know if the request was computed: close
-# after a second without requests, if no bytes wait, the longest idle one first.
+# A client that sends while its connection is closed does not know if the request was computed. So close the longest
+# idle one first, after a second without requests, and only if no bytes wait.
 IDLE_SECONDS: Final = 1.0
-# All clients would otherwise connect again at once.
+# otherwise all clients would connect again at once
 PAUSE_SECONDS: Final = 0.005
 MAX_PAUSES_SECONDS: Final = 2.0
 
@@ -20,11 +20,11 @@ class MaybeIdle(Protocol):
 
     @property
     def idle_since(self) -> float | None:
-        """Time of the loop; None while a request is in progress."""
+        pass
 
 
 async def close_idle(connections: Collection[MaybeIdle]) -> None:
-    # The header `Connection: close` of the answers ends the other connections.
+    # answers with `Connection: close` end the others
     idle = [
         (since, number, each) for number, each in enumerate(connections) if (since := each.idle_since) is not None
     ]
@@ -40,7 +40,7 @@ async def close_idle(connections: Collection[MaybeIdle]) -> None:
 
 
 def _has_unread(transport: asyncio.Transport) -> bool:
-    """Return whether the kernel has bytes that the event loop has not read."""
+    """Return whether the kernel has unread bytes."""
     if transport.is_closing():
         return False
     count = array.array("i", [0])

@@ -3,15 +3,15 @@
 import asyncio
 from typing import Final
 
-# uvloop reads up to 256 KiB for a protocol that takes bytes, and the connection keeps what a request has not read.
+# uvloop otherwise reads up to 256 KiB, and the connection keeps what a request has not read
 MAX_PIECE: Final = 16 * 1024
 
-# One for all: each piece is parsed before the next one is read.
+# each piece is parsed before the next is read
 _BUFFER: Final = memoryview(bytearray(MAX_PIECE))
 
 
 class Receiver(asyncio.BufferedProtocol):
-    """Passes data on as memoryviews, which are valid during the call."""
+    """Passes on memoryviews, which are valid during the call."""
 
     __slots__ = ("_to",)
 

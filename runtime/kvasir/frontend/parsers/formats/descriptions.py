@@ -6,7 +6,7 @@ from enum import Enum, auto
 
 
 class Body(Enum):
-    # {"name": "f", "arguments": {"a": 1}}. An array of objects is always read, too.
+    # {"name": "f", "arguments": {"a": 1}}. Arrays are always read, too.
     JSON_OBJECT = auto()
     NAMED_JSON = auto()  # name, mark, arguments as JSON
     XML = auto()  # <function=f><parameter=a>value</parameter></function>
@@ -15,21 +15,21 @@ class Body(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """How calls stand in a section. Whitespace may stand between all parts."""
+    """The form of calls in a section. Whitespace may stand between all parts."""
 
     body: Body
-    array: bool = False  # calls stand in [ and ], with commas between them
-    several: bool = False  # A grammar writes more than one call in a section (in an array it always may)
-    separator: str = ""  # text between two calls of a section
+    array: bool = False  # calls in [ and ], with commas
+    several: bool = False  # a grammar writes several calls in a section, as always in an array
+    separator: str = ""  # between two calls
     call_opening: str = ""
-    name_end: str = ""  # NAMED_JSON: mark between name and arguments
-    id_mark: str = ""  # NAMED_JSON: mark between the name and an optional call id, which ends at name_end
+    name_end: str = ""  # NAMED_JSON: between name and arguments
+    id_mark: str = ""  # NAMED_JSON: before an optional call id, which ends at name_end
     name_end_is_optional: bool = False
     call_closing: str = ""
-    # JSON_OBJECT: the key that a grammar writes. "arguments" and "parameters" are both read.
+    # JSON_OBJECT: for grammars; "arguments" and "parameters" are both read
     arguments_key: str = "arguments"
-    first: str = ""  # characters with which only this layout of the format begins; "": any
-    token: str = ""  # A grammar uses this layout only if the tokenizer has this added token; "": always
+    first: str = ""  # characters that begin only this layout; "": any
+    token: str = ""  # added token that a grammar needs for this layout; "": none
 
     @property
     def takes_several(self) -> bool:
@@ -38,39 +38,35 @@ class Layout:
 
 @dataclass(frozen=True, slots=True)
 class ToolFormat:
-    """How a model writes tool calls."""
-
     name: str  # as in vLLM's --tool-call-parser
-    # The parser takes the one whose `first` comes next, a grammar the first whose token exists.
+    # The parser uses the one whose `first` comes next, a grammar the first whose token exists.
     layouts: tuple[Layout, ...]
     openings: tuple[str, ...] = ()  # of a section of calls
-    bare: bool = False  # the content may begin with a section without an opening mark
-    space: str = ""  # that a grammar writes inside of the marks
-    between: str = "\n"  # that a grammar writes between two sections
+    bare: bool = False  # content may begin with a section without an opening
+    space: str = ""  # that a grammar writes within marks
+    between: str = "\n"  # that a grammar writes between sections
     closing: str = ""  # of a section; may be missing
-    # Read in place of `closing`, but not written by a grammar.
+    # read in place of `closing`, but not written by a grammar
     other_closings: tuple[str, ...] = ()
-    # The format is detected if the chat template has all of these texts and none of `not_markers`.
+    # The chat template of this format has all of these texts and none of `not_markers`.
     markers: tuple[str, ...] = ()
     not_markers: tuple[str, ...] = ()
-    sample: str = ""  # an output with one call, for a trial when a plug-in is loaded
+    sample: str = ""  # an output with one call, to test a plug-in at load
 
 
 @dataclass(frozen=True, slots=True)
 class ReasoningFormat:
-    """How a model marks the reasoning at the beginning of its output."""
-
     name: str  # as in vLLM's --reasoning-parser
-    starts: tuple[str, ...]  # marks that begin it. The prompt may end with one.
-    ends: tuple[str, ...]  # marks that end it. The engine writes the first one when a thinking budget is used up.
-    assumed: bool = False  # the output begins with reasoning even without a mark, unless the prompt has ended it
+    starts: tuple[str, ...]  # the prompt may end with one
+    ends: tuple[str, ...]  # the engine writes the first one when a thinking budget is used up
+    assumed: bool = False  # reasoning begins without a mark, unless the prompt has ended it
     markers: tuple[str, ...] = ()  # as in ToolFormat
     not_markers: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class HarmonyFormat:
-    """Reasoning, content and calls as gpt-oss's messages: both formats in one."""
+    """Reasoning, content and calls as gpt-oss's messages."""
 
     name: str
     markers: tuple[str, ...] = ("<|channel|>", "analysis")

@@ -13,7 +13,7 @@ from kvasir.frontend.parsers.tool_choice import UnsupportedChoice
 def call_rule(lark: LarkText, layout: Layout, tool: Tool, *, enforced: bool) -> str:
     """Add the rule of a call and return its name. Raises UnsupportedChoice.
 
-    `enforced`: the arguments match the tool's schema; else they are any object.
+    `enforced`: the arguments match the tool's schema, not only any object.
     """
     schema = arguments_schema(tool) if enforced else {"type": "object"}
     if layout.body is Body.XML:
@@ -21,7 +21,7 @@ def call_rule(lark: LarkText, layout: Layout, tool: Tool, *, enforced: bool) -> 
     elif layout.body is Body.PYTHON:
         body = python_call(lark, tool, schema)
     elif layout.body is Body.JSON_OBJECT:
-        # One literal for each token of JSON, as in an answer's schema that the same output may follow.
+        # one literal per token of JSON, as in an answer's schema that the output may follow
         parts = ("{", '"name"', ": ", json.dumps(tool.name), ", ", f'"{layout.arguments_key}"', ": ")
         body = joined(*map(lark.literal, parts), lark.json(schema), lark.literal("}"))
     else:
@@ -30,7 +30,7 @@ def call_rule(lark: LarkText, layout: Layout, tool: Tool, *, enforced: bool) -> 
 
 
 def arguments_schema(tool: Tool) -> dict[str, Any]:
-    """Return the schema of a tool's arguments, which are always an object. Raises UnsupportedChoice."""
+    """Return the schema of a tool's arguments. Raises UnsupportedChoice."""
     if not tool.parameters:  # it has none
         return {"type": "object", "additionalProperties": False}
     declared = tool.parameters.get("type", "object")

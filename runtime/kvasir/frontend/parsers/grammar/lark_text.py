@@ -11,12 +11,12 @@ from kvasir.grammar_bounds.json_options import COMPACT_JSON
 
 class LarkText:
     def __init__(self, special_tokens: Mapping[str, int], text_tokens: Set[str] = frozenset()) -> None:
-        """`special_tokens`: ids by text. `text_tokens`: added tokens that are not special."""
+        """`special_tokens`: ids by text. `text_tokens`: other added tokens."""
         self._special = special_tokens
         self._text_tokens = text_tokens
         names = sorted(filter(None, special_tokens), key=len, reverse=True)
         self._split = re.compile(f"({'|'.join(map(re.escape, names))})") if names else None
-        # Names by hint, attributes and body: equal rules of several tools are written once.
+        # names by hint, attributes and body, so that equal rules are written once
         self._rules: dict[tuple[str, str, str], str] = {}
         self._terminals: dict[str, str] = {}
 
@@ -42,23 +42,23 @@ class LarkText:
 
     def json(self, schema: Mapping[str, Any], options: Mapping[str, Any] = COMPACT_JSON) -> str:
         """Return an expression for JSON of a schema. `options`: llguidance's, for whitespace."""
-        # By default as json.dumps writes it, and so most chat templates.
+        # like json.dumps, and so most chat templates
         return f"%json {json.dumps({**schema, 'x-guidance': dict(options)})}"
 
     def text(self, start: str) -> str:
-        """Return the grammar. `start`: an expression for the whole output."""
+        """`start`: an expression for the whole output."""
         rules = [f"{name}{attributes}: {body}" for (_, attributes, body), name in self._rules.items()]
         terminals = [f"{name}: {body}" for name, body in self._terminals.items()]
         return "\n".join([f"start: {start}", *rules, *terminals, ""])
 
 
 def joined(*expressions: str) -> str:
-    """Return an expression for a sequence."""
+    """Return a sequence."""
     return " ".join(filter(None, expressions))
 
 
 def either(expressions: list[str]) -> str:
-    """Return an expression for a choice."""
+    """Return a choice."""
     return expressions[0] if len(expressions) == 1 else f"({' | '.join(expressions)})"
 
 

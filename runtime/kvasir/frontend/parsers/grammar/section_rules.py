@@ -24,8 +24,7 @@ class SectionRules:
         thought: tuple[str, str] | None = None,
     ) -> None:
         """`parallel`: more than one call. `only_strict`: tools that are not strict may have any arguments.
-        `thought`: marks of reasoning at the beginning of a text, in which opening marks mean nothing.
-        Raises UnsupportedChoice.
+        `thought`: marks of initial reasoning, in which opening marks mean nothing. Raises UnsupportedChoice.
         """
         self._lark = lark
         self._format = described
@@ -37,7 +36,7 @@ class SectionRules:
         self._section = lark.rule("section", self._section_body(either(calls)))
 
     def calls_only(self) -> str:
-        """Return an expression for one call, or with `parallel` for one or more."""
+        """Return an expression for one call, or with `parallel` for more."""
         lark, described = self._lark, self._format
         marks = [mark for mark in described.openings if lark.is_token(mark)] or list(described.openings[-1:])
         choices = []
@@ -64,13 +63,13 @@ class SectionRules:
         return either([lark.rule("content", choice) for choice in choices])
 
     def _text_terminals(self) -> None:
-        """Add TEXT, TEXT_BEHIND (not begun by a call), TEXT_FIRST, and TEXT_ONLY (of an output without calls)."""
+        """Add TEXT, TEXT_BEHIND (not begun by a call), TEXT_FIRST, and TEXT_ONLY (without calls)."""
         lark = self._lark
         text = "/(?s:.*)/"
         if self._layout.body is Body.XML:
             text += f" & ~/(?s:.*){pattern(FUNCTION_OPENING)}(?s:.*)/"
         lark.terminal("TEXT", text)
-        # At the beginning, or behind a section that nothing closes, the parser reads a call without its mark.
+        # At the beginning, or after a section without closing, the parser reads a call without its mark.
         if self._format.bare or not self._format.closing:
             lark.terminal("TEXT_BEHIND", f"TEXT & ~/[ \\n\\t\\r,;}}\\]]*{self._unmarked_call()}(?s:.*)/")
         first = "TEXT_BEHIND" if self._format.bare else "TEXT"
@@ -84,7 +83,7 @@ class SectionRules:
         lark.terminal("TEXT_ONLY", f"TEXT_FIRST | /{_SPACE}*{start}(?s:.*)/")
 
     def _unmarked_call(self) -> str:
-        """Return a regular expression for the beginning of a call without its opening mark."""
+        """Return a regular expression for the beginning of an unmarked call."""
         if self._layout.body is Body.JSON_OBJECT:
             return f"(\\[{_SPACE}*)?\\{{"
         if self._layout.body is Body.NAMED_JSON:
@@ -93,7 +92,7 @@ class SectionRules:
         return "\\["
 
     def _lazily_marked(self, mark: str, text: str) -> str:
-        """Return a rule for text up to the first mark, and the section behind it."""
+        """Return a rule for text up to the first mark, and the section after it."""
         lark = self._lark
         if lark.is_special(mark):
             return lark.rule("marked", joined(text, self._marked(mark)))

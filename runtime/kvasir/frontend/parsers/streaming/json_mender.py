@@ -1,6 +1,6 @@
-"""Reads one JSON value as models write it, piece by piece, and returns valid JSON for it.
+"""Reads one JSON value as models write it, piece by piece, and returns valid JSON.
 
-Valid JSON stays as it is. Repaired are control characters and quotes in strings, wrong escapes, halves of surrogate
+Valid JSON is unchanged. Repaired are control characters and quotes in strings, wrong escapes, halves of surrogate
 pairs, single quotes, bare keys, Python's literals, overflowing numbers, comments, surplus and missing commas, and
 brackets that are missing before a mark. Anything else fails.
 """
@@ -14,9 +14,9 @@ from typing import Final
 from kvasir.frontend.parsers.streaming.json_words import MAX_WORD_CHARACTERS, json_word
 
 MAX_DEPTH: Final = 128  # jiter, which many clients use, reads 200 levels
-MAX_SPACE_CHARACTERS: Final = 64  # searched behind a quote for the next character
+MAX_SPACE_CHARACTERS: Final = 64  # searched after a quote for the next character
 
-# Of a comment behind a quote. Behind a longer one, or one with quotes, the quote counts as a part of the string.
+# of a comment after a quote; after a longer one, or one with quotes, the quote is a part of the string
 MAX_COMMENT_CHARACTERS: Final = 200
 
 COMMENT_ENDS: Final = {"//": "\n", "#": "\n", "/*": "*/"}
@@ -35,15 +35,15 @@ _REPLACEMENT: Final = "\\ufffd"
 
 
 class Scan(Enum):
-    OPEN = auto()  # the value goes on in the next piece
+    OPEN = auto()  # continues in the next piece
     DONE = auto()
-    FAILED = auto()  # the next text cannot be repaired
+    FAILED = auto()  # cannot be repaired
 
 
 class _State(Enum):
     VALUE = auto()
-    ITEM = auto()  # a value of an array, or its end
-    KEY = auto()  # a key, or the end of the object
+    ITEM = auto()  # an array's value or end
+    KEY = auto()  # a key, or the object's end
     COLON = auto()
     AFTER_VALUE = auto()
     STRING = auto()
@@ -51,7 +51,7 @@ class _State(Enum):
 
 
 class JsonMender:
-    """Reads one value, which begins with the first character of the text."""
+    """Reads the value that begins with the first character."""
 
     def __init__(self, stops: Sequence[str] = ()) -> None:
         """`stops`: marks that end the value even if brackets are missing."""
@@ -61,12 +61,13 @@ class JsonMender:
         self._quote = '"'
         self._is_key = False
         self._comment_end = ""
-        self._gap = ""  # a comma and whitespace, written only if another value follows
+        self._gap = ""  # a comma and whitespace, written only before another value
         self._out: list[str] = []
 
     def scan(self, text: str, position: int, is_end: bool = False) -> tuple[int, str, Scan]:
         """Read from an index on. Return the index of the first unread character, JSON for the text before it, and
-        the state of the value. `is_end`: no text follows."""
+        the state. `is_end`: no text follows.
+        """
         self._out = []
         state = Scan.OPEN
         while position < len(text):
@@ -95,7 +96,7 @@ class JsonMender:
             ending = "null"
         return ending + "".join(reversed(self._closers))
 
-    # Each step returns the index behind the text that was read, or None if more text is needed.
+    # Each step returns the index after the text that it read, or None if it needs more.
 
     def _structure(self, text: str, position: int, is_end: bool) -> int | None:
         space = _SPACE.match(text, position)
@@ -203,7 +204,7 @@ class JsonMender:
         return position
 
     def _stop_at(self, text: str, position: int, is_end: bool) -> bool | None:
-        """Return whether a stop comes next; None if that is not clear yet."""
+        """Return whether a stop comes next; None if unknown."""
         if text.startswith(self._stops, position):
             return True
         rest = text[position : position + MAX_SPACE_CHARACTERS]
@@ -230,13 +231,13 @@ class JsonMender:
                 self._state = _State.COLON if self._is_key else _State.AFTER_VALUE
                 return position + 1
         if character == "\n" and (stop := self._stop_at(text, position + 1, is_end)) is not False:
-            self._state = self._state if stop is None else _State.FAILED  # the quote at the end is missing
+            self._state = self._state if stop is None else _State.FAILED  # the final quote is missing
             return None
         self._out.append(json.dumps(character)[1:-1])
         return position + 1
 
     def _ends_string(self, text: str, position: int, is_end: bool) -> bool | None:
-        """Return whether the quote before this index ends the string, by what follows; None if not clear yet."""
+        """Return whether the quote before this index ends the string, by the text after it; None if unknown."""
         space = _SPACE.match(text, position)
         assert space is not None  # matches any text
         follower = space.end()
@@ -282,7 +283,7 @@ class JsonMender:
         return self._unit(text, position, is_end)
 
     def _unit(self, text: str, position: int, is_end: bool) -> int | None:
-        """Read a \\uXXXX escape, and its other half if it is one of a surrogate pair."""
+        """Read a \\uXXXX escape, and the other half of a surrogate pair."""
         unit, end = text[position : position + 6], position + 6
         if unit[2] not in "dD" or unit[3] in "01234567":
             self._out.append(unit)

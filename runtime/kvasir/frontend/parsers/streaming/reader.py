@@ -1,6 +1,6 @@
 """The text of an output while it arrives. Generators yield when they need more text.
 
-Each character is consumed once, and no decision depends on where a piece ends: every split of an output gives the
+Each character is consumed once, and no decision depends on the end of a piece: every split of an output gives the
 same events, in linear time.
 """
 
@@ -15,21 +15,21 @@ _SPACE: Final = re.compile(r"[ \t\r\n]*")
 
 
 class Malformed(Exception):
-    """Raised when the next text does not fit the format."""
+    """The next text does not fit the format."""
 
 
 class Cut(Exception):
-    """Raised when the output ends in the middle of something."""
+    """The output ended in the middle of something."""
 
 
 class Reader:
-    """The text that is not consumed yet, and a record of consumed text."""
+    """The unread text, and a record of consumed text."""
 
     def __init__(self) -> None:
         self.buffer = ""
-        self.position = 0  # of the first unread character
+        self.position = 0  # first unread character
         self.ended = False
-        self.is_cut = False  # ended at the limit of its length
+        self.is_cut = False  # ended by the length limit
         self._record: list[str] | None = None
 
     def feed(self, text: str) -> None:
@@ -49,14 +49,14 @@ class Reader:
         return text
 
     def record(self) -> None:
-        """Keep the text consumed from now on: it may have to become content."""
+        """Keep the text consumed from now on: it may become content."""
         self._record = []
 
     def recorded_so_far(self) -> str:
         return "".join(self._record or ())
 
     def recorded(self) -> str:
-        """Return the text consumed since `record`, and stop recording."""
+        """Return the text since `record`, and stop recording."""
         text = "".join(self._record or ())
         self._record = None
         return text
@@ -68,7 +68,7 @@ class Reader:
         yield
 
     def peek(self) -> Steps[str]:
-        """Return the next character without consuming it. Raises Cut."""
+        """Return the next character. Raises Cut."""
         while self.is_empty:
             yield from self.more()
         return self.buffer[self.position]
@@ -84,14 +84,14 @@ class Reader:
             yield
 
     def skip_through(self, literal: str) -> Steps[None]:
-        """Consume the text up to the end of a literal. Raises Cut."""
+        """Consume the text through a literal. Raises Cut."""
         while (start := self.buffer.find(literal, self.position)) < 0:
             self.take_to(max(self.position, len(self.buffer) - len(literal) + 1))
             yield from self.more()
         self.take_to(start + len(literal))
 
     def follows(self, *literals: str) -> Steps[str | None]:
-        """Return the longest literal that comes next, or None. Raises Cut if the output ends within one."""
+        """Return the longest literal that comes next, or None. Raises Cut within one."""
         if not any(literals):
             return None
         while True:
@@ -110,7 +110,7 @@ class Reader:
                 return None
 
     def accept(self, *literals: str) -> Steps[str | None]:
-        """Consume and return what `follows` returns. If it raises Cut, the beginning is consumed, too."""
+        """Consume and return the result of `follows`, or the beginning at Cut."""
         try:
             found = yield from self.follows(*literals)
         except Cut:
@@ -121,14 +121,14 @@ class Reader:
         return found
 
     def expect(self, *literals: str) -> Steps[str]:
-        """Return the accepted literal. Raises Malformed without one, and Cut."""
+        """Raises Malformed without a literal, and Cut."""
         found = yield from self.accept(*literals)
         if found is None:
             raise Malformed
         return found
 
     def match(self, pattern: re.Pattern[str], longest: int) -> Steps[str]:
-        """Consume and return 1 to `longest` characters that match a repeated class. Raises Malformed and Cut."""
+        """Consume 1 to `longest` characters that match a repeated class. Raises Malformed and Cut."""
         while True:
             match = pattern.match(self.buffer, self.position)
             end = match.end() if match else self.position
@@ -153,7 +153,7 @@ class Marks:
         return self._whole.search(reader.buffer, reader.position)
 
     def safe_end(self, reader: Reader) -> int:
-        """Return the index up to which no mark begins, when `search` finds none."""
+        """Return the index before which no mark begins, if `search` finds none."""
         if reader.ended:
             return len(reader.buffer)
         start = max(reader.position, len(reader.buffer) - self._longest + 1)
@@ -162,7 +162,7 @@ class Marks:
 
 
 def _beginnings(mark: str) -> str:
-    """Return a pattern for the proper beginnings of a mark: "abc" gives "a(?:b)?"."""
+    """Return a pattern for proper beginnings: "abc" gives "a(?:b)?"."""
     pattern = ""
     for character in reversed(mark[:-1]):
         pattern = re.escape(character) + (f"(?:{pattern})?" if pattern else "")

@@ -4,13 +4,13 @@ from bisect import bisect_left
 from collections.abc import Callable, Sequence
 from typing import Final
 
-# An end mark may begin this many tokens before the piece that completes it: text is held back while it may be the
-# beginning of a stop string.
+# An end mark may begin this many tokens before the piece that completes it, because text that may begin a stop
+# string is held back.
 MARK_TOKENS: Final = 64
 
 
 class ReasoningCount:
-    """Counts tokens up to the end mark, or, if its tokens are not found, up to the piece that shows it."""
+    """Counts tokens up to the end mark or, if its tokens are not found, the piece that shows it."""
 
     def __init__(
         self,
@@ -19,14 +19,15 @@ class ReasoningCount:
         repeats: bool = False,
         find_end: Callable[[Sequence[int]], int | None] | None = None,
     ) -> None:
-        """`end_ids`: end marks of one token. `repeats`: more reasoning may follow. `find_end`: for end marks of
-        several tokens; returns the number of tokens up to the end of one, or None."""
+        """`end_ids`: end marks of one token. `repeats`: more reasoning may follow. `find_end`: returns the number
+        of tokens up to the end of a mark of several, or None.
+        """
         self.tokens = 0
-        self.is_reasoning = False  # or may turn out to be
+        self.is_reasoning = False  # or may be
         self._end_ids = end_ids
         self._repeats = repeats
         self._find_end = find_end
-        # The last MARK_TOKENS tokens, for `find_end`.
+        # the last MARK_TOKENS tokens, for `find_end`
         self._latest: list[int] = []
         self._is_over = False
         self._before = 0
@@ -41,7 +42,7 @@ class ReasoningCount:
         self.is_reasoning = False
 
     def undo(self) -> None:
-        """Take back the count since `begin`."""
+        """Discard the count since `begin`."""
         self.is_reasoning = False
         self.tokens = self._before
         self._is_undone = True
@@ -71,7 +72,7 @@ class ReasoningCount:
 def end_of_mark(
     decode: Callable[[Sequence[int]], str], marks: Sequence[str], token_ids: Sequence[int]
 ) -> int | None:
-    """Return the number of tokens up to the end of the first mark in their text; None without one."""
+    """Return the number of tokens up to the end of the first mark, or None."""
 
     def has_mark(count: int) -> bool:
         text = decode(token_ids[:count])
