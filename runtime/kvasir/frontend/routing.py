@@ -1,8 +1,7 @@
-"""FastAPI's application and routes, without the steps per request that Kvasir does not use.
+"""FastAPI's application and routes, without unused steps per request.
 
-FastAPI makes the OpenAPI document from the endpoints' signatures. A `LeanRoute` then calls its endpoint directly: a
-dependency is a function of the request, a body is validated once, and the answer is a msgspec struct, schema and
-encoder at once.
+FastAPI makes the OpenAPI document from the endpoints' signatures. A `LeanRoute` calls its endpoint directly: a
+dependency is a function of the request, a body is validated once, and the answer is a msgspec struct.
 """
 
 import inspect
@@ -29,13 +28,13 @@ Argument = Callable[[Request], Any]
 
 
 class LeanRoute(APIRoute):
-    """Calls an endpoint, a coroutine function, and sends the response or struct that it returns."""
+    """Calls an endpoint, a coroutine function, and sends its response or struct."""
 
     def __init__(self, path: str, endpoint: Callable[..., Any], **fastapis: Any) -> None:
         if fastapis.get("dependencies"):
             raise TypeError(f"{path}: `dependencies` would not be called: write them as parameters of the endpoint")
         self.structs: set[type[Struct]] = set()
-        """Answers whose schemas the document needs."""
+        """For the document."""
         answer = fastapis["response_model"]
         if isinstance(answer, DefaultPlaceholder):
             answer = inspect.signature(endpoint, eval_str=True).return_annotation
@@ -45,11 +44,11 @@ class LeanRoute(APIRoute):
         fastapis["responses"] = {key: self._describe(each) for key, each in fastapis["responses"].items()}
         super().__init__(path, endpoint, **fastapis)
         assert self.methods is not None
-        (self.method,) = self.methods  # middleware.RecordMiddleware asks a HEAD as a GET
+        (self.method,) = self.methods  # middleware.RecordMiddleware changes HEAD to GET
         self.app = _asgi_app(endpoint, self.path_format)
 
     def _describe(self, response: dict[str, Any]) -> dict[str, Any]:
-        # FastAPI cannot describe structs: it gets references.
+        # FastAPI cannot describe structs, so it gets references
         structs = _structs_of(response.get("model"))
         if not structs:
             return response
@@ -78,10 +77,10 @@ def _operation_id(route: APIRoute) -> str:
 
 
 class LeanApp(FastAPI):
-    """FastAPI with exception handlers and the added middleware only."""
+    """FastAPI with only exception handlers and the added middleware."""
 
     def build_middleware_stack(self) -> ASGIApp:
-        # Without Starlette's outermost handler: the outermost middleware must not raise.
+        # without Starlette's outermost handler: the outermost middleware must not raise
         app: ASGIApp = ExceptionMiddleware(self.router, self.exception_handlers)
         for middleware, args, kwargs in reversed(self.user_middleware):
             app = middleware(app, *args, **kwargs)

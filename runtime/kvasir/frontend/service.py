@@ -1,4 +1,4 @@
-"""What the routes of one server share. Routes get it with `ServiceDep`."""
+"""The objects that the routes of one server share, by `ServiceDep`."""
 
 import time
 from typing import TYPE_CHECKING, Annotated, Any
@@ -34,13 +34,12 @@ class Service:
     ) -> None:
         self.llm = llm
         self.parsers = parsers
-        """How the model writes reasoning and tool calls."""
         self.hides_unused_tools = config.chat.exclude_tools_when_tool_choice_none
-        """The chat template gets no tools if the request forbids calls."""
+        """No tools for the chat template if the request forbids calls."""
         self.access = access
         self.metrics = metrics
         self.tracing = tracing
-        """None unless `--otlp-traces-endpoint` is set."""
+        """None without `--otlp-traces-endpoint`."""
         self.live = LiveRequests()
         self.model_names = served_names(config)
         self.model_source = config.model.source
@@ -63,13 +62,13 @@ class Service:
         self.tokenizer_info: dict[str, Any] | None = None
         """None if GET /tokenizer_info is disabled."""
         self.started = int(time.time())
-        # The same seed may give another answer under another fingerprint.
+        # the same seed may give another answer under another fingerprint
         self.fingerprint = f"kvasir-{__version__}-{llm.model_fingerprint[:8]}"
         self.stopping = False
-        """Unready, but requests are still answered."""
+        """Not ready, but requests are answered."""
 
     def model_name(self, asked: str | None) -> str:
-        """Return the asked name, or by default the first. Raises ApiError 404."""
+        """Return the requested name, or by default the first. Raises ApiError 404."""
         if asked is None:
             return self.model_names[0]
         if asked in self.model_names:
@@ -86,7 +85,7 @@ class Service:
             return "the server is shutting down"
         if (problem := self.access.keys.problem) is not None:
             return problem
-        # Engines that vanish later do not make a frontend unready: another one would have no engines either.
+        # If engines vanish later, the frontend stays ready: another one would have no engines either.
         if not self.llm.gate.accepts:
             return "no engine has been ready yet"
         return None
@@ -97,7 +96,7 @@ def served_names(config: FrontendConfig) -> tuple[str, ...]:
 
 
 def cors_options(config: ServerConfig) -> dict[str, Any] | None:
-    """Return the options of CORSMiddleware; None if CORS is off."""
+    """Return CORSMiddleware's options, or None."""
     if not config.allowed_origins:
         return None
     return {

@@ -11,15 +11,15 @@ from kvasir_contract.phases import Phase
 from kvasir_contract.reasons import Reason
 from kvasir_contract.status_report import StatusReport
 
-# Config and tokenizer may have to be fetched first.
+# config and tokenizer may be fetched first
 STARTUP_LIMIT_SECONDS: Final = 900.0
-# A burst of long prompts takes much less.
+# a burst of long prompts takes much less
 LOOP_LIMIT_SECONDS: Final = 60.0
 GATE_PATIENCE_SECONDS: Final = 2.0
 
 
 class FrontendStatus:
-    # Plain attributes, each replaced as a whole, need no lock.
+    # plain attributes, each replaced as a whole, need no lock
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self._service: Service | None = None
@@ -32,7 +32,7 @@ class FrontendStatus:
         self._service = service
 
     def beat(self) -> None:
-        """Note that the event loop turns, every second or so."""
+        """Record a turn of the event loop, about every second."""
         self._last_turn = self._clock()
 
     def trouble(self) -> str | None:
@@ -62,14 +62,14 @@ class FrontendStatus:
         )
 
     def wait_for_demand(self, seconds: float) -> None:
-        """Return when a request is live, at the latest after this time."""
+        """Return when a request is live, or after this time."""
         if self._service is None:
             time.sleep(seconds)
         else:
             self._service.llm.gate.busy.wait(seconds)
 
     def set_gate(self, *, closed: bool) -> bool:
-        """Close or open the gate. Return False if the event loop does not do it in time."""
+        """Close or open the gate. Return False if the event loop is late."""
         loop, service = self._loop, self._service
         if loop is None or service is None:
             return False

@@ -1,4 +1,4 @@
-"""How the output of a request is constrained and parsed: from its tools, the model's formats, and the prompt."""
+"""The constraint and parser of an output, from the request's tools, the model's formats, and the prompt."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -26,8 +26,6 @@ INLINE_VALUES: Final = 256
 
 @dataclass(frozen=True)
 class OutputPlan:
-    """Constraint and parser of one request's output."""
-
     use: ToolUse
     constraint: OutputConstraint | None
     new_parser: Callable[[], OutputParser | None] | None = None
@@ -36,7 +34,7 @@ class OutputPlan:
     constraint_field: str | None = None
 
     def apply(self, prompted: Prompted) -> Prompted:
-        """Return the request with its constraint, and with the special tokens for the parser in its text."""
+        """Return the request with its constraint and the special tokens for the parser."""
         return replace(
             prompted.with_core(constraint=self.constraint),
             constraint_field=None if self.constraint is None else self.constraint_field,
@@ -57,16 +55,16 @@ async def plan_output(
     thinking_budget: int | None = None,
     continued: bool = False,
 ) -> OutputPlan:
-    """Return the plan, made without holding up the event loop.
+    """Return the plan without blocking the event loop.
 
-    `continued`: the output continues a message, so it has no reasoning. Raises ApiError, InvalidRequest for what
-    cannot be enforced, and TooManyRequests.
+    `continued`: the output continues a message, so it has no reasoning. Raises ApiError, InvalidRequest for choices
+    that cannot be enforced, and TooManyRequests.
     """
     answer = await service.llm.input.grammar(source)
     parsers, field = service.parsers, use.field if source is None else source.param
     if use.callable and parsers.tool_format is None:
         raise _no_tool_format(use)
-    # Calls that tool_choice none forbids are parsed and dropped, unless the content has a grammar of its own.
+    # calls that tool_choice none forbids are parsed and dropped, unless the content has a grammar
     tools = use.callable or (use.offered if parsers.tool_format is not None and source is None else ())
     if not tools and parsers.reasoning_format is None:
         return OutputPlan(use, None if answer is None else OutputConstraint(answer), constraint_field=field)
@@ -106,7 +104,7 @@ def _constraint(
 
 
 def _bad_schema(use: ToolUse, error: BadGrammar) -> ApiError:
-    """Name the tool whose schema is at fault, if one alone is."""
+    """Name the tool with the faulty schema, if there is one."""
     name = use.field
     for index, tool in enumerate(use.offered):
         if tool in use.callable:

@@ -1,7 +1,7 @@
 """Beam search for the prompts of one HTTP request, outside of the engines.
 
-A step requests one token for each live beam: prompt and beam are a new prompt, of which the prefix cache of the
-engine has all but the last block. All steps of a prompt go to one engine while it accepts them.
+A step requests one token per live beam: prompt and beam are a new prompt, whose blocks but the last are in the
+engine's prefix cache. All steps of a prompt go to one engine while it accepts them.
 """
 
 import asyncio
@@ -21,11 +21,11 @@ from kvasir.frontend.generation.generation import Choice
 from kvasir.link.protocol import FinishReason, Logprobs
 from kvasir.request.params import TOP_LOGPROBS, SamplingParams
 
-MAX_CANDIDATES: Final = int(TOP_LOGPROBS.most)  # an engine reports no more of the most likely tokens
+MAX_CANDIDATES: Final = int(TOP_LOGPROBS.most)  # an engine reports no more
 
 
 class BeamGeneration:
-    """Beam search for the prompts of a request. Cancelling `choices` aborts every step in flight."""
+    """To cancel `choices` aborts every step in flight."""
 
     def __init__(
         self,
@@ -35,7 +35,7 @@ class BeamGeneration:
         width: int,
         length_penalty: float,
     ) -> None:
-        """`ids`: of the answer, and a unique one. `width`: beams, and choices, for each prompt."""
+        """`ids`: the answer's, and a unique one. `width`: beams and choices per prompt."""
         self._llm = llm
         self._prompts = prompts
         self.n = width
@@ -47,21 +47,21 @@ class BeamGeneration:
             if prompted.core.constraint is not None:
                 raise InvalidRequest("use_beam_search does not take structured output", "use_beam_search")
         self.prompts = [prompted for prompted in prompts for _ in range(width)]  # by choice
-        # By prompt, for the request log: its first step, and the tokens of its choices.
+        # by prompt, for the request log: the first step, and the choices' tokens
         self.traces = [
             Trace(params=prompted.params, prompt_tokens=len(prompted.prompt_token_ids)) for prompted in prompts
         ]
 
     @property
     def usage(self) -> Usage:
-        """The tokens of the prompts and of the choices, without those of beams that were given up."""
+        """Return the tokens of prompts and choices, without dropped beams."""
         prompt_tokens = sum(trace.prompt_tokens for trace in self.traces)
         output_tokens = sum(trace.output_tokens for trace in self.traces)
         cached = PromptTokensDetails(sum(trace.cached_tokens or 0 for trace in self.traces))
         return Usage(prompt_tokens, output_tokens, prompt_tokens + output_tokens, cached)
 
     async def choices(self, wanted: int) -> list[Choice]:
-        """Return the `wanted` best choices of each prompt, in order. Raises what AsyncLLM.generate raises."""
+        """Return the `wanted` best choices of each prompt, in order. Raises as AsyncLLM.generate does."""
         try:
             async with asyncio.TaskGroup() as group:
                 tasks = [group.create_task(self._search(index)) for index in range(len(self._prompts))]
@@ -130,7 +130,7 @@ class _Steps:
         self._params = SamplingParams(max_tokens=1, seed=0, temperature=0.0, logprobs=top)
         self._rank = prompted.data_parallel_rank
         self._count = 0
-        self.first = Trace()  # of the step that computes the prompt
+        self.first = Trace()  # of the prompt's step
 
     async def next_of(self, beams: Sequence[Beam]) -> list[Logprobs]:
         try:
@@ -149,7 +149,7 @@ class _Steps:
         )
         repeated = False
         while True:
-            if self._rank is not None and not self._has_engine(self._rank):  # another engine need not be waited for
+            if self._rank is not None and not self._has_engine(self._rank):  # do not wait for another engine
                 self._rank = self._prompted.data_parallel_rank
             try:
                 return await self._ask(replace(prompted, data_parallel_rank=self._rank), Trace())
@@ -176,7 +176,7 @@ class _Steps:
 
 
 def _check_width(width: int, num_end_ids: int) -> None:
-    """Raise InvalidRequest if a step needs more of the most likely tokens than an engine reports."""
+    """Raise InvalidRequest if a step needs more tokens than an engine reports."""
     if candidates_of(width, num_end_ids) > MAX_CANDIDATES:
         most = min(MAX_CANDIDATES // 2, MAX_CANDIDATES - num_end_ids)
         advice = f"give at most {most}" if most > 0 else "give fewer stop_token_ids"

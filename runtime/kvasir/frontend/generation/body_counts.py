@@ -1,4 +1,4 @@
-"""Limits on the number of items in a body, checked before validation, which costs microseconds per item.
+"""Limits on the items in a body, checked before validation, which costs microseconds per item.
 
 Each is more than a model can use: a message has at least one token, a bias is for one token.
 """
@@ -10,10 +10,10 @@ from typing import Any, Final
 from kvasir.client.request_errors import InvalidRequest
 from kvasir.frontend.errors import bad_field
 
-MAX_FIELDS: Final = 256  # including unknown ones
+MAX_FIELDS: Final = 256  # with unknown ones
 MAX_MESSAGES: Final = 8192
-MAX_PARTS: Final = 8192  # parts of content or tool calls, in all messages together
-MAX_BIASES: Final = 65_536  # of logit_bias, if the vocabulary is larger. OpenAI accepts 300.
+MAX_PARTS: Final = 8192  # of content or tool calls, in all messages
+MAX_BIASES: Final = 65_536  # for larger vocabularies; OpenAI accepts 300
 
 
 def check_counts(body: Mapping[str, Any], context: int, vocabulary: int, prompts: int) -> None:

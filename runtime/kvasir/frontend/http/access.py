@@ -1,4 +1,4 @@
-"""Decides which requests a key allows: an administrator's all, a client's all but control calls."""
+"""Decides what a key allows: an administrator's everything, a client's all but control calls."""
 
 from collections.abc import Iterable
 from typing import Final
@@ -7,7 +7,7 @@ from kvasir.frontend.errors import ApiError
 from kvasir.frontend.http.auth import ApiKeys
 
 Headers = Iterable[tuple[bytes, bytes]]
-"""Headers with names in lower case."""
+"""With names in lower case."""
 
 _UNAUTHORIZED: Final = {"WWW-Authenticate": "Bearer"}
 
@@ -18,7 +18,7 @@ class Access:
         self._admin_keys = admin_keys
 
     def refusal(self, headers: Headers) -> ApiError | None:
-        """Return why a request is refused."""
+        """Return why a request is rejected."""
         if not self.keys.needed:
             return None
         key = key_of(headers)
@@ -26,20 +26,20 @@ class Access:
             message = "an API key is needed: send the header Authorization: Bearer YOUR_KEY"
             return ApiError(401, message, code="missing_api_key", headers=_UNAUTHORIZED)
         if not self._is_known(key):
-            # litellm raises AuthenticationError for the first words.
+            # litellm raises AuthenticationError for the first words
             message = "Incorrect API key provided: use one of the keys that this server was started with"
             return ApiError(401, message, code="invalid_api_key", headers=_UNAUTHORIZED)
         return None
 
     def control_refusal(self, headers: Headers) -> ApiError | None:
-        """Return why a control call is refused."""
+        """Return why a control call is rejected."""
         if not self._admin_keys.needed:
             message = (
                 "control calls are not allowed: start the server with --admin-api-key KEY or "
                 "--admin-api-key-dir DIR (in an InferenceService: frontend.adminApiKeys), and send such a key"
             )
             return ApiError(403, message, code="control_calls_disabled")
-        if self._admin_keys.problem is not None:  # its text names files: it is in the log
+        if self._admin_keys.problem is not None:  # the problem names files, so only the log has it
             message = "control calls are not possible: this server has no usable admin API key, see its log"
             return ApiError(403, message, code="control_calls_disabled")
         key = key_of(headers)
@@ -55,7 +55,7 @@ class Access:
         return ApiError(401, message, code="invalid_api_key", headers=_UNAUTHORIZED)
 
     def _is_known(self, key: bytes) -> bool:
-        # Always compares with the keys of both kinds, so that the time reveals nothing.
+        # always compares with both kinds, so that the time reveals nothing
         of_client, of_administrator = self.keys.accept(key), self._admin_keys.accept(key)
         return of_client or of_administrator
 

@@ -1,6 +1,6 @@
-"""API keys of clients or administrators, from options and from files that may change.
+"""API keys of clients or administrators, from options and files.
 
-If keys are required, no state of the directory opens the service: without a usable key every request is refused.
+If keys are required, no state of the directory opens the service: without a usable key every request is rejected.
 """
 
 import hashlib
@@ -25,11 +25,9 @@ _Stamp = tuple[tuple[str, int, int, int], ...]
 
 
 class ApiKeys:
-    """The keys for one purpose. Thread-safe."""
-
     def __init__(self, given: Iterable[str], directory: str | None, flag: str) -> None:
-        """`flag`: the option, for messages. Raises ConfigError if the directory cannot be read."""
-        # Digests, so that a comparison takes the same time for keys of any length.
+        """`flag`: the option, for messages. Raises ConfigError for an unreadable directory."""
+        # digests, so that comparisons take the same time for any length
         self._given = _digests(given)
         self._directory = Path(directory) if directory else None
         self._title = f"{flag}-dir {directory}"
@@ -64,12 +62,11 @@ class ApiKeys:
 
     @property
     def problem(self) -> str | None:
-        """Return why keys are required and none can be used."""
         self._refresh()
         return None if self._given or self._mounted else self._fault or None
 
     def accept(self, key: bytes) -> bool:
-        # Always compares with every key, so that the time reveals nothing.
+        # always compares with every key, so that the time reveals nothing
         self._refresh()
         digest = hashlib.sha256(key).digest()
         found = False
@@ -86,13 +83,13 @@ class ApiKeys:
             try:
                 self._read(self._directory)
             except OSError as error:
-                if self._directory.is_dir():  # a file vanished in the middle of an update: the next look finds it
+                if self._directory.is_dir():  # a file vanished during an update: the next check finds it
                     log.warning("%s cannot be read (%s): its last keys stay", self._directory, error.strerror)
                 else:
                     self._take((), [], [f"{self._title} does not exist any more"])
 
     def _read(self, directory: Path) -> None:
-        # Names with a dot are a mounted Secret's own files.
+        # names with a dot are a mounted Secret's own files
         self._checked = time.monotonic()
         files = sorted(path for path in directory.iterdir() if not path.name.startswith(".") and path.is_file())
         stamp = tuple(
@@ -106,7 +103,7 @@ class ApiKeys:
             try:
                 keys.append(_key_in(path))
             except FileNotFoundError:
-                raise  # an update is going on: the next look finds it complete
+                raise  # during an update: the next check finds it complete
             except OSError as error:
                 faults.append(f"{path} cannot be read: {error.strerror}")
             except ValueError as error:
@@ -126,7 +123,7 @@ class ApiKeys:
 
 
 def _key_in(path: Path) -> str:
-    """Return the key in a file. Raises ValueError if it does not hold one."""
+    """Raises ValueError for a file without a key."""
     with path.open("rb") as file:
         content = file.read(MAX_KEY_BYTES + 1)
     if len(content) > MAX_KEY_BYTES:

@@ -1,4 +1,4 @@
-"""Middleware of every request: RecordMiddleware outside, CORS if it is on, AccessMiddleware inside."""
+"""Middleware of every request: RecordMiddleware outside, CORS if enabled, AccessMiddleware inside."""
 
 import logging
 import re
@@ -19,15 +19,15 @@ from kvasir_contract.endpoints import LIVE_PATH, METRICS_PATH, READY_PATH
 
 log = logging.getLogger(__name__)
 
-# Polled every few seconds, so not logged.
+# polled every few seconds, so not logged
 PROBES: Final = frozenset({"/health", LIVE_PATH, READY_PATH, "/ping", METRICS_PATH, "/load"})
-# These need no key: their answers contain nothing of any request.
+# without a key: the answers contain nothing of any request
 OPEN: Final = PROBES | {"/", "/v1", "/v1/", "/version", "/openapi.json", "/docs"} | {*PAGE_FILES, *DOCS_FILES}
 GENERATING: Final = frozenset(
     {"/v1/completions", "/v1/chat/completions", "/v1/responses", "/v1/messages", "/invocations"}
 )
 
-# A client's own request id appears in response headers and logs.
+# for response headers and logs
 _SANE_REQUEST_ID: Final = re.compile(rb"[\x21-\x7e]{1,128}")
 
 
@@ -45,7 +45,7 @@ class RecordMiddleware:
         record = RequestRecord(_request_id(scope), scope["method"], scope["path"])
         scope.setdefault("state", {}).update(request_id=record.request_id, record=record)
         if record.method == "HEAD":
-            # GET's routes answer it. uvicorn, which leaves the body away, keeps its own scope.
+            # GET's routes answer it; uvicorn omits the body by its own scope
             scope = {**scope, "method": "GET"}
         try:
             await self._app(scope, receive, _Answer(send, record, self._service).send)
@@ -67,7 +67,7 @@ class _Answer:
 
     def send(self, message: Message) -> Awaitable[None]:
         if message["type"] == "http.response.start":
-            self._record.status = self._record.status or message["status"]  # the server may have refused its body
+            self._record.status = self._record.status or message["status"]  # the server may have rejected its body
             headers = [*message.get("headers", ())]
             if self._service.sends_request_ids:
                 headers.append((b"x-request-id", self._record.request_id.encode("latin-1")))
@@ -108,7 +108,7 @@ class AccessMiddleware:
             return error
         if path in GENERATING and scope["method"] == "POST":
             try:
-                # Before its body is read and tokenized; the journal looks again for each of its prompts.
+                # before the body is read; the journal checks again for each prompt
                 self._service.llm.check_room()
             except TooManyRequests as full:
                 return as_api_error(full, scope["state"]["request_id"])
@@ -121,7 +121,7 @@ def _request_id(scope: Scope) -> str:
 
 
 def _route(scope: Scope) -> str:
-    # The path as the API describes it: metrics need few of them.
+    # the route's path: metrics need few of them
     path: str = scope["path"]
     return getattr(scope.get("route"), "path", path if path in GENERATING else "none")
 

@@ -1,4 +1,4 @@
-"""Answers of the server itself to requests that no route sees, and their lines in the request log."""
+"""The server's own answers to requests that no route gets, and their log lines."""
 
 import logging
 import time
@@ -13,7 +13,7 @@ from kvasir.frontend.telemetry.request_log import RequestRecord
 
 log = logging.getLogger(__name__)
 
-# A client without a key can cause thousands of refusals a second.
+# a client without a key can cause thousands a second
 MAX_LINES_PER_SECOND: Final = 10
 
 
@@ -26,8 +26,8 @@ class Refusals:
         self._omitted = 0
 
     def write(self, connection: HttpToolsProtocol, client: str, error: ApiError, *, has_head: bool) -> str:
-        """Log the refusal of the request that is being received, and return its id."""
-        # A request that has started has a line of its own when it ends, which then has the error.
+        """Log the refusal of the incoming request, and return its id."""
+        # a started request has its own line with the error
         method = path = "-"
         if has_head:
             started: RequestRecord | None = connection.scope["state"].get("record")
@@ -58,7 +58,6 @@ class Refusals:
 
 
 def refusal_answer(error: ApiError, request_id: str, default_headers: Iterable[tuple[bytes, bytes]]) -> bytes:
-    """Return head and body of the connection's last answer."""
     body = error.body()
     headers = [
         *default_headers,

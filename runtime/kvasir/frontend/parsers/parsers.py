@@ -1,4 +1,4 @@
-"""The parsers of a service, for its tool format and its reasoning format."""
+"""The parsers of a service, for its tool and reasoning formats."""
 
 from collections.abc import Sequence
 from functools import partial
@@ -34,7 +34,7 @@ class Parsers:
         reasoning: ReasoningFormat | HarmonyFormat | None,
         tokenizer: Tokenizer,
     ) -> None:
-        """Raises ConfigError if one format is harmony and the other is not."""
+        """Raises ConfigError if only one format is harmony."""
         if isinstance(tools, HarmonyFormat) or isinstance(reasoning, HarmonyFormat):
             other = next(
                 (each for each in (tools, reasoning) if each and not isinstance(each, HarmonyFormat)), None
@@ -63,7 +63,7 @@ class Parsers:
         reasoning_name: str | None,
         plugins: Sequence[Path] = (),
     ) -> "Parsers":
-        """Choose formats by name, or with None or "auto" from the chat template. Raises ConfigError.
+        """Choose formats by name, or with None or "auto" by the chat template. Raises ConfigError.
 
         `plugins`: files with more formats.
         """
@@ -77,7 +77,7 @@ class Parsers:
         return self._reasoning_ids | self._tool_ids if tools else self._reasoning_ids
 
     def parser(self, *, tools: Sequence[Tool], prompt_tail: str, reasoning: bool = True) -> OutputParser | None:
-        """Return the parser of an output; None if all its text is content.
+        """Return the parser of an output, or None if all text is content.
 
         `prompt_tail`: the end of the prompt, which may have begun or ended the reasoning. `reasoning`: False leaves
         it in the content, except with harmony.
@@ -124,7 +124,7 @@ class Parsers:
         answer: Grammar | None,
         thinking_budget: int | None,
     ) -> OutputConstraint | None:
-        """Return what the engine has to enforce. `answer`: of response_format. Raises UnsupportedChoice."""
+        """Return the engine's constraint. `answer`: of response_format. Raises UnsupportedChoice."""
         wanted = Choice(tools, choice, parallel, answer)
         return self._constraints.constraint(wanted, self._phase(prompt_tail), thinking_budget)
 
@@ -138,7 +138,6 @@ class Parsers:
         return Phase.REASONING if is_open(self._reasoning, prompt_tail) else Phase.EITHER
 
     def _ids(self, marks: Sequence[str]) -> frozenset[int]:
-        """Return the ids of marks that are one token."""
         ids = (self._tokenizer.backend.token_to_id(mark) for mark in marks)
         return frozenset(token_id for token_id in ids if token_id is not None)
 

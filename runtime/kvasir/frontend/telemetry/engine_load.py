@@ -1,4 +1,4 @@
-"""Metrics of the engines on this frontend's link, from the last report of each, collected at each scrape."""
+"""Metrics of the linked engines, from the last report of each, collected at each scrape."""
 
 from collections.abc import Callable, Iterable, Mapping
 
@@ -46,7 +46,7 @@ class LinkedEngines(Collector):
 
 
 class FrontendQueue(Collector):
-    """The requests that no engine has yet, for the port without the engines' load."""
+    """Requests without an engine, for the port without the engines' load."""
 
     def __init__(self, model_name: str, waiting: Callable[[], int]) -> None:
         self._model_name = model_name
@@ -59,7 +59,7 @@ class FrontendQueue(Collector):
 
 
 class EngineLoads(Collector):
-    """The load of the engines that chose this frontend to show it, and its queue."""
+    """The queue, and the load of engines that chose this frontend to show it."""
 
     def __init__(self, model_name: str, engines: Engines, waiting: Callable[[], int]) -> None:
         self._model_name = model_name
@@ -117,6 +117,6 @@ class EngineLoads(Collector):
 
 
 def _one_of_each_rank(engines: Mapping[str, RemoteEngine]) -> list[RemoteEngine]:
-    """Return the usable incarnation of each rank, while an old one drains next to it."""
+    """Return each rank's usable incarnation while an old one drains."""
     known = sorted(engines.values(), key=lambda engine: engine.usable)
     return list({engine.rank: engine for engine in known}.values())

@@ -1,4 +1,4 @@
-"""The load of a service every ten seconds: as a line in the log, and for the stat loggers of other packages."""
+"""The load of a service every ten seconds, for the log and the stat loggers of other packages."""
 
 import logging
 import time
@@ -16,27 +16,25 @@ log = logging.getLogger(__name__)
 
 INTERVAL_SECONDS: Final = 10.0
 GROUP: Final = "kvasir.stat_loggers"
-"""Entry points: functions or classes that take the model's name and return a StatLogger."""
+"""Entry points that take the model's name and return a StatLogger."""
 
 
 @dataclass(frozen=True)
 class ServiceStats:
-    """Counts of an interval, and the state at its end."""
-
     seconds: float
     prompt_tokens: int
-    """Prompt tokens that this frontend gave to engines."""
+    """Prompt tokens sent to engines."""
     generation_tokens: int
     prefix_cache_queries: int
-    """Prompt tokens of requests that ended, if their engine has a prefix cache."""
+    """Prompt tokens of ended requests, if their engine has a prefix cache."""
     prefix_cache_hits: int
-    """The part of them that was found in it."""
+    """Tokens found in the cache."""
     running: int
-    """Requests of all frontends that engines compute."""
+    """In engines, for all frontends."""
     waiting: int
-    """Requests of all frontends that wait in engines."""
+    """In engines, for all frontends."""
     kv_cache_usage: float
-    """Share of the engines' KV blocks in use, 0 to 1."""
+    """Used share of the engines' KV blocks, 0 to 1."""
 
 
 class StatLogger(Protocol):
@@ -87,7 +85,7 @@ class PeriodicStats:
         self._had_traffic = False
 
     def tick(self) -> None:
-        """End the interval if its time is over; cheap otherwise."""
+        """End the interval if its time is over."""
         seconds = self._clock() - self._began
         if seconds < INTERVAL_SECONDS or not self._loggers:
             return
@@ -131,7 +129,7 @@ class PeriodicStats:
 def stat_loggers(
     model_name: str, *, line: bool, found: Iterable[EntryPoint] | None = None
 ) -> list[tuple[str, StatLogger]]:
-    """Return the loggers of the installed packages, and with `line` the log's. Raises ConfigError."""
+    """Return the loggers of installed packages, and with `line` the log's. Raises ConfigError."""
     loggers: list[tuple[str, StatLogger]] = [("log", LineLogger())] if line else []
     for entry in entry_points(group=GROUP) if found is None else found:
         try:

@@ -27,7 +27,7 @@ from kvasir.link.protocol import FinishReason
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
-# `engine` is the rank, as in vLLM: a new incarnation continues the series.
+# `engine` is the rank, as in vLLM, so that a new incarnation continues the series
 LABELS = ("model_name", "engine")
 
 _TTFT_BUCKETS = (
@@ -73,8 +73,6 @@ _COUNTERS_OF_ENGINES = {
 
 
 class Totals(NamedTuple):
-    """Tokens since the start, for all engines."""
-
     prompt_tokens: int
     generation_tokens: int
     prefix_cache_queries: int
@@ -88,7 +86,7 @@ class Metrics:
         self._model_name = model_name
         self._registry = CollectorRegistry()
         self._registry_of_engines = CollectorRegistry()
-        # Replaces the metrics of engines on the probe port.
+        # replaces the engines' metrics on the probe port
         self._registry_of_probe = CollectorRegistry()
         for collector in (PROCESS_COLLECTOR, PLATFORM_COLLECTOR, GC_COLLECTOR):
             self._registry.register(collector)
@@ -167,7 +165,7 @@ class Metrics:
         return generate_latest(self._registry) + generate_latest(self._registry_of_engines)
 
     def render_own(self) -> bytes:
-        """Return the metrics of the probe port, which no engine shows."""
+        """Return the probe port's metrics, which no engine shows."""
         return generate_latest(self._registry) + generate_latest(self._registry_of_probe)
 
     def totals(self) -> Totals:
@@ -264,7 +262,7 @@ class _Series:
             self._phases(trace, trace.first_token, trace.last_token)
 
     def _longest_choice(self, trace: Trace) -> None:
-        """Observe the longest choice of the prompt, once all of them have ended."""
+        """Observe the prompt's longest choice, when all have ended."""
         siblings, longest = trace.siblings, trace.output_tokens
         if siblings is not None:
             siblings.unfinished -= 1
@@ -288,7 +286,7 @@ class _Series:
 
 
 class _SecondName(Collector):
-    """Shows a histogram under another name too, without observing everything twice."""
+    """Shows a histogram under another name too."""
 
     def __init__(self, histogram: Histogram, name: str) -> None:
         self._histogram = histogram

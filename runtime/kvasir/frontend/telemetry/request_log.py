@@ -1,4 +1,4 @@
-"""The record of one HTTP request, from its start to its end, and its line in the log."""
+"""The record of one HTTP request, and its line in the log."""
 
 import logging
 import time
@@ -11,12 +11,12 @@ from kvasir.frontend.generation.generation import Generation
 
 log = logging.getLogger(__name__)
 
-# Characters in the log of what a client wrote: path, request id, a field's name.
+# characters of a client's text in the log: path, request id, field name
 LONGEST_TEXT: Final = 200
 
 
 class RequestRecord:
-    """The fields of a request's log line. Times are on the clock of time.perf_counter."""
+    """The fields of a log line. Times are those of time.perf_counter."""
 
     def __init__(self, request_id: str, method: str, path: str) -> None:
         self.request_id = request_id
@@ -27,9 +27,9 @@ class RequestRecord:
         """0 until the answer begins."""
         self.model = ""
         self.error = ""
-        """The error message in the answer or in the stream."""
+        """The error message in the answer or stream."""
         self.client = ""
-        """Address and port, for a request that the server refuses before any route sees it."""
+        """Address and port of a request that no route gets."""
         self.generation: Generation | BeamGeneration | None = None
 
     def follow(self, model: str, generation: Generation | BeamGeneration) -> None:
@@ -84,7 +84,7 @@ RecordDep = Annotated[RequestRecord, Depends(record_of)]
 
 
 def _sentence(fields: dict[str, Any]) -> str:
-    """Return the line for people, such as: GET /v1/models 200 in 0.002 s [request id]."""
+    """Return a line such as: GET /v1/models 200 in 0.002 s [request id]."""
     parts = []
     if "model" in fields:
         parts.append(fields["model"])

@@ -1,7 +1,7 @@
-"""OpenTelemetry traces: a server span for each request, with spans for queue, prefill and decode of its choices.
+"""OpenTelemetry traces: a server span per request, with spans for its choices' queue, prefill and decode.
 
-They are made when a request has ended, from the times in its record. Only this module imports OpenTelemetry's SDK,
-and only if `--otlp-traces-endpoint` is set.
+Spans are made when a request has ended. OpenTelemetry's SDK is imported only here, and only with
+`--otlp-traces-endpoint`.
 """
 
 import importlib
@@ -25,15 +25,15 @@ if TYPE_CHECKING:
     from opentelemetry.sdk.trace.export import SpanExporter
     from opentelemetry.trace import Span
 
-# Time to export the last spans when the process stops: the collector may be unreachable.
+# for the last spans when the process stops
 FLUSH_SECONDS: Final = 3.0
 MAX_CHOICES: Final = 16
 
-# By convention; OTLP over HTTP has 4318.
+# by convention; OTLP over HTTP uses 4318
 _GRPC_PORT: Final = 4317
 _PROTOCOL_VARIABLES: Final = ("OTEL_EXPORTER_OTLP_TRACES_PROTOCOL", "OTEL_EXPORTER_OTLP_PROTOCOL")
 _PARENT_HEADERS: Final = (b"traceparent", b"tracestate")
-# vLLM's name.
+# vLLM's name
 _GENERATION_SPAN: Final = "llm_request"
 
 
@@ -55,7 +55,7 @@ class Tracing:
         self._tracer = self._provider.get_tracer("kvasir", __version__)
 
     def request_ended(self, record: RequestRecord, route: str, headers: Iterable[tuple[bytes, bytes]]) -> None:
-        """Make the spans. `headers` may have the caller's `traceparent` and `tracestate`."""
+        """Make the spans. `headers` may have `traceparent` and `tracestate`."""
         carrier = {name.decode(): value.decode("latin-1") for name, value in headers if name in _PARENT_HEADERS}
         parent = self._propagator.extract(carrier) if carrier else None
         clock = _Clock()
@@ -103,8 +103,8 @@ class _Clock:
 
 
 def phases(trace: Trace) -> list[tuple[str, float, float]]:
-    """Return name, start and end of the phases of a request that had a token, as times of time.perf_counter."""
-    # An older engine does not report durations: then the frontend's own times count.
+    """Return name, start and end (perf_counter) of the phases of a request with tokens."""
+    # older engines report no durations, so the frontend's times count
     first, last = trace.first_token, trace.last_token
     if first is None or last is None:
         return []
@@ -184,7 +184,7 @@ def _exporter(endpoint: str) -> "SpanExporter":
 
 
 def _uses_grpc(endpoint: str) -> bool:
-    # As in vLLM, OpenTelemetry's variable decides; without it, the URL's scheme or port.
+    # OpenTelemetry's variable decides, as in vLLM; else the URL's scheme or port
     url = urlsplit(endpoint)
     if url.scheme in ("grpc", "grpcs"):
         return True

@@ -1,7 +1,7 @@
 """The messages of a chat, and their form for the chat template.
 
-A history has messages that other servers wrote, so unknown fields are ignored and logged. Templates expect messages
-as transformers describes them: texts as content, the arguments of a call as an object.
+Unknown fields are ignored and logged, because a history may come from other servers. Templates expect transformers'
+form: text as content, an object as a call's arguments.
 """
 
 import logging
@@ -17,7 +17,7 @@ from kvasir.process.seldom_log import SeldomLog
 
 log = SeldomLog(logging.getLogger(__name__), every=3600.0)
 
-# Few templates know the roles `developer` and `function`.
+# few templates accept the roles `developer` and `function`
 TEMPLATE_ROLES: Final = {
     "system": "system",
     "developer": "system",

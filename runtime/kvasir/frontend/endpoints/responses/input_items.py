@@ -1,4 +1,4 @@
-"""The items in the input of a response, and the messages that the chat template gets for them."""
+"""The items in the input of a response, and the chat template's messages for them."""
 
 from typing import Annotated, Any, Final
 
@@ -44,27 +44,26 @@ class Item(BodyPart):
 
 
 class InputHistory:
-    """The messages for the chat template. Reasoning and calls belong to the assistant's message next to them."""
+    """Messages for the chat template. Reasoning and calls belong to the assistant's message next to them."""
 
     def __init__(self, instructions: str | None) -> None:
         self._system = [instructions] if instructions else []
         self._messages: list[dict[str, Any]] = []
         self._thoughts: list[str] = []
-        """Reasoning whose message has not come yet."""
+        """Reasoning without a message yet."""
         self._names: dict[str, str] = {}
-        """Id of a call → name of its function."""
         self._arguments = ArgumentCount("input")
 
     @property
     def messages(self) -> list[dict[str, Any]]:
-        """Return all messages. Raises ApiError if there is none but the system's."""
+        """Raises ApiError if there is none but the system's."""
         if not any(message["role"] != "system" for message in self._messages):
             raise bad_field("input", "input holds no message of a user: send at least one")
         system = [{"role": "system", "content": "\n".join(self._system)}] if self._system else []
         return [*system, *self._messages]
 
     def add(self, item: Item, path: str) -> None:
-        """Add an item. Raises ApiError for content that is not text."""
+        """Raises ApiError for content that is not text."""
         match item.type:
             case "message":
                 self._add_message(item, path)
@@ -84,7 +83,7 @@ class InputHistory:
         text = _text_of(_given(item, "content", path), f"{path}.content")
         role = _ROLES[item.role]
         if role == "system" and not self._messages:
-            self._system.append(text)  # many templates take one system message, at the beginning
+            self._system.append(text)  # many templates accept one system message, at the beginning
         elif role == "assistant":
             self._begin_answer(text)
         else:

@@ -1,4 +1,4 @@
-"""The output items of a response: reasoning, messages and function calls, in the order of the model's text."""
+"""The output items of a response: reasoning, messages and function calls, in the order of the text."""
 
 import secrets
 from typing import Any, Final, Literal
@@ -86,7 +86,7 @@ class OutputItem:
         return OutputFunctionCall(self.id, "in_progress", self._call_id, self.name, "")
 
     def end(self, status: ItemStatus, *, scored: bool) -> OutputStruct:
-        """Return the item with its text; `scored`: with log probabilities."""
+        """`scored`: with log probabilities."""
         text = self.text
         if self.type == "reasoning":
             return OutputReasoning(self.id, status, [], [ReasoningPart(text)], None)
@@ -97,8 +97,6 @@ class OutputItem:
 
 
 class OutputItems:
-    """Collects the items of one response."""
-
     def __init__(self, tool_format: str | None) -> None:
         self._tool_format = tool_format
         self._items: list[OutputItem] = []
@@ -108,14 +106,14 @@ class OutputItems:
         return self._items[-1] if self._items else None
 
     def take_all(self, events: list[ParsedEvent], logprobs: list[TokenLogprob]) -> None:
-        """Add events. `logprobs`: of the first text of a message among them."""
+        """Add events. `logprobs`: of their first message text."""
         for event in events:
             self.take(event, logprobs)
             if isinstance(event, ContentText):
                 logprobs = []
 
     def take(self, event: ParsedEvent, logprobs: list[TokenLogprob]) -> tuple[OutputItem, str]:
-        """Add an event to its item, which may be new. Return the item and its new text."""
+        """Add an event. Return its item and the new text."""
         match event:
             case CallBegun():
                 return self._new("function_call", new_call_id(self._tool_format, "call_"), event.name), ""
@@ -133,7 +131,7 @@ class OutputItems:
         return self.last or self._new("message")
 
     def end(self, last_status: ItemStatus, *, scored: bool) -> list[OutputStruct]:
-        """Return all items; `scored`: with log probabilities."""
+        """`scored`: with log probabilities."""
         last = len(self._items) - 1
         return [
             item.end(last_status if index == last else "completed", scored=scored)

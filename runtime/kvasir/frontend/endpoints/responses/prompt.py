@@ -1,4 +1,4 @@
-"""The input of /v1/responses as tokens for an engine, with `truncation: auto`."""
+"""The input of /v1/responses as tokens, with `truncation: auto`."""
 
 from typing import Any, Final
 
@@ -22,7 +22,7 @@ Messages = list[dict[str, Any]]
 
 
 async def prepare(service: Service, body: ResponsesRequest, rank: int | None) -> tuple[Prompted, OutputPlan]:
-    """Prepare the request. Raises ApiError, InvalidRequest with this endpoint's names, and TooManyRequests."""
+    """Raises ApiError, InvalidRequest with this endpoint's names, and TooManyRequests."""
     use, llm = body.tool_use(), service.llm
     messages = body.template_messages()
     tools = use.template_tools(hides_unused=service.hides_unused_tools)
@@ -49,10 +49,10 @@ async def prepare(service: Service, body: ResponsesRequest, rank: int | None) ->
 
 
 async def _truncate(llm: AsyncLLM, messages: Messages, room: int, variables: dict[str, Any]) -> list[int]:
-    """Drop the oldest messages, as few as it takes to fit, and return the tokens.
+    """Drop the oldest messages, as few as necessary, and return the tokens.
 
-    The system message at the beginning stays, and the rest begins with a user. Raises InvalidRequest if the last
-    message alone is far too long.
+    An initial system message stays, and the rest begins with a user. Raises InvalidRequest if the last message
+    alone is far too long.
     """
     kept = messages[:1] if messages[0]["role"] == "system" else []
     starts = [index for index in range(len(kept), len(messages)) if messages[index]["role"] == "user"]
@@ -71,7 +71,7 @@ async def _truncate(llm: AsyncLLM, messages: Messages, room: int, variables: dic
 
 
 async def _render(llm: AsyncLLM, messages: Messages, variables: dict[str, Any]) -> list[int] | None:
-    """Return None for far more tokens than the context holds."""
+    """Return None for far more tokens than the context."""
     try:
         return await llm.input.render_chat(messages, **variables)
     except InvalidRequest as error:

@@ -1,4 +1,4 @@
-"""Reads a request's JSON body within all limits: no step holds up the event loop for more than about 100 ms."""
+"""Reads a JSON body within all limits: no step blocks the event loop for more than about 100 ms."""
 
 import asyncio
 import re
@@ -17,17 +17,16 @@ from kvasir.frontend.http.shares import client_of, slots_of
 from kvasir.frontend.service import Service, service_of
 
 _JSON_TYPE = re.compile(rb"application/([\w.-]+\+)?json", re.IGNORECASE)
-# Python takes 4 bytes for each character of a text with one beyond U+FFFF.
+# Python takes 4 bytes per character of a text with one beyond U+FFFF
 WIDEST_CHARACTER: Final = 4
 
 
 async def read_json(request: Request, limit: int) -> dict[str, Any]:
-    """Return the JSON object of the request's body.
+    """Return the JSON object of the body.
 
-    Raises ApiError 400, 408, 413 and 415, and TooManyRequests if all arriving or all parsed bodies together are too
-    large.
+    Raises ApiError 400, 408, 413 and 415, and TooManyRequests if all arriving or all parsed bodies are too large.
     """
-    headers = dict(reversed(request.scope["headers"]))  # of equal names, the first
+    headers = dict(reversed(request.scope["headers"]))  # the first of equal names
     if not _is_json(headers.get(b"content-type", b"")):
         raise ApiError(
             415, "the body is not marked as JSON: send the header Content-Type: application/json", code="not_json"
@@ -52,7 +51,7 @@ async def read_json(request: Request, limit: int) -> dict[str, Any]:
         ) from None
     if not body:
         raise ApiError(400, "the request has no body: send a JSON object", code="invalid_json")
-    _hold_memory(body, service)  # first: bodies wait for their turn to be counted
+    _hold_memory(body, service)  # bodies wait for their turn to be counted
     async with service.cost_check.turn(body, service.llm.max_model_len):
         try:
             value = orjson.loads(body)
@@ -66,14 +65,14 @@ async def read_json(request: Request, limit: int) -> dict[str, Any]:
 
 
 def _is_json(content_type: bytes) -> bool:
-    # A page of another site can send other types without asking (CORS).
+    # pages of other sites can send other types without asking (CORS)
     return bool(_JSON_TYPE.fullmatch(content_type.partition(b";")[0].strip()))
 
 
 def _hold_share(request: Request, body: dict[str, Any], service: Service) -> None:
     client, waiting = client_of(request.scope, service.access.keys.count)
     current_client.set(waiting)
-    if request.scope["route"].path in GENERATING:  # several paths lead to it: /v1/completions%0A does, too
+    if request.scope["route"].path in GENERATING:  # several paths lead to it, such as /v1/completions%0A
         slots = slots_of(body)
         service.shares.hold(client, slots)
         _when_the_request_ends(lambda: service.shares.release(client, slots))
@@ -86,7 +85,7 @@ def _when_the_request_ends(action: Callable[[], None]) -> None:
 
 
 def _hold_memory(body: bytes | bytearray, service: Service) -> None:
-    # --max-live-requests bounds the short ones.
+    # --max-live-requests bounds short ones
     if len(body) <= UNCOUNTED:
         return
     narrow = body.isascii() and b"\\u" not in body
@@ -99,7 +98,7 @@ async def _read(request: Request, limit: int, service: Service) -> bytes | bytea
     piece, more = await _receive(request)
     if len(piece) > limit:
         raise _too_large(limit)
-    if not more:  # most bodies: all of it at once
+    if not more:  # usually the whole body
         return piece
     body, held = bytearray(), 0
     try:
@@ -111,7 +110,7 @@ async def _read(request: Request, limit: int, service: Service) -> bytes | bytea
                 return body
             service.uploads.hold(len(piece))
             held += len(piece)
-            piece = b""  # free it: the next one may be long in coming
+            piece = b""  # free it: the next may take long
             piece, more = await _receive(request)
     finally:
         service.uploads.release(held)

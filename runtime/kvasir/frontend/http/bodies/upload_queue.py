@@ -11,8 +11,8 @@ PER_TURN: Final = 4
 class UploadQueue:
     """First in, first out; one for all connections."""
 
-    # Starting a request costs a hundred times more than receiving a part of its body: a flood of uploads would
-    # delay all other clients by seconds.
+    # To start a request costs a hundred times more than to receive a part of its body, so a flood of uploads would
+    # delay other clients by seconds.
     def __init__(self) -> None:
         self._waiting: deque[Callable[[], None]] = deque()
 

@@ -20,7 +20,7 @@ class HttpParser:
         self._begin()
 
     def feed_data(self, data: bytes) -> None:
-        """Parse bytes. Raises HttpParserError for malformed HTTP/1, and HttpParserUpgrade for CONNECT."""
+        """Raises HttpParserError for malformed HTTP/1, and HttpParserUpgrade for CONNECT."""
         rest = memoryview(data)
         while True:
             try:
@@ -29,8 +29,7 @@ class HttpParser:
             except httptools.HttpParserUpgrade as upgrade:
                 if not self._offered():
                     raise
-                # httptools would drop the body and all that follows: a new parser gets the head without the offer,
-                # and the rest.
+                # httptools would drop the rest, so a new parser gets the head without the offer, and the rest
                 rest = rest[upgrade.args[0] :]
                 head = self._head_without_offer()
                 self._begin()
@@ -48,12 +47,12 @@ class HttpParser:
             self._connection.on_message_complete()
 
     def close(self) -> None:
-        # Ends the reference cycle with the connection, which only the garbage collector would find.
+        # ends a reference cycle with the connection
         del self._parser, self.get_http_version, self.get_method, self.should_keep_alive
 
     def _begin(self) -> None:
         self._parser = parser = httptools.HttpRequestParser(self)
-        # More bytes after a request that announced to be the last one do not make that request invalid.
+        # bytes after the announced last request do not make it invalid
         parser.set_dangerous_leniencies(lenient_data_after_close=True)
         self.get_http_version = parser.get_http_version
         self.get_method = parser.get_method

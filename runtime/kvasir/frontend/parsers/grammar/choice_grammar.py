@@ -1,4 +1,4 @@
-"""The grammar of an output behind its reasoning: tool calls, and the answer's own grammar."""
+"""The grammar of an output after its reasoning: tool calls, and the answer's own grammar."""
 
 import json
 import re
@@ -25,7 +25,7 @@ class Choice:
     tools: Sequence[Tool]
     choice: ToolChoice
     parallel: bool
-    answer: Grammar | None  # of the content, when it is not a call
+    answer: Grammar | None  # of content that is not a call
 
     @property
     def has_calls(self) -> bool:
@@ -40,7 +40,7 @@ class Choice:
 
     @property
     def is_text_with_calls(self) -> bool:
-        """Whether only the calls in the output follow rules."""
+        """Return whether only the calls in the output follow rules."""
         return self.needs_rules and self.choice is ToolChoice.AUTO and self.answer is None
 
 
@@ -52,7 +52,7 @@ def content_rules(
 ) -> str:
     """Return an expression for the output. Raises UnsupportedChoice.
 
-    `thought`: marks of reasoning at the beginning of the output; only for `is_text_with_calls`.
+    `thought`: marks of initial reasoning; only for `is_text_with_calls`.
     """
     _check(choice.tools)
     only_strict = choice.choice is ToolChoice.AUTO
@@ -71,18 +71,18 @@ def content_rules(
         return sections.text_and_calls()
     answer = choice.answer
     if described.bare and answer.kind is GrammarKind.JSON_SCHEMA:
-        # Only JSON without optional whitespace shares the tokens of the lexer with a call that begins alike.
+        # without optional whitespace, JSON shares the lexer's tokens with a call
         answer = Grammar(answer.kind, answer.text, any_whitespace=False)
     return either([lark.rule("answer", _answer(lark, answer)), sections.calls_only()])
 
 
 def answer_rules(lark: LarkText, answer: Grammar) -> str:
-    """Return an expression for an answer as a message of harmony. Raises UnsupportedChoice."""
+    """Return an expression for an answer as a harmony message. Raises UnsupportedChoice."""
     return harmony_answer(lark, _answer(lark, answer))
 
 
 def embedded_answer(lark: LarkText, answer: Grammar) -> str | None:
-    """Return an expression for what a grammar matches; None if Lark cannot contain it."""
+    """Return a grammar as an expression, or None if Lark cannot contain it."""
     match answer.kind:
         case GrammarKind.JSON_SCHEMA:
             schema = json.loads(answer.text)

@@ -1,4 +1,4 @@
-"""The constraint of an output: its grammar, where that begins, and the thinking budget."""
+"""The constraint of an output: its grammar, the start of the grammar, and the thinking budget."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -14,13 +14,13 @@ from kvasir.frontend.parsers.tool_choice import ToolChoice, UnsupportedChoice
 from kvasir.hub.tokenizer import Tokenizer
 from kvasir.request.constraint import Grammar, GrammarKind, OutputConstraint
 
-_LINE_BREAKS: Final = "/\\n{0,2}/"  # models write these between the reasoning and a call
+_LINE_BREAKS: Final = "/\\n{0,2}/"  # models write these before a call
 
 
 class Phase(Enum):
     CONTENT = auto()
-    REASONING = auto()  # the prompt has opened the reasoning, or the format assumes one
-    EITHER = auto()  # the model opens the reasoning, or not
+    REASONING = auto()  # opened by the prompt, or assumed by the format
+    EITHER = auto()  # the model may open the reasoning
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +69,7 @@ class ConstraintMaker:
         return OutputConstraint(grammar, self._reasoning_end(), thinking_budget, start)
 
     def _embedded(self, choice: Choice, phase: Phase) -> Grammar | None:
-        """Return a grammar that includes the reasoning, if the model may reason or not; else None."""
+        """Return a grammar with the reasoning, if the model may choose; else None."""
         lark = LarkText(self._special, self._text_tokens)
         reasoning = self._formats.reasoning
         if phase is not Phase.EITHER or reasoning is None:
@@ -91,7 +91,7 @@ class ConstraintMaker:
         return _lark(lark, f"{reasoned}? {lark.rule('content', content)}")
 
     def _behind(self, choice: Choice, phase: Phase) -> Grammar | None:
-        """Return the grammar of the output behind its reasoning."""
+        """Return the grammar of the output after its reasoning."""
         is_harmony = isinstance(self._formats.tools, HarmonyFormat)
         if not is_harmony and not self._needs_rules(choice):
             return choice.answer
@@ -104,7 +104,7 @@ class ConstraintMaker:
         return _lark(lark, content if phase is Phase.CONTENT else f"{_LINE_BREAKS} {lark.rule('content', content)}")
 
     def _content(self, lark: LarkText, choice: Choice) -> str | None:
-        """Return an expression for the output without its reasoning; None if it may be any text."""
+        """Return an expression for the output without reasoning; None for any text."""
         if self._formats.tools is not None and choice.needs_rules:
             return content_rules(lark, self._formats.tools, choice)
         if choice.answer is None:
@@ -117,8 +117,8 @@ class ConstraintMaker:
         return self._formats.tools is not None and choice.needs_rules
 
     def _reasoning_start(self) -> int | None:
-        """Return the token that begins the reasoning; None if the reasoning is taken to begin with the output."""
-        # One of several marks, or a mark of several tokens, could be written in another way.
+        """Return the token that begins the reasoning, or None if it begins the output."""
+        # several marks, or a mark of several tokens, could be written in other ways
         reasoning = self._formats.reasoning
         if reasoning is None or isinstance(reasoning, HarmonyFormat) or len(reasoning.starts) > 1:
             return None

@@ -27,7 +27,7 @@ _TEXT_KEYWORDS: Final = frozenset(("type", "minLength", "maxLength", "nullable",
 
 
 def xml_call(lark: LarkText, tool: Tool, schema: Mapping[str, Any]) -> str:
-    """Return an expression for a call in XML. Raises UnsupportedChoice."""
+    """Raises UnsupportedChoice."""
     properties, required = _members(tool, schema, _KEY_IN_XML)
     parts = [lark.literal(f"{FUNCTION_OPENING}{tool.name}>\n")]
     for name in properties:
@@ -39,7 +39,7 @@ def xml_call(lark: LarkText, tool: Tool, schema: Mapping[str, Any]) -> str:
 
 
 def python_call(lark: LarkText, tool: Tool, schema: Mapping[str, Any]) -> str:
-    """Return an expression for a call in Python. Raises UnsupportedChoice."""
+    """Raises UnsupportedChoice."""
     properties, required = _members(tool, schema, _KEY_IN_PYTHON)
     first = later = ""
     for name in reversed(properties):
@@ -57,7 +57,7 @@ def python_call(lark: LarkText, tool: Tool, schema: Mapping[str, Any]) -> str:
 
 
 def _members(tool: Tool, schema: Mapping[str, Any], key: re.Pattern[str]) -> tuple[list[str], set[str]]:
-    """Return the names of the parameters, and of the required ones."""
+    """Return the names of all parameters, and of the required ones."""
     properties, required = schema.get("properties", {}), schema.get("required", [])
     if not isinstance(properties, dict) or not isinstance(required, list):
         raise _invalid(tool)
@@ -75,7 +75,7 @@ def _members(tool: Tool, schema: Mapping[str, Any], key: re.Pattern[str]) -> tup
 
 
 def part_of(schema: Mapping[str, Any], name: str) -> dict[str, Any]:
-    """Return the schema of one parameter as a whole document."""
+    """Return a parameter's schema as a whole document."""
     described = schema["properties"][name]
     if not isinstance(described, dict):
         return {} if described else {"not": {}}
@@ -86,7 +86,7 @@ def part_of(schema: Mapping[str, Any], name: str) -> dict[str, Any]:
 
 
 def _moved(schema: Any) -> Any:
-    """Return a schema whose references work below #/$defs/tool."""
+    """Return a schema with references below #/$defs/tool."""
     if isinstance(schema, list):
         return [_moved(each) for each in schema]
     if not isinstance(schema, dict):
@@ -123,7 +123,7 @@ def _raw_text(lark: LarkText, choice: "str | tuple[int, int | None]") -> str:
 def _texts(
     tool: Tool, name: str, described: Any, root: Mapping[str, Any], nullable: bool, depth: int = 0
 ) -> Iterable["str | tuple[int, int | None]"]:
-    """Yield exact texts, or the least and most characters of any text."""
+    """Yield exact texts, or the minimum and maximum characters of any text."""
     if not isinstance(described, dict) or not described:
         yield 0, None
         return

@@ -28,7 +28,7 @@ class ObjectCall:
         self._stops = stops
         self._needs_arguments = needs_arguments
         self._name: str | None = None
-        self._arguments: str | None = None  # arguments that stood before the name
+        self._arguments: str | None = None  # arguments before the name
         self._has_arguments = False
         self._has_others = False
         self._is_inner = False
@@ -47,7 +47,7 @@ class ObjectCall:
         yield from reader.expect("{")
         while True:
             yield from skip_comments(reader)
-            if (yield from reader.accept("}")) is not None:  # the comma before it is one too many
+            if (yield from reader.accept("}")) is not None:  # a surplus comma before it
                 break
             key = yield from _key(reader)
             yield from skip_comments(reader)
@@ -112,14 +112,12 @@ class NamedCall:
 
 
 class CallOutput:
-    """Sends calls to the emitter, in order."""
-
     def __init__(self, reader: Reader, emitter: Emitter, names: Collection[str] | None) -> None:
         """`names`: the offered functions; None: any."""
         self.reader = reader
         self._emitter = emitter
         self._names = names
-        self.is_fenced = False  # the calls of this section stand in a code block
+        self.is_fenced = False  # calls in a code block
 
     def open_fence(self) -> Steps[None]:
         if (yield from self.reader.accept(*_FENCES)):
@@ -143,7 +141,7 @@ class CallOutput:
         self._emitter.arguments_are_whole()
 
     def read_arguments(self, name: str, stops: Sequence[str]) -> Steps[None]:
-        """Read arguments in JSON up to their end or one of the marks `stops`."""
+        """Read JSON arguments up to their end or a mark of `stops`."""
         if (yield from self.reader.peek()) == "{":
             self.begin(name)
             yield from json_value(self.reader, self.arguments, stops)
@@ -168,12 +166,12 @@ def is_name(text: str) -> bool:
 
 
 def _encodes(text: str) -> bool:
-    # JSON escapes can write half of a surrogate pair.
+    # JSON escapes can write half of a surrogate pair
     return not any("\ud800" <= character <= "\udfff" for character in text)
 
 
 def argument_text(reader: Reader, stops: Sequence[str] = ()) -> Steps[str]:
-    """Read arguments and return them as a JSON object: null is {}, and a string may hold an object's text."""
+    """Return arguments as a JSON object: null is {}, and a string may hold an object's text."""
     parts: list[str] = []
     yield from json_value(reader, parts.append, stops)
     text = "".join(parts)
@@ -208,7 +206,7 @@ def json_string(reader: Reader) -> Steps[str]:
 
 
 def json_value(reader: Reader, sink: Callable[[str], None], stops: Sequence[str] = ()) -> Steps[None]:
-    """Read a JSON value and send it to `sink` as valid JSON while it arrives. Raises Malformed."""
+    """Read a JSON value and send valid JSON to `sink` while it arrives. Raises Malformed."""
     mender = JsonMender(stops)
     while True:
         end, text, state = mender.scan(reader.buffer, reader.position, reader.ended)

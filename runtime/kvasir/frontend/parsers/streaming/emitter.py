@@ -6,7 +6,7 @@ from typing import Final
 from kvasir.frontend.parsers.parsed import CallArguments, CallBegun, ContentText, ParsedEvent, ReasoningText
 from kvasir.frontend.parsers.streaming.json_mender import JsonMender
 
-# A call with fewer characters of arguments is held back until it is complete: it may still become content.
+# a call with fewer characters of arguments is held back, as it may become content
 MAX_HELD_CHARACTERS: Final = 512
 
 
@@ -39,11 +39,11 @@ class Emitter:
 
     @property
     def is_call_sent(self) -> bool:
-        """Whether the open call is in the events: its text cannot become content any more."""
+        """Return whether the open call is in the events, so that it cannot become content."""
         return self._call is not None and self._call.is_sent
 
     def hold_space(self) -> None:
-        """Hold back whitespace behind content from now on: a call may follow."""
+        """Hold back whitespace after content, as a call may follow."""
         self._holds_space = True
 
     def reasoning(self, text: str) -> None:
@@ -65,7 +65,7 @@ class Emitter:
             self._space.append(text[len(stripped) :])
 
     def stray(self, text: str) -> None:
-        """Keep content for the events before the next call of this section."""
+        """Keep content for the events before this section's next call."""
         self._strays.append(text)
 
     def begin_section(self) -> None:
@@ -91,7 +91,7 @@ class Emitter:
         self._call.is_whole = True
 
     def end_call(self) -> bool:
-        """Complete the open call. Return whether it is in the events, because its function is offered."""
+        """Complete the open call. Return whether it is in the events."""
         call, self._call = self._call, None
         assert call is not None
         if call.is_offered and not call.is_sent:
@@ -112,7 +112,7 @@ class Emitter:
     def cut_call(self, is_cut: bool) -> bool:
         """End the output within the open call. Return whether the call is in the events.
 
-        `is_cut`: at the limit of the length. The arguments then stay incomplete.
+        `is_cut`: by the length limit, which leaves the arguments incomplete.
         """
         call = self._call
         assert call is not None
@@ -143,7 +143,7 @@ class Emitter:
 
 
 def merged(events: list[ParsedEvent]) -> list[ParsedEvent]:
-    """Return the events with neighbours of one kind joined."""
+    """Join neighbours of one kind."""
     result: list[ParsedEvent] = []
     run: list[str] = []
     for event in events:

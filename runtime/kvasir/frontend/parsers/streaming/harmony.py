@@ -40,7 +40,7 @@ class HarmonyMessages:
         prompt_tail: str,
         names: Collection[str],
     ) -> None:
-        """`prompt_tail`: may begin the header of the first message. `names`: the offered functions."""
+        """`prompt_tail`: may begin the first message's header. `names`: the offered functions."""
         self._reader = reader
         self._emitter = emitter
         self._out = CallOutput(reader, emitter, names)
@@ -67,14 +67,14 @@ class HarmonyMessages:
             pass
 
     def _is_recipient(self) -> Steps[bool]:
-        """Return whether the output begins with a recipient, behind the role in the prompt."""
+        """Return whether the output begins with a recipient, after the prompt's role."""
         try:
             return (yield from self._reader.follows(" to=")) is not None
         except Cut:
             return False
 
     def _message(self, beginning: str, *, is_prompt: bool = False) -> Steps[None]:
-        """Read a header and its message. `beginning`: the part of the header that was read before."""
+        """Read a header and its message. `beginning`: the header's consumed part."""
         reader = self._reader
         self._count.begin()
         header = [beginning]
@@ -154,7 +154,7 @@ class HarmonyMessages:
 
     def _is_at_end(self) -> Steps[bool]:
         """Return whether the message ends here, and consume its end mark."""
-        # The mark is missing if it is a stop token.
+        # the mark is missing if it is a stop token
         if self._reader.is_empty and self._reader.ended:
             return True
         return (yield from self._reader.accept(END, CALL, RETURN)) is not None

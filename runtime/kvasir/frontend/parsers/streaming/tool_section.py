@@ -14,7 +14,7 @@ from kvasir.frontend.parsers.streaming.xml_call import FUNCTION_OPENING, XmlCall
 
 
 class ToolSections:
-    """Reads content with tool calls. Malformed calls, and calls of functions not offered, are content."""
+    """Malformed calls, and calls of functions not offered, are content."""
 
     def __init__(
         self, reader: Reader, emitter: Emitter, described: ToolFormat, tools: Mapping[str, Tool] | None
@@ -32,7 +32,7 @@ class ToolSections:
         self._ends = [mark for mark in (described.closing, *described.other_closings) if mark]
         self._closings = [*self._ends, *filter(None, _call_closings(described))]
         self._all_marks = Marks([*openings, *self._closings]) if openings else None
-        self._is_unclosed = False  # the closing mark of the last call may still come
+        self._is_unclosed = False  # the last call's closing mark may follow
         self._is_behind_call = False
         self._is_closed = False
         self._is_line_blank = True
@@ -77,7 +77,7 @@ class ToolSections:
         yield from self._attempt("")
 
     def _attempt(self, opening: str) -> Steps[None]:
-        """Read a section. Text that belongs to no call becomes content."""
+        """Read a section. Text outside of calls becomes content."""
         reader, emitter = self._reader, self._emitter
         self._is_behind_call = self._is_closed = self._is_unclosed = False
         self._is_line_blank = True
@@ -150,7 +150,7 @@ class ToolSections:
             yield from reader.skip_space()
 
     def _rest_of_torn_call(self) -> Steps[None]:
-        """Drop the rest of a call that was sent in part, up to its closing mark. Without one it is content."""
+        """Drop the rest of a torn call up to its closing mark. Without one it is content."""
         reader = self._reader
         reader.record()
         marks = Marks([*self._closings, *self._format.openings]) if self._closings else None
@@ -196,7 +196,7 @@ class ToolSections:
         is_json = layout.body is Body.JSON_OBJECT
         if layout.array:
             return (yield from self._another_in_array(is_json=is_json))
-        # Without marks at its ends, only a name and JSON show a call.
+        # only a name and JSON show a call without marks
         if not (is_json or layout.call_opening or (layout.body is Body.NAMED_JSON and not self._ends)):
             return False
         if (yield from reader.accept(layout.separator, *(() if layout.call_opening else (",",)))):
@@ -225,7 +225,7 @@ class ToolSections:
         return True
 
     def _begins_mark(self, text: str) -> bool:
-        """Return whether this text, behind the last call, is the beginning of a mark."""
+        """Return whether this text after the last call begins a mark."""
         marks = [*self._ends, ",", "]"]
         for layout in self._format.layouts:
             marks += [layout.call_opening, layout.call_closing, layout.separator]
@@ -238,11 +238,11 @@ def _call_closings(described: ToolFormat) -> list[str]:
 
 
 def _parts(closing: str) -> tuple[str, ...]:
-    """Split a closing such as "```</call>": models write text between its two marks."""
+    """Split a closing such as "```</call>", since models write text between its marks."""
     _, block, mark = closing.partition("```")
     return (block, mark) if mark else ()
 
 
 def _firsts(layout: Layout) -> str:
-    """Return the characters with which calls begin in a section without an opening mark."""
+    """Return the first characters of calls in a section without an opening mark."""
     return "[{" if layout.body is Body.JSON_OBJECT else "[" if layout.array else "{"

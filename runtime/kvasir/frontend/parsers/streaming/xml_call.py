@@ -18,7 +18,7 @@ VALUE_END: Final = "</parameter>"
 FUNCTION_CLOSING: Final = "</function>"
 SECTION_OPENING: Final = "<tool_call>"
 SECTION_CLOSING: Final = "</tool_call>"
-# Whitespace behind an end mark. With more of it, the mark is part of the value.
+# after an end mark; with more of it, the mark is part of the value
 MAX_SPACE_CHARACTERS: Final = 64
 
 _KEY: Final = re.compile(r"[^<>\n]+")
@@ -117,7 +117,7 @@ class _Values:
             return
 
     def _is_end(self, mark: str) -> bool | None:
-        """Return whether the next mark ends the value, by what follows it; None if not clear yet."""
+        """Return whether the next mark ends the value, by the text after it; None if unknown."""
         reader = self._reader
         start = reader.position + len(mark)
         if mark.endswith(PARAMETER_OPENING):
@@ -133,12 +133,12 @@ class _Values:
         is_line = mark[0] in "\r\n"
         if mark.endswith(SECTION_OPENING):
             return is_line and _starts(follower, (FUNCTION_OPENING,), reader.ended)
-        if is_line and behind[0] in "\r\n":  # it has a line of its own
+        if is_line and behind[0] in "\r\n":  # on a line of its own
             return True
         return mark.endswith(FUNCTION_CLOSING) and _starts(follower, (SECTION_CLOSING,), reader.ended)
 
     def _is_other_parameter(self, start: int) -> bool | None:
-        """Return whether a new parameter begins here, because an end mark is missing; None if not clear yet."""
+        """Return whether a parameter begins after a missing end mark; None if unknown."""
         reader = self._reader
         name = _KEY.match(reader.buffer, start, start + MAX_NAME_CHARACTERS)
         end = name.end() if name else start
@@ -150,7 +150,7 @@ class _Values:
 
 
 def _starts(text: str, marks: tuple[str, ...], is_end: bool) -> bool | None:
-    """Return whether a text begins with one of the marks; None if not clear yet."""
+    """Return whether a text begins with a mark; None if unknown."""
     if text.startswith(marks):
         return True
     if not any(mark.startswith(text) for mark in marks):
@@ -159,7 +159,7 @@ def _starts(text: str, marks: tuple[str, ...], is_end: bool) -> bool | None:
 
 
 def typed_value(text: str, types: set[str]) -> str:
-    """Return a value as JSON. A value that fits none of the types is a string, as in vLLM."""
+    """Return a value as JSON. A value that fits no type is a string, as in vLLM."""
     word = text.strip()
     if word.lower() in ("null", "none") and ("null" in types or "string" not in types):
         return "null"
