@@ -154,7 +154,7 @@ class Dispatcher:
         while (first := self._resumes.first_postponed) is not None:
             if self._resumes.must_wait(first, self._eligibility.suitable(first)):
                 return
-            self._send_or_enqueue(self._resumes.pop_postponed(), at_once=True)
+            self._dispatch(self._resumes.pop_postponed(), at_once=True, may_wait=False)
 
     def left(self, request: LiveRequest) -> None:
         self._remove(request)
@@ -172,19 +172,23 @@ class Dispatcher:
         requests = [request for request in arrived if request.state is RequestState.WAITING]  # has a reader still
         is_alone = len(requests) == 1 and not self._queue and self._resumes.first_postponed is None
         for request in requests:
-            is_moved = request.interruption is not None
-            if is_moved and self._resumes.postpone(request, self._eligibility.suitable(request)):
-                continue
-            # sent now, so that the next moved request sees its share of the resumed tokens
-            self._send_or_enqueue(request, at_once=is_alone or is_moved)
+            self._dispatch(request, at_once=is_alone, may_wait=True)
         if not is_alone:
             self.release()
 
-    def _send_or_enqueue(self, request: LiveRequest, *, at_once: bool) -> None:
-        if request.refused_by and not self._is_served(lane_of(request)):
-            request.refused_by = ()  # that was before the request waited: these engines may be ready now
-        if not at_once or self._send_or_fail(request) is SendOutcome.NO_ENGINE:
-            self._enqueue(request)
+    def _dispatch(self, request: LiveRequest, *, at_once: bool, may_wait: bool) -> None:
+        """Send or queue the request. `may_wait`: a moved one may wait for its share of the resumed tokens."""
+        is_moved = request.interruption is not None
+        try:
+            if is_moved and may_wait and self._resumes.postpone(request, self._eligibility.suitable(request)):
+                return
+            if request.refused_by and not self._is_served(lane_of(request)):
+                request.refused_by = ()  # that was before the request waited: these engines may be ready now
+            # A moved request is sent now: it counts when the next one asks for its share.
+            if not (at_once or is_moved) or self._send_or_fail(request) is SendOutcome.NO_ENGINE:
+                self._enqueue(request)
+        except Exception as error:  # an error in Kvasir fails only this request
+            self._fail(request, error)
 
     def _enqueue(self, request: LiveRequest) -> None:
         """Queue the request, or fail it if no engine is ready for it and it cannot be held."""

@@ -2,10 +2,14 @@
 
 import asyncio
 
+import pytest
+
+from kvasir.client.dispatch.holding import Holding
+from kvasir.client.live_request import LiveRequest
 from kvasir.link.protocol import Abort, FinishReason, RefusalKind
 from kvasir.request.tokens import from_wire
 from runtime.client.held import ROWS, ask, finish, finish_all, held, leave, turns
-from runtime.client.scripted_engine import READY
+from runtime.client.scripted_engine import PATIENCE, READY
 from runtime.client.service import Service
 
 
@@ -51,6 +55,24 @@ async def test_the_room_of_clients_that_left_is_used_at_once(service: Service) -
     assert isinstance(await engine.message(), Abort)
     assert (await engine.request()).request_id == f"r{ROWS + 2}"
     await leave(readers)
+
+
+async def test_a_defect_in_the_queue_fails_only_its_request(
+    service: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    refusal = Holding.refusal
+
+    def broken(holding: Holding, request: LiveRequest) -> str | None:
+        if request.request_id == "broken":
+            raise ValueError("a defect")
+        return refusal(holding, request)
+
+    monkeypatch.setattr(Holding, "refusal", broken)
+    readers = [ask(service, name) for name in ("broken", "next")]
+    with pytest.raises(ValueError, match="a defect"):
+        await asyncio.wait_for(readers[0], PATIENCE)
+    assert service.llm.held_requests == 1
+    await leave(readers[1:])
 
 
 async def test_a_client_that_leaves_frees_its_place(service: Service) -> None:
