@@ -5,8 +5,8 @@ from typing import Final
 
 HTTP_PORT: Final = 8000  # frontend
 LINK_PORT: Final = 5570  # frontend, for engines
-MASTER_PORT: Final = 5571  # node 0 of an engine of several pods, for the others
-KV_HAND_OVER_PORT: Final = 5572  # engine, for engines that fetch KV blocks
+MASTER_PORT: Final = 5571  # node 0 of an engine, for its other nodes
+KV_HAND_OVER_PORT: Final = 5572  # engine, for other engines
 OPS_PORT: Final = 8081  # probes, status, metrics
 
 HTTP_PORT_NAME: Final = "http"
@@ -19,15 +19,15 @@ LIVE_PATH: Final = "/health/live"
 READY_PATH: Final = "/health/ready"
 STATUS_PATH: Final = "/status"
 METRICS_PATH: Final = "/metrics"
-# GET on a frontend's ops port: returns a status report when a request is live, or after MAX_DEMAND_WAIT_SECONDS
+# on a frontend: GET waits at most MAX_DEMAND_WAIT_SECONDS for a live request and returns a status report
 DEMAND_PATH: Final = "/demand"
 CLOSE_GATE_PATH: Final = "/gate/close"  # POST, as the next one; returns a status report
 OPEN_GATE_PATH: Final = "/gate/open"
 
-GATE_SECONDS: Final = 10.0  # then a closed gate opens by itself
+GATE_SECONDS: Final = 10.0  # then the gate opens by itself
 MAX_DEMAND_WAIT_SECONDS: Final = 25.0  # proxies drop silent connections later
 
-ANY_HOST: Final = "*"  # IPv4 and IPv6
+ANY_HOST: Final = "*"
 
 KILL_MARGIN_SECONDS: Final = 15.0  # from the end of a drain to SIGKILL
 SHUTDOWN_DELAY_SECONDS: Final = 5.0  # requests still arrive after SIGTERM

@@ -1,4 +1,4 @@
-"""Environment variables, key files and directories through which a pod template configures its process."""
+"""Environment variables, key files and directories of a pod template."""
 
 from typing import Final
 
@@ -9,9 +9,9 @@ LINK_KEYS: Final = "KVASIR_LINK_KEYS"
 SERVICE_UID: Final = "KVASIR_SERVICE_UID"
 DATA_PARALLEL_RANK: Final = "KVASIR_DATA_PARALLEL_RANK"
 DATA_PARALLEL_SIZE_LOCAL: Final = "KVASIR_DATA_PARALLEL_SIZE_LOCAL"
-# An engine of several pods (--nnodes) has this ordinal instead of a rank: node n of rank r is pod r·nnodes + n.
+# Replaces the rank if an engine has several pods (--nnodes): node n of rank r is pod r·nnodes + n.
 POD_INDEX: Final = "KVASIR_POD_INDEX"
-POD_IP: Final = "KVASIR_POD_IP"  # engine, for KV hand-over
+POD_IP: Final = "KVASIR_POD_IP"
 BLACK_BOX: Final = "KVASIR_BLACK_BOX"
 OPS_HOST: Final = "KVASIR_OPS_HOST"
 OPS_PORT: Final = "KVASIR_OPS_PORT"
@@ -21,7 +21,7 @@ FD: Final = "KVASIR_FD"
 SHUTDOWN_DELAY: Final = "KVASIR_SHUTDOWN_DELAY"
 API_KEY_DIR: Final = "KVASIR_API_KEY_DIR"
 ADMIN_API_KEY_DIR: Final = "KVASIR_ADMIN_API_KEY_DIR"
-# Comma-separated KVASIR_ variables of the template. A process rejects others: envFrom could bypass the schema.
+# Comma-separated KVASIR_ variables of the template. Others are rejected: envFrom could bypass the schema.
 MANAGED_VARIABLES: Final = "KVASIR_MANAGED_VARIABLES"
 
 LINK_KEYS_DIRECTORY: Final = "/etc/kvasir/link"
@@ -31,7 +31,7 @@ CACHE_DIRECTORY: Final = "/var/cache/kvasir"
 SCRATCH_DIRECTORY: Final = "/tmp"
 BLACK_BOX_FILE: Final = SCRATCH_DIRECTORY + "/kvasir-black-box"  # in a volume, which survives containers
 SHM_DIRECTORY: Final = "/dev/shm"
-# mounts of the template, closed to volumeMounts
+# volumeMounts must not use these
 RESERVED_DIRECTORIES: Final = (
     LINK_KEYS_DIRECTORY,
     API_KEYS_DIRECTORY,

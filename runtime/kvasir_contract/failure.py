@@ -1,6 +1,6 @@
-"""How a failing process reports the cause: `{"reason", "message"}` as one line of JSON.
+"""The cause of a process's failure: `{"reason", "message"}` as one line of JSON.
 
-The line is the last one of the log and the termination message, which Kubernetes copies into the pod's status.
+It is the last line of the log and the termination message, which Kubernetes copies into the pod's status.
 """
 
 import contextlib
@@ -16,8 +16,8 @@ from kvasir_contract.reasons import Reason
 
 TERMINATION_MESSAGE_PATH: Final = "/dev/termination-log"
 TERMINATION_MESSAGE_VARIABLE: Final = "KVASIR_TERMINATION_MESSAGE"  # without it, only the log gets the line
-MAX_LINE_BYTES: Final = 4096  # with the newline; Kubernetes keeps as much
-MAX_MESSAGE_BYTES: Final = 2048  # in JSON, a byte may need two or more
+MAX_LINE_BYTES: Final = 4096  # with the newline, as in Kubernetes
+MAX_MESSAGE_BYTES: Final = 2048  # JSON may need several bytes for one
 
 
 @dataclass(frozen=True)
@@ -35,7 +35,7 @@ class Failure:
 
     @classmethod
     def from_json(cls, line: str) -> "Failure | None":
-        """Return the failure in a line, or None."""
+        """Return None for other lines."""
         try:
             fields = json.loads(line)
             return cls(Reason(fields["reason"]), cut(str(fields["message"]), MAX_MESSAGE_BYTES))
@@ -44,7 +44,7 @@ class Failure:
 
 
 def cut(text: str, max_bytes: int) -> str:
-    """Return `text`, truncated with "…" to `max_bytes` (at least 3) of UTF-8."""
+    """Truncate `text` with "…" to `max_bytes` (at least 3) of UTF-8."""
     encoded = text.encode("utf-8", "replace")
     if len(encoded) <= max_bytes:
         return encoded.decode()
@@ -60,12 +60,12 @@ def report_failure(failure: Failure, environment: Mapping[str, str] = os.environ
         except OSError as error:
             with contextlib.suppress(OSError):
                 print(f"cannot write the termination message {path}: {error.strerror}", file=sys.stderr)
-    with contextlib.suppress(OSError):  # a full disk must not change how the process ends
+    with contextlib.suppress(OSError):  # a full disk must not change the exit
         print(line, file=sys.stderr, flush=True)
 
 
 def find_failure(text: str) -> Failure | None:
-    """Return the last failure in a termination message or a log, or None."""
+    """Return the last failure in a termination message or a log."""
     for line in reversed(text.split("\n")):  # not splitlines: JSON does not escape U+2028
         if line.startswith("{") and (failure := Failure.from_json(line)) is not None:
             return failure

@@ -1,4 +1,4 @@
-"""The phases of an engine or frontend, from scheduling to its end."""
+"""The phases of an engine or frontend."""
 
 from enum import StrEnum
 from typing import Final
@@ -7,13 +7,13 @@ from typing import Final
 class Phase(StrEnum):
     SCHEDULING = "Scheduling"  # no node yet
     PULLING = "Pulling"  # no container yet
-    STARTING = "Starting"  # importing libraries
+    STARTING = "Starting"  # imports
     LOADING = "Loading"  # progress counts bytes of weights
-    WARMING = "Warming"  # allocation of KV memory and a first step
+    WARMING = "Warming"  # KV memory and a first step
     READY = "Ready"
-    DRAINING = "Draining"  # no new requests
+    DRAINING = "Draining"
     FAILED = "Failed"
 
 
-# Seconds without progress after which a start-up is stuck; a kernel compilation reports none.
+# seconds without progress; a kernel compilation reports none
 STARTUP_LIMIT: Final = 900.0

@@ -1,4 +1,4 @@
-"""The reasons of conditions and failures. They are stable, because scripts wait for them."""
+"""The reasons of conditions and failures; stable, because scripts use them."""
 
 from enum import StrEnum
 from typing import Final
@@ -21,14 +21,14 @@ class Reason(StrEnum):
     NODE_LOST = "NodeLost"
     LINK_REFUSED = "LinkRefused"
     PAUSED = "Paused"
-    WAKING_UP = "WakingUp"  # a request came to a service without engines
+    WAKING_UP = "WakingUp"  # by a request
     ROLLING_OUT = "RollingOut"
     QUEUED = "Queued"  # by scheduling gates
     WAITING_FOR_NODE = "WaitingForNode"
     WARMING = "Warming"
     LOADING = "Loading"
-    UPGRADE_PENDING = "UpgradePending"  # not requested yet
-    FRONTENDS_UNREACHABLE = "FrontendsUnreachable"  # demand is unknown, so engines stay
+    UPGRADE_PENDING = "UpgradePending"
+    FRONTENDS_UNREACHABLE = "FrontendsUnreachable"  # engines stay
     SCALED_TO_ZERO = "ScaledToZero"
     AS_DESIRED = "AsDesired"
 

@@ -1,7 +1,7 @@
 """Write the output of a batch: a JSON object per answer.
 
-Each answer is one write, so an interrupted run leaves whole lines. The next run keeps them and cuts off a partial
-line, as a full disk leaves it.
+Each answer is one write, so an interrupted run leaves whole lines. The next run keeps them and removes a partial
+line of a full disk.
 """
 
 import fcntl
@@ -49,8 +49,6 @@ _decoder = msgspec.json.Decoder(_Answered)
 
 
 class AnswerFile:
-    """The output file of one process; a context manager."""
-
     def __init__(self, path: Path) -> None:
         """Raises ConfigError if the file cannot be written, is in use, or is not a batch output."""
         self._path = path

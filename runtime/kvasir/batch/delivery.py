@@ -33,7 +33,7 @@ class NotDelivered(Exception):
 
 
 class KeyRefused(Exception):
-    """The server rejects the API key, and so every request."""
+    """The server rejects the API key."""
 
 
 @dataclass(frozen=True)

@@ -58,8 +58,8 @@ class LiveRequest:
     weights: str = ""  # their identity in that engine; "" if unknown
     refused_by: tuple[str, ...] = ()  # not ready or stopping
     trace: Trace = field(default_factory=Trace)
-    num_earlier_tokens: int = 0  # of earlier attempts
-    num_earlier_preemptions: int = 0  # of earlier attempts
+    num_earlier_tokens: int = 0
+    num_earlier_preemptions: int = 0
     _digest: bytes = b""
 
     def __post_init__(self) -> None:
@@ -108,7 +108,7 @@ class LiveRequest:
 
     @property
     def digest(self) -> bytes:
-        # only for a lost engine, or a request with strikes
+        # only for a lost engine, or after strikes
         if not self._digest:
             self._digest = request_digest(to_wire(self.prompt_token_ids), self.prompted.core)
         return self._digest

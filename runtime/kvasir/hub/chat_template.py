@@ -107,14 +107,14 @@ class ChatTemplate:
                 )
         except TemplateTooCostly as error:
             raise ChatTemplateTooSlow(str(error.message)) from None
-        except Exception as error:  # a template fails in any way
+        except Exception as error:  # of any kind
             raise ChatTemplateError(_reason(error)) from None
         return _up_to_mark(text) if continue_final_message else text
 
 
 @lru_cache(maxsize=16)
 def _compiled(text: str, where: str, special_tokens: tuple[tuple[str, str], ...]) -> ChatTemplate:
-    # Compilation and trials take 10 to 60 ms, and several frontends of one process may share a template.
+    # Compilation and trials take 10 to 60 ms, and frontends of one process may share a template.
     return ChatTemplate(text, dict(special_tokens), where)
 
 
@@ -182,7 +182,7 @@ def _environment() -> BoundedSandbox:
 
 
 class _Generation(Extension):
-    # {% generation %} … {% endgeneration %} marks the assistant's words for training. Here it only groups.
+    # {% generation %} … {% endgeneration %} marks text for training; here it only groups
     tags = {"generation"}  # noqa: RUF012 - a set, as in the base class
 
     def parse(self, parser: Parser) -> nodes.Node:
@@ -230,7 +230,7 @@ def _tojson(
     separators: tuple[str, str] | None = None,
     sort_keys: bool = False,
 ) -> str:
-    # Jinja's own filter escapes <, > and &
+    # Jinja's filter escapes <, > and &
     return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)
 
 

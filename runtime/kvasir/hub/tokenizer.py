@@ -60,7 +60,7 @@ def load_tokenizer(path: Path) -> Tokenizer:
         raise HubError(
             f"{file} is not a tokenizer that the tokenizers library reads ({error}): download it again"
         ) from None
-    # requests are checked against the context length; truncation and padding are for training
+    # truncation and padding are for training
     backend.no_truncation()
     backend.no_padding()
     backend.encode_special_tokens = bool(config.values.get("split_special_tokens", False))

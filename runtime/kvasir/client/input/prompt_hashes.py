@@ -8,7 +8,7 @@ from typing import Final
 
 from kvasir.request.hashing import BlockHashing, chain_root, packed_chain
 
-# Shorter prompts are hashed on the event loop, in under 0.5 ms; longer ones in a thread.
+# Longer prompts are hashed in a thread; these take under 0.5 ms on the event loop.
 INLINE_TOKENS: Final = 2048
 
 
@@ -41,7 +41,7 @@ class PromptHashes:
             if hashing not in self._known:
                 if hashing not in self._running:
                     self._running[hashing] = loop.run_in_executor(threads, self._make, hashing)
-                # another choice may wait for these hashes when this one is cancelled
+                # another choice may wait for these hashes
                 self._known[hashing] = await asyncio.shield(self._running[hashing])
                 self._running.pop(hashing, None)
 
