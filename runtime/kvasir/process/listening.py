@@ -85,7 +85,7 @@ def is_stale(path: str) -> bool:
             probe.connect(path)
         except ConnectionRefusedError:
             return True
-        except (FileNotFoundError, BlockingIOError):
+        except OSError:  # a full backlog, a socket of another type, or it was just removed
             return False
     return False
 

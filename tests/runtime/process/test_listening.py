@@ -94,3 +94,14 @@ def test_another_kind_of_file_is_left_alone(path: str) -> None:
     with pytest.raises(OSError, match="in use"):
         unix_socket(path, 8)
     assert Path(path).read_text() == "notes"
+
+
+@pytest.mark.parametrize("kind", [socket.SOCK_DGRAM, socket.SOCK_SEQPACKET])
+def test_a_unix_socket_of_another_type_is_in_use(path: str, kind: socket.SocketKind) -> None:
+    with socket.socket(socket.AF_UNIX, kind) as other:
+        other.bind(path)
+        if kind == socket.SOCK_SEQPACKET:
+            other.listen()
+        with pytest.raises(OSError, match="in use"):
+            unix_socket(path, 8)
+        assert os.path.exists(path)
