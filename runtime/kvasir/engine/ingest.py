@@ -48,6 +48,9 @@ class Ingest:
         self._seldom = SeldomLog(log)
 
     def prepare(self, frontend: str, message: AddRequest) -> EngineRequest | RefusedRequest:
+        if message.kind is RequestKind.UNKNOWN:  # an engine of the frontend's version may compute it
+            reason = "this engine's version does not have the request's kind: update the engines"
+            return RefusedRequest(frontend, error_output(message, reason, RefusalKind.UNAVAILABLE))
         if not self.budget.reserve(message.num_tokens, has_begun=message.age > 0):
             return RefusedRequest(frontend, error_output(message, self._why_full(), RefusalKind.OVERLOADED))
         try:

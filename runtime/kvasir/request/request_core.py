@@ -12,9 +12,9 @@ from kvasir.request.params import SamplingParams
 
 
 class RequestKind(StrEnum):
-    GENERATE = "generate"
-    POOL = "pool"  # one vector for the prompt; not supported yet
-    UNKNOWN = "unknown"  # of a later version
+    GENERATE = "generate"  # output tokens
+    POOL = "pool"  # one vector for the prompt; no engine supports it yet
+    UNKNOWN = "unknown"  # a kind of a later version: the request goes to another engine
 
     @classmethod
     def _missing_(cls, value: object) -> "RequestKind":

@@ -39,13 +39,19 @@ def test_a_prepared_request_has_its_tokens_and_its_reservation() -> None:
     assert prepare.budget.held == 32 + REQUEST_TOKENS
 
 
-@pytest.mark.parametrize("kind", [RequestKind.POOL, RequestKind("of-a-later-version")])
-def test_ingest_refuses_a_kind_it_does_not_compute(kind: RequestKind) -> None:
+@pytest.mark.parametrize(
+    ("kind", "refusal", "error"),
+    [
+        (RequestKind.POOL, RefusalKind.INVALID, "generates text only, and the request is of kind pool"),
+        (RequestKind("of-a-later-version"), RefusalKind.UNAVAILABLE, "does not have the request's kind"),
+    ],
+)
+def test_ingest_refuses_a_kind_it_does_not_compute(kind: RequestKind, refusal: RefusalKind, error: str) -> None:
     prepare = ingest()
     refused = prepare.prepare(FRONTEND, msgspec.structs.replace(add_request("a", PROMPT), kind=kind))
     assert isinstance(refused, RefusedRequest)
-    assert refused.output.refusal is RefusalKind.INVALID
-    assert refused.output.error == f"this engine generates text only, and the request is of kind {kind}"
+    assert refused.output.refusal is refusal
+    assert error in refused.output.error
     assert prepare.budget.held == 0
 
 
