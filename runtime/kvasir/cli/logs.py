@@ -2,6 +2,7 @@
 
 import argparse
 import heapq
+import os
 import re
 import sys
 import time
@@ -39,6 +40,14 @@ def parser() -> OptionParser:
 
 
 def run(args: argparse.Namespace) -> int:
+    try:
+        _print(args)
+    except (PermissionError, NotADirectoryError) as error:
+        raise ConfigError(f"cannot read {error.filename}: {error.strerror}") from error
+    return 0
+
+
+def _print(args: argparse.Namespace) -> None:
     directory = find(args.service)
     files = _Files(directory, args.process)
     print(f"{directory}:", file=sys.stderr)
@@ -52,7 +61,9 @@ def run(args: argparse.Namespace) -> int:
         is_running = is_in_use(directory)  # before the lines are read: the last ones are printed too
         for line in files.lines():
             print(line)
-    return 0
+    if not is_in_use(directory):
+        for line in files.rests():
+            print(line)
 
 
 def find(service: str | None) -> Path:
@@ -88,8 +99,18 @@ class _Files:
         timed = [_timed(f"{name:<{width}} | ", _complete(file)) for name, file in sorted(self._open.items())]
         return (line for _, line in heapq.merge(*timed, key=lambda entry: entry[0]))
 
+    def rests(self) -> list[str]:
+        """Return the last lines of processes that ended within a line."""
+        rests = {name: file.read().decode(errors="replace") for name, file in sorted(self._open.items())}
+        return [f"{name} | {rest}" for name, rest in rests.items() if rest]
+
     def _paths(self) -> list[Path]:
-        return sorted(self._directory.glob(f"{self._process or '*'}.log"))
+        try:
+            names = sorted(os.listdir(self._directory))  # glob would hide a directory that cannot be read
+        except FileNotFoundError:
+            return []
+        paths = [self._directory / name for name in names if name.endswith(".log")]
+        return [path for path in paths if self._process in (None, path.stem)]
 
 
 def _complete(file: BinaryIO) -> Iterator[bytes]:

@@ -60,7 +60,8 @@ def is_in_use(directory: Path) -> bool:
 
 def _remove_old() -> None:
     for path in directories()[MAX_EARLIER_RUNS + 1 :]:
-        with _locked(path) as is_free:
+        # Some may belong to another user.
+        with contextlib.suppress(PermissionError), _locked(path) as is_free:
             if is_free:
                 shutil.rmtree(path, ignore_errors=True)
 

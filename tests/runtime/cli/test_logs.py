@@ -1,5 +1,6 @@
 """`kvasir logs` prints what the processes of a service wrote."""
 
+import errno
 import os
 import subprocess
 import sys
@@ -85,6 +86,44 @@ def test_logs_follow_until_the_service_ends() -> None:
         directory.close()
         assert following.stdout.read() == "engine-0   | last\n"
     assert following.returncode == 0
+
+
+def test_logs_print_the_unfinished_line_of_an_ended_process(capsys: pytest.CaptureFixture[str]) -> None:
+    service("demo-1", 1, engine_0="one\nterminate called")
+    assert main(["logs"]) == 0
+    assert capsys.readouterr().out == "engine-0 | one\nengine-0 | terminate called\n"
+
+
+def test_logs_that_cannot_be_read_are_an_error_of_a_line(
+    state: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    directory = service("demo-1", 1, engine_0="a\n")
+
+    def refuse(path: object, *_: object) -> None:
+        raise PermissionError(errno.EACCES, "Permission denied", str(path))
+
+    for function, refused in (("listdir", log_root()), ("open", directory)):  # root may read all
+        with monkeypatch.context() as patched:
+            patched.setattr(os, function, refuse)
+            assert main(["logs", "-f"]) == 2
+        assert capsys.readouterr().err.endswith(f"kvasir logs: cannot read {refused}: Permission denied\n")
+    monkeypatch.setenv("XDG_STATE_HOME", str(directory / "engine-0.log"))
+    assert main(["logs"]) == 2
+    assert capsys.readouterr().err.endswith("engine-0.log/kvasir: Not a directory\n")
+
+
+def test_a_start_leaves_the_logs_of_another_user(monkeypatch: pytest.MonkeyPatch) -> None:
+    others = [service(f"old-{number}", number) for number in range(1, 23)]
+    real = os.open
+
+    def open_own(path: object, *more: int, **named: int) -> int:
+        if Path(str(path)) in others:
+            raise PermissionError(errno.EACCES, "Permission denied", str(path))
+        return real(str(path), *more, **named)
+
+    monkeypatch.setattr(os, "open", open_own)
+    LogDirectory("new-1").close()
+    assert all(path.exists() for path in others)
 
 
 def test_a_start_removes_the_logs_of_old_runs() -> None:
