@@ -1,8 +1,13 @@
 """DeviceFacts: the machine of a worker, as far as settings depend on it."""
 
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
 
 from kvasir.config.machine import cgroup_cores, cpu_flags, cpu_name, memory_limit, openmp_threads
+
+# Device files of GPU drivers: NVIDIA's, on Tegra, on WSL, AMD's. Without any of them torch finds no GPU.
+GPU_DRIVERS: Final = tuple(map(Path, ("/dev/nvidiactl", "/dev/nvmap", "/dev/dxg", "/dev/kfd")))
 
 # x86's dot products and tiles; Arm's dot products.
 _BFLOAT16_FLAGS = frozenset({"avx512_bf16", "amx_bf16", "bf16"})

@@ -3,11 +3,13 @@
 Packages of an extra are imported in functions: help needs none.
 """
 
+import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from kvasir.config.chat_settings import ChatConfig
+from kvasir.config.device_facts import GPU_DRIVERS
 from kvasir.config.options import ConfigError
 from kvasir.config.settings import EngineConfig, ExecutorConfig
 from kvasir.config.tls_settings import TlsConfig
@@ -49,11 +51,18 @@ def check_model(
     model = read_model(config.model)
     check_context(config.model.max_model_len, model.max_model_len)
     check_split(model.config, config.executor)
-    if config.device.device == "cpu" or (config.device.device == "auto" and not visible_gpus()):
+    if _is_on_cpu(config.device.device):
         _check_on_cpu(config, model)
     if not normalise(source).startswith("hf://"):
         weight_files(model.path)
     return ChatTemplates.load(model.tokenizer_path, chat).text is not None
+
+
+def _is_on_cpu(device: str) -> bool:
+    if device != "auto" or visible_gpus():
+        return device == "cpu"
+    # The GPUs of WSL, Tegra and AMD have no numbered device files.
+    return "CUDA_VISIBLE_DEVICES" in os.environ or not any(driver.exists() for driver in GPU_DRIVERS)
 
 
 def _check_on_cpu(config: EngineConfig, model: "ModelInfo") -> None:

@@ -6,18 +6,13 @@
 import subprocess
 import sys
 from collections.abc import Callable
-from pathlib import Path
-from typing import Final
 
 import msgspec
 
-from kvasir.config.device_facts import DeviceFacts, cpu_facts
+from kvasir.config.device_facts import GPU_DRIVERS, DeviceFacts, cpu_facts
 from kvasir.config.machine import cgroup_cores
 from kvasir.config.options import ConfigError
 from kvasir.config.settings import DeviceConfig
-
-# NVIDIA, Tegra, WSL, AMD: otherwise torch finds no GPU.
-_DRIVERS: Final = tuple(map(Path, ("/dev/nvidiactl", "/dev/nvmap", "/dev/dxg", "/dev/kfd")))
 
 
 def device_facts(config: DeviceConfig) -> DeviceFacts:
@@ -72,8 +67,8 @@ def _chosen(config: DeviceConfig, search: Callable[[], DeviceFacts | str]) -> De
 
 
 def _ask_child() -> DeviceFacts | str:
-    if not any(driver.exists() for driver in _DRIVERS):
-        return f"none of {', '.join(map(str, _DRIVERS))} exists, so no GPU driver is visible"
+    if not any(driver.exists() for driver in GPU_DRIVERS):
+        return f"none of {', '.join(map(str, GPU_DRIVERS))} exists, so no GPU driver is visible"
     child = subprocess.run(
         [sys.executable, "-m", "kvasir.worker.device"], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE
     )

@@ -1,12 +1,15 @@
 """Settings that a service's processes would refuse are refused before any process starts."""
 
 from collections.abc import Sequence
+from contextlib import nullcontext
+from pathlib import Path
 
 import pytest
 
 from kvasir.cli import serve
 from kvasir.config.options import ConfigError
 from kvasir.config.settings import ExecutorConfig
+from kvasir.local import check_model
 from kvasir.local.check_model import check_split
 
 
@@ -61,6 +64,26 @@ def test_wrong_settings_are_found_before_a_process_starts(options: Sequence[str]
 )
 def test_settings_that_a_process_accepts_pass(options: Sequence[str]) -> None:
     assert check("--device", "cpu", *options)
+
+
+@pytest.mark.parametrize(
+    ("variable", "has_driver", "is_checked"), [(None, True, False), (None, False, True), ("", True, True)]
+)
+def test_settings_of_a_gpu_without_a_device_number_pass(
+    variable: str | None,
+    has_driver: bool,
+    is_checked: bool,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+) -> None:
+    # As on WSL, with /dev/dxg only.
+    monkeypatch.setattr(check_model, "GPU_DRIVERS", (tmp_path if has_driver else tmp_path / "dxg",))
+    monkeypatch.setattr(check_model, "visible_gpus", list)
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    if variable is not None:
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", variable)
+    with pytest.raises(ConfigError, match="needs an NVIDIA GPU") if is_checked else nullcontext():
+        check("--kv-cache-dtype", "fp8")
 
 
 @pytest.mark.parametrize(

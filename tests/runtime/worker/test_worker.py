@@ -291,7 +291,7 @@ def test_a_child_searches_for_a_gpu_of_workers(
     torch_code: str | None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """Without a driver there is no child, so this machine's is replaced."""
-    monkeypatch.setattr(device, "_DRIVERS", (tmp_path / "driver",))
+    monkeypatch.setattr(device, "GPU_DRIVERS", (tmp_path / "driver",))
     if torch_code is not None:
         (tmp_path / "driver").touch()
         (tmp_path / "torch.py").write_text(torch_code)
