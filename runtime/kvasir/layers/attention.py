@@ -91,8 +91,9 @@ class StepRows:
 
 
 class AttentionPlan(Protocol):
-    """All K and V are written before any query reads, because requests may share blocks. Blocks outside a
-    query's window may belong to another request, and are not read.
+    """A step of one KV group. Writes all K and V before any query reads, because requests may share blocks.
+
+    Blocks outside a query's window may belong to another request, and are not read.
     """
 
     def write(self, kv: Tensor, cache: KVCache) -> None:  # kv [T, 2 * kv_heads * head_dim]

@@ -66,7 +66,6 @@ def num_memories(groups: Sequence[KVGroup]) -> int:
 
 
 def block_bytes(groups: Sequence[KVGroup]) -> int:
-    # over all memories
     return num_memories(groups) * groups[0].spec.block.num_bytes
 
 

@@ -67,8 +67,7 @@ class Layout:
         return tuple(split.local(size) if dim == split.dim else size for dim, size in enumerate(self.shape))
 
     def places(self, shard: str) -> Iterator[tuple[Part, Part]]:
-        """Yield the parts of a shard's tensor to read, and of the parameter to fill."""
-        # The latter include padding.
+        """Yield the parts of a shard's tensor to read, and of the parameter to fill with padding."""
         whole_start, local_start = 0, 0
         for name, size in self.shards.items():
             length = self._local_length(name)

@@ -73,11 +73,11 @@ class RowLinear(Linear):
 
 
 class VocabHead(Linear):
-    """The output layer. Each rank computes some logits, then gathers all."""
+    """The output layer. Each rank computes some of the logits; then each gathers all."""
 
     split_dim = 0
 
-    def forward(self, x: Tensor) -> Tensor:  # [R, inputs] → [R, vocabulary]
+    def forward(self, x: Tensor) -> Tensor:
         logits = self.method.apply(self, x, self.bias)
         if self._group.size == 1:
             return logits
@@ -109,7 +109,7 @@ class StackedLinear(nn.Module):
     def one(self, index: int, x: Tensor) -> Tensor:
         return self.method.apply(self._layers[index], x, None)
 
-    def plain_weight(self) -> Tensor | None:  # [own layers, outputs, inputs]
+    def plain_weight(self) -> Tensor | None:
         return self.method.plain_weight(self)
 
     def finish(self) -> None:

@@ -37,7 +37,7 @@ class Stack(NamedTuple):
 
 @dataclass(frozen=True)
 class LinearShape:
-    """The sizes of a layer over all ranks."""
+    """The sizes of a layer before the split over ranks."""
 
     inputs: int
     outputs: Mapping[str, int]  # shard → size
@@ -48,7 +48,6 @@ class LinearShape:
 
     @property
     def num_weights(self) -> int:
-        # on this rank
         return prod(self._layout((OUTPUTS, INPUTS)).local_shape)
 
     def parameter(

@@ -65,10 +65,10 @@ class Experts(nn.Module):
         return parts.view(-1, top_k, x.shape[1])
 
     def weighted_sum(self, parts: Tensor, weights: Tensor) -> Tensor:
-        # [T, top_k, size], [T, top_k] float32 → [T, size] float32
+        # [T, top_k, size], [T, top_k] → [T, size] float32
         if self._kernels is not None:
             return self._kernels.weighted_sum(parts, weights)
-        scaled = parts * weights[:, :, None]  # [T, top_k, size] float32
+        scaled = parts * weights[:, :, None]
         return scaled.sum(dim=1)
 
     def one_by_one(self, x: Tensor, sorted_experts: Tensor, places: Tensor, top_k: int) -> Tensor:
@@ -144,7 +144,7 @@ class SharedExperts:
         return self._group.all_reduce(total)[before : before + counts[self._group.rank]]
 
 
-def _as_bytes(x: Tensor) -> Tensor:  # [T, n] of any type → [T, bytes]
+def _as_bytes(x: Tensor) -> Tensor:  # [T, n] → [T, bytes]
     return x.contiguous().view(torch.uint8)
 
 

@@ -53,7 +53,7 @@ class WeightLoader(Protocol):
 
 
 class TensorLoader:
-    """Copies tensors and converts floats of 16 bits or more. Threads may fill different shards at once.
+    """Copies tensors. Floats are converted; other dtypes must match. Threads may fill different shards at once.
 
     `transposed`: the checkpoint stores [in, out] (GPT-2's Conv1D).
     """

@@ -104,7 +104,7 @@ class DeviceMemory:
         self._first_address = self._memory.data_ptr()
         self.tables = self._memory[self._num_bytes :].view(torch.int32)
         self._stagings = [_Staging(size, device) for _ in range(_TURNS)]
-        self._views: dict[tuple[int, str, tuple[int, ...]], Tensor] = {}  # by start, type and shape
+        self._views: dict[tuple[int, str, tuple[int, ...]], Tensor] = {}
         self._turn = 0
         self._used = 0
         self._table_numbers = 0

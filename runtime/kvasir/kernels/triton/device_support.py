@@ -1,4 +1,4 @@
-"""Which devices can run the Triton kernels. Imports no triton."""
+"""Checks which devices can run the Triton kernels. Imports no triton."""
 
 import functools
 import importlib.util

@@ -46,7 +46,7 @@ class WorkList(NamedTuple):
 
 
 def most_items(size: int, kv_heads: int, programs: int) -> tuple[int, int]:
-    """Return the maximum numbers of items and merges for `padded_to=size`."""
+    """Return the maximum numbers of items and merges of up to `size` decodes."""
     if size * kv_heads >= programs:
         return size, 0
     return size + programs // kv_heads, size

@@ -162,7 +162,6 @@ class TritonPlanner:
         return attention_tile(self._shape, dtype_bytes, kind, self._tiles, warp_size=self._warp_size)
 
     def _slots(self, step: StepRows) -> Columns:
-        # [T]
         blocks = self._table[step.token_rows, step.token_blocks]
         slots: Columns = blocks * np.int32(self._shape.block_size) + step.offsets.astype(np.int32)
         return slots

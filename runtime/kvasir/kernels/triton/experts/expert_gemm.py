@@ -1,4 +1,4 @@
-"""Kernels that multiply rows by the weights of their experts, in blocks of one expert (expert_blocks.py).
+"""Kernels that multiply blocks of rows by the weights of their expert (expert_blocks.py).
 
 All tiles add products of DEPTH inputs in float32 in the same order.
 """

@@ -1,4 +1,4 @@
-"""The kernel that adds up the weighted results of a token's experts, in the order of the token's scores."""
+"""The kernel that adds up the weighted results of a token's experts, in the order of scores."""
 
 import triton
 import triton.language as tl

@@ -1,4 +1,4 @@
-"""Kernels that change logits before sampling: masks of grammars, bias and penalties."""
+"""Kernels that change logits: masks of grammars, bias and penalties."""
 
 import triton
 import triton.language as tl

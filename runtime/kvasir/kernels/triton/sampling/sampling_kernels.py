@@ -47,7 +47,7 @@ class Limits:
 
 
 def choose_largest(logits: Tensor, chosen: Tensor) -> None:
-    """Write the token with the largest logit of each row. logits: [R, V]; chosen: [R] int64."""
+    """Write the token with the largest logit of each row: [R, V] → [R] int64."""
     _check_logits(logits, chosen)
     best = _race(logits, len(logits), None, None)
     constants = pick_constants(logits.shape[1], indexed=False)
@@ -55,7 +55,7 @@ def choose_largest(logits: Tensor, chosen: Tensor) -> None:
 
 
 def draw(logits: Tensor, chosen: Tensor, of: Draw) -> None:
-    """Write the tokens that rows draw. logits: [R, V]; chosen: [R] int64.
+    """Write the tokens that rows draw: [R, V] → [R] int64.
 
     Raises ValueError for other dtypes and strides.
     """
