@@ -184,7 +184,7 @@ class AsyncLLM:
     ) -> AsyncGenerator[Delta, None]:
         """Yield the output in deltas, the last one with a finish reason; a slow reader gets larger ones.
 
-        Fills in `trace`. To close or cancel the generator aborts the request. Raises TooManyRequests or
+        Fills in `trace`. Closing or cancelling the generator aborts the request. Raises TooManyRequests or
         InvalidRequest before the first delta, EngineUnavailable or RequestFailed at any time.
         """
         text = prompted.text(self.detokenizer)

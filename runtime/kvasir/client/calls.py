@@ -20,7 +20,7 @@ class CallOutcome:
     error: str
     values: list[str] = field(default_factory=list)
     value: bytes = b""
-    """In msgpack: see Result."""
+    """Msgpack, see Result."""
 
 
 class Calls:

@@ -13,12 +13,12 @@ class Delta(msgspec.Struct):
     """Empty only in the last delta: unfinished text comes later."""
     token_ids: list[int]
     finish_reason: FinishReason | None = None
-    """Only in the last delta. A failed request ends with an exception."""
+    """Set only in the last delta. A failed request ends with an exception."""
     stop_reason: int | str | None = None
     """The token of `stop_token_ids` or the stop string; None for an end-of-sequence token."""
     logprobs: Logprobs | None = None
     prompt_logprobs: Logprobs | None = None
-    """Only in the first delta, from the second token on."""
+    """Set only in the first delta, from the second token on."""
 
 
 class Collector:

@@ -37,9 +37,9 @@ class Trace:
     reason: FinishReason | None = None
     queue_seconds: float | None = None
     prefill_seconds: float | None = None
-    """From the first step to the first token."""
+    """Time from the first step to the first token."""
     decode_seconds: float | None = None
-    """From the first token to the last; None across several engines."""
+    """Time from the first token to the last; None across several engines."""
     num_preemptions: int = 0
 
 

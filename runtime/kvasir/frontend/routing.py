@@ -34,7 +34,7 @@ class LeanRoute(APIRoute):
         if fastapis.get("dependencies"):
             raise TypeError(f"{path}: `dependencies` would not be called: write them as parameters of the endpoint")
         self.structs: set[type[Struct]] = set()
-        """For the document."""
+        """Answers in the document."""
         answer = fastapis["response_model"]
         if isinstance(answer, DefaultPlaceholder):
             answer = inspect.signature(endpoint, eval_str=True).return_annotation

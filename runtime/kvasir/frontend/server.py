@@ -61,7 +61,7 @@ SIGNALS = (signal.SIGTERM, signal.SIGINT)
 # so that a request on its way to an idle connection still gets its answer
 SETTLE_SECONDS = 0.3
 FLUSH_SECONDS = 1.0
-"""For the errors of interrupted requests to reach clients."""
+"""Time for errors of interrupted requests to reach clients."""
 # after which a busy thread yields to the event loop; Python's default is 5 ms per wake-up
 SWITCH_SECONDS = 0.0005
 # New objects between two collections. Each visits the objects of all requests, which leave no cycles behind.

@@ -65,7 +65,7 @@ class Service:
         # the same seed may give another answer under another fingerprint
         self.fingerprint = f"kvasir-{__version__}-{llm.model_fingerprint[:8]}"
         self.stopping = False
-        """Not ready, but requests are answered."""
+        """Unready, but requests are answered."""
 
     def model_name(self, asked: str | None) -> str:
         """Return the requested name, or by default the first. Raises ApiError 404."""

@@ -16,7 +16,7 @@ from kvasir.link.protocol import CacheEvents
 from kvasir.request.hashing import HASH_BYTES
 
 MAX_ENTRIES: Final = 2**19
-"""About 70 MB."""
+"""Memory: about 70 MB."""
 MAX_PREDICTED: Final = 2**15
 PREDICTED_STEP: Final = 8
 """Each eighth block of a chain is predicted, and the last: a hash covers all blocks before it."""

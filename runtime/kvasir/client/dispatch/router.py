@@ -22,7 +22,7 @@ DEFAULT_PREFILL_RATE: Final = 2000.0
 DEFAULT_ROW_SECONDS: Final = 2.0
 DEFAULT_ROWS: Final = 64
 FULL_ENGINE_SLOWDOWN: Final = 1.0
-"""Added duration of a request in a full engine, relative to its own."""
+"""Additional duration of a request in a full engine, relative to its own."""
 # with 0, a loaded service computes popular prefixes on all engines
 DELAY_FACTOR: Final = 2.0
 MAX_DELAY: Final = 4.0

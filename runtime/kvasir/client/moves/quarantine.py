@@ -13,7 +13,7 @@ from typing import Any, Final, Protocol
 from kvasir.link.protocol import FailedStep
 
 MAX_STRIKES: Final = 3
-"""Two suffice if the request was alone in a step."""
+"""Limit; two suffice if the request was alone in a step."""
 REPORT_SECONDS: Final = 30.0
 """Wait of a third attempt for reports on lost engines. Then all their requests get a strike."""
 FORGET_SECONDS: Final = 600.0
@@ -25,9 +25,9 @@ _MAX_ENGINES: Final = 1_000
 class Treatment(Enum):
     RUN = "run"
     ALONE = "alone"
-    """With AddRequest.alone."""
+    """Send it with AddRequest.alone."""
     WAIT = "wait"
-    """For reports on two lost engines."""
+    """Wait for reports on two lost engines."""
     REFUSE = "refuse"
 
 

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 
 class StopStrings:
-    """In state 0, no character matches."""
+    """State 0 means that no character matches."""
 
     def __init__(self, strings: Sequence[str]) -> None:
         self._next: list[dict[str, int]] = [{}]

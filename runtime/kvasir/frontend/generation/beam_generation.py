@@ -25,7 +25,7 @@ MAX_CANDIDATES: Final = int(TOP_LOGPROBS.most)  # an engine reports no more
 
 
 class BeamGeneration:
-    """To cancel `choices` aborts every step in flight."""
+    """Cancellation of `choices` aborts every step in flight."""
 
     def __init__(
         self,

@@ -37,7 +37,7 @@ class Choice:
 
 
 class Generation:
-    """The choices of a request. To close `events`, or cancel its reader, aborts all of them."""
+    """The choices of a request. Closing `events`, or cancelling its reader, aborts all of them."""
 
     def __init__(
         self, llm: AsyncLLM, ids: tuple[str, str], prompts: Sequence[Prompted], n: int, prompt_only: bool = False

@@ -7,7 +7,7 @@ from kvasir.frontend.errors import ApiError
 from kvasir.frontend.http.auth import ApiKeys
 
 Headers = Iterable[tuple[bytes, bytes]]
-"""With names in lower case."""
+"""Header names are in lower case."""
 
 _UNAUTHORIZED: Final = {"WWW-Authenticate": "Bearer"}
 

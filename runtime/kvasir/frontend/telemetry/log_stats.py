@@ -30,9 +30,9 @@ class ServiceStats:
     prefix_cache_hits: int
     """Tokens found in the cache."""
     running: int
-    """In engines, for all frontends."""
+    """Requests of all frontends that engines compute."""
     waiting: int
-    """In engines, for all frontends."""
+    """Requests of all frontends that wait in engines."""
     kv_cache_usage: float
     """Used share of the engines' KV blocks, 0 to 1."""
 

@@ -58,7 +58,7 @@ class Connection(HttpToolsProtocol):
         self._waits = False
         self._refused = False
         self._unanswered: list[RequestResponseCycle] = []
-        """Without a complete answer, the oldest first; `cycle` is the newest."""
+        """Requests without a complete answer, the oldest first; `cycle` is the newest."""
         self._receiving = False
         self._answered = self.loop.time()
         self._in_head = False
