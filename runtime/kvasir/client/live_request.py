@@ -1,4 +1,4 @@
-"""LiveRequest: a request in the journal, with its progress over all its engines."""
+"""A request in the journal, with its progress over all its engines."""
 
 import time
 from array import array

@@ -1,4 +1,4 @@
-"""The events of a request, for metrics, and its history (Trace), for the log."""
+"""The events and the history (Trace) of a request."""
 
 import time
 from dataclasses import dataclass, field

@@ -13,7 +13,7 @@ from heapq import heapify, heappop, heappush
 from typing import Final, Generic, NamedTuple, Protocol, TypeVar
 
 REQUEST_TOKENS: Final = 64
-"""Charge per request, because short prompts take rows too."""
+"""Charge per request: short prompts take rows too."""
 MIN_KEPT: Final = 256
 MAX_CLIENTS: Final = 4096
 
