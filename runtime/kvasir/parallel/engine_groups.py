@@ -15,7 +15,7 @@ from kvasir.process.failures import FailureError
 from kvasir_contract.failure import Failure
 from kvasir_contract.reasons import Reason
 
-# A sleeping engine waits until a call arrives or the caller is lost.
+# A sleeping engine waits for a call.
 _FOREVER_SECONDS: Final = 10.0**8
 
 
@@ -73,7 +73,7 @@ class EngineWaves:
         calls, call = self._calls, torch.tensor([wave])
         if self._sent is not None:
             with _losses(calls.size, None):
-                self._sent[1].wait()  # received before the last wave could end
+                self._sent[1].wait()
         self._sent = call, calls.send(call, (calls.rank + 1) % calls.size)
 
     def wait_for_call(self) -> int:

@@ -1,7 +1,6 @@
 """A store in the process of rank 0, where engines that share experts meet when they start.
 
-A restart of an engine ends the meeting for all. Waits are short or in a thread, so that signals can end the
-process.
+Waits are short or in a thread, so that signals can end the process.
 """
 
 import errno

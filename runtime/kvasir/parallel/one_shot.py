@@ -63,7 +63,7 @@ def connect_one_shot(group: dist.ProcessGroup, device: torch.device) -> OneShotS
 
 
 def _symmetric_memory(size: int) -> Any:
-    # Raises RuntimeError if torch or the machine lacks something.
+    # Raises RuntimeError if something is missing.
     try:
         import torch.distributed._symmetric_memory as symmetric
     except ImportError as error:

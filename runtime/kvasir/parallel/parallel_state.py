@@ -1,4 +1,4 @@
-"""A worker's place among the ranks of its engine and of engines that share experts."""
+"""A worker's place among all ranks."""
 
 from dataclasses import dataclass
 from typing import Final

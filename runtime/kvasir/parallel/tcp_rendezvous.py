@@ -1,4 +1,4 @@
-"""The TCP store of rank 0, where ranks in several pods meet. Imports no torch."""
+"""Rank 0's TCP store, for ranks in several pods. Imports no torch."""
 
 from dataclasses import dataclass
 
@@ -9,9 +9,8 @@ class TcpRendezvous:
 
     host: str
     port: int
-    # This rank's network interface.
     interface: str
     # Different incarnations do not meet.
     incarnation: str
-    # The listening socket on rank 0.
+    # On rank 0 only.
     listener: int | None = None

@@ -9,8 +9,6 @@ from kvasir.parallel.one_shot import OneShotSum
 
 
 class TorchGroup:
-    """The group's timeout bounds every operation."""
-
     def __init__(self, group: dist.ProcessGroup, one_shot: OneShotSum | None = None) -> None:
         self._group = group
         self._one_shot = one_shot
