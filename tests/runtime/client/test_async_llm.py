@@ -273,11 +273,17 @@ def test_the_client_imports_neither_torch_nor_transformers() -> None:
 # ------------------------------------------------------------------------------------------ engines of two versions
 
 
-async def test_a_request_goes_to_an_engine_that_understands_it(service: Service) -> None:
+async def older_and_newer(service: Service) -> tuple[ScriptedEngine, ScriptedEngine]:
+    """Return an engine that does not understand min_p, and one that does."""
     codec = Codec(2, since=Since(fields={(SamplingParams, "min_p"): 2}))
     old, new = await service.engine(0), await service.engine(1)
     for engine, version in ((old, 1), (new, 2)):
         service.llm.engines[engine.identity.incarnation].agreement = Agreement(codec, version)
+    return old, new
+
+
+async def test_a_request_goes_to_an_engine_that_understands_it(service: Service) -> None:
+    old, new = await older_and_newer(service)
     asked = {f"r{i}": service.ask(f"r{i}", max_tokens=1, min_p=0.1) for i in range(4)}
     for _ in asked:
         new.answer(await new.request(), 0, [5], FinishReason.LENGTH)
@@ -290,3 +296,17 @@ async def test_a_request_goes_to_an_engine_that_understands_it(service: Service)
     plain = service.ask("plain", max_tokens=1)
     old.answer(await old.request(), 0, [5], FinishReason.LENGTH)
     await plain
+
+
+async def test_a_request_that_one_full_engine_understands_waits(service: Service) -> None:
+    old, new = await older_and_newer(service)
+    asked = service.ask("r", max_tokens=1, min_p=0.1)
+    new.answer(await new.request(), 0, [], FinishReason.ERROR, error="full", refusal=RefusalKind.OVERLOADED)
+    await service.until(lambda: service.llm.waiting_requests == 1)
+    plain = service.ask("plain", max_tokens=1)  # the other engine has room
+    old.answer(await old.request(), 0, [5], FinishReason.LENGTH)
+    await plain
+    assert new.messages() == []  # it is asked again when its queue is shorter
+    new.step([])
+    new.answer(await new.request(), 0, [5], FinishReason.LENGTH)
+    await asked

@@ -51,6 +51,8 @@ class Assignment:
             message = request.message(engine.block_hashing, alone, source)
             if not engine.agreement.understands(message):
                 older.append(engine)
+            elif request.attempt and not needs_room:
+                return SendOutcome.NO_ENGINE  # It is full: each refusal would lead to the next one at once.
             elif self._link.send(engine.incarnation, message):
                 self._record(request, choice, source)
                 return SendOutcome.SENT

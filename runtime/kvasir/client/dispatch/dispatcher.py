@@ -234,7 +234,7 @@ class Dispatcher:
         """Send the request, or fail it if no engine will ever take it."""
         try:
             outcome = self._send(request)
-            if outcome is SendOutcome.NOT_UNDERSTOOD:  # perhaps an engine without room does
+            if outcome is SendOutcome.NOT_UNDERSTOOD:  # perhaps a full engine does
                 outcome = self._send(request, needs_room=False)
             if outcome is SendOutcome.NOT_UNDERSTOOD:
                 self._fail(request, self._texts.not_understood())
