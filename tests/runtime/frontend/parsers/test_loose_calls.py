@@ -210,6 +210,21 @@ def test_comments_in_arguments_are_left_out(written: str, value: Any) -> None:
         assert calls_of("hermes", text) == [("f", value)]
 
 
+@pytest.mark.parametrize("comment", ["# one", "// one", "/* one"])
+@pytest.mark.parametrize("torn", ['{{"name": "now", {} }}', '{{"name": "now", "arguments": {{"a": 1 {} }}}}'])
+@pytest.mark.parametrize("between", ["", "\n"])
+def test_comment_without_an_end_ends_with_its_call(comment: str, torn: str, between: str) -> None:
+    text = f"<tool_call>{torn.format(comment)}</tool_call>{between}<tool_call>{F}</tool_call>"
+    events = parse(parsers("hermes"), [text])
+    assert parse(parsers("hermes"), text) == events
+    assert calls(events) == [("f", '{"a": "x"}')]
+
+
+def test_mark_behind_a_comment_without_an_end_is_no_content() -> None:
+    events = parse(parsers("openai"), '<|channel|>commentary to=functions.f<|message|>{"a": 1 // one<|call|>')
+    assert "<|call|>" not in content(events)
+
+
 @pytest.mark.parametrize("value", ["1e999", "-1e999", "Infinity", "[1e999]", '{"a": -1e999}'])
 def test_xml_numbers_are_finite(value: str) -> None:
     tool = Tool("f", parameters={"properties": {"a": {"type": ["number", "array", "object"]}}})

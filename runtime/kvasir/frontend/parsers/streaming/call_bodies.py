@@ -46,15 +46,15 @@ class ObjectCall:
         reader = self._reader
         yield from reader.expect("{")
         while True:
-            yield from skip_comments(reader)
+            yield from skip_comments(reader, self._stops)
             if (yield from reader.accept("}")) is not None:  # a surplus comma before it
                 break
             key = yield from _key(reader)
-            yield from skip_comments(reader)
+            yield from skip_comments(reader, self._stops)
             yield from reader.expect(":")
-            yield from skip_comments(reader)
+            yield from skip_comments(reader, self._stops)
             yield from self._value(key)
-            yield from skip_comments(reader)
+            yield from skip_comments(reader, self._stops)
             if self._has_arguments and (yield from reader.follows(*self._stops)):
                 break
             if (yield from reader.expect(",", "}")) == "}":
@@ -150,10 +150,10 @@ class CallOutput:
             self.whole_call(name, (yield from argument_text(self.reader, stops)))
 
 
-def skip_comments(reader: Reader) -> Steps[None]:
+def skip_comments(reader: Reader, stops: Sequence[str] = ()) -> Steps[None]:
     yield from reader.skip_space()
     while not reader.is_empty and (mark := (yield from reader.accept(*COMMENT_ENDS))):
-        yield from reader.skip_through(COMMENT_ENDS[mark])
+        yield from reader.skip_through(COMMENT_ENDS[mark], stops)
         yield from reader.skip_space()
 
 

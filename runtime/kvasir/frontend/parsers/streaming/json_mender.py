@@ -149,11 +149,14 @@ class JsonMender:
 
     def _in_comment(self, text: str, position: int, is_end: bool) -> int | None:
         end = text.find(self._comment_end, position)
+        if any(text.find(stop, position, end if end >= 0 else len(text)) >= 0 for stop in self._stops):
+            self._state = _State.FAILED  # the call ends before the comment
+            return None
         if end >= 0:
             end += len(self._comment_end)
             self._comment_end = ""
             return end
-        end = len(text) - len(self._comment_end) + 1
+        end = len(text) - max(map(len, (self._comment_end, *self._stops))) + 1
         return end if end > position else None
 
     def _next_member(self) -> _State:

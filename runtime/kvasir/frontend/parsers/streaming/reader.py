@@ -83,12 +83,15 @@ class Reader:
                 return
             yield
 
-    def skip_through(self, literal: str) -> Steps[None]:
-        """Consume the text through a literal. Raises Cut."""
-        while (start := self.buffer.find(literal, self.position)) < 0:
-            self.take_to(max(self.position, len(self.buffer) - len(literal) + 1))
+    def skip_through(self, literal: str, stops: Sequence[str] = ()) -> Steps[None]:
+        """Consume the text up to the end of a literal. Raises Malformed if a stop comes before it, and Cut."""
+        marks = Marks([literal, *filter(None, stops)])
+        while (found := marks.search(self)) is None:
+            self.take_to(marks.safe_end(self))
             yield from self.more()
-        self.take_to(start + len(literal))
+        if found[0] != literal:
+            raise Malformed
+        self.take_to(found.end())
 
     def follows(self, *literals: str) -> Steps[str | None]:
         """Return the longest literal that comes next, or None. Raises Cut within one."""
