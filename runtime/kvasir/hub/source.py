@@ -107,8 +107,10 @@ def _hint(text: str) -> str:
             f"{text} is a name of Ollama, whose models are GGUF files, which are not read: give the repository "
             f"with the model's safetensors, such as hf://ORG/{name.partition(':')[0]}"
         )
-    if name != text and _REPOSITORY.fullmatch("/".join(name.split("/")[:2])):
-        return f"{text} is a page of the hub: give hf://{'/'.join(name.split('/')[:2])}"
+    page = re.split(r"/(?:tree|blob|resolve|raw|commits?|discussions)(?:/|$)|[?#]", name)[0]
+    repository = "/".join(page.split("/")[:2]).rstrip("/")  # the oldest ones have no organization
+    if name != text and _REPOSITORY.fullmatch(repository):
+        return f"{text} is a page of the hub: give hf://{repository}"
     return ""
 
 

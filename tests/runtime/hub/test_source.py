@@ -77,6 +77,13 @@ def test_what_names_no_model_is_refused_with_what_would(text: str, said: str) ->
     assert said in str(refused.value)
 
 
+@pytest.mark.parametrize("repository", ["gpt2", "org/name"])
+@pytest.mark.parametrize("page", ["", "/", "/tree/main", "/blob/main/config.json", "?library=vllm", "#use"])
+def test_page_of_the_hub_names_its_repository(repository: str, page: str) -> None:
+    with pytest.raises(HubError, match=f": give hf://{repository}$"):
+        normalise(f"https://huggingface.co/{repository}{page}")
+
+
 def test_file_source_is_the_directory_itself(tmp_path: Path) -> None:
     assert fetch(f"file://{tmp_path}", weights=True) == tmp_path
 
