@@ -40,14 +40,7 @@ HAND_OVER_OFF = "off"
 @dataclass(frozen=True)
 class ModelConfig:
     source: str
-    """The text of the user: hf:
-
-    org/name[@revision], file:
-
-    /path, demo:
-
-    , a path or a name.
-    """
+    """As the user wrote it: hf://org/name[@revision], file:///path or demo://."""
     served_model_name: tuple[str, ...] = option(
         (), "names of the model in requests [default: the MODEL argument]", many=True, metavar="NAME"
     )
