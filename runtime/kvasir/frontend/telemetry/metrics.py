@@ -1,7 +1,6 @@
 """Prometheus metrics under vLLM's names, for its dashboards and autoscalers. docs/metrics.md describes each.
 
-A sum over all targets must count everything once. So the HTTP port shows all, with each engine's load on one
-frontend, and the probe port leaves out what engines show on theirs.
+A sum over all targets counts everything once: the probe port leaves out what engines show on theirs.
 """
 
 from collections.abc import Callable, Iterable, Mapping

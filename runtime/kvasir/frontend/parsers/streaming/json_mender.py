@@ -1,8 +1,7 @@
 """Reads one JSON value as models write it, piece by piece, and returns valid JSON.
 
-Valid JSON is unchanged. Repaired are control characters and quotes in strings, wrong escapes, halves of surrogate
-pairs, single quotes, bare keys, Python's literals, overflowing numbers, comments, surplus and missing commas, and
-brackets that are missing before a mark. Anything else fails.
+Valid JSON is unchanged; the usual mistakes are repaired, up to brackets that are missing before a mark. Anything else
+fails.
 """
 
 import json
