@@ -1,7 +1,4 @@
-"""Prometheus metrics under vLLM's names, for its dashboards and autoscalers. docs/metrics.md describes each.
-
-A sum over all targets counts everything once: the probe port leaves out what engines show on theirs.
-"""
+"""Prometheus metrics under vLLM's names; docs/metrics.md describes each."""
 
 from collections.abc import Callable, Iterable, Mapping
 from http import HTTPStatus

@@ -1,7 +1,6 @@
 """Reads one JSON value as models write it, piece by piece, and returns valid JSON.
 
-Valid JSON is unchanged; the usual mistakes are repaired, up to brackets that are missing before a mark. Anything else
-fails.
+Valid JSON is unchanged. Usual mistakes are repaired, also brackets that are missing before a mark; others fail.
 """
 
 import json
