@@ -1,7 +1,6 @@
 """Cores, memory and instruction sets that this process may use, by cgroup v1 or v2 and /proc. No torch.
 
-A container sees all of the node, so the limits of the cgroup decide: threads beyond the CPU quota are throttled,
-and memory beyond the limit ends the process.
+A container sees all of the node, so the limits of the cgroup decide.
 """
 
 import os
@@ -10,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-# cgroup v1 writes "no limit" as a number near 2**63.
+# "no limit" in cgroup v1 is near 2**63
 _UNLIMITED = 2**60
 
 
@@ -21,13 +20,11 @@ _NANOSECOND = 1e-9
 class CpuUse:
     """Sums in seconds; the difference of two readings gives a rate."""
 
-    waited: Mapping[int, float]
-    """Time in which a thread was ready to run and had no core, for each thread of this process."""
-    others: float
-    """Time in which other processes used the cores of this process."""
+    waited: Mapping[int, float]  # by thread: ready to run without a core
+    others: float  # of other processes on this process's cores
 
     def waited_since(self, before: "CpuUse") -> float:
-        # The sum over all threads falls when one of them ends, so each counts for itself.
+        # A thread that ends takes its sum along.
         return sum(max(0.0, waited - before.waited.get(thread, 0.0)) for thread, waited in self.waited.items())
 
 
@@ -39,13 +36,12 @@ def cpu_use(root: Path = Path("/")) -> CpuUse | None:
 
 
 def openmp_threads(environ: Mapping[str, str] = os.environ) -> int | None:
-    # None: it is not set.
-    first = environ.get("OMP_NUM_THREADS", "").partition(",")[0].strip()  # a list has a number for each level
+    first = environ.get("OMP_NUM_THREADS", "").partition(",")[0].strip()  # one number per level
     return int(first) if first.isdecimal() and int(first) > 0 else None
 
 
 def openmp_variables(environ: Mapping[str, str] = os.environ) -> dict[str, str]:
-    # They decide for how long a thread spins before it sleeps.
+    # How long a thread spins before it sleeps.
     return {name: value for name, value in sorted(environ.items()) if name.startswith(("OMP_", "GOMP_", "KMP_"))}
 
 
@@ -60,7 +56,7 @@ def cgroup_cores(root: Path = Path("/")) -> int:
 
 
 def memory_limit(root: Path = Path("/")) -> int:
-    """Return the bytes of memory that this process may use: of the machine, or of its cgroup if that has less."""
+    """Return the bytes of the machine, or of this process's cgroup if that has less."""
     limit = _meminfo("MemTotal", root)
     for folder in _folders("memory", root):
         for name in ("memory.max", "memory.limit_in_bytes"):
@@ -71,7 +67,7 @@ def memory_limit(root: Path = Path("/")) -> int:
 
 
 def available_memory(root: Path = Path("/")) -> int:
-    """Return the bytes of memory that can be taken without swapping or reaching a cgroup's limit.
+    """Return the bytes that can be taken without swapping or reaching a cgroup's limit.
 
     As in the kubelet's working set, file pages that the kernel can drop are available.
     """
@@ -87,13 +83,12 @@ def resident_memory(root: Path = Path("/")) -> int:
 
 
 def process_age() -> float:
-    """Return the seconds since this process was spawned, with the interpreter's start and all imports."""
+    """Return the seconds since this process was spawned."""
     fields = Path("/proc/self/stat").read_text().rpartition(")")[2].split()
     return time.clock_gettime(time.CLOCK_BOOTTIME) - int(fields[19]) / os.sysconf("SC_CLK_TCK")
 
 
 def cpu_flags(root: Path = Path("/")) -> frozenset[str]:
-    # Named as in /proc/cpuinfo.
     try:
         for line in (root / "proc/cpuinfo").read_text().splitlines():
             name, _, value = line.partition(":")
@@ -116,8 +111,8 @@ def cpu_name(root: Path = Path("/")) -> str:
 
 
 def _folders(controller: str, root: Path) -> list[Path]:
-    # The cgroup of this process and all above. In a container, the path of /proc/self/cgroup may be that of the
-    # host: then the root of the mount is the container's group.
+    # This process's cgroup and all above. In a container, /proc/self/cgroup may have the host's path: then use the
+    # mount's root.
     mount = root / "sys/fs/cgroup"
     folders = []
     try:
@@ -138,7 +133,6 @@ def _folders(controller: str, root: Path) -> list[Path]:
 
 
 def _quota(folder: Path) -> float | None:
-    # None: there is no quota.
     try:
         quota, period = (folder / "cpu.max").read_text().split()
         return None if quota == "max" else int(quota) / int(period)
@@ -151,7 +145,7 @@ def _quota(folder: Path) -> float | None:
 
 
 def _waited(root: Path) -> dict[int, float]:
-    # Nanoseconds on the run queue are the second field of schedstat.
+    # The second field: nanoseconds on the run queue.
     waited = {}
     for task in (root / "proc/self/task").iterdir():
         try:
@@ -159,7 +153,6 @@ def _waited(root: Path) -> dict[int, float]:
         except (FileNotFoundError, ProcessLookupError):
             if not (root / "proc/self/schedstat").exists():
                 raise  # this kernel does not count it
-            # Otherwise the thread has just ended.
     return waited
 
 
@@ -182,7 +175,6 @@ def _number(file: Path) -> int | None:
 
 
 def _available_in(folder: Path, otherwise: int) -> int:
-    # `otherwise` if it has no limit.
     for limit_name, use_name, file_pages in (
         ("memory.max", "memory.current", "inactive_file"),
         ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"),

@@ -6,7 +6,6 @@ from kvasir.hub.model_info import ModelInfo
 
 
 def has_worker_processes(config: ExecutorConfig) -> bool:
-    # An engine with worker processes needs no torch in its own.
     backend = config.distributed_executor_backend
     return backend in ("mp", RAY) or (config.num_workers > 1 and backend != EXTERNAL_LAUNCHER)
 
@@ -14,7 +13,7 @@ def has_worker_processes(config: ExecutorConfig) -> bool:
 def executor_for(settings: ResolvedEngine, model: ModelInfo, remote: RemoteWorkers | None = None) -> Executor:
     """Return an executor whose workers have not been started. Raises ConfigError.
 
-    `remote`: the workers of the engine's other nodes. Only executors with a worker in this process import torch.
+    `remote`: workers of other nodes. Without a worker in this process, torch is not imported.
     """
     if settings.executor.distributed_executor_backend == EXTERNAL_LAUNCHER:
         from kvasir.executor.torchrun.external_launcher import ExternalLauncherExecutor

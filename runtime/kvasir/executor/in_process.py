@@ -1,7 +1,7 @@
-"""One worker in the engine's own process: no copies and no waiting between scheduler and model.
+"""One worker in the engine's own process.
 
-With overlapped steps another thread computes, and the engine's thread fills masks meanwhile. With a GPU the
-engine's thread goes on while the device computes.
+With overlapped steps another thread computes, and the engine's thread fills masks meanwhile. A GPU computes while
+the engine's thread goes on.
 """
 
 from collections.abc import Callable
@@ -39,8 +39,6 @@ class _ComputedStep:
 
 @dataclass(slots=True)
 class _DeferredStep:
-    """A step with masked rows, computed when its result is taken."""
-
     host: WorkerHost
     step: StepInput
     late: LateInput | None = None
@@ -59,7 +57,7 @@ class _DeferredStep:
 
 @dataclass(slots=True)
 class _MaskedStep:
-    """A step of another thread that waits for its masks between forward pass and sampling."""
+    """A step of another thread that waits for its masks before sampling."""
 
     late: "Future[LateInput]" = field(default_factory=Future)
     output: "Future[StepOutput]" = field(default_factory=Future)
@@ -84,19 +82,19 @@ class InProcessExecutor:
         *,
         launches: bool | None = None,
     ) -> None:
-        # `launches`: the device computes while the thread that has submitted a step goes on, as a GPU does
+        # `launches`: the device computes while the submitting thread goes on, as a GPU does
         self.max_in_flight = 2 if settings.async_scheduling else 1
         host = WorkerHost(settings, model, parallel)
         self._host: WorkerHost | None = host
         self._launches = host.launches and (settings.device != "cpu" if launches is None else launches)
-        self._unsupplied: dict[int, _DeferredStep | _MaskedStep | LaunchedStep] = {}  # by number of the step
-        # Starts with the first step that is submitted. torch counts threads for each thread that calls it.
+        self._unsupplied: dict[int, _DeferredStep | _MaskedStep | LaunchedStep] = {}  # by step
+        # torch counts threads for each thread that calls it.
         self._thread = ThreadPoolExecutor(
             1, thread_name_prefix="worker", initializer=partial(torch.set_num_threads, settings.threads)
         )
 
     def start(self, progress: Callable[[int, int], None], failed: Callable[[Exception], None]) -> None:
-        # `failed` is not called: a worker in this process ends with the process.
+        # A worker in this process ends with it: no call of `failed`.
         self._worker.load(progress)
 
     def kv_layout(self) -> KVCacheConfig:
@@ -139,7 +137,7 @@ class InProcessExecutor:
         return self._worker.work_ahead()
 
     def empty_pass(self) -> None:
-        """Take part, without tokens, in a forward pass of the engines that share experts with this one."""
+        """Take part, without tokens, in a forward pass of the engines that share experts."""
         self._worker.empty_pass()
 
     def check_idle(self) -> None:
@@ -155,8 +153,8 @@ class InProcessExecutor:
         self._thread.shutdown(wait=False, cancel_futures=True)
         for masked in self._unsupplied.values():
             if isinstance(masked, _MaskedStep):
-                masked.late.cancel()  # ends the wait of the thread
-        self._unsupplied.clear()  # they refer to the worker
+                masked.late.cancel()  # ends the thread's wait
+        self._unsupplied.clear()
         host, self._host = self._host, None
         if host is not None:
             host.worker.close()

@@ -1,7 +1,7 @@
 """Every worker in a process of its own, connected by shared memory.
 
-All workers get the same frames and reply to each. If one ends, raises or hangs, the others are killed at once,
-because they may wait for it in a collective operation. The engine reports the first failure and ends.
+All workers get the same frames. If one ends, raises or hangs, the others are killed at once: they may wait for it
+in a collective operation.
 """
 
 import logging
@@ -45,8 +45,8 @@ from kvasir_contract.reasons import Reason
 
 log = logging.getLogger(__name__)
 
-_REPORT_SECONDS: Final = 1.0  # of the end of a worker
-# An error in a worker waits so long for a report of its cause on another node. Below _REPORT_SECONDS.
+_REPORT_SECONDS: Final = 1.0
+# An error waits so long for the report of a cause on another node. Below _REPORT_SECONDS.
 _CAUSE_SECONDS: Final = 0.5
 _STEP, _COMMAND, _CALL, _LATE_INPUT = (bytes((kind,)) for kind in FrameKind)
 
@@ -62,9 +62,8 @@ class MultiprocessExecutor:
         remote: RemoteWorkers | None = None,
         start_worker: StartWorker = StartedWorker,
     ) -> None:
-        """Each worker is a rank of a split model. With `num_workers`, all compute the whole model.
-
-        The ranks are spread evenly over the nodes of `remote`.
+        """Each worker is a rank of a split model. With `num_workers`, each computes the whole model. The ranks are
+        spread evenly over the nodes of `remote`.
         """
         self._num_workers = num_workers or settings.executor.num_workers
         self.max_in_flight = steps_in_flight(settings)
@@ -76,14 +75,14 @@ class MultiprocessExecutor:
         self._reporting_rank = reporting_rank(settings.executor)
         self._timeout = settings.executor.worker_timeout
         self._pending: deque[_Reply] = deque()
-        self._unsupplied: dict[int, _Reply] = {}  # by number of the step
+        self._unsupplied: dict[int, _Reply] = {}  # by step
         # of the start-up; None: a worker has ended
         self._news: queue.SimpleQueue[tuple[int, FromWorker] | None] = queue.SimpleQueue()
         self._lock = threading.Lock()
         self._error: Exception | None = None
         self._reason = "the engine ends"  # why the other nodes are dismissed
         self._has_failed = threading.Event()
-        # set when `start` is over; before, `start` itself raises the error
+        # set after `start`, which raises errors itself
         self._failed: Callable[[Exception], None] | None = None
         self._closed = False
         self._encode = msgspec.msgpack.Encoder().encode
@@ -134,7 +133,7 @@ class MultiprocessExecutor:
         self._command(WorkerCall("check_idle"), self._timeout)
 
     def block_bytes(self) -> None:
-        """Return None: a hand-over would have to copy a part of each block in each worker."""
+        """Return None: each worker has only a part of each block."""
 
     def where(self) -> str:
         return self._describe(range(self._num_workers))
@@ -180,7 +179,7 @@ class MultiprocessExecutor:
     # -------------------------------------------------------------------------------- frames and their replies
 
     def _command(self, call: WorkerCall, seconds: float | None) -> list[Any]:
-        # No timeout: memory may be large, and kernels compile.
+        # No timeout: kernels compile.
         return [msgspec.msgpack.decode(reply) for reply in self._exchange(_COMMAND, call, seconds)]
 
     def _exchange(self, kind: bytes, call: WorkerCall, seconds: float | None) -> list[bytes]:
@@ -243,7 +242,7 @@ class MultiprocessExecutor:
             raise self._error
 
     def _failure(self) -> Exception:
-        # The report of the failure may take a moment longer than the interrupt.
+        # The report may come after the interrupt.
         self._has_failed.wait(_REPORT_SECONDS)
         return self._error or FailureError(Failure(Reason.CRASH_LOOPING, "a worker closed its connection"))
 
@@ -251,7 +250,7 @@ class MultiprocessExecutor:
         self._news.put((rank, message))
 
     def worker_failed(self, failure: Failure, text: str, raised: bool) -> None:
-        # The death of a node makes workers of other nodes raise, and its report may come later than theirs.
+        # A lost node makes workers of other nodes raise, perhaps before its report.
         if raised and self._remote is not None and not self._has_failed.is_set():
             timer = threading.Timer(_CAUSE_SECONDS, self._fail, [failure, text])
             timer.daemon = True
@@ -279,7 +278,7 @@ class MultiprocessExecutor:
             if self._closed or self._error is not None:
                 return
             error = self._error = error_of(failure)
-            self._reason = failure.message  # a thread that sees the failure may shut down before this one goes on
+            self._reason = failure.message  # another thread may shut down before this one goes on
             failed = self._failed
         self._has_failed.set()
         self._local.kill()
@@ -301,7 +300,7 @@ class MultiprocessExecutor:
 
 
 class _Reply(Future[StepOutput]):
-    # The thread that waits for the output receives it: another thread would cost a switch per step.
+    # The waiting thread receives: another one would cost a switch per step.
 
     def __init__(self, receive: Callable[[], None]) -> None:
         super().__init__()
@@ -309,7 +308,6 @@ class _Reply(Future[StepOutput]):
         self._receive = receive
 
     def result(self, timeout: float | None = None) -> StepOutput:
-        # The executor's own timeout counts.
         while not self.done():
             self._receive()
         return super().result()

@@ -13,8 +13,6 @@ class RemoteInterruptedError(Exception):
 
 
 class RemoteSilentError(Exception):
-    # `ranks` are the workers of nodes that have not replied in time
-
     def __init__(self, ranks: list[int]) -> None:
         super().__init__(f"no replies of workers {ranks}")
         self.ranks = ranks
@@ -24,21 +22,21 @@ class RemoteEvents(Protocol):
     def worker_news(self, rank: int, message: FromWorker) -> None: ...
 
     def worker_failed(self, failure: Failure, text: str, raised: bool) -> None:
-        """`raised`: by an error that may be the consequence of another failure."""
+        """`raised`: another failure may be the cause."""
         ...
 
 
 class RemoteWorkers(Protocol):
-    """The workers of all nodes but this one. Their ranks follow those of this node."""
+    """The workers of other nodes. Their ranks follow this node's."""
 
     num_nodes: int  # with this one
 
-    waits: Callable[[], None]  # called once a second, in the thread of `begin`, while nodes are missing
+    waits: Callable[[], None]  # each second in `begin` while nodes are missing
 
     def begin(
         self, settings: ResolvedEngine, ranks_per_node: int, events: RemoteEvents
     ) -> AbstractContextManager[TcpRendezvous]:
-        """Wait for all nodes, have them start their workers, and yield where the ranks meet.
+        """Wait until all nodes start their workers, and yield where the ranks meet.
 
         Rank 0 must have inherited the listening socket when the context ends.
         """
@@ -47,7 +45,7 @@ class RemoteWorkers(Protocol):
     def write(self, frame: bytes) -> None: ...
 
     def read(self, seconds: float | None) -> list[bytes]:
-        """Wait for the next reply of every worker; return the bodies by rank. None: no timeout.
+        """Wait for each worker's next reply; return the bodies by rank. None: no timeout.
 
         Raises RemoteSilentError, after which `read` may be called again, and RemoteInterruptedError.
         """
@@ -56,7 +54,7 @@ class RemoteWorkers(Protocol):
     def silent_ranks(self) -> list[int]: ...
 
     def describe(self, ranks: Iterable[int]) -> str:
-        """Return the state of these workers, as far as their nodes answer in time."""
+        """Return the states of nodes that answer in time."""
         ...
 
     def dismiss(self, reason: str) -> None:

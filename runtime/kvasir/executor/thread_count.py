@@ -1,6 +1,6 @@
 """How many threads compute a step: fewer while other processes need the cores.
 
-Threads of a step wait for each other, so one without a core holds up all of them for a time slice.
+Threads of a step wait for each other: one without a core delays all by a time slice.
 """
 
 import logging
@@ -13,12 +13,12 @@ from kvasir.process.words import count
 
 log = logging.getLogger(__name__)
 
-INTERVAL_SECONDS = 0.25  # of a decision: /proc/stat counts in hundredths of a second
-MAX_GAP_SECONDS = 0.05  # a longer time without a step is a pause, in which waiting does not count
-MAX_WAITING = 0.2  # threads that wait for a core, on average, before one of them is given up
-MIN_ROOM = 0.75  # share of a core that must be free for one more thread
+INTERVAL_SECONDS = 0.25  # /proc/stat counts in hundredths of a second
+MAX_GAP_SECONDS = 0.05  # longer: a pause, in which waiting does not count
+MAX_WAITING = 0.2  # threads without a core, on average, before one is given up
+MIN_ROOM = 0.75  # free share of a core for one more thread
 MIN_HOLD_SECONDS = 1.0
-# Bounds of the time before a lower count may rise again. It doubles after each rise that came too early.
+# Before a lower count may rise again; doubled after each rise that came too early.
 MAX_HOLD_SECONDS = 32.0
 
 
@@ -53,8 +53,8 @@ class Sums:
 class ThreadCount:
     """Decides from readings of `read` around the steps; without readings nothing changes.
 
-    The time between two readings of a burst of steps doubles, up to INTERVAL_SECONDS, to save time: at least half
-    of each burst counts.
+    To save time, the gap between a burst's readings doubles up to INTERVAL_SECONDS: at least half of each burst
+    counts.
     """
 
     def __init__(
@@ -72,10 +72,10 @@ class ThreadCount:
         self._use = read()
         self._read_at = self._step_ended = self._burst_began = clock()
         self._steps = Sums()
-        self._all = Sums()  # over steps and pauses; `_steps` over steps only
+        self._all = Sums()  # with pauses
         self._hold = MIN_HOLD_SECONDS
         self._fell_at = -MAX_HOLD_SECONDS
-        self._rose_at: float | None = None  # of the last rise, if the count has not fallen since
+        self._rose_at: float | None = None  # None: the count has fallen since
 
     def begin_step(self) -> None:
         now = self._clock()
@@ -103,7 +103,7 @@ class ThreadCount:
     def _decide(self, now: float) -> None:
         if self._steps.seconds >= INTERVAL_SECONDS:
             steps, self._steps = self._steps, Sums()
-            # A thread can also wait for threads of this process; no more than `others` wait for other processes.
+            # Threads also wait for threads of this process: at most `others` wait for other processes.
             waiting = min(steps.waited, steps.others) / steps.seconds
             threads = fewer_threads(self.threads, waiting)
             if threads < self.threads:

@@ -1,5 +1,3 @@
-"""Runs one worker: its steps with the right number of threads, and its calls."""
-
 import logging
 import os
 from collections.abc import Callable
@@ -47,7 +45,7 @@ class WorkerHost:
 
     @property
     def launches(self) -> bool:
-        # A worker class of another package may have an `execute` of its own.
+        # Another package's worker class may have its own `execute`.
         return type(self.worker).execute is Worker.execute
 
     def execute(self, step: StepInput, late: AwaitLateInput | None = None) -> StepOutput:
@@ -70,13 +68,13 @@ class WorkerHost:
         return launched
 
     def _execute(self, step: StepInput, late: AwaitLateInput | None) -> StepOutput:
-        # A worker class of another package may know no masked rows.
+        # Another package's worker class may not support masked rows.
         return self.worker.execute(step) if late is None else self.worker.execute(step, late)
 
     def run(self, call: WorkerCall) -> Any:
-        """Run a call that the engine cannot do without. Raises the errors of its method."""
+        """Run a call that the engine needs. Raises the method's errors."""
         return self._calls.run(call)
 
     def answer(self, call: WorkerCall) -> WorkerResult:
-        """Run a call of a user: one that Kvasir's own worker does not have."""
+        """Run a user's call, which Kvasir's own worker does not have."""
         return self._calls.answer(call)

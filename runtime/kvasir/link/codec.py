@@ -1,4 +1,4 @@
-"""Encodes and decodes messages, also for a peer of the protocol version before or after this one.
+"""Encodes and decodes messages, also for a peer one protocol version away.
 
 A receiver ignores appended fields, reads unknown enum values as a default, and skips and counts unknown messages.
 """

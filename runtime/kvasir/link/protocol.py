@@ -70,8 +70,6 @@ class Progress(msgspec.Struct, frozen=True, array_like=True):
 
 
 class EngineStats(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """The load of an engine."""
-
     waiting: int  # requests without a row, preempted ones included
     running: int  # requests with a row
     kv_blocks_used: int
@@ -164,8 +162,6 @@ class RequestProgress(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 class RequestOutput(msgspec.Struct, frozen=True, array_like=True, omit_defaults=True, gc=False):
-    """The result of one step for one request."""
-
     request_id: str
     attempt: int
     # Output tokens emitted before `token_ids`. A gap or an overlap means that the engine is not trusted.
@@ -222,8 +218,6 @@ class CacheEvents(_Message, frozen=True):
 
 
 class Result(_Message, frozen=True):
-    """The answer to a Call."""
-
     id: int
     error: str = ""  # why it failed; "" if it did not
     values: list[str] = []  # one per worker
@@ -242,8 +236,6 @@ class Welcome(_Message, frozen=True):
 
 
 class Refused(_Message, frozen=True):
-    """The engine is not accepted."""
-
     reason: str  # for the engine's log and status
     # True: this incarnation is not known (any more): drop its requests and send Hello again. False: the engine does
     # not fit (model, protocol or service).
@@ -254,29 +246,18 @@ class Refused(_Message, frozen=True):
 class AddRequest(_Message, frozen=True):
     """Generate for this request, from its start or from where an earlier attempt stood."""
 
-    request_id: str
-    """Unique over all frontends."""
-    attempt: int
-    """Increases each time an engine gets the request; outputs of an older attempt are dropped."""
-    prompt_tokens: bytes
-    """Four bytes for each token, little endian."""
-    output_tokens: bytes
-    """Emitted by earlier attempts: computed like the prompt, counted as output."""
+    request_id: str  # unique over all frontends
+    attempt: int  # increases each time an engine gets the request; outputs of older attempts are dropped
+    prompt_tokens: bytes  # 4 per token, little endian
+    output_tokens: bytes  # of earlier attempts: computed like the prompt, counted as output
     params: SamplingParams
-    block_hashes: bytes = b""
-    """16 bytes for each full block of the prompt, chained (request/hashing.py). Empty: the engine hashes it."""
-    priority: int = 0
-    """See RequestCore; engines without FEATURE_PRIORITY refuse others than 0."""
-    cache_salt: str = ""
-    """`block_hashes` are chained to it."""
-    age: float = 0.0
-    """Seconds since the request came, if another engine had it; 0 for a fresh one. The oldest is served first."""
-    alone: bool = False
-    """Compute it in steps without others for SUSPECT_TOKENS tokens: an engine may have failed because of it."""
-    kv_source: str = ""
-    """The Ready.kv_address of an engine from which the KV blocks may be fetched. "": none is known."""
-    constraint: OutputConstraint | None = None
-    """For the whole output, the emitted tokens included."""
+    block_hashes: bytes = b""  # 16 per full block, chained (request/hashing.py); empty: the engine hashes it
+    priority: int = 0  # see RequestCore; without FEATURE_PRIORITY only 0 is accepted
+    cache_salt: str = ""  # starts the chain of `block_hashes`
+    age: float = 0.0  # seconds since the request came, for one that another engine had; the oldest is served first
+    alone: bool = False  # suspected: compute SUSPECT_TOKENS tokens in steps without other requests
+    kv_source: str = ""  # the Ready.kv_address of an engine that may have the KV blocks
+    constraint: OutputConstraint | None = None  # for the whole output, with the emitted tokens
     kind: RequestKind = RequestKind.GENERATE
 
     @classmethod
@@ -293,7 +274,6 @@ class AddRequest(_Message, frozen=True):
         alone: bool = False,
         kv_source: str = "",
     ) -> "AddRequest":
-        """Return the message for a request with this core."""
         return cls(
             request_id,
             attempt,
@@ -316,7 +296,6 @@ class AddRequest(_Message, frozen=True):
 
     @property
     def num_tokens(self) -> int:
-        """Tokens of prompt and output."""
         return (len(self.prompt_tokens) + len(self.output_tokens)) // TOKEN_BYTES
 
     @property

@@ -1,5 +1,3 @@
-"""The groups of engines that share experts, over gloo."""
-
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
@@ -66,7 +64,7 @@ class EngineWaves:
         # One thread sends with `calls`, another one receives.
         self._together = together
         self._calls = calls
-        # Gloo reads it until the next engine has it.
+        # Gloo reads it meanwhile.
         self._sent: tuple[Tensor, Sending] | None = None
 
     def call_next(self, wave: int) -> None:

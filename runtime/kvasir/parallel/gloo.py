@@ -10,7 +10,7 @@ from typing import Any, Final
 import torch.distributed as dist
 
 BACKEND: Final = "kvasir_gloo"
-# Unset: the interface of the host's name.
+# Unset: that of the host's name.
 INTERFACE: Final = "GLOO_SOCKET_IFNAME"
 _PR_SET_TIMERSLACK: Final = 29
 _SLACK_SECONDS: Final = 1.0
@@ -34,7 +34,7 @@ def register_gloo() -> str:
 
 
 def start_device(**place: str) -> Any:
-    # `interface`, or the one with the address `hostname`.
+    # `interface`, or else that of the address `hostname`.
     gloo = dist.ProcessGroupGloo
     with _timer_slack(_SLACK_SECONDS):
         return gloo.create_device(**place) if place else gloo.create_default_device()
@@ -42,7 +42,7 @@ def start_device(**place: str) -> Any:
 
 @contextmanager
 def _timer_slack(seconds: float) -> Iterator[None]:
-    # Gloo's threads poll every 10 ms. The slack prolongs this, and delays no event.
+    # Gloo's threads poll every 10 ms; the slack prolongs this, and delays no event.
     prctl = ctypes.CDLL(None).prctl
     prctl(_PR_SET_TIMERSLACK, ctypes.c_ulong(int(seconds * 1e9)), 0, 0, 0)
     try:

@@ -1,4 +1,4 @@
-"""Collective operations: all ranks call them in the same order, with the same shapes and types."""
+"""Collective operations: all ranks call them in one order, with the same shapes and types."""
 
 from typing import Final, Protocol
 

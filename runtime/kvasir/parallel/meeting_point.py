@@ -1,6 +1,6 @@
-"""A store in the process of rank 0, where engines that share experts meet when they start.
+"""A store where engines that share experts meet at their start.
 
-Waits are short or in a thread, so that signals can end the process.
+Waits are short or in a thread, so signals can end the process.
 """
 
 import errno
@@ -22,9 +22,8 @@ from kvasir.parallel.start import within
 
 _PAUSE_SECONDS: Final = 0.2
 _BROKEN: Final = "broken"
-# For operations that do not wait for engines.
 _ANSWER_SECONDS: Final = 60.0
-# A predecessor that ends may still have the port.
+# An ending predecessor may still have the port.
 _PORT_SECONDS: Final = 20.0
 
 
@@ -58,7 +57,7 @@ class MeetingPoint:
             self._check()
 
     def compare(self, settings: Mapping[str, str]) -> None:
-        """Wait for all engines. Raises ConfigError on each of them if a setting differs."""
+        """Wait for all engines. Raises ConfigError on each if a setting differs."""
         with self._answers():
             self._store.set(f"settings/{self.rank}", msgspec.json.encode(settings).decode())
             self._wait("settings")
@@ -69,7 +68,7 @@ class MeetingPoint:
         every = [msgspec.json.decode(text, type=dict[str, str]) for text in texts]
         first = every[0]
         for rank, found in enumerate(every):
-            for name in first | found:  # in the same order on all engines
+            for name in first | found:  # all engines need one order
                 if (of_first := first.get(name)) != (of_rank := found.get(name)):
                     raise ConfigError(
                         f"engines that share experts need the same {name}, and rank 0 has {of_first} and rank "
@@ -95,7 +94,7 @@ class MeetingPoint:
             ) from error
 
     def _listen(self, address: str, port: int) -> TCPStore:
-        # torch's own store would listen on all interfaces.
+        # torch's own store listens on all interfaces.
         return TCPStore(
             address,
             port,

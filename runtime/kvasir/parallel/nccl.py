@@ -1,4 +1,4 @@
-"""Joins the ranks of an engine on one machine's GPUs, over NCCL. Has not run on several GPUs yet."""
+"""Joins the ranks on one machine's GPUs. Has not run on several GPUs yet."""
 
 import logging
 import os
@@ -22,7 +22,7 @@ log = logging.getLogger(__name__)
 _BUFFER_SIZE: Final = "TORCH_NCCL_TRACE_BUFFER_SIZE"
 _DUMP_ON_TIMEOUT: Final = "TORCH_NCCL_DUMP_ON_TIMEOUT"
 _DUMP_FILE: Final = "TORCH_NCCL_DEBUG_INFO_TEMP_FILE"
-# Torch 2.11 to 2.15 read it first: a user's value has priority.
+# Torch 2.11 to 2.15 read it first.
 _NEWER_DUMP_FILE: Final = "TORCH_FR_DUMP_TEMP_FILE"
 _RECORDED_OPERATIONS: Final = 2000
 
@@ -38,10 +38,10 @@ def init_gpus(
     expert_parallel: bool,
     one_shot: bool,
 ) -> ParallelState:
-    """Wait for all ranks, 2 or more. Call it once per process.
+    """Wait for all ranks, 2 or more. Call once per process.
 
-    `timeout`: seconds for this wait. After `operation_timeout` in an operation, torch records the last ones and
-    aborts the process. Raises RuntimeError if a rank is late.
+    `timeout`: seconds for this wait; RuntimeError if a rank is late. After `operation_timeout` in an operation,
+    torch writes its record and aborts the process.
     """
     torch.cuda.set_device(device)
     os.environ["NCCL_SOCKET_IFNAME"] = LOOPBACK
@@ -66,7 +66,7 @@ def init_gpus(
 
 
 def switch_recorder_on(environ: MutableMapping[str, str]) -> str:
-    """Switch on torch's flight recorder, before the first group. Return the path of its files."""
+    """Call it before the first group. Return the path of its files."""
     # Random: others may write here.
     path = f"{tempfile.gettempdir()}/kvasir-nccl-{secrets.token_hex(4)}-rank-"
     environ.setdefault(_BUFFER_SIZE, str(_RECORDED_OPERATIONS))

@@ -1,6 +1,6 @@
 """Sums of small tensors over memory that all GPUs read directly. Has not run on several GPUs yet.
 
-A kernel of torch adds the ranks' symmetric memories in rank order: the same bits on each.
+A torch kernel adds in rank order: the same bits on each rank.
 """
 
 import logging
@@ -15,7 +15,7 @@ from torch import Tensor
 log = logging.getLogger(__name__)
 
 T = TypeVar("T")
-# Not measured: vLLM's limit for 8 GPUs (csrc/custom_all_reduce.cuh).
+# vLLM's limit for 8 GPUs (csrc/custom_all_reduce.cuh); not measured.
 MAX_BYTES: Final = 256 * 1024
 _MAX_RANKS: Final = 8
 # Other sizes take slower kernels, or none.
@@ -24,7 +24,7 @@ _DTYPES: Final = (torch.bfloat16, torch.float32)
 
 
 class OneShotSum:
-    """All ranks need the same shapes and types, so that they decide alike."""
+    """All ranks need the same shapes and types."""
 
     def __init__(self, memory: Tensor, add: Callable[[Tensor], Tensor]) -> None:
         # `memory`: [bytes] uint8, symmetric. `add` sums it over all ranks.
@@ -36,13 +36,13 @@ class OneShotSum:
 
     def all_reduce(self, x: Tensor) -> Tensor:
         part = self._memory[: x.nbytes].view(x.dtype)
-        # torch's kernel that also copies signals too early.
+        # Copy first: torch's combined kernel signals too early.
         part.copy_(x.reshape(-1))
         return self._add(part).view(x.shape)
 
 
 def connect_one_shot(group: dist.ProcessGroup, device: torch.device) -> OneShotSum | None:
-    """Rank r needs GPU r. On all ranks, return None and log why if the sums cannot be used."""
+    """Rank r needs GPU r. Return None on all ranks, and log why, if the sums cannot be used."""
     try:
         symmetric = _together(group, device, lambda: _symmetric_memory(group.size()))
         memory = _together(group, device, lambda: symmetric.empty(MAX_BYTES, dtype=torch.uint8, device=device))
@@ -63,7 +63,6 @@ def connect_one_shot(group: dist.ProcessGroup, device: torch.device) -> OneShotS
 
 
 def _symmetric_memory(size: int) -> Any:
-    # Raises RuntimeError if something is missing.
     try:
         import torch.distributed._symmetric_memory as symmetric
     except ImportError as error:
@@ -88,7 +87,7 @@ def _must_be_equal(ours: Tensor, sums: Tensor) -> None:
 
 
 def _together(group: dist.ProcessGroup, device: torch.device, act: Callable[[], T]) -> T:
-    """Raises RuntimeError on all ranks if `act` fails on any."""
+    """Raise RuntimeError on all ranks if `act` fails on any."""
     error: Exception | None = None
     try:
         result = act()

@@ -1,5 +1,3 @@
-"""A worker's place among all ranks."""
-
 from dataclasses import dataclass
 from typing import Final
 
@@ -16,14 +14,14 @@ class UnevenSplit(ValueError):
 
 @dataclass(frozen=True)
 class ParallelState:
-    """The groups of a rank: of T tensor ranks, rank r has place r % T in stage r // T."""
+    """Of T tensor ranks, rank r has place r % T in stage r // T."""
 
-    # Parts of the same layers.
+    # parts of the same layers
     tensor: Group = ALONE
-    # One rank of each stage, with the same place.
+    # one rank per stage, with the same place
     pipeline: Group = ALONE
     expert_parallel: bool = False
-    # One rank of each engine, with the same place.
+    # one rank per engine, with the same place
     data: Group = ALONE
 
     def own_experts(self, count: int) -> range:

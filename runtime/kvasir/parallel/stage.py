@@ -1,12 +1,10 @@
-"""The layers and parameters of a pipeline stage."""
-
 from collections.abc import Set
 from dataclasses import dataclass
 
 
 @dataclass(frozen=True)
 class Stage:
-    """Neighbouring layers. The first stage has the embedding; the last has norm and head."""
+    """Neighbouring layers; the first stage adds the embedding, the last norm and head."""
 
     layers: range
     num_layers: int
@@ -36,11 +34,8 @@ class Stage:
         return self.layers.stop == self.num_layers
 
     def holds(self, parameter: str, *, layers: str, first: Set[str], last: Set[str]) -> bool:
-        """Return whether this stage has a parameter, such as layers.3.mlp.fc1.weight.
-
-        `first` and `last` are parts of the first and the last stage.
-        """
-        # Unknown names belong to all stages: each rejects them.
+        """Return whether this stage has a parameter, such as layers.3.mlp.fc1.weight."""
+        # All stages have unknown names, to reject them.
         part, _, rest = parameter.partition(".")
         if part in first or part in last:
             return (self.first and part in first) or (self.last and part in last)

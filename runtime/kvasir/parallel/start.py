@@ -1,4 +1,4 @@
-"""Joins a worker's process to the other ranks of its engine, on CPUs."""
+"""Joins a worker to the other ranks, on CPUs."""
 
 import os
 import threading
@@ -29,10 +29,10 @@ def init(
     tensor_parallel_size: int | None = None,
     expert_parallel: bool = False,
 ) -> ParallelState:
-    """Wait for all ranks, and return this rank's groups. Call it once per process.
+    """Wait for all ranks; return this one's groups. Call once per process.
 
-    Ranks of one machine meet by a private file; several pods need a TcpRendezvous. `timeout`: seconds for this
-    wait and each operation. `tensor_parallel_size` None: all ranks. Raises RuntimeError if a rank is late.
+    Several pods need a TcpRendezvous. `timeout`: seconds for this wait and each operation. `tensor_parallel_size`
+    None: all ranks. Raises RuntimeError if a rank is late.
     """
     width = size if tensor_parallel_size is None else tensor_parallel_size
     if width < 1 or size % width:
@@ -74,7 +74,7 @@ def _store(rendezvous: Path | TcpRendezvous, size: int, limit: timedelta) -> Any
 
 
 def within(limit: timedelta, make: Callable[[], Any], message: str) -> Any:
-    # A TCPStore ignores its timeout if the port has no server.
+    # Without a server, a TCPStore ignores its timeout.
     made: Future[Any] = Future()
 
     def run() -> None:

@@ -1,4 +1,4 @@
-"""Rank 0's TCP store, for ranks in several pods. Imports no torch."""
+"""Rank 0's TCP store, for several pods. Imports no torch."""
 
 from dataclasses import dataclass
 

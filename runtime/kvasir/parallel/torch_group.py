@@ -1,5 +1,3 @@
-"""A group over torch.distributed: gloo between CPUs, NCCL between GPUs."""
-
 import torch
 import torch.distributed as dist
 from torch import Tensor

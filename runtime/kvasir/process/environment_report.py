@@ -1,7 +1,4 @@
-"""The report of `kvasir collect-env` on machine and installation, for bug reports; without secrets.
-
-torch is asked in a process of its own: a broken build of it, or none, is an answer like any other.
-"""
+"""The report of `kvasir collect-env`, without secrets. A process of its own asks torch, which may be broken."""
 
 import importlib.metadata
 import json
@@ -36,7 +33,7 @@ PACKAGES: Final = (
     ),
     *("prometheus-client", "kopf", "kubernetes"),
 )
-# prefixes of the environment's variables that matter to a run
+# prefixes of environment variables
 SETTINGS: Final = (
     *("KVASIR_", "VLLM_", "HF_", "TRANSFORMERS_", "TORCH", "PYTORCH_", "CUDA_", "NVIDIA_", "NCCL_", "TRITON_"),
     *("OMP_", "GOMP_", "KMP_", "MKL_", "OPENBLAS_", "ONEDNN_", "DNNL_", "ATEN_", "MALLOC_", "LD_PRELOAD"),
@@ -47,7 +44,7 @@ _USEFUL_FLAGS: Final = (
     *("avx2", "fma", "avx512f", "avx512_vnni", "avx512_bf16", "avx512_fp16", "avx_vnni"),
     *("amx_tile", "amx_int8", "amx_bf16", "amx_fp16", "asimd", "bf16", "i8mm", "sve"),
 )
-_PATIENCE: Final = 60  # for a program to answer; the first import of a large torch takes a while
+_PATIENCE: Final = 60  # the first import of a large torch takes a while
 
 _ASK_TORCH = """
 import json, torch
@@ -68,7 +65,6 @@ Section = dict[str, Any]
 
 
 def describe_environment(environ: Mapping[str, str] = os.environ) -> dict[str, Section]:
-    """Return sections of names and values, in the order to be read."""
     return {
         "kvasir": {
             "version": version.__version__,
@@ -162,13 +158,12 @@ def _kubernetes(environ: Mapping[str, str]) -> Section:
 
 
 def _installed() -> Section:
-    """Return whether the cluster has Kvasir's resource."""
     code, _, error = _ask("kubectl", "get", "crd", CRD_NAME, "--request-timeout=5s")
     return {"crd": f"{CRD_NAME} is installed" if code == 0 else _last_line(error)}
 
 
 def _ask(*command: str) -> tuple[int, str, str]:
-    """Return exit code and output; a program that hangs or does not exist counts as failed."""
+    """Return exit code and output; a program that hangs or does not exist has failed."""
     try:
         done = subprocess.run(
             command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=_PATIENCE, check=False

@@ -1,4 +1,4 @@
-"""How a process ends by an error: a log entry for people, a failure for programs, and the exit code."""
+"""How a process ends by an error: log entry, failure report and exit code."""
 
 import logging
 import sys
@@ -9,7 +9,7 @@ from kvasir_contract.exits import ExitCode
 from kvasir_contract.failure import Failure, report_failure
 from kvasir_contract.reasons import Reason
 
-# starting the process again does not help against these
+# a new start does not help
 _LASTING: Final = frozenset({Reason.INVALID_SPEC, Reason.MODEL_NOT_FOUND})
 _LESS_MEMORY: Final = (
     "give the process more memory, or lower --kv-cache-memory-bytes (on a GPU --gpu-memory-utilization), "
@@ -41,7 +41,7 @@ def error_of(failure: Failure) -> Exception:
 
 
 def log_failure(log: logging.Logger, error: BaseException, where: str) -> None:
-    """Write one line for a user's mistake or another process's failure; for other errors a traceback."""
+    """Log one line for a user's mistake or another process's failure; otherwise a traceback."""
     if isinstance(error, ConfigError | FailureError):
         log.error("%s", error, exc_info=error if log.isEnabledFor(logging.DEBUG) else None)
     else:
@@ -49,7 +49,7 @@ def log_failure(log: logging.Logger, error: BaseException, where: str) -> None:
 
 
 def end(failure: Failure | None) -> ExitCode:
-    """Report the failure, if there is one, and return the exit code. Nothing may be written afterwards."""
+    """Report the failure and return the exit code. Nothing may be written afterwards."""
     if failure is None:
         return ExitCode.OK
     report_failure(failure)
@@ -59,7 +59,7 @@ def end(failure: Failure | None) -> ExitCode:
 def _is_out_of_memory(error: BaseException) -> bool:
     if isinstance(error, MemoryError):
         return True
-    torch = sys.modules.get("torch")  # what has not been imported has not raised
+    torch = sys.modules.get("torch")
     if torch is None:
         return False
     # On a CPU torch raises a plain RuntimeError.

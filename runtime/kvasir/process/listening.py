@@ -1,5 +1,3 @@
-"""Listening sockets: TCP for IPv4, IPv6 and both at once, and Unix sockets."""
-
 import contextlib
 import errno
 import os
@@ -13,9 +11,8 @@ IN_USE: Final = "a process listens there, or it is not a socket: stop that proce
 
 
 def listening_socket(host: str, port: int, backlog: int) -> socket.socket:
-    """Listen on a name, an IP address, or ANY_HOST for all of them.
-
-    Raises OSError (socket.gaierror for a name without an address) or OverflowError for a port out of range.
+    """Listen on a name, an IP address, or ANY_HOST. Raises OSError (socket.gaierror for a name without an address),
+    and OverflowError for a port out of range.
     """
     if host == ANY_HOST:
         return _on_every_address(port, backlog)
@@ -42,14 +39,13 @@ def unix_socket(path: str, backlog: int) -> socket.socket:
 
 
 def advice_for(error: OSError) -> str:
-    """Return the problem of a `unix_socket`, and what to do."""
     if error.errno == errno.EADDRINUSE:
         return IN_USE
     return f"{error.strerror or error}: choose another path"  # a path that is too long has no errno
 
 
 def remove_socket_file(listener: socket.socket) -> None:
-    # To be called before the socket is closed: later the file may be that of a successor.
+    # Before closing: later the file may be a successor's.
     if listener.family == socket.AF_UNIX:
         with contextlib.suppress(FileNotFoundError):
             os.unlink(listener.getsockname())
@@ -69,7 +65,6 @@ def url(host: str, port: int, scheme: str = "http") -> str:
 
 
 def has_ipv6() -> bool:
-    # a socket can listen on IPv6 and IPv4 at once
     return socket.has_dualstack_ipv6()
 
 
@@ -85,7 +80,7 @@ def is_stale(path: str) -> bool:
             probe.connect(path)
         except ConnectionRefusedError:
             return True
-        except OSError:  # a full backlog, a socket of another type, or it was just removed
+        except OSError:  # a full backlog, another type, or just removed
             return False
     return False
 
@@ -93,7 +88,7 @@ def is_stale(path: str) -> bool:
 def _on_every_address(port: int, backlog: int) -> socket.socket:
     if not has_ipv6():
         return _bound(socket.socket(socket.AF_INET, socket.SOCK_STREAM), ("0.0.0.0", port), backlog)
-    # The option's default is the machine's (net.ipv6.bindv6only).
+    # The default is the machine's (net.ipv6.bindv6only).
     listener = socket.socket(socket.AF_INET6, socket.SOCK_STREAM)
     listener.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
     return _bound(listener, ("::", port), backlog)

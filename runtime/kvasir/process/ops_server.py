@@ -42,9 +42,9 @@ from kvasir_contract.status_report import StatusReport
 log = logging.getLogger(__name__)
 
 BACKLOG: Final = 16
-RETRY_SECONDS: Final = 0.05  # after a connection that could not be accepted
+RETRY_SECONDS: Final = 0.05
 
-MAX_WAITERS: Final = 8  # of GET /demand; each one keeps a thread
+MAX_WAITERS: Final = 8  # each waiting GET /demand keeps a thread
 
 _JSON = "application/json"
 _TEXT = "text/plain; charset=utf-8"
@@ -66,7 +66,7 @@ class DemandControl(Protocol):
         """Return when a request is live, at the latest after this time."""
 
     def set_gate(self, *, closed: bool) -> bool:
-        """Close or open the gate between frontend and engines. Return False if the process cannot do it now."""
+        """Return False if the gate cannot change now."""
 
 
 class OpsServer:
@@ -98,7 +98,7 @@ class OpsServer:
 
     def close(self) -> None:
         self._closing = True
-        try:  # wakes the thread: it sleeps until a connection comes, without a polling interval
+        try:  # wakes the thread without polling
             self._server.socket.shutdown(socket.SHUT_RDWR)
         except OSError as error:
             log.debug("could not wake the ops thread: %s", error)
@@ -134,7 +134,7 @@ class _Pages:
                 message = f"use ?timeout= with 0 to {MAX_DEMAND_WAIT_SECONDS:g} seconds\n"
                 return HTTPStatus.BAD_REQUEST, _TEXT, message.encode()
             if not waiters.acquire(blocking=False):
-                return report()  # the caller sees the demand, and may ask again
+                return report()
             try:
                 demand.wait_for_demand(seconds)
             finally:
@@ -195,7 +195,7 @@ class _Server(ThreadingHTTPServer):
         try:
             return super().get_request()
         except OSError:
-            time.sleep(RETRY_SECONDS)  # without a free file descriptor the listener stays readable: do not spin
+            time.sleep(RETRY_SECONDS)  # without a free descriptor the listener stays readable: do not spin
             raise
 
     def handle_error(self, request: Any, client_address: Any) -> None:
@@ -203,7 +203,7 @@ class _Server(ThreadingHTTPServer):
 
 
 class _Handler(BaseHTTPRequestHandler):
-    timeout = 5  # seconds for a client to send its request
+    timeout = 5  # seconds for a client's request
 
     def __init__(self, pages: _Pages, *args: Any) -> None:
         self._pages = pages

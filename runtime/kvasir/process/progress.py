@@ -1,4 +1,4 @@
-"""Progress bars of the commands: on standard error, if that is a terminal."""
+"""Progress bars on standard error, if that is a terminal."""
 
 import sys
 from collections.abc import Callable, Iterator
@@ -15,12 +15,12 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 
-Show = Callable[[int, int], None]  # called with the bytes done and in all, from any thread
+Show = Callable[[int, int], None]  # bytes done and in all, from any thread
 
 
 @contextmanager
 def spinner(what: str, *, shown: bool = True) -> Iterator[None]:
-    """Show that work of unknown length goes on, for as long as the block lasts."""
+    """Show work of unknown length."""
     if not (shown and sys.stderr.isatty()):
         yield
         return
@@ -30,7 +30,6 @@ def spinner(what: str, *, shown: bool = True) -> Iterator[None]:
 
 @contextmanager
 def progress_bar(what: str, *, in_bytes: bool = False, shown: bool = True) -> Iterator[Show]:
-    """Show a bar for as long as the block lasts."""
     amount = DownloadColumn() if in_bytes else MofNCompleteColumn()
     times = (TimeElapsedColumn(), TextColumn("left"), TimeRemainingColumn())
     columns = (TextColumn("{task.description}"), BarColumn(), amount, *times)

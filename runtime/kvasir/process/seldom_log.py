@@ -3,7 +3,7 @@ import time
 
 
 class SeldomLog:
-    """Writes repeated lines at most once in `every` seconds: lines of the same text or the same `about`."""
+    """Writes lines of the same text or `about` at most once in `every` seconds."""
 
     def __init__(self, log: logging.Logger, every: float = 60.0, kinds: int = 256) -> None:
         self._log = log
@@ -22,7 +22,7 @@ class SeldomLog:
         if key in self._last and now - self._last[key] < self._every:
             return
         if len(self._last) >= self._kinds:
-            # A peer can invent names. Dropping all keys costs one line of log for each.
+            # A peer can invent names; the price is one more line each.
             self._last.clear()
         self._last[key] = now
         self._log.log(level, "%s", text)

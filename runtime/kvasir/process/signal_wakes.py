@@ -1,7 +1,4 @@
-"""Wakes a main thread that waits on a queue, so that Python runs the handlers of signals in it.
-
-A signal just before the system call of the wait, or to another thread, does not end the wait.
-"""
+"""Wakes a main thread that waits on a queue, so that Python runs signal handlers in it."""
 
 import os
 import signal

@@ -1,4 +1,4 @@
-"""Addresses of ZMQ sockets: parsed, looked up in the DNS, and checked for use without keys."""
+"""Parse ZMQ addresses, look them up in the DNS, and check them for use without keys."""
 
 import ipaddress
 import os
@@ -10,14 +10,14 @@ from pathlib import Path
 
 from kvasir.config.options import ConfigError
 
-MAX_IPC_PATH = 107  # bytes; the kernel's limit for the path of a Unix socket
+MAX_IPC_PATH = 107  # the kernel's limit
 
 
 @dataclass(frozen=True)
 class LinkAddress:
-    text: str  # as the user wrote it
-    path: str = ""  # of an ipc:// address; "" for tcp://
-    host: str = ""  # An IP address, a name, or `*`; 127.0.0.1 for localhost.
+    text: str
+    path: str = ""
+    host: str = ""  # an IP address, a name, or `*`; 127.0.0.1 for localhost
     port: int = 0
     option: str = "--link"
 
@@ -41,7 +41,6 @@ class LinkAddress:
         return self.ip is not None and ipaddress.ip_address(self.ip).is_loopback
 
     def endpoint(self, ip: str = "") -> str:
-        """Return the endpoint for ZMQ. `ip` replaces a host name that was looked up."""
         if self.is_ipc:
             return f"ipc://{self.path}"
         host = ip or self.host
@@ -61,7 +60,6 @@ def parse_address(text: str, option: str = "--link") -> LinkAddress:
 
 
 def tcp_address(host: str, port: int, option: str, text: str = "") -> LinkAddress:
-    # `text`: as the user wrote it; the host by default
     return LinkAddress(text or host, host="127.0.0.1" if host == "localhost" else host, port=port, option=option)
 
 
@@ -88,14 +86,14 @@ def _parse_tcp(text: str, rest: str, option: str) -> LinkAddress:
 
 
 def look_up(name: str) -> frozenset[str]:
-    """Return the IP addresses of a name; empty if it has none. Raises OSError if the look-up fails."""
+    """Raises OSError. A name without addresses gives an empty set."""
     try:
         found = socket.getaddrinfo(name, None, type=socket.SOCK_STREAM)
     except socket.gaierror as error:
         if error.errno in (socket.EAI_NONAME, socket.EAI_NODATA):
             return frozenset()
         raise
-    # In a dual-stack cluster a pod has a record of each kind, and one peer must not get two connections.
+    # One per pod: in a dual-stack cluster it has a record of each kind.
     ipv4 = frozenset(str(address[0]) for family, *_, address in found if family == socket.AF_INET)
     return ipv4 or frozenset(str(address[0]) for family, *_, address in found if family == socket.AF_INET6)
 
@@ -111,7 +109,7 @@ def require_keys(address: LinkAddress, has_keys: bool) -> None:
 
 
 def private_directory(address: LinkAddress) -> None:
-    # The directory is the only protection of the socket.
+    # Only the directory protects the socket.
     directory = Path(address.path).parent
     try:
         directory.mkdir(mode=0o700, exist_ok=True)

@@ -1,5 +1,3 @@
-"""Binds ZMQ sockets, without taking the address of a running process."""
-
 import errno
 import os
 
@@ -12,7 +10,7 @@ from kvasir_contract.endpoints import ANY_HOST
 
 
 def bind(socket: zmq.Socket[bytes], address: LinkAddress) -> str:
-    """Bind, and return the address for peers, with the real port instead of 0. Raises ConfigError."""
+    """Return the address for peers, with the real port instead of 0. Raises ConfigError."""
     if address.is_ipc:
         private_directory(address)
         if is_stale(address.path):

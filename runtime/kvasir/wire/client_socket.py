@@ -1,4 +1,4 @@
-"""A DEALER socket for exactly one connection to a server, and the monitor that reports its end."""
+"""A DEALER socket for exactly one connection to a server."""
 
 import itertools
 import time
@@ -13,20 +13,17 @@ from kvasir.wire.keys import LinkKeys
 from kvasir.wire.reactor import Reactor
 from kvasir.wire.sockets import MAX_MESSAGE_BYTES, handshake_failure, limit, open_monitor, parse_event
 
-# The socket is closed long before ZMQ would connect again. Not -1 (never): with it, the end of a connection drops
-# received messages that were not read yet.
+# ZMQ must not connect again. Not -1 (never): then the end of a connection drops unread messages.
 _NEVER_MS: Final = 24 * 3600 * 1000
 
 BATCH: Final = 128
-# A batch ends at either limit, so other sockets have their turn. The engine hashes long prompts in this thread.
+# other sockets have their turn after either limit
 BATCH_SECONDS: Final = 0.02
 
 _names = itertools.count()
 
 
 class ClientSocket:
-    """Belongs to the thread of the reactor."""
-
     def __init__(
         self,
         reactor: Reactor,
@@ -40,10 +37,10 @@ class ClientSocket:
         connect_seconds: float = 0.0,
         copy: bool = True,
     ) -> None:
-        """Begin to connect. Raises zmq.ZMQError, for example if there are no sockets left.
+        """Begin to connect. Raises zmq.ZMQError.
 
-        `on_frames` gets each message, as bytes; with `copy` False as zmq.Frame. `on_end` is called after the last
-        message when the connection has ended, with the reason if its handshake failed. Both may call `close`.
+        `on_frames` gets each message, as bytes; with `copy` False as zmq.Frame. `on_end` follows the last one, with
+        the reason if the handshake failed. Both may call `close`.
         """
         self._reactor = reactor
         self._on_frames = on_frames
@@ -70,7 +67,7 @@ class ClientSocket:
             raise
 
     def send(self, frames: list[bytes]) -> None:
-        """Send without blocking. Raises zmq.ZMQError; zmq.Again if the queue is full."""
+        """Raises zmq.ZMQError; zmq.Again if the queue is full."""
         self._socket.send_multipart(frames, zmq.NOBLOCK)
 
     def receive_all(self) -> None:
@@ -87,10 +84,9 @@ class ClientSocket:
             self._monitor.close()
 
     def _receive(self) -> bool:
-        """Return False if no more messages are waiting."""
         end = time.monotonic() + BATCH_SECONDS
         for _ in range(BATCH):
-            if self._socket.closed:  # by the handler of the last message
+            if self._socket.closed:
                 return False
             try:
                 frames = self._socket.recv_multipart(zmq.NOBLOCK, copy=self._copy)

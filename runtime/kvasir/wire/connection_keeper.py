@@ -1,8 +1,6 @@
-"""The program that shuts an engine's connections down when the engine was killed; see death_watch.py.
+"""Shuts an engine's connections down when the engine was killed; see death_watch.py.
 
-    python -I -S connection_keeper.py CONTROL_FD MUTEX_FD
-
-It has duplicates of the connections, and waits for a mutex of the engine. Standard library only: it takes 10 MB.
+python -I -S connection_keeper.py CONTROL_FD MUTEX_FD
 """
 
 import contextlib
@@ -18,7 +16,7 @@ EOWNERDEAD = 130
 
 
 def receive(control: socket.socket) -> list[int]:
-    """Hold and release connections until the control socket ends; return those that are held then."""
+    """Hold and release connections until the control socket ends; return the rest."""
     held: dict[bytes, int] = {}
     while True:
         number, descriptors, _, _ = socket.recv_fds(control, 32, 1)
@@ -31,12 +29,12 @@ def receive(control: socket.socket) -> list[int]:
 
 
 def shut_down(descriptor: int) -> None:
-    with contextlib.suppress(OSError):  # the other side has closed it
+    with contextlib.suppress(OSError):
         socket.socket(fileno=descriptor).shutdown(socket.SHUT_RDWR)
 
 
 def wait_for_death(mutex_descriptor: int) -> bool:
-    """Block until the owner of the mutex has died; return False if it released the mutex."""
+    """Return False if the owner of the mutex released it instead of dying."""
     memory = mmap.mmap(mutex_descriptor, mmap.PAGESIZE)
     mutex = ctypes.byref(ctypes.c_char.from_buffer(memory))
     return bool(ctypes.CDLL(None).pthread_mutex_lock(mutex) == EOWNERDEAD)
@@ -44,7 +42,7 @@ def wait_for_death(mutex_descriptor: int) -> bool:
 
 def main() -> None:
     control, mutex = int(sys.argv[1]), int(sys.argv[2])
-    for number in (signal.SIGINT, signal.SIGTERM):  # for the engine, which drains
+    for number in (signal.SIGINT, signal.SIGTERM):  # the engine handles them
         signal.signal(number, signal.SIG_IGN)
     connections = socket.socket(fileno=control)
     dead = threading.Event()
@@ -52,7 +50,7 @@ def main() -> None:
     def watch() -> None:
         if wait_for_death(mutex):
             dead.set()
-            connections.shutdown(socket.SHUT_RD)  # what the engine sent before is still received
+            connections.shutdown(socket.SHUT_RD)  # earlier messages are still received
 
     threading.Thread(target=watch, daemon=True).start()
     held = receive(connections)

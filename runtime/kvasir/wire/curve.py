@@ -1,4 +1,4 @@
-"""CURVE on ZMQ sockets: a server admits only connections that hold the peers' key, LinkKeys.peer_public."""
+"""CURVE on ZMQ sockets: a server admits only holders of the private key to LinkKeys.peer_public."""
 
 import hmac
 from collections.abc import Callable
@@ -22,11 +22,11 @@ def make_client(socket: "zmq.Socket[bytes]", keys: LinkKeys) -> None:
 class KeyCheck:
     """Makes a socket a CURVE server, and answers ZMQ's request about each new connection (ZAP, RFC 27).
 
-    The owner has to call `on_request` with each message of `socket`. One check per context.
+    Call `on_request` with each message of `socket`. One check per context.
     """
 
     def __init__(self, server: "zmq.Socket[bytes]", keys: LinkKeys, on_rejected: Callable[[str], object]) -> None:
-        # `server` must not be bound yet. `on_rejected` is called with the address of each rejected peer.
+        # `server` must not be bound yet. `on_rejected` gets the address of each rejected peer.
         self._admitted = z85.decode(keys.peer_public)
         self._on_rejected = on_rejected
         self.socket = server.context.socket(zmq.REP)
@@ -35,14 +35,14 @@ class KeyCheck:
         server.curve_server = True
         server.curve_secretkey = keys.secret
         server.zap_domain = _DOMAIN
-        # Without a handler at the ZAP endpoint, ZMQ would admit every client.
+        # Otherwise ZMQ admits every client while there is no handler.
         server.setsockopt(zmq.ZAP_ENFORCE_DOMAIN, 1)
 
     def receive(self) -> None:
         self.on_request(self.socket.recv_multipart(zmq.NOBLOCK))
 
     def on_request(self, frames: list[bytes]) -> None:
-        # version, request id, domain, address, identity, mechanism, credentials of the mechanism
+        # the fields of RFC 27's request
         admitted = (
             len(frames) == 7
             and frames[2] == _DOMAIN

@@ -1,7 +1,7 @@
-"""Ends the connections of a killed process at once; Linux closes them after it has freed the memory, seconds later.
+"""Ends the connections of a killed process at once; Linux closes them only after freeing its memory.
 
-Before that, the kernel marks the robust mutexes of each thread and wakes a waiter: a small process that waits for a
-mutex of the main thread, with duplicates of the connections.
+Before that, the kernel marks the robust mutexes of each thread and wakes a waiter: a small process with duplicates
+of the connections.
 """
 
 import ctypes
@@ -21,8 +21,8 @@ log = logging.getLogger(__name__)
 
 _PROCESS_SHARED: Final = 1
 _ROBUST: Final = 1
-_ATTRIBUTE_BYTES: Final = 64  # at least those of pthread_mutexattr_t
-# Never unmapped: the C library keeps a list of the robust mutexes of a thread in their memory.
+_ATTRIBUTE_BYTES: Final = 64
+# Never unmapped: the C library keeps a list in their memory.
 _mutexes: Final[list[mmap.mmap]] = []
 
 
@@ -54,7 +54,7 @@ class DeathWatch:
         self._send(number, [descriptor])
 
     def release(self, number: int) -> None:
-        # The duplicate of a connection would keep it open.
+        # The duplicate would keep the connection open.
         if number in self._numbers:
             self._numbers.remove(number)
             self._send(number, [])
@@ -70,7 +70,7 @@ class DeathWatch:
         try:
             socket.send_fds(self._control, [b"%d" % number], descriptors)
         except OSError as error:
-            if error.errno == errno.EBADF:  # ZMQ has closed the connection meanwhile, and will report it
+            if error.errno == errno.EBADF:  # ZMQ has closed it and will report that
                 return
             log.warning("frontends will notice a kill of this engine late: its connection keeper failed: %s", error)
             self.close()
@@ -85,7 +85,6 @@ def start_death_watch() -> DeathWatch | None:
 
 
 def _locked_mutex() -> int:
-    """Return the descriptor of memory with a robust mutex that this thread holds."""
     descriptor = os.memfd_create("kvasir-death-watch")
     os.ftruncate(descriptor, mmap.PAGESIZE)
     memory = mmap.mmap(descriptor, mmap.PAGESIZE)

@@ -1,4 +1,4 @@
-"""CURVE keys. A directory has the layout of the Secret `<name>-link`, one key of 40 Z85 characters per file:
+"""CURVE keys. A directory, like the Secret `<name>-link`, has one key of 40 Z85 characters per file:
 
 frontends   server.secret   client.public
 engines     client.secret   server.public
@@ -17,7 +17,7 @@ from kvasir_contract.environment import ENGINE_KEY_FILES, FRONTEND_KEY_FILES
 class LinkKeys:
     public: bytes
     secret: bytes = field(repr=False)
-    peer_public: bytes  # the key that the other side must prove to hold
+    peer_public: bytes
 
 
 def load_frontend_keys(directory: str) -> LinkKeys:
@@ -30,7 +30,7 @@ def load_engine_keys(directory: str) -> LinkKeys:
 
 
 def load_shared_keys(directory: str) -> LinkKeys:
-    """Return the pair that all engines of a service share, so each is the other's peer."""
+    """Return the pair that all engines of a service share."""
     keys = load_engine_keys(directory)
     return replace(keys, peer_public=keys.public)
 
@@ -49,7 +49,7 @@ def _read(file: Path) -> bytes:
             f"{' and '.join(FRONTEND_KEY_FILES)}, an engine {' and '.join(ENGINE_KEY_FILES)}"
         ) from error
     try:
-        zmq.curve_public(key)  # decodes it: any 32 bytes are a key
+        zmq.curve_public(key)  # any 32 bytes are a key
     except (zmq.ZMQError, ValueError) as error:
         raise ConfigError(f"--link-keys: {file} does not hold a key of 40 Z85 characters") from error
     return key

@@ -1,6 +1,4 @@
-"""The event loop of a thread with ZMQ sockets: calls the handlers of readable sockets, and commands of other
-threads.
-"""
+"""The event loop of a thread with ZMQ sockets."""
 
 import logging
 import math
@@ -35,15 +33,14 @@ class Reactor:
         self.watch(ear, self._run_commands)
 
     def post(self, command: Callable[[], None]) -> None:
-        """Call `command` soon in the owner's thread, in the order of the posts. Nothing blocks."""
+        """Call `command` soon in the owner's thread, in the order of the posts. Never blocks."""
         self._commands.append(command)
-        with self._bell_lock:  # a ZMQ socket is used by one thread at a time
+        with self._bell_lock:
             if not self._rung and not self._closed:
                 self._rung = True
                 self._bell.send(b"", zmq.NOBLOCK)
 
     def hold(self, number: int, descriptor: int) -> None:
-        """Shut this connection down when the process is killed."""
         if self._death_watch is not None:
             self._death_watch.hold(number, descriptor)
 
@@ -61,7 +58,7 @@ class Reactor:
 
     def wait(self, seconds: float) -> None:
         for socket, _ in self._poller.poll(max(0, math.ceil(seconds * 1000))):
-            if (handler := self._handlers.get(socket)) is not None:  # None if an earlier handler closed it
+            if (handler := self._handlers.get(socket)) is not None:  # an earlier handler may have closed it
                 try:
                     handler()
                 except Exception:
@@ -79,7 +76,7 @@ class Reactor:
 
     def _run_commands(self) -> None:
         self._ear.recv(zmq.NOBLOCK)
-        self._rung = False  # before the commands are taken: a later one rings again
+        self._rung = False  # before the commands: a later one rings again
         while self._commands:
             command = self._commands.popleft()
             try:

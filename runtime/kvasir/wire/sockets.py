@@ -1,15 +1,12 @@
-"""The options of ZMQ sockets, and the events of their monitors."""
-
 import struct
 from typing import Final
 
 import zmq
 
-# Messages that wait for a peer, in each process. At 100 steps per second a peer may stall for about 20 s, longer
-# than the heartbeat timeout. A full queue means that the peer is lost.
+# For each peer; a full queue loses it. 20 s at 100 steps/s: longer than the heartbeat timeout.
 QUEUE_MESSAGES: Final = 2048
 
-# A larger message closes the connection. A token takes 4 bytes, each full block of a prompt 16 more for its hash.
+# A larger message closes the connection.
 MAX_MESSAGE_BYTES: Final = 64 * 2**20
 
 CONNECTION_EVENTS: Final = (
@@ -20,12 +17,12 @@ CONNECTION_EVENTS: Final = (
     | zmq.Event.HANDSHAKE_FAILED_AUTH
 )
 
-_CRYPTOGRAPHIC = 0x11000001  # ZMQ_PROTOCOL_ERROR_ZMTP_CRYPTOGRAPHIC
-_MECHANISM_MISMATCH = 0x11000002  # ZMQ_PROTOCOL_ERROR_ZMTP_MECHANISM_MISMATCH
+_CRYPTOGRAPHIC = 0x11000001  # ZMQ_PROTOCOL_ERROR_ZMTP_…
+_MECHANISM_MISMATCH = 0x11000002
 
 
 def limit(socket: zmq.Socket[bytes], burst: int = 0) -> None:
-    # `burst`: messages that may be sent at once, in addition to those of steps
+    # `burst`: messages sent at once, in addition to those of steps
     socket.linger = 0
     socket.sndhwm = QUEUE_MESSAGES + burst
     socket.rcvhwm = QUEUE_MESSAGES
@@ -35,9 +32,8 @@ def limit(socket: zmq.Socket[bytes], burst: int = 0) -> None:
 def open_monitor(
     context: zmq.Context[zmq.Socket[bytes]], socket: zmq.Socket[bytes], name: str, begin: bool = False
 ) -> zmq.Socket[bytes]:
-    """Return a socket that receives the connection events of `socket`. `name` must be unique in the context.
-
-    `begin`: also the beginning of each connection, with its file descriptor as value.
+    """Return a socket with the connection events of `socket`. `name` is unique in the context. `begin`: also report
+    new connections, with their file descriptor.
     """
     address = f"inproc://{name}"
     socket.monitor(address, CONNECTION_EVENTS | zmq.Event.CONNECTED if begin else CONNECTION_EVENTS)
@@ -53,7 +49,6 @@ def parse_event(frames: list[bytes]) -> tuple[int, int]:
 
 
 def handshake_failure(event: int, value: int) -> str | None:
-    """Return why the handshake failed; None for other events."""
     match event:
         case zmq.Event.HANDSHAKE_FAILED_AUTH:
             return "the frontend does not admit the engine's key"

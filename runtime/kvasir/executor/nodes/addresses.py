@@ -1,5 +1,3 @@
-"""The addresses of this machine: which one a peer can reach, and to which network interface it belongs."""
-
 import ctypes
 import fcntl
 import ipaddress
@@ -13,32 +11,32 @@ from kvasir.config.options import ConfigError
 
 _LOOPBACK: Final = "lo"
 _SIOCGIFCONF: Final = 0x8912
-_ADDRESS_BYTES: Final = 40  # of the kernel's struct ifreq
+_ADDRESS_BYTES: Final = 40
 _MAX_ADDRESSES: Final = 4096
 _ANY_PORT: Final = 9
 _IPV6_ADDRESSES: Final = Path("/proc/net/if_inet6")
 
 
 def plain(address: str) -> str:
-    # A socket for both kinds writes an IPv4 address as ::ffff:10.0.0.7.
+    # A dual-stack socket writes ::ffff:10.0.0.7.
     ip = ipaddress.ip_address(address)
     mapped = ip.ipv4_mapped if ip.version == 6 else None
     return str(ip if mapped is None else mapped)
 
 
 def own_address(peer: str) -> str:
-    """Return the address of this machine from which a peer is reached. Raises OSError without a route."""
+    """Return this machine's address on the route to a peer. Raises OSError without a route."""
     family = socket.AF_INET6 if ":" in peer else socket.AF_INET
     with socket.socket(family, socket.SOCK_DGRAM) as probe:
-        probe.connect((peer, _ANY_PORT))  # chooses a route; a datagram socket sends nothing
+        probe.connect((peer, _ANY_PORT))  # sends nothing, but chooses a route
         return str(probe.getsockname()[0])
 
 
 def reached_at(named: str, peer: str) -> str:
-    """Return the address of this machine at which a peer reaches it. Raises OSError without a route.
+    """Return the address at which a peer reaches this machine. Raises OSError without a route.
 
-    `named`: the address that the peer has connected to; the route decides if another machine has it. `peer`: its
-    address as seen here, which is loopback behind the proxy of a service mesh.
+    `named`: as the peer has connected; the route decides if another machine has it. `peer`: loopback behind the
+    proxy of a service mesh.
     """
     try:
         named = plain(named)
@@ -49,7 +47,7 @@ def reached_at(named: str, peer: str) -> str:
 
 
 def common_address(own: Mapping[str, str]) -> str:
-    """Return the one address of this machine at which all peers reach it. `own`: one for each peer by name.
+    """Return the one address at which all peers reach this machine. `own`: by peer.
 
     Raises ConfigError if there are several: the exchanges of a rank use one interface.
     """
@@ -63,7 +61,7 @@ def common_address(own: Mapping[str, str]) -> str:
 
 
 def interface_of(address: str) -> str:
-    """Return the network interface that has this IP address. Raises ConfigError."""
+    """Return the network interface with this IP address. Raises ConfigError."""
     ip = ipaddress.ip_address(address)
     if ip.is_loopback:
         return _LOOPBACK
@@ -77,7 +75,7 @@ def interface_of(address: str) -> str:
 
 
 def _with_ipv4(address: str) -> str | None:
-    # The address may be one of several of an interface (named eth0:1, for example).
+    # An interface may have several (eth0:1, for example).
     entries = bytearray(_MAX_ADDRESSES * _ADDRESS_BYTES)
     start = ctypes.addressof(ctypes.c_char.from_buffer(entries))
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:

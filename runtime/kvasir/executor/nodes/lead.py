@@ -7,10 +7,10 @@ from kvasir.hub.model_info import ModelInfo
 
 
 def lead(config: EngineConfig, model: ModelInfo, wait: Callable[[], None], drain: Callable[[], None]) -> Leader:
-    """Return a leader that listens for members, which Ray starts if that is chosen.
+    """Return a leader that listens for members, started by Ray if that is chosen.
 
     It calls `wait` each second while one is missing, and `drain` when one is to end. Raises ConfigError, and
-    FailureError if Ray has no room for the members.
+    FailureError if Ray has no room.
     """
     leader = Leader(config.nodes, config.link, NodeTerms.of(config, model))
     leader.waits, leader.drain = wait, drain

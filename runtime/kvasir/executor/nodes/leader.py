@@ -1,8 +1,7 @@
 """The leader's connections to the other nodes of its engine.
 
-Members connect while the engine starts; when all are prepared, each gets its Setup. Then all nodes live and die
-together: if a member is lost, fails or starts again, the engine and all members end. A thread owns the sockets, so
-a lost member is noticed while the engine is idle too.
+When all members are prepared, each gets its Setup. From then on, if one is lost, fails or starts again, the engine
+and all members end. A thread owns the sockets, so an idle engine notices losses too.
 """
 
 import logging
@@ -50,12 +49,12 @@ from kvasir_contract.reasons import Reason
 
 log = logging.getLogger(__name__)
 
-_WAIT_SECONDS: Final = 1.0  # between two calls of `waits` while members are missing
+_WAIT_SECONDS: Final = 1.0
 _SETUP_SECONDS: Final = 60.0
 
 
 class Leader:
-    """The RemoteWorkers of an engine with several nodes. Any thread may call the methods."""
+    """RemoteWorkers whose methods any thread may call."""
 
     def __init__(self, config: NodesConfig, link: LinkConfig, terms: NodeTerms) -> None:
         """Listen for members. Raises ConfigError for an address, keys or a port that cannot be used."""
@@ -71,8 +70,8 @@ class Leader:
         )
         self._members: dict[int, MemberRecord] = {}
         self._by_identity: dict[bytes, MemberRecord] = {}
-        self._broken: dict[bytes, str] = {}  # by identity: why nothing could be sent to a member
-        # members that have not joined yet or are not prepared; replaced as a whole
+        self._broken: dict[bytes, str] = {}  # by identity: why sending to a member failed
+        # not joined or not prepared; replaced as a whole
         self.missing = tuple(range(1, config.nnodes))
         self._changed = threading.Event()
         self._events: RemoteEvents | None = None
@@ -81,7 +80,7 @@ class Leader:
             lambda node, question: self._socket.post(partial(self._send_to, node, question))
         )
         self._seldom = SeldomLog(log)
-        self._failure: Failure | None = None  # of the thread
+        self._failure: Failure | None = None
         self.is_ending = False
         self._closed = False
         self._thread = threading.Thread(target=self._run, name="nodes", daemon=True)
@@ -89,7 +88,7 @@ class Leader:
 
     @property
     def waits_for(self) -> str:
-        """Return which members the engine waits for, as text; "" if all are prepared."""
+        """Return the missing members as text; "" if all are prepared."""
         missing = self.missing
         if not missing or self._events is not None:
             return ""
@@ -170,7 +169,7 @@ class Leader:
         self._replies.interrupt()
 
     def close(self, reason: str) -> None:
-        """Send a last message to the members and release the port. May be called more than once."""
+        """Send a last message and release the port. May be called more than once."""
         if not self._closed:
             self.dismiss(reason)
             self._closed = True
@@ -286,7 +285,7 @@ class Leader:
             events.worker_failed(Failure(Reason.CRASH_LOOPING, text), text, raised=False)
 
     def _forget(self, member: MemberRecord, how: str) -> None:
-        # Nothing has been started yet: wait for the member again.
+        # Nothing runs yet: wait for the member again.
         log.warning("%s has left: %s", member.name, how)
         del self._members[member.node_rank], self._by_identity[member.identity]
         self._count()
@@ -310,7 +309,7 @@ class Leader:
             self._broken[member.identity] = problem
 
     def _lose_broken(self) -> None:
-        # The messages of a member come first: one may have the cause of its end.
+        # The member's messages come first: one may have the cause of its end.
         if not self._broken:
             return
         self._socket.receive_all()

@@ -1,7 +1,6 @@
-"""A member's connection to the leader of its engine.
+"""A member's connection to the leader, owned by a thread.
 
-A thread owns the socket. Until the Setup it connects again whenever there is no leader. After the Setup the member
-ends with its connection.
+Before the Setup it connects again whenever there is no leader; after the Setup the member ends with it.
 """
 
 import logging
@@ -43,13 +42,13 @@ from kvasir.wire.reactor import Reactor
 log = logging.getLogger(__name__)
 
 MIN_RETRY_SECONDS: Final = 0.1
-MAX_RETRY_SECONDS: Final = 2.0  # seconds between attempts; they double
+MAX_RETRY_SECONDS: Final = 2.0  # they double
 _CLOSE_SECONDS: Final = 2.0
 
 
 @dataclass(frozen=True)
 class Begin:
-    """All nodes are prepared: start the workers."""
+    """Start the workers: all nodes are prepared."""
 
     setup: Setup
     leader_ip: str
@@ -81,9 +80,8 @@ class LeaderConnection:
         frame: Callable[[bytes], None],
         lookup: Callable[[str], frozenset[str]] = look_up,
     ) -> None:
-        """`deliver` gets the events and `frame` the frames, in order, in the connection's thread.
-
-        Raises ConfigError for keys that cannot be used.
+        """`deliver` gets the events and `frame` the frames, in order, in the connection's thread. Raises
+        ConfigError for keys that cannot be used.
         """
         self._config = config
         self._address = tcp_address(config.master_addr or "", config.master_port, "--master-addr")
@@ -94,9 +92,9 @@ class LeaderConnection:
         self._deliver = deliver
         self._frame = frame
         self._lookup = lookup
-        # why this node has not joined the leader; "" if it has; replaced as a whole
+        # why this node has not joined; "" if it has; replaced as a whole
         self.problem: str = "the leader has not answered yet"
-        self.is_refused = False  # the leader rejects this node or its key: starting it again does not help
+        self.is_refused = False  # the leader rejects this node or its key: do not start it again
         self._prepared = False
         self._reactor = Reactor()
         self._socket: ClientSocket | None = None
@@ -115,12 +113,11 @@ class LeaderConnection:
         self._thread.start()
 
     def prepared(self) -> None:
-        """Report that the weights are on this machine, so the workers can be started at once."""
         self._prepared = True
         self._reactor.post(self._greet)
 
     def send(self, message: FromMember) -> None:
-        """Send soon; the message is dropped while this node has not joined the leader."""
+        """Send soon; dropped while this node has not joined."""
         self._reactor.post(partial(self._send, message))
 
     def close(self) -> None:
@@ -220,7 +217,7 @@ class LeaderConnection:
         self._socket = None
 
     def _drop(self, reason: str, *, is_refused: bool = False) -> None:
-        """Close the connection: for good after the Setup, otherwise until the next attempt."""
+        """Close the connection: for good after the Setup."""
         at = f"node 0 at {self._address.host}, port {self._address.port}"
         had_joined, self._incarnation = bool(self._incarnation), ""
         self._disconnect()

@@ -1,5 +1,3 @@
-"""The socket to which the members of an engine connect, and the events of its connections."""
-
 import logging
 import time
 from collections import deque
@@ -32,9 +30,9 @@ from kvasir_contract.endpoints import ANY_HOST
 log = logging.getLogger(__name__)
 
 MAX_NODE_MESSAGE_BYTES: Final = MAX_FRAME_BYTES + 2**20
-LINGER_SECONDS: Final = 0.5  # for the last messages to leave
+LINGER_SECONDS: Final = 0.5
 _BATCH: Final = 128
-# After the end of a connection: ZMQ may report it before it drops the route.
+# ZMQ may report an end before it drops the route.
 _PROBE_SECONDS: Final = (0.0, 0.02, 0.2)
 
 
@@ -55,7 +53,7 @@ class LeaderSocket:
         on_refuse: Callable[[str], None],
         on_lost: Callable[[], None],
     ) -> None:
-        """Bind the port. `on_lost` is called when some connection has ended. Raises ConfigError."""
+        """Bind the port. `on_lost`: some connection has ended. Raises ConfigError."""
         keys = load_shared_keys(link.link_keys) if link.link_keys else None
         named = tcp_address(config.master_addr or "", config.master_port, "--master-addr")
         require_keys(named, keys is not None)
@@ -75,7 +73,7 @@ class LeaderSocket:
         self._monitor = open_monitor(reactor.context, router, "nodes")
         reactor.watch(router, self._receive)
         reactor.watch(self._monitor, self._on_event)
-        # The name may lead to this machine by an address that only members know.
+        # Members may use an address that the name does not give here.
         host = named.host if named.is_loopback else ANY_HOST
         try:
             bind(router, tcp_address(host, named.port, "--master-port", str(named.port)))
@@ -96,7 +94,7 @@ class LeaderSocket:
             self._on_lost()
 
     def send(self, identity: bytes, message: FromLeader) -> str | None:
-        """Send without blocking; return why it could not be sent, or None."""
+        """Send without blocking; return the error, or None."""
         try:
             self._router.send_multipart([identity, *encode(self._incarnation, message)], zmq.NOBLOCK)
         except zmq.Again:

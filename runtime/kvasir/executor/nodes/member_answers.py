@@ -1,4 +1,4 @@
-"""The members' answers for the threads of the engine that wait for them: replies to frames, and descriptions."""
+"""The members' replies to frames, and their descriptions, for the threads that wait for them."""
 
 import itertools
 import threading
@@ -13,11 +13,11 @@ from kvasir.executor.nodes.node_messages import Describe
 from kvasir.executor.processes.started_worker import STACK_SECONDS
 from kvasir.executor.remote_workers import RemoteInterruptedError, RemoteSilentError
 
-_DESCRIBE_SECONDS: Final = 2.0  # for members to answer, besides the time for the stacks of their workers
+_DESCRIBE_SECONDS: Final = 2.0  # in addition to the workers' stacks
 
 
 class MemberReplies:
-    """The replies of each member, in the order of the frames. One thread reads."""
+    """Each member's replies, in the order of the frames. One thread reads."""
 
     def __init__(self, nodes: Iterable[int]) -> None:
         self.ranks_per_node = 0
@@ -73,7 +73,7 @@ class Descriptions:
             questions = {node: next(self._numbers) for node in by_node}
             for node, number in questions.items():
                 self._send(node, Describe(number, by_node[node]))
-            most = max(map(len, by_node.values()), default=0)  # a node asks its workers one after the other
+            most = max(map(len, by_node.values()), default=0)  # a node asks one worker after the other
             answers = self._wait(set(questions.values()), _DESCRIBE_SECONDS + most * STACK_SECONDS)
         return "; ".join(
             answers.get(number)
@@ -82,7 +82,7 @@ class Descriptions:
         )
 
     def _wait(self, questions: set[int], seconds: float) -> dict[int, str]:
-        # Answers to earlier questions are dropped.
+        # Drops answers to earlier questions.
         deadline = time.monotonic() + seconds
         answers: dict[int, str] = {}
         while len(answers) < len(questions):

@@ -1,7 +1,7 @@
 """The process of a member: `kvasir engine … --node-rank R` with R above 0.
 
-It joins the leader, starts the workers of its ranks, and relays frames and replies. It ends with a failure when a
-worker fails or the leader is lost, so that it is started again and joins the leader's next incarnation.
+It joins the leader, starts its ranks' workers, and relays frames and replies. It fails when a worker fails or the
+leader is lost; started again, it joins the leader's next incarnation.
 """
 
 import logging
@@ -45,14 +45,14 @@ from kvasir_contract.reasons import Reason
 log = logging.getLogger(__name__)
 
 _STOP_SECONDS: Final = 1.0
-_DRAIN_MARGIN_SECONDS: Final = KILL_MARGIN_SECONDS / 2  # The engine may take so much longer than its drain to end.
-_WRITE_SECONDS: Final = 5.0  # for a frame to find room: the leader sends fewer frames ahead than the ring holds
+_DRAIN_MARGIN_SECONDS: Final = KILL_MARGIN_SECONDS / 2  # beyond the engine's drain
+_WRITE_SECONDS: Final = 5.0  # the leader sends fewer frames ahead than the ring holds
 
 
 def run_member(config: EngineConfig) -> int:
     """Work for the leader until both end, report a failure, and return the exit code.
 
-    Must be called in the main thread: it takes over SIGTERM and SIGINT, and starts processes.
+    Main thread only: it takes over SIGTERM and SIGINT, and starts processes.
     """
     process = config.process
     name = f"engine-{config.parallel.data_parallel_rank}-node-{config.nodes.node_rank}"
@@ -63,7 +63,7 @@ def run_member(config: EngineConfig) -> int:
 
 
 class _Stopped(BaseException):
-    """SIGTERM or SIGINT. Not an Exception: libraries that catch those would continue."""
+    """SIGTERM or SIGINT. Not an Exception, which libraries would catch."""
 
 
 class _Leave:
@@ -81,7 +81,7 @@ class MemberProcess:
         self._status = MemberStatus(
             f"{name}-{secrets.token_hex(4)}", config.parallel.data_parallel_rank, config.link.heartbeat_timeout
         )
-        # None wakes the main thread
+        # None: wake up
         self._events: SimpleQueue[LeaderEvent | _WorkerFailed | _Leave | None] = SimpleQueue()
         self._ops: OpsServer | None = None
         self._leader: LeaderConnection | None = None
@@ -89,7 +89,7 @@ class MemberProcess:
         self._loading: dict[int, Loading] = {}
         self._loaded: set[int] = set()
         self._ending = False
-        # The time at which this node ends, whether the engine has ended or not. None: it was not asked to end.
+        # End by then, even before the engine. None: not asked to end.
         self._leave_until: float | None = None
 
     def run(self) -> Failure | None:
@@ -168,7 +168,7 @@ class MemberProcess:
         leader.send(Leaving())
 
     def _start(self, leader: LeaderConnection, model: ModelInfo, begin: Begin) -> None:
-        # In the main thread: the kernel kills workers when the thread that started them ends.
+        # In the main thread: the kernel kills workers with the thread that started them.
         self._status.enter(Phase.LOADING)
         setup = begin.setup
         ranks = range(setup.first_rank, setup.first_rank + setup.num_ranks)
@@ -205,16 +205,16 @@ class MemberProcess:
         self._events.put(_WorkerFailed(failure))
 
     def _on_frame(self, body: bytes) -> None:
-        # In the thread of the connection.
+        # In the connection's thread.
         workers = self._workers
         assert workers is not None, "a frame came before the Setup"
         self._status.took(body[0])
         try:
             workers.channel.requests.write(body, _WRITE_SECONDS)
         except (PeerLostError, RingInterruptedError) as error:
-            log.debug("a frame was not written: %s", error)  # the thread that watches the worker reports its end
+            log.debug("a frame was not written: %s", error)  # the watching thread reports the worker's end
         except Exception as error:
-            # The next frame must not take the place of this one: its replies would count for the wrong step.
+            # A later frame would take this one's replies.
             text = f"a frame of {len(body)} bytes did not reach the workers of this node: {error}"
             reason = Reason.OUT_OF_MEMORY if isinstance(error, SharedMemoryError) else Reason.CRASH_LOOPING
             self._on_failure(Failure(reason, text), text, raised=False)
@@ -231,7 +231,7 @@ class MemberProcess:
     # --------------------------------------------------------------------------------------------------------- end
 
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
-        """End with the engine, after its requests. SIGINT, or no engine that works: end at once.
+        """End with the engine, after its requests; at once for SIGINT or without a working engine.
 
         The same signal again ends the process without cleaning up.
         """
@@ -239,9 +239,9 @@ class MemberProcess:
         if self._ending:
             return
         if number == signal.SIGTERM and self._status.phase is Phase.READY:
-            self._events.put(_Leave())  # the main thread sends it: it may hold a lock of the connection now
+            self._events.put(_Leave())  # this thread may hold a lock of the connection
             return
-        # A library that waits for its own threads, of a download say, would hold up the end.
+        # A library that waits for its threads, of a download for example, would hold up the end.
         signal.signal(signal.SIGALRM, lambda *_: os._exit(ExitCode.OK))
         signal.setitimer(signal.ITIMER_REAL, _STOP_SECONDS)
         raise _Stopped

@@ -6,12 +6,12 @@ from dataclasses import dataclass, field
 class MemberRecord:
     """One connection of a member; only the leader's thread changes it."""
 
-    identity: bytes  # of the connection: a member that connects again has another one
+    identity: bytes  # new for each connection
     node_rank: int
-    address: str  # the member's IP address
-    leader_address: str  # the IP address that the member has connected to
+    address: str
+    leader_address: str  # as the member has connected
     prepared: bool = False
-    has_failed: bool = False  # it has reported the failure of a worker, so its end is expected
+    has_failed: bool = False  # its end is expected
     last_seen: float = field(default_factory=time.monotonic)
 
     @property

@@ -1,6 +1,6 @@
 """The state of a member, for its probes.
 
-Its main thread and callbacks write attributes, each as a whole, and the ops port reads them; so no lock is needed.
+Other threads replace attributes as a whole, so the ops port reads them without a lock.
 """
 
 import time
@@ -18,8 +18,6 @@ from kvasir_contract.status_report import ReportedProgress, StatusReport
 
 
 class MemberStatus:
-    """Phase, loading progress, and the frames that the workers have not answered."""
-
     def __init__(
         self,
         incarnation: str,
@@ -27,20 +25,20 @@ class MemberStatus:
         heartbeat_timeout: float,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        # `rank`: the data-parallel rank of the engine
+        # `rank`: the engine's data-parallel rank
         self.incarnation = incarnation
         self.rank = rank
         self.phase = Phase.STARTING
         self.num_frames = 0
-        self.startup_seconds: dict[str, float] = {}  # by finished phase of the start, in their order
-        # returns why this node is not connected to the leader; "" if it is
+        self.startup_seconds: dict[str, float] = {}  # by finished phase, in order
+        # why this node is not connected; "" if it is
         self.problem: Callable[[], str] = lambda: ""
         self.is_refused: Callable[[], bool] = lambda: False
         self._step_limit = step_age_limit(heartbeat_timeout)
         self._clock = clock
         self._message = ""
         self._progress: ReportedProgress | None = None
-        self._unanswered: deque[tuple[int, float]] = deque()  # kind and time of arrival of each frame
+        self._unanswered: deque[tuple[int, float]] = deque()  # kind and arrival time of each frame
         self._waits = False
         self._last_sign = self._entered = clock()
 
@@ -56,7 +54,7 @@ class MemberStatus:
         self.phase = phase
 
     def wait(self) -> None:
-        # Waiting for the other nodes may take any time.
+        # The other nodes may take any time.
         self._waits = True
         self._progress = None
 
@@ -82,7 +80,7 @@ class MemberStatus:
         now = self._clock()
         if self.phase in (Phase.READY, Phase.DRAINING):
             try:
-                kind, since = self._unanswered[0]  # one operation: an iterator breaks if another thread appends
+                kind, since = self._unanswered[0]  # one operation: iterating breaks if another thread appends
             except IndexError:
                 return None
             limit = self._step_limit if kind == FrameKind.STEP else STARTUP_LIMIT  # a command such as the warm-up

@@ -1,14 +1,14 @@
 """The messages between the leader of an engine and its members.
 
-Each has two frames: the leader's incarnation, "" before the member has joined, and one of these structs in msgpack.
+Each has two frames: the leader's incarnation, "" before the member has joined, and a struct in msgpack.
 
-    member → leader   NodeHello until it has joined and is prepared, then NodeHeartbeat
-    leader → member   Joined or NodeRefused; when all are prepared, Setup to each
-    member → leader   WorkerNews of each worker while it loads
+    member → leader   NodeHello until joined and prepared, then NodeHeartbeat
+    leader → member   Joined or NodeRefused; when all are prepared, Setup
+    member → leader   WorkerNews while a worker loads
     leader → member   Frame
-    member → leader   Replies, exactly one per frame, in order
-    member → leader   Failed; the member ends
-    leader → member   NodeGoodbye; the member ends
+    member → leader   Replies, one per frame, in order
+    member → leader   Failed
+    leader → member   NodeGoodbye
 """
 
 from typing import Any, Final
@@ -26,7 +26,7 @@ NODES_PROTOCOL: Final = 1
 
 
 class NodeTerms(msgspec.Struct, frozen=True):
-    """The fields that have to be equal on all nodes of an engine; a refusal names each difference."""
+    """All nodes of an engine need the same values; a refusal names each difference."""
 
     protocol: int
     version: str
@@ -54,7 +54,7 @@ class NodeTerms(msgspec.Struct, frozen=True):
         )
 
     def difference(self, member: "NodeTerms") -> str:
-        """Return the fields in which a member differs, with both values; "" if there are none."""
+        """Return the fields that differ, with both values; "" if there are none."""
         names = [name for name in self.__struct_fields__ if getattr(self, name) != getattr(member, name)]
         return "; ".join(
             f"{name.replace('_', '-')} is {getattr(self, name)!r} on node 0 and {getattr(member, name)!r} there"
@@ -65,7 +65,7 @@ class NodeTerms(msgspec.Struct, frozen=True):
 class NodeHello(msgspec.Struct, frozen=True, tag=True):
     node_rank: int
     terms: NodeTerms
-    prepared: bool  # the weights are on its disk, so it can start workers at once
+    prepared: bool  # the weights are on its disk
     leader_address: str  # the IP address that the member has connected to
 
 
@@ -79,7 +79,7 @@ class WorkerNews(msgspec.Struct, frozen=True, tag=True):
 
 
 class Replies(msgspec.Struct, frozen=True, tag=True):
-    """The replies to the oldest frame, by rank."""
+    """Replies to the oldest frame, by rank."""
 
     bodies: list[bytes]
 
@@ -89,11 +89,11 @@ class Failed(msgspec.Struct, frozen=True, tag=True):
 
     reason: Reason
     message: str
-    raised: bool  # by an error in the worker, of which the death of another worker may be the cause
+    raised: bool  # another worker's death may be the cause
 
 
 class Leaving(msgspec.Struct, frozen=True, tag=True):
-    """The member is to end, and goes on until the engine has finished its requests."""
+    """The member is to end, once the engine has finished its requests."""
 
 
 class Described(msgspec.Struct, frozen=True, tag=True):
@@ -110,12 +110,12 @@ class NodeRefused(msgspec.Struct, frozen=True, tag=True):
 
 
 class Setup(msgspec.Struct, frozen=True, tag=True):
-    """All members are prepared: start these workers."""
+    """Start these workers: all members are prepared."""
 
-    settings: ResolvedEngine  # of the engine
+    settings: ResolvedEngine
     first_rank: int
     num_ranks: int
-    store_port: int  # of the TCP store at the leader's address, through which the ranks find each other
+    store_port: int  # of the TCP store at the leader's address
 
 
 class Frame(msgspec.Struct, frozen=True, tag=True):
@@ -123,7 +123,7 @@ class Frame(msgspec.Struct, frozen=True, tag=True):
 
 
 class Describe(msgspec.Struct, frozen=True, tag=True):
-    question: int  # its number: an answer may come too late
+    question: int  # its number: an answer may be late
     ranks: list[int]
 
 
@@ -136,7 +136,7 @@ FromLeader = Joined | NodeRefused | Setup | Frame | Describe | NodeHeartbeat | N
 
 
 class NodeProtocolError(Exception):
-    """A message of another version, or of a peer that is not a node."""
+    """A message of another version, or from a peer that is not a node."""
 
 
 _encoder: Final = msgspec.msgpack.Encoder()

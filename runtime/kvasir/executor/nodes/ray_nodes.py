@@ -1,6 +1,6 @@
-"""The other nodes of an engine, started by Ray: one actor on each node, which is a member like one of a user.
+"""The other nodes of an engine, started by Ray: each actor is a member.
 
-Ray ends the actors when the engine's process ends, and members end with the engine by themselves.
+Ray ends the actors with the engine's process.
 """
 
 import dataclasses
@@ -32,7 +32,7 @@ log = logging.getLogger(__name__)
 
 
 class RayNodeActor:
-    """An actor with one call, which lasts as long as the member."""
+    """One call, which lasts as long as the member."""
 
     def run(self, config: bytes, environment: Mapping[str, str]) -> int:
         os.environ.update(environment)  # before torch is imported
@@ -41,10 +41,7 @@ class RayNodeActor:
 
 class RayNodes:
     def __init__(self, config: EngineConfig, wait: Callable[[], None], is_ending: Callable[[], bool]) -> None:
-        """Start the members. `is_ending` returns whether they were asked to end.
-
-        Raises ConfigError and FailureError.
-        """
+        """`is_ending`: the members were asked to end. Raises ConfigError and FailureError."""
         self._wait = wait
         self._is_ending = is_ending
         self._failure: Failure | None = None
@@ -67,7 +64,7 @@ class RayNodes:
         config = dataclasses.replace(
             config,
             nodes=dataclasses.replace(config.nodes, node_rank=node),
-            ops=dataclasses.replace(config.ops, ops_port=0),  # there may be another member on the machine
+            ops=dataclasses.replace(config.ops, ops_port=0),  # the machine may have another member
         )
         actor = (
             ray.remote(RayNodeActor)
@@ -79,7 +76,7 @@ class RayNodes:
         return actor.run.remote(msgspec.json.encode(config), passed_variables())
 
     def _watch(self) -> None:
-        """Wait for the first member that ends, and log Ray's reason. The engine notices the loss by itself."""
+        """Log Ray's reason for the first member that ends."""
         [run, *_], _ = ray.wait(self._runs)
         node = self._runs.index(run) + 1
         try:

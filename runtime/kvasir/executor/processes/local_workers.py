@@ -1,7 +1,3 @@
-"""The worker processes of one machine. They belong to an engine, or to a member of one, which kills all if one
-fails.
-"""
-
 import dataclasses
 import os
 from collections.abc import Callable, Iterable
@@ -27,11 +23,11 @@ from kvasir_contract.failure import Failure
 from kvasir_contract.logs import current_format
 from kvasir_contract.reasons import Reason
 
-_END_SECONDS: Final = 1.0  # for workers to end by themselves
+_END_SECONDS: Final = 1.0
 
 
 class LocalWorkers:
-    """Starts, watches and kills the workers of some ranks. Start them in the main thread."""
+    """The workers of one machine; the owner kills all if one fails. Start them in the main thread."""
 
     def __init__(
         self,
@@ -42,8 +38,8 @@ class LocalWorkers:
         failed: Callable[[Failure, str, bool], None],
         start_worker: StartWorker = StartedWorker,
     ) -> None:
-        """`received` gets each message of a worker while it starts; `failed` the failure of a worker, the line to
-        log, and whether the worker has raised an error. Threads call them.
+        """`received` gets each message of a starting worker; `failed` its failure, the log line, and whether it
+        raised an error. Threads call them.
         """
         self.ranks = ranks
         self._settings = settings_of_worker(settings, len(ranks))
@@ -95,7 +91,7 @@ class LocalWorkers:
             self._channel.interrupt()
 
     def shutdown(self) -> None:
-        """Let the workers end, or kill them, and free the memory. Call it once."""
+        """End or kill the workers, and free the memory. Call it once."""
         for worker in self._workers:
             worker.dismiss()
         self.interrupt()

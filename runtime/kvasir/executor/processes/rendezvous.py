@@ -1,4 +1,4 @@
-"""How the ranks of a split model find each other: by a file without a name that they inherit, or by a TCP store."""
+"""How the ranks of a split model meet: by an unnamed file that they inherit, or a TCP store."""
 
 import os
 from collections.abc import Iterator
@@ -9,18 +9,18 @@ from typing import TYPE_CHECKING, Final
 from kvasir.config.resolve import ResolvedEngine
 from kvasir.parallel.tcp_rendezvous import TcpRendezvous
 
-if TYPE_CHECKING:  # torch is imported when failures can be reported
+if TYPE_CHECKING:  # failures must be reportable before torch is imported
     from kvasir.parallel.parallel_state import ParallelState
 
 _MORE_SECONDS: Final = 60.0
-# In the first steps a rank may compile kernels while another one waits for it.
+# First steps may compile kernels.
 _MIN_GPU_OPERATION_SECONDS: Final = 60.0
-_SHARE_OF_WORKER_TIMEOUT: Final = 0.75  # the rest is for torch to write its record
+_SHARE_OF_WORKER_TIMEOUT: Final = 0.75  # the rest is for torch's record
 
 
 @contextmanager
 def rendezvous_of(ranks: int) -> Iterator[int | None]:
-    """Yield the file's descriptor for child processes to inherit; None for one rank."""
+    """Yield the file's descriptor for child processes; None for one rank."""
     if ranks == 1:
         yield None
         return
@@ -36,7 +36,7 @@ def descriptor_of(rendezvous: int | TcpRendezvous | None) -> int | None:
 
 
 def join(rank: int, rendezvous: int | TcpRendezvous | None, settings: ResolvedEngine) -> "ParallelState":
-    """Wait for all ranks, and return the groups of this one. Raises RuntimeError if a rank does not arrive."""
+    """Wait for all ranks, and return this one's groups. Raises RuntimeError if a rank is missing."""
     import torch
 
     from kvasir.parallel.nccl import init_gpus
@@ -48,7 +48,7 @@ def join(rank: int, rendezvous: int | TcpRendezvous | None, settings: ResolvedEn
         return SINGLE
     if (descriptor := descriptor_of(rendezvous)) is not None:
         os.set_inheritable(descriptor, False)
-    # Longer than the engine's own timeout, which names the worker that hangs.
+    # The engine's own timeout comes first: it names the worker that hangs.
     timeout = 2 * config.worker_timeout + _MORE_SECONDS
     meeting = rendezvous if isinstance(rendezvous, TcpRendezvous) else Path(f"/proc/self/fd/{rendezvous}")
     try:
@@ -80,7 +80,6 @@ def join(rank: int, rendezvous: int | TcpRendezvous | None, settings: ResolvedEn
 def gpu_operation_timeout(worker_timeout: float) -> float:
     """Return the seconds after which an exchange between GPUs has failed.
 
-    Torch writes a record before the engine kills the workers; with --worker-timeout below 80 s there is no time for
-    it.
+    Torch then writes a record before the engine kills the workers, unless --worker-timeout is below 80 s.
     """
     return max(_MIN_GPU_OPERATION_SECONDS, _SHARE_OF_WORKER_TIMEOUT * worker_timeout)

@@ -31,11 +31,11 @@ from kvasir.executor.processes.worker_messages import (
 
 log = logging.getLogger(__name__)
 
-# for a worker to write its stack; a signal handler in C does so even while torch computes
+# a C signal handler writes the stack, even while torch computes
 STACK_SECONDS: Final = 0.5
-_STACK_PAUSE_SECONDS: Final = 0.02  # without a write for so long, the stack is complete
-_LAST_MESSAGE_SECONDS: Final = 1.0  # A forked child may keep the control socket of an ended worker open.
-_PACKET_OVERHEAD_BYTES: Final = 32  # the kernel's overhead in the buffer of a packet socket
+_STACK_PAUSE_SECONDS: Final = 0.02  # then the stack is complete
+_LAST_MESSAGE_SECONDS: Final = 1.0  # An ended worker's child may keep the control socket open.
+_PACKET_OVERHEAD_BYTES: Final = 32  # the kernel's, in a packet socket
 _SHOWN_FRAMES: Final = 3
 _PACKAGE: Final = str(Path(version.__file__).parent) + "/"
 _FRAME: Final = re.compile(r'File "(.*)", line (\d+) in (\S+)')
@@ -67,14 +67,14 @@ class RunningWorker(Protocol):
     def close(self) -> None: ...
 
 
-StartWorker = Callable[[WorkerSetup, int], RunningWorker]  # starts a worker with so many threads
+StartWorker = Callable[[WorkerSetup, int], RunningWorker]
 
 
 class StartedWorker:
-    """A RunningWorker that is a child process. The kernel kills it when the thread that created it ends."""
+    """A child process. The kernel kills it when the thread that created it ends."""
 
     def __init__(self, setup: WorkerSetup, threads: int) -> None:
-        """Raises ConfigError if config.json of the model is too large for a message."""
+        """Raises ConfigError if the model's config.json is too large for a message."""
         self.rank = setup.rank
         self._control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._control.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, MAX_PACKET_BYTES)
@@ -98,7 +98,7 @@ class StartedWorker:
         os.close(stacks_end)
         self.pid = self._process.pid
         self._pidfd = os.pidfd_open(self.pid)
-        with contextlib.suppress(ConnectionError):  # it has ended already: `watch` reports that
+        with contextlib.suppress(ConnectionError):  # `watch` reports the end
             self._control.send(packet)
 
     def watch(
@@ -110,8 +110,7 @@ class StartedWorker:
     ) -> None:
         """Start the threads. Each callback gets the rank.
 
-        `received`: each message. `ended`: how it ended, and its error. `stopped`: it has been stopped (SIGSTOP) for
-        `patience` seconds.
+        `received`: each message. `ended`: how it ended, and its error. `stopped`: SIGSTOP for `patience` seconds.
         """
         errors: list[WorkerError | None] = []
 
@@ -133,9 +132,9 @@ class StartedWorker:
         return self._stop_timer is not None
 
     def place(self) -> str:
-        """Return the innermost lines of this package at which the worker's main thread is; "" without an answer.
+        """Return this package's innermost lines in the worker's main thread; "" without an answer.
 
-        An earlier signal than the first phase would end the worker.
+        Before the first phase the signal would end the worker.
         """
         with self._asking:
             if self._closed:
@@ -143,7 +142,7 @@ class StartedWorker:
             return places_of(read_stack(self._pidfd, self._stacks))
 
     def dismiss(self) -> None:
-        """Let the worker end by itself: its control socket ends."""
+        """Let the worker end by itself."""
         with contextlib.suppress(OSError):
             self._control.shutdown(socket.SHUT_RDWR)
 
@@ -152,7 +151,7 @@ class StartedWorker:
             signal.pidfd_send_signal(self._pidfd, signal.SIGKILL)
 
     def close(self) -> None:
-        with self._asking:  # `place` of another thread uses the descriptors
+        with self._asking:  # `place` uses the descriptors
             self._closed = True
             self._control.close()
             os.close(self._pidfd)
@@ -162,7 +161,7 @@ class StartedWorker:
         while True:
             try:
                 result = os.waitid(os.P_PID, self.pid, os.WEXITED | os.WSTOPPED | os.WCONTINUED)
-            except ChildProcessError:  # this process ignores SIGCHLD, so the kernel keeps no status
+            except ChildProcessError:  # SIGCHLD is ignored, so the kernel keeps no status
                 return "ended"
             if result is None:
                 continue
@@ -197,7 +196,7 @@ def _checked(packet: bytes, control: socket.socket) -> bytes:
 
 
 def receive_all(control: socket.socket, received: Callable[[FromWorker], None]) -> WorkerError | None:
-    """Pass on a worker's messages until it closes its control socket; return its error if it sent one."""
+    """Pass messages on until the control socket ends; return the worker's error."""
     failure: WorkerError | None = None
     with contextlib.suppress(OSError):
         while packet := control.recv(MAX_PACKET_BYTES):
@@ -211,7 +210,7 @@ def receive_all(control: socket.socket, received: Callable[[FromWorker], None]) 
 
 def read_stack(pidfd: int, pipe: int) -> str:
     while select.select([pipe], [], [], 0)[0] and os.read(pipe, 65536):
-        pass  # a stack that came too late the last time
+        pass  # a late stack
     with contextlib.suppress(ProcessLookupError):
         signal.pidfd_send_signal(pidfd, signal.SIGUSR1)
     dump = b""
@@ -229,7 +228,7 @@ def wait_for_end(workers: Sequence[RunningWorker], seconds: float) -> bool:
 
 
 def places_of(dump: str) -> str:
-    """Return the innermost lines of this package in a stack that faulthandler has written."""
+    """Return this package's innermost lines in a stack of faulthandler."""
     frames = [match.groups() for match in _FRAME.finditer(dump)]
     own = [
         f"{file.removeprefix(_PACKAGE)}:{line} ({function})"

@@ -1,7 +1,6 @@
-"""The messages between an engine and a worker process besides steps.
+"""The messages between an engine and a worker process, except steps.
 
 The engine sends a WorkerSetup; the worker sends Loading until Loaded, and a WorkerError before it ends of one.
-Frames of the ring begin with a FrameKind.
 """
 
 import dataclasses
@@ -30,14 +29,12 @@ class FrameKind(IntEnum):
     """The first byte of a frame; the rest is msgpack."""
 
     STEP = 0  # a StepInput; see `step_reply`
-    COMMAND = 1  # a WorkerCall whose error ends the worker; the reply is its value
-    CALL = 2  # any other WorkerCall; the reply is a WorkerResult
-    LATE_INPUT = 3  # a LateInput, for a worker that samples; the only frame without a reply
+    COMMAND = 1  # a WorkerCall whose error ends the worker; replies its value
+    CALL = 2  # any other WorkerCall; replies a WorkerResult
+    LATE_INPUT = 3  # a LateInput, for a worker that samples; no reply
 
 
 class WorkerPhase(IntEnum):
-    # in shared memory and in log lines
-
     START = 1
     LOAD = 2
     IDLE = 3
@@ -80,8 +77,8 @@ class WorkerSetup(msgspec.Struct, frozen=True):
     settings: ResolvedEngine
     model: ModelInfo
     engine_pid: int
-    stack_descriptor: int  # SIGUSR1 makes the worker write the stack of its main thread to this pipe.
-    rendezvous: int | TcpRendezvous | None  # int: by the file with this descriptor
+    stack_descriptor: int  # on SIGUSR1 the worker writes its main thread's stack here
+    rendezvous: int | TcpRendezvous | None  # int: the file's descriptor
     log_name: str
     log_level: str
     log_format: str
@@ -97,7 +94,7 @@ class Loaded(msgspec.Struct, frozen=True, tag=True):
 
 
 class WorkerError(msgspec.Struct, frozen=True, tag=True):
-    """The worker ends because of this; its log has the traceback."""
+    """The worker ends; its log has the traceback."""
 
     reason: Reason
     message: str
@@ -126,9 +123,9 @@ def reporting_rank(config: ExecutorConfig) -> int:
 
 
 def step_reply(output: StepOutput, reports: bool, encode: Callable[[Any], bytes]) -> bytes:
-    """Return the reply of a worker that samples: a checksum of its tokens and, if it reports, its output.
+    """Return a checksum of the worker's tokens and, if it reports, its output.
 
-    The engine compares the checksums: with one different token, workers would go on with different texts.
+    With one different token, workers would go on with different texts: the engine compares.
     """
     checksum = zlib.crc32(encode(output.token_ids)).to_bytes(CHECKSUM_BYTES)
     return checksum + encode(output) if reports else checksum
@@ -143,7 +140,7 @@ def name_of_worker(rank: int, config: ExecutorConfig) -> str:
 
 
 def steps_in_flight(settings: ResolvedEngine) -> int:
-    # one per stage of a pipeline
+    # one per pipeline stage
     stages = settings.executor.pipeline_parallel_size
     if stages > 1:
         return min(stages, MAX_UNANSWERED_FRAMES)
@@ -161,12 +158,11 @@ def settings_of_worker(settings: ResolvedEngine, num_workers: int) -> ResolvedEn
 
 
 def device_of_worker(device: str, place: int) -> str:
-    # each worker of a machine has a GPU of its own
+    # each worker has its own GPU
     return f"{device}:{place}" if device == "cuda" else device
 
 
 def current_log_level() -> str:
-    """Return the standard level at or above the one of this process's log."""
     level = logging.getLogger().level
     return next((name for name in ("debug", "info", "warning") if level <= getattr(logging, name.upper())), "error")
 

@@ -1,7 +1,7 @@
-"""The process of one worker: `python -m kvasir.executor.processes.worker_process FD`, started by the engine.
+"""The process of one worker: `python -m kvasir.executor.processes.worker_process FD`.
 
-It loads the weights, then computes the frames of the ring. However the engine dies, two mechanisms end the worker:
-SIGKILL from the kernel, and the end of the control socket. An exception goes to the log and to the engine.
+It loads the weights, then computes the frames of the ring. When the engine dies, SIGKILL from the kernel or the end
+of the control socket ends the worker.
 """
 
 import ctypes
@@ -53,7 +53,7 @@ log = logging.getLogger(__name__)
 
 _PR_SET_PDEATHSIG: Final = 1
 
-# in the error of an exchange with an ended worker: the kernel closes its connections first
+# in an exchange with an ended worker: the kernel closes its connections first
 _OF_LOST_PEER: Final = ("Connection closed by peer", "Connection reset by peer", "Broken pipe")
 _LOST_PEER_SECONDS: Final = 1.0
 
@@ -68,7 +68,7 @@ class WorkerProcess:
         self._channel = WorkerChannel(setup.handle)
         self._phase = WorkerPhase.START
         self._steps = 0
-        self._read_ahead: deque[bytes] = deque()  # frames that came while a step waited for its late input
+        self._read_ahead: deque[bytes] = deque()  # while a step waited for its late input
         self._steps_decoder = msgspec.msgpack.Decoder(StepInput)
         self._late_decoder = msgspec.msgpack.Decoder(LateInput)
         self._calls_decoder = msgspec.msgpack.Decoder(WorkerCall)
@@ -107,7 +107,7 @@ class WorkerProcess:
         while True:
             frame = self._read_ahead.popleft() if self._read_ahead else channel.requests.read()
             if frame[0] == FrameKind.LATE_INPUT:
-                continue  # of a step that has not sampled here: on an earlier stage of a pipeline
+                continue  # an earlier pipeline stage has not sampled
             body = handlers[frame[0]](memoryview(frame)[1:])
             self._enter(WorkerPhase.IDLE)
             channel.replies.write(body)
@@ -154,11 +154,11 @@ class WorkerProcess:
 
     def _report(self, error: Exception) -> None:
         if any(text in str(error) for text in _OF_LOST_PEER):
-            time.sleep(_LOST_PEER_SECONDS)  # the peer has the cause: the engine reports it and kills this worker
+            time.sleep(_LOST_PEER_SECONDS)  # the engine reports the peer's cause and kills this worker
         phase = self._phase.label
         log_failure(log, error, f"{self._name} failed in phase {phase}")
         failure = failure_of(error)
-        named = isinstance(error, ConfigError)  # else the message does not name what to change
+        named = isinstance(error, ConfigError)  # otherwise the message does not name what to change
         message = failure.message if named else f"{self._name} failed in phase {phase}: {failure.message}"
         try:
             self._send(WorkerError(failure.reason, message, phase))
@@ -168,7 +168,7 @@ class WorkerProcess:
 
 def main() -> NoReturn:
     for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, signal.SIG_IGN)  # the engine handles them, and ends its workers
+        signal.signal(number, signal.SIG_IGN)  # the engine handles them
     control = socket.socket(fileno=int(sys.argv[1]))
     control.set_inheritable(False)
     packet = control.recv(MAX_PACKET_BYTES)
@@ -183,7 +183,7 @@ def main() -> NoReturn:
 
 
 def serve(setup: WorkerSetup, control: socket.socket) -> ExitCode:
-    """Be the worker of this process until the engine ends or something fails. Return the exit code."""
+    """Work until the engine ends or something fails. Return the exit code."""
     faulthandler.register(signal.SIGUSR1, file=setup.stack_descriptor, all_threads=False)
     os.set_inheritable(setup.stack_descriptor, False)
     setup_logging(setup.log_name, setup.log_level, setup.log_format)
@@ -192,7 +192,7 @@ def serve(setup: WorkerSetup, control: socket.socket) -> ExitCode:
 
 
 def _die_with(engine_pid: int) -> None:
-    # The kernel kills this process when the engine's main thread, which started it, ends.
+    # The kernel kills this process with the engine's main thread, which started it.
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != engine_pid:  # the engine has ended already
         os._exit(ExitCode.OK)
@@ -200,7 +200,7 @@ def _die_with(engine_pid: int) -> None:
 
 def _end_with_engine(control: socket.socket) -> NoReturn:
     try:
-        control.recv(1)  # the engine sends nothing more: this returns when it ends
+        control.recv(1)  # ends with the engine
     finally:
         os._exit(ExitCode.OK)
 

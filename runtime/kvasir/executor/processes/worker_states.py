@@ -8,7 +8,7 @@ from kvasir.executor.shared_memory.worker_progress import ProgressReader
 
 
 class WorkerStates:
-    """Describes workers from their shared memory and stacks, for messages. Any thread."""
+    """Descriptions of workers from shared memory and stacks. Any thread."""
 
     def __init__(
         self,
@@ -17,7 +17,6 @@ class WorkerStates:
         progress: Sequence[ProgressReader],
         first_rank: int = 0,
     ) -> None:
-        # `first_rank`: of these workers; the next ones follow
         self._config = config
         self._workers = workers
         self._progress = progress

@@ -39,15 +39,15 @@ log = logging.getLogger(__name__)
 
 _NODE: Final = "node:"
 _HEAD: Final = "node:__internal_head__"
-_SOME: Final = 0.001  # of a node's own resource, which binds a bundle to the node
-# Workers get these variables from the engine: Ray starts processes with its own environment.
+_SOME: Final = 0.001  # binds a bundle to a node
+# Ray starts processes with its own environment.
 _PASSED_PREFIXES: Final = ("KVASIR_", "OMP_", "GOMP_", "KMP_", "MKL_", "TORCH_", "HF_")
 _MAX_REASON: Final = 500
-PLACE_SECONDS = 30.0  # another engine that ends may use the CPUs for so long
+PLACE_SECONDS = 30.0  # another engine may still be ending
 
 
 def connect() -> None:
-    """Join the Ray that runs on this node, unless the program has done so. Raises ConfigError."""
+    """Join this node's Ray, unless the program has done so. Raises ConfigError."""
     if ray.is_initialized():
         return
     with _own_signals():

@@ -1,7 +1,7 @@
 """Hands a worker's settings and file descriptors to a process that is not a child of the engine.
 
-The engine listens on an abstract Unix socket and accepts only its own user. Abstract names belong to a network
-namespace, so no other machine or container can connect. The connection then is the worker's control socket.
+The engine listens on an abstract Unix socket and accepts only its own user. Only its network namespace can connect.
+The connection then is the control socket.
 """
 
 import os
@@ -37,7 +37,7 @@ class HandoverListener:
         self._socket.listen(1)
 
     def accept(self, seconds: float) -> tuple[socket.socket, int] | None:
-        """Return the connection and the process id of a worker; None if none of this user came in time."""
+        """Return connection and process id; None if no worker came in time."""
         self._socket.settimeout(seconds)
         try:
             connection, _ = self._socket.accept()
@@ -56,7 +56,7 @@ class HandoverListener:
 
 
 def hand_over(control: socket.socket, setup: WorkerSetup) -> None:
-    """Send the setup with all descriptors that it names, and with stdout and stderr of this process."""
+    """Send the setup with its descriptors, stdout and stderr."""
     meeting = descriptor_of(setup.rendezvous)
     rendezvous = [] if meeting is None else [meeting]
     descriptors = [*setup.handle.descriptors, setup.stack_descriptor, 1, 2, *rendezvous]
@@ -64,7 +64,7 @@ def hand_over(control: socket.socket, setup: WorkerSetup) -> None:
 
 
 def take_over(address: str) -> tuple[socket.socket, Delivery]:
-    """Return the control socket and the setup with the descriptors' numbers here. Raises HandoverError."""
+    """Return the control socket and the setup with local descriptors. Raises HandoverError."""
     control = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     try:
         control.connect("\0" + address)

@@ -1,5 +1,3 @@
-"""A worker that Ray has placed, as the engine sees it. Ray gives the reason of its end."""
-
 import contextlib
 import logging
 import os
@@ -23,7 +21,7 @@ from kvasir_contract.reasons import Reason
 log = logging.getLogger(__name__)
 
 _CHECK_SECONDS: Final = 0.5  # between checks of a worker that has not connected
-_REASON_SECONDS: Final = 0.8  # for Ray to give the reason of an end; the engine waits a little longer
+_REASON_SECONDS: Final = 0.8  # for Ray's reason; the engine waits a little longer
 _STOPPED: Final = ("T", "t")
 
 
@@ -31,7 +29,7 @@ class PlacedWorker:
     def __init__(
         self, setup: WorkerSetup, start: Callable[[str], tuple[Any, Any]], closed: Callable[[], None]
     ) -> None:
-        """`start` gets the address for the worker and returns Ray's actor and the reference to its run."""
+        """`start` gets the address for the worker; it returns Ray's actor and its run."""
         self.rank = setup.rank
         self.pid = 0
         self.ended = threading.Event()
@@ -76,7 +74,7 @@ class PlacedWorker:
 
     def dismiss(self) -> None:
         """Let Ray end the worker, so that it does not report a crash."""
-        with contextlib.suppress(Exception):  # Ray is gone, or the actor
+        with contextlib.suppress(Exception):  # Ray or the actor is gone
             ray.kill(self._actor)
 
     def kill(self) -> None:
@@ -95,7 +93,7 @@ class PlacedWorker:
         self._closed()
 
     def _connected(self) -> socket.socket | None:
-        """Return the control socket of the worker after the handover; None if it ended before."""
+        """Return the control socket after the handover; None if the worker ended before."""
         try:
             while (found := self._listener.accept(_CHECK_SECONDS)) is None:
                 if ray.wait([self._run], timeout=0)[0]:
@@ -104,7 +102,7 @@ class PlacedWorker:
             self._pidfd = os.pidfd_open(self.pid)
             hand_over(self._control, self._setup)
             return self._control
-        except Exception as error:  # the worker has ended, or Ray: a thread that raised would let the engine wait
+        except Exception as error:  # an error of this thread would let the engine wait
             log.warning("worker %d ended before it had its settings: %s", self.rank, error)
             return None
         finally:
@@ -112,12 +110,12 @@ class PlacedWorker:
             _close_descriptors(self._setup)
 
     def _end(self) -> tuple[str, WorkerError | None]:
-        """Return how the process ended, and the error if Ray reports one."""
+        """Return how the process ended, and Ray's error."""
         how, cause = "ended", None
         try:
             ray.get(self._run, timeout=_REASON_SECONDS)
         except ray.exceptions.GetTimeoutError:
-            pass  # Ray has not noticed it yet
+            pass  # not noticed yet
         except Exception as error:
             text = reason_of(error)
             how = f"ended (Ray: {text})"
@@ -131,7 +129,7 @@ class PlacedWorker:
 
 
 def _with_own_descriptors(setup: WorkerSetup, stack_descriptor: int) -> WorkerSetup:
-    # The engine closes its own descriptors before the worker has them.
+    # The engine closes its own descriptors earlier.
     handle = setup.handle
     segment, requests, replies = map(os.dup, handle.descriptors)
     meeting = descriptor_of(setup.rendezvous)

@@ -1,5 +1,3 @@
-"""The place of an engine's workers in a Ray cluster: a placement group on this node with a bundle for each."""
-
 import threading
 from collections.abc import Callable
 from typing import Any
@@ -30,7 +28,7 @@ def ray_executor(settings: ResolvedEngine, model: ModelInfo) -> MultiprocessExec
 
 
 class RayPlacement:
-    """A placement group, from the start of its first worker to the end of its last one."""
+    """A placement group on this node, from its first worker's start to the last one's end."""
 
     def __init__(self, num_workers: int) -> None:
         self._num_workers = num_workers
@@ -39,7 +37,7 @@ class RayPlacement:
         self._group: PlacementGroup | None = None
 
     def start(self, setup: WorkerSetup, threads: int) -> PlacedWorker:
-        """Raises ConfigError if there is no Ray, and FailureError if this node has too few free CPUs."""
+        """Raises ConfigError without Ray, and FailureError without free CPUs."""
         if self._group is None:
             connect()
             bundle = {"CPU": float(threads)} | own_bundle()

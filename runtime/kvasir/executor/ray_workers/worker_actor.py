@@ -1,5 +1,3 @@
-"""A worker in a process of Ray: it takes over the engine's descriptors, and then is like any worker process."""
-
 import logging
 import os
 import sys
@@ -21,12 +19,12 @@ class RayWorkerActor:
         code = serve(setup, control)
         logging.shutdown()
         if code is ExitCode.OK:
-            threading.Event().wait()  # the engine has Ray end this process, else Ray would report a crash
+            threading.Event().wait()  # Ray would report a crash: the engine has it end this process
         os._exit(code)  # the control socket closes
 
 
 def _write_to(stdout: int, stderr: int) -> None:
-    # to the engine's output and log instead of Ray's files
+    # instead of Ray's files
     for descriptor, number in ((stdout, 1), (stderr, 2)):
         os.dup2(descriptor, number)
         os.close(descriptor)

@@ -1,8 +1,8 @@
-"""Frames to all workers, their replies and their progress. See docs/design/shared-memory.md.
+"""Frames to all workers, their replies and progress. See docs/design/shared-memory.md.
 
 Start a worker by `subprocess`, with `handle.to_text()` as an argument and `pass_fds=handle.descriptors`; then call
-`close_handles`. A forked child would keep the ends of other workers open, and hide their deaths. If one thread both
-writes frames and reads replies, at most MAX_UNANSWERED_FRAMES may be unanswered: more could block for ever.
+`close_handles`. A forked child would keep other workers' ends open. A thread that writes and reads may leave
+MAX_UNANSWERED_FRAMES unanswered: more could block for ever.
 """
 
 import os
@@ -20,12 +20,12 @@ from kvasir.executor.shared_memory.worker_progress import PROGRESS_BYTES, Progre
 
 REQUEST_BUFFERS: Final = 32
 REPLY_BUFFERS: Final = 16
-# each may have a frame without a reply after it: the late input of a step
+# each may have a late input, without a reply
 MAX_UNANSWERED_FRAMES: Final = min(guaranteed_room(REQUEST_BUFFERS) // 2, guaranteed_room(REPLY_BUFFERS))
 
 
 class ChannelLayout(msgspec.Struct, frozen=True):
-    request_bytes: int = 128 * 1024  # a larger frame costs a segment of its own
+    request_bytes: int = 128 * 1024  # larger frames cost a segment
     reply_bytes: int = 32 * 1024
 
     @property
@@ -54,7 +54,7 @@ class ChannelLayout(msgspec.Struct, frozen=True):
 
 
 class WorkerHandle(msgspec.Struct, frozen=True):
-    """The descriptors, which the worker must inherit under the same numbers, and the sizes."""
+    """The worker must inherit the descriptors under the same numbers."""
 
     rank: int
     segment: int
@@ -104,7 +104,7 @@ class EngineChannel:
         return self._handles[rank]
 
     def close_handles(self) -> None:
-        """Close the workers' ends in this process. After this, the death of a worker ends a wait for it."""
+        """Close the workers' ends here. Then the death of a worker ends a wait for it."""
         for end in self._workers_ends:
             end.close()
         if self._segment >= 0:
@@ -127,7 +127,7 @@ class WorkerChannel:
     def __init__(self, handle: WorkerHandle) -> None:
         layout = handle.layout
         for descriptor in handle.descriptors:
-            os.set_inheritable(descriptor, False)  # a child of this worker must not hide its death
+            os.set_inheritable(descriptor, False)  # a child must not hide this worker's death
         with _closing(handle.segment):
             frames = map_read_only(handle.segment, 0, layout.requests_size)
             area = map_writable(handle.segment, layout.worker_offset(handle.rank), layout.worker_size)

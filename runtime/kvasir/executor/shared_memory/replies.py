@@ -1,4 +1,4 @@
-"""The replies of all workers: each has its own ring, and its reply n belongs to the n-th frame with a reply."""
+"""The replies of all workers: reply n of each belongs to the n-th frame with a reply."""
 
 import select
 import time
@@ -9,8 +9,6 @@ from kvasir.executor.shared_memory.ring import RingError, RingReader, peer_name
 
 
 class NoReplyError(RingError):
-    # `ranks` has all workers that have not replied, `rank` the first
-
     def __init__(self, ranks: Sequence[int], seconds: float) -> None:
         names = ", ".join(map(peer_name, ranks))
         super().__init__(f"no reply within {seconds:g} s from {names}", ranks[0])
@@ -19,17 +17,17 @@ class NoReplyError(RingError):
 
 class ReplyReader:
     def __init__(self, rings: Sequence[RingReader]) -> None:
-        # `rings` are those of rank 0, 1, …
+        # by rank
         self._rings = rings
         self._by_descriptor = {ring.fileno(): rank for rank, ring in enumerate(rings)}
-        # received and not returned: a worker may be steps ahead of another one
+        # a worker may be steps ahead
         self._arrived: list[deque[bytes]] = [deque() for _ in rings]
         self._poll = select.poll()
         for ring in rings:
             self._poll.register(ring, select.POLLIN)
 
     def read(self, timeout_seconds: float | None = None) -> list[bytes]:
-        """Wait for the next reply of every worker and return them by rank. None: no timeout.
+        """Wait for each worker's next reply; return them by rank. None: no timeout.
 
         Raises NoReplyError, after which `read` may be called again; at once PeerLostError or RingInterruptedError.
         """

@@ -23,7 +23,7 @@ from typing import Final
 from kvasir.executor.shared_memory.segment import allocate
 
 MAX_FRAME_BYTES: Final = 2**30
-MAX_BUFFERS: Final = 64  # headers of so many frames fit into the default buffer of a socket
+MAX_BUFFERS: Final = 64  # their headers fit into a socket's default buffer
 _HEADER: Final = struct.Struct("=QQ")  # sequence number, bytes of the frame
 _FRAMES_READ: Final = struct.Struct("=Q")
 _DESCRIPTOR_SPACE: Final = socket.CMSG_SPACE(struct.calcsize("i"))
@@ -31,7 +31,7 @@ _MAX_ACKNOWLEDGEMENTS_BYTES: Final = 64 * _FRAMES_READ.size
 
 
 class RingError(Exception):
-    """The other end of a ring cannot be used; `rank` is the worker's, None for the engine."""
+    """`rank` is the other end's worker, None for the engine."""
 
     def __init__(self, message: str, rank: int | None = None) -> None:
         super().__init__(message)
@@ -60,18 +60,18 @@ def peer_name(rank: int | None) -> str:
 
 
 def interval_of_acknowledgements(count: int) -> int:
-    """Return the number of frames per acknowledgement: fewer system calls."""
+    """Return the frames per acknowledgement, above 1 to save system calls."""
     return max(1, count // 4)
 
 
 def guaranteed_room(count: int) -> int:
-    """Return the number of unread frames for which a ring of `count` buffers always has room."""
+    """Return how many unread frames always have room in `count` buffers."""
     return count - interval_of_acknowledgements(count) + 1
 
 
 class RingWriter:
     def __init__(self, memory: memoryview, count: int, readers: Sequence[tuple[int | None, socket.socket]]) -> None:
-        """`memory` has `count` buffers of equal size. `readers`: their ranks (None: the engine) and sockets."""
+        """`memory` has `count` equal buffers. `readers`: ranks (None: the engine) and sockets."""
         if not 1 <= count <= MAX_BUFFERS:
             raise ValueError(f"a ring of {count} buffers: use 1 to {MAX_BUFFERS}")
         self._memory = memory
@@ -83,14 +83,14 @@ class RingWriter:
         for descriptor in self._by_descriptor:
             self._poll.register(descriptor, select.POLLIN)
         self._next = 0
-        self._limit = count  # the first sequence number whose buffer some reader may still need
+        self._limit = count  # a reader may still need this one's buffer
         self._interrupted = False
 
     def write(self, frame: bytes, timeout_seconds: float | None = None) -> None:
-        """Send a frame to all readers; wait if one has no room. None: no timeout.
+        """Send a frame to all readers; wait for room. None: no timeout.
 
         After SlowReaderError, FrameTooLargeError and SharedMemoryError nothing was sent, and `write` may be called
-        again; after other RingErrors the ring cannot be used.
+        again; after other RingErrors it cannot be used.
         """
         size = len(frame)
         if size > MAX_FRAME_BYTES:
@@ -188,7 +188,7 @@ class _ReaderLink:
 
 class RingReader:
     def __init__(self, memory: memoryview, count: int, rank: int | None, sock: socket.socket) -> None:
-        """`rank`: the writer's (None: the engine). `memory` has `count` buffers of equal size."""
+        """`rank`: the writer's (None: the engine). `memory` has `count` equal buffers."""
         self.rank = rank
         self._memory = memory
         self._count = count
@@ -199,13 +199,11 @@ class RingReader:
         self._interrupted = False
 
     def fileno(self) -> int:
-        """Return a descriptor that is readable if `read` does not block, because of a frame or of an error."""
+        """Return a descriptor that is readable if `read` does not block."""
         return self._socket.fileno()
 
     def read(self) -> bytes:
-        """Wait for the next frame. Raises PeerLostError after the writer's last frame, RingInterruptedError,
-        RingError.
-        """
+        """Raises PeerLostError after the writer's last frame, RingInterruptedError, RingError."""
         try:
             header, ancillary, _, _ = self._socket.recvmsg(_HEADER.size, _DESCRIPTOR_SPACE, socket.MSG_CMSG_CLOEXEC)
         except OSError as error:
@@ -242,14 +240,14 @@ class RingReader:
             )
         (descriptor,) = struct.unpack("i", ancillary[0][2])
         try:
-            # Not os.read: all readers share the position of the descriptor that was sent to them.
+            # Not os.read: all readers share the descriptor's position.
             with mmap.mmap(descriptor, size, access=mmap.ACCESS_READ) as memory:
                 return memory[:]
         finally:
             os.close(descriptor)
 
     def _acknowledge(self) -> None:
-        # If the writer has ended, its last frames may still be read. The next `read` after them reports the end.
+        # An ended writer's last frames may still be read; the next `read` reports the end.
         with suppress(ConnectionError):
             self._socket.send(_FRAMES_READ.pack(self._next), socket.MSG_DONTWAIT)
 

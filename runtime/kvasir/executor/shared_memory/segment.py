@@ -1,7 +1,7 @@
-"""Anonymous shared memory (memfd), which a child process inherits as a file descriptor.
+"""Anonymous shared memory (memfd), inherited as a file descriptor.
 
-It counts against the container's memory, not /dev/shm. All pages are taken at once, so a later write cannot fail;
-the size is sealed, so no peer can cause SIGBUS.
+It counts against the container's memory, not /dev/shm. All pages are taken at once, so no write fails; the size is
+sealed, so no peer causes SIGBUS.
 """
 
 import fcntl
@@ -11,7 +11,7 @@ from typing import Final
 
 from kvasir.config.machine import available_memory
 
-# Since Linux 6.3, and demanded if sysctl vm.memfd_noexec is 2; the os module of Python 3.11 lacks the name.
+# Since Linux 6.3, demanded if sysctl vm.memfd_noexec is 2; not in Python 3.11's os.
 _MFD_NOEXEC_SEAL: Final = 0x8
 _SIZE_SEALS: Final = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
 
@@ -21,7 +21,7 @@ class SharedMemoryError(Exception):
 
 
 def allocate(name: str, size: int) -> int:
-    """Return the descriptor of `size` new bytes; `name` is for /proc/PID/maps. Raises SharedMemoryError."""
+    """Return the descriptor of `size` bytes; `name` shows in /proc/PID/maps. Raises SharedMemoryError."""
     free = available_memory()
     if size > free:
         raise SharedMemoryError(
@@ -35,16 +35,16 @@ def allocate(name: str, size: int) -> int:
 
 
 def map_writable(descriptor: int, offset: int, size: int) -> memoryview:
-    """Return a part, mapped as long as the view exists. `offset` is a multiple of GRANULE."""
+    """Map a part while the view exists. `offset` is a multiple of GRANULE."""
     return memoryview(mmap.mmap(descriptor, size, offset=offset))
 
 
 def map_read_only(descriptor: int, offset: int, size: int) -> memoryview:
-    """Return a part like `map_writable`; a write raises TypeError."""
+    """Map a part like `map_writable`; a write raises TypeError."""
     return memoryview(mmap.mmap(descriptor, size, offset=offset, access=mmap.ACCESS_READ))
 
 
-GRANULE: Final = mmap.ALLOCATIONGRANULARITY  # bytes; parts that are mapped separately begin at multiples of it
+GRANULE: Final = mmap.ALLOCATIONGRANULARITY  # bytes
 
 
 def round_up(size: int) -> int:

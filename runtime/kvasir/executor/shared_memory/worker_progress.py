@@ -1,7 +1,7 @@
-"""The position of a worker within a step, readable at any time, even if the worker was killed in a write.
+"""The position of a worker within a step, readable even if it was killed in a write.
 
-A record has three words of 8 bytes with the record's version in their low bits, so a mixture of two is detected.
-Two records are written in turn: one is always valid.
+A record has three words of 8 bytes, each with the version in its low bits, so a mixture is detected. Two records
+are written in turn: one is always valid.
 """
 
 import time
@@ -15,27 +15,27 @@ _VERSION_BITS: Final = 16
 _VERSION_MASK: Final = 2**_VERSION_BITS - 1
 _WORDS: Final = 3
 _PLACE_BITS: Final = 32
-_NANOSECONDS: Final = 1000  # per unit of the stored time, which fits into 48 bits for 8 years of uptime
-# A slower read is repeated: versions repeat after 2**16 writes, which take longer.
+_NANOSECONDS: Final = 1000  # per unit of time; 48 bits last 8 years of uptime
+# Versions repeat after 2**16 writes, which take longer.
 _MAX_READ_NANOSECONDS: Final = 1_000_000
-_MAX_READS: Final = 1000  # Both records are incomplete only while the worker writes both within one read.
+_MAX_READS: Final = 1000  # both records are incomplete only if the worker writes twice within a read
 
 
 class WorkerProgress(NamedTuple):
     step: int
     phase: int
-    place: int  # position within the phase: a layer, or a line of code
-    since: float  # of time.monotonic, which all processes of a machine share
+    place: int  # within the phase: a layer, or a line of code
+    since: float  # of time.monotonic, equal in all processes
 
 
 class ProgressWriter:
     def __init__(self, memory: memoryview) -> None:
-        # `memory` has PROGRESS_BYTES, aligned to 8, which are zero
+        # PROGRESS_BYTES zeros, aligned to 8
         self._words = memory.cast("Q")
         self._version = 0
 
     def enter(self, step: int, phase: int, place: int = 0) -> None:
-        """Record that a phase begins now. The numbers are from 0 to MAX_STEP, MAX_PHASE and MAX_PLACE."""
+        """Begin a phase now. The numbers are at most MAX_STEP, MAX_PHASE and MAX_PLACE."""
         version = self._version = (self._version + 1) & _VERSION_MASK
         first = (version & 1) * _WORDS
         words = self._words
@@ -49,7 +49,7 @@ class ProgressReader:
         self._words = memory.cast("Q")
 
     def read(self) -> WorkerProgress | None:
-        """Return the phase of the worker, or the one before if it was stopped in a write; None before the first."""
+        """Return the last phase that was written completely; None before the first."""
         for _ in range(_MAX_READS):
             began = time.monotonic_ns()
             words = self._words.tolist()

@@ -1,7 +1,7 @@
 """One worker in each of several processes that torchrun has started, each with a whole engine.
 
-All engines get the same requests, and a scheduler without clocks makes the same steps of them. Before each step the
-ranks compare a checksum of everything so far, so processes at different steps fail at once.
+All engines get the same requests, and a scheduler without clocks makes the same steps. Before each step the ranks
+compare a checksum of everything so far, so processes at different steps fail at once.
 """
 
 import atexit
@@ -37,14 +37,14 @@ from kvasir.worker.worker_calls import WorkerCall, WorkerResult
 from kvasir_contract.failure import Failure
 from kvasir_contract.reasons import Reason
 
-_OF_MACHINE: Final = ("threads", "yield_threads")  # settings that may differ between the ranks
+_OF_MACHINE: Final = ("threads", "yield_threads")  # may differ between the ranks
 
 
 class ExternalLauncherExecutor:
     def __init__(self, settings: ResolvedEngine, model: ModelInfo) -> None:
         """Raises ConfigError if torchrun has not started this process."""
         self.max_in_flight = 2 if settings.async_scheduling else 1
-        self.seed = 0  # a random number, the same on all ranks; set by `start`
+        self.seed = 0  # random, the same on all ranks; set by `start`
         self._launched = LaunchedRank.of(settings.executor)
         self._settings = settings
         self._model = model
@@ -52,7 +52,7 @@ class ExternalLauncherExecutor:
         self._ranks = _Ranks()
 
     def start(self, progress: Callable[[int, int], None], failed: Callable[[Exception], None]) -> None:
-        # `failed` is not called: the next step notices a lost rank. Each rank checks the split itself.
+        # The next step notices a lost rank: no call of `failed`. Each rank checks the split itself.
         check_split(self._model, self._settings.max_model_len, self._settings.executor)
         tensor: TorchGroup | None = None
         if self._launched.size > 1:
@@ -89,7 +89,7 @@ class ExternalLauncherExecutor:
         self._running.supply(late)
 
     def call(self, call: WorkerCall) -> list[WorkerResult]:
-        """Return the result of this process's worker only. Each process must make the call."""
+        """Return only this process's result. Each process must make the call."""
         return self._running.call(call)
 
     def work_ahead(self) -> bool:
@@ -99,13 +99,13 @@ class ExternalLauncherExecutor:
         self._running.check_idle()
 
     def block_bytes(self) -> None:
-        """Return None: this process may have a part of each block only."""
+        """Return None: this process may have only a part of each block."""
 
     def where(self) -> str:
         return ""
 
     def shutdown(self) -> None:
-        # The default process group stays for the next executor: torch cannot make it twice.
+        # Keep the default process group: torch cannot make it twice.
         if self._inner is not None:
             self._inner.shutdown()
 
@@ -129,7 +129,7 @@ class _Compared:
 
 
 class _Ranks:
-    """The exchanges of the ranks besides tensors of the model. Without a group there is one rank."""
+    """The exchanges of the ranks, without tensors of the model. One rank has no group."""
 
     def __init__(self, group: dist.ProcessGroup | None = None, limit: timedelta = timedelta()) -> None:
         self._group = group
@@ -175,7 +175,7 @@ class _Ranks:
             raise self.failure(f"rank {failed[0]} could not load the model: its output has the reason")
 
     def compare_settings(self, settings: ResolvedEngine, model: ModelInfo) -> None:
-        """Raises ConfigError if ranks have different settings or models, with the name of one."""
+        """Raises ConfigError, with a name, if settings or models differ."""
         facts = {field.name: str(getattr(settings, field.name)) for field in dataclasses.fields(settings)}
         facts = {name: value for name, value in facts.items() if name not in _OF_MACHINE}
         facts["model"] = model.fingerprint
@@ -189,7 +189,7 @@ class _Ranks:
                 )
 
     def compare_step(self, step: StepInput) -> None:
-        """Raises FailureError if another rank is at another step, or one has ended."""
+        """Raises FailureError if another rank is at another step, or has ended."""
         if self._group is None:
             return
         if self._error is not None:
@@ -208,7 +208,7 @@ class _Ranks:
 
     @contextmanager
     def named_failures(self) -> Iterator[None]:
-        # The error of a step may be a broken connection to another rank.
+        # The error may be a broken connection.
         try:
             yield
         except RuntimeError as error:
@@ -227,7 +227,7 @@ def _join(launched: LaunchedRank, limit: timedelta) -> tuple[dist.ProcessGroup, 
     try:
         if not dist.is_initialized():
             dist.init_process_group(register_gloo(), init_method="env://", timeout=limit)
-            atexit.register(leave)  # later the threads of gloo would abort the process
+            atexit.register(leave)  # later gloo's threads would abort the process
         if dist.get_world_size() != launched.size:
             raise ConfigError(
                 f"torch.distributed has {dist.get_world_size()} ranks in this process, and WORLD_SIZE is "
@@ -250,9 +250,8 @@ def _new_group(limit: timedelta) -> dist.ProcessGroup:
 
 
 def _of_process(settings: ResolvedEngine, launched: LaunchedRank) -> ResolvedEngine:
-    # A number of threads that the user gave is that of each process.
     threads = settings.threads
-    if settings.yield_threads and launched.local_size > 1:  # the number was not given
+    if settings.yield_threads and launched.local_size > 1:  # not given by the user
         threads = max(1, threads // launched.local_size)
     return dataclasses.replace(
         settings,

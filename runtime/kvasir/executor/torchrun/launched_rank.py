@@ -1,5 +1,3 @@
-"""The place of this process among those that torchrun has started."""
-
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -18,11 +16,11 @@ class LaunchedRank:
     rank: int
     size: int
     local_size: int
-    address: str  # HOST:PORT at which the processes meet
+    address: str  # HOST:PORT
 
     @classmethod
     def of(cls, config: ExecutorConfig, environ: Mapping[str, str] = os.environ) -> "LaunchedRank":
-        """Raises ConfigError if the environment is not that of torchrun, or of another number of processes."""
+        """Raises ConfigError if torchrun has not set the environment, or for another number of processes."""
         workers = config.tensor_parallel_size
         command = f"torchrun --nproc-per-node {workers} -m kvasir.cli.main bench …, or torchrun … your_script.py"
         missing = [name for name in _REQUIRED if not environ.get(name)]
@@ -45,7 +43,7 @@ class LaunchedRank:
 
 
 def shows_results(config: ExecutorConfig) -> bool:
-    """Return whether this process prints: of several launched processes, rank 0 only. Raises ConfigError."""
+    """Return True on rank 0, or alone. Raises ConfigError."""
     return config.distributed_executor_backend != EXTERNAL_LAUNCHER or LaunchedRank.of(config).rank == 0
 
 

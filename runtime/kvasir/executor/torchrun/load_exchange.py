@@ -1,4 +1,4 @@
-"""Reports failures between the ranks of torchrun while they load, so that none waits for one that has failed."""
+"""Failure reports between torchrun's ranks while they load: none waits for a failed one."""
 
 import threading
 from collections.abc import Callable
@@ -8,7 +8,7 @@ from enum import IntEnum
 from typing import Final
 
 _PAUSE_SECONDS: Final = 0.5
-_FAIL_SECONDS: Final = 5.0  # a failed rank waits so long for the others to receive that
+_FAIL_SECONDS: Final = 5.0  # for the others to receive a failure
 
 
 class LoadState(IntEnum):
@@ -21,7 +21,7 @@ class LoadExchange:
     """Made by each rank when it begins to load. Nothing else may use `gather` meanwhile."""
 
     def __init__(self, gather: Callable[[int], list[int]]) -> None:
-        """`gather` exchanges a number between all ranks, and raises an error if one has ended."""
+        """`gather` exchanges a number between all ranks, and raises if one has ended."""
         self._gather = gather
         self._state = LoadState.LOADING
         self._changed = threading.Event()
@@ -36,7 +36,7 @@ class LoadExchange:
 
     def fail(self) -> None:
         self._change(LoadState.FAILED)
-        with suppress(Exception):  # the caller raises the reason
+        with suppress(Exception):
             self._states.result(_FAIL_SECONDS)
 
     def _change(self, state: LoadState) -> None:

@@ -10,8 +10,6 @@ from kvasir_contract.phases import Phase
 
 @dataclass(frozen=True)
 class EngineIdentity:
-    """The constant facts about an engine; see Hello."""
-
     incarnation: str
     rank: int
     node: str
@@ -24,11 +22,11 @@ class EngineIdentity:
 @dataclass(frozen=True)
 class _Load:
     stats: EngineStats
-    busy_since: float | None  # when the step counter last moved, while there is work
+    busy_since: float | None  # the step counter's last move, while there is work
 
 
 class AnnouncedEngine:
-    """The engine as frontends see it. Belongs to the link's thread; any thread may call `set_load`."""
+    """Belongs to the link's thread; any thread may call `set_load`."""
 
     def __init__(
         self,
@@ -40,8 +38,8 @@ class AnnouncedEngine:
         crashed: FailedStep | None = None,
         running: Callable[[], FailedStep | None] = lambda: None,
     ) -> None:
-        """`timeout`: see EngineLink. `step_limit`: seconds of a step after which the engine is stuck. `running`:
-        requests of the steps in flight. `crashed`: see Hello.
+        """`timeout`: see EngineLink. `step_limit`: seconds after which a step is stuck. `running`: requests of the
+        steps in flight. `crashed`: see Hello.
         """
         self.identity = identity
         self.phase = Phase.STARTING
@@ -53,7 +51,7 @@ class AnnouncedEngine:
         self._progress_sent: Progress | None = None
         self._ready: Ready | None = None
         self._load: _Load | None = None
-        self._drain_deadline = 0.0  # when it gives back its requests
+        self._drain_deadline = 0.0  # then it gives back its requests
 
     @property
     def is_ready(self) -> bool:
@@ -61,7 +59,6 @@ class AnnouncedEngine:
 
     @property
     def has_news(self) -> bool:
-        # progress that no Hello carries yet
         return self._progress != self._progress_sent and self._ready is None
 
     def set_phase(self, phase: Phase, progress: Progress | None) -> bool:
@@ -89,7 +86,7 @@ class AnnouncedEngine:
         self._load = _Load(stats, since)
 
     def greeting(self) -> Hello | None:
-        """Return the Hello; None while the engine is stuck in a step and cannot serve."""
+        """Return the Hello; None while the engine is stuck in a step."""
         if self._step_age() > self._step_limit():
             return None
         self._progress_sent = self._progress

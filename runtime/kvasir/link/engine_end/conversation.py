@@ -1,5 +1,3 @@
-"""The states of an engine's conversation with one frontend, and the events that it causes."""
-
 from dataclasses import dataclass
 from enum import Enum
 
@@ -9,7 +7,7 @@ from kvasir.link.protocol import Abort, AddRequest, Call, StartWave
 @dataclass(frozen=True)
 class LinkProblem:
     message: str
-    refused: bool = False  # a frontend rejected the engine, or one side rejected the other's keys
+    refused: bool = False  # the frontend rejected the engine, or one side the other's keys
 
 
 class State(Enum):
@@ -28,14 +26,14 @@ class Received:
 
 @dataclass(frozen=True)
 class FrontendLost:
-    """The requests of the frontend are aborted."""
+    """The frontend's requests are aborted."""
 
     frontend: str
 
 
 @dataclass(frozen=True)
 class CacheEventsWanted:
-    """The frontend gets the content of the prefix cache, and its changes until FrontendLost."""
+    """Send the prefix cache's content, and its changes until FrontendLost."""
 
     frontend: str
 

@@ -1,6 +1,6 @@
-"""The engine's end of the link: a thread that owns the sockets to all frontends.
+"""The thread that owns the sockets to all frontends.
 
-Each record of a name has a connection of its own: one DEALER to many frontends would deal its messages round robin.
+Each frontend has a socket of its own: one DEALER would send its messages round robin.
 """
 
 import logging
@@ -60,12 +60,11 @@ log = logging.getLogger(__name__)
 
 
 def new_incarnation(rank: int) -> str:
-    """Return a name that no other process has had."""
     return f"engine-{rank}-{secrets.token_hex(4)}"
 
 
 class EngineLink:
-    """All frontends of this engine. Any thread may call the methods; only `close` waits."""
+    """Any thread may call the methods; only `close` waits."""
 
     def __init__(
         self,
@@ -106,7 +105,7 @@ class EngineLink:
 
     @property
     def problem(self) -> LinkProblem | None:
-        """Return why no frontend has accepted this engine; None if one has, or before the first attempt."""
+        """Return why no frontend has accepted this engine; None if one has, or before an attempt."""
         return self._frontends.problem
 
     @property
@@ -128,17 +127,17 @@ class EngineLink:
         self._reactor.post(partial(self._frontends.announce_ready, ready))
 
     def set_load(self, stats: EngineStats, busy: bool) -> None:
-        """Call this before each step, and with `busy` False when there is none. A counter that stands still means a
-        stuck step.
+        """Call this before each step, and with `busy` False when idle. A counter that stands still means a stuck
+        step.
         """
         self._engine.set_load(stats, busy)
 
     def send(self, frontend: str, message: Outputs | CacheEvents | Result) -> None:
-        """Send soon, unless the frontend is lost. `message` must not be changed any more."""
+        """Send soon, unless the frontend is lost. Do not change `message` later."""
         self._reactor.post(partial(self._frontends.send, frontend, message))
 
     def drain(self, seconds: float = 0.0) -> None:
-        """Send Draining. DrainSettled follows after the earlier requests of all frontends."""
+        """Send Draining. DrainSettled follows after all earlier requests."""
         self._reactor.post(partial(self._frontends.drain, seconds))
 
     def close(self, last: Goodbye | Dead) -> None:
@@ -161,7 +160,7 @@ class EngineLink:
                 self._delivered()
                 self._reactor.wait(self._frontends.next_due() - time.monotonic())
             except Exception:
-                # Without this thread the engine would run and receive nothing; the pause prevents a busy loop.
+                # Without this thread the engine would receive nothing; the pause prevents a busy loop.
                 log.exception("an error on the link; it goes on")
                 time.sleep(1)
         self._delivered()

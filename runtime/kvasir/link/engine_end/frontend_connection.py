@@ -1,7 +1,6 @@
 """One connection of an engine to one frontend.
 
-When it breaks, its socket and queue are dropped, and a new socket sends Hello. So no earlier output reaches the
-frontend after the new Hello.
+A broken connection's queue is dropped before a new socket sends Hello, so no earlier output follows the new Hello.
 """
 
 import itertools
@@ -33,17 +32,15 @@ from kvasir.wire.keys import LinkKeys
 from kvasir.wire.reactor import Reactor
 
 MIN_RETRY_SECONDS: Final = 0.05
-MAX_RETRY_SECONDS: Final = 1.0  # seconds between attempts; they double
+MAX_RETRY_SECONDS: Final = 1.0  # they double
 
-REFUSED_RETRY_SECONDS: Final = 30.0  # seconds until the next Hello: the frontend may have been replaced by then
+REFUSED_RETRY_SECONDS: Final = 30.0  # the frontend may be replaced by then
 
 log = logging.getLogger(__name__)
 _names = itertools.count()
 
 
 class Conversation(Protocol):
-    """The interface of a connection to the owner of all of them."""
-
     @property
     def must_probe(self) -> bool:
         """Return whether a new endpoint may lead to a frontend that is on the link."""
@@ -89,7 +86,7 @@ class FrontendConnection:
         self.frontend: str | None = None  # its incarnation, while WELCOMED
         self.last_frontend: str | None = None
         self.agreement = Agreement(codec)
-        self.problem: LinkProblem | None = None  # None while WELCOMED
+        self.problem: LinkProblem | None = None
         self.retry_at = 0.0  # the next attempt (CLOSED), or the next Hello (REFUSED)
         self._engine = engine
         self._keys = keys
@@ -109,7 +106,7 @@ class FrontendConnection:
         probing = self.last_frontend is None and self._link.must_probe
         try:
             self._connect(probing)
-        except zmq.ZMQError as error:  # for example, no more file descriptors
+        except zmq.ZMQError as error:  # for example, no file descriptors left
             self.drop(f"{self.endpoint} cannot be connected to: {error}")
             return
         if probing:
@@ -144,7 +141,7 @@ class FrontendConnection:
             self.drop("nothing can be sent to it: its queue is full, or the connection broke")
 
     def drop(self, reason: str, level: int = logging.WARNING) -> None:
-        """Close the connection; another attempt follows if the address is still wanted."""
+        """Close the connection; a wanted one is tried again."""
         now = time.monotonic()
         failed = self.frontend is None
         if self.frontend is not None:
@@ -219,7 +216,7 @@ class FrontendConnection:
                 self._greet(now)
             return
         if message.retry:
-            if self.state is State.WELCOMED:  # otherwise the Hello was sent already
+            if self.state is State.WELCOMED:  # otherwise Hello was sent
                 log.warning(
                     "frontend %s at %s asks to start over: %s", self.frontend, self.endpoint, message.reason
                 )
@@ -235,7 +232,7 @@ class FrontendConnection:
     # ------------------------------------------------------------------------------------------------- parts
 
     def _connect(self, probing: bool = False) -> None:
-        # The connection that has the engine's name loses it to the next one that comes with that name.
+        # The latest connection with the engine's name takes the name over.
         name = self._engine.identity.incarnation
         self._socket = ClientSocket(
             self._reactor,
@@ -247,7 +244,7 @@ class FrontendConnection:
         )
 
     def _probe(self, now: float) -> None:
-        # A frontend that does not know the sender rejects any message with its own name.
+        # A frontend rejects any message of an unknown sender with its own name.
         self.state = State.PROBING
         self._last_seen = now
         self.show(Heartbeat())

@@ -1,4 +1,4 @@
-"""Every frontend of an engine: the connections, and the messages to all of them.
+"""All connections of an engine, and the messages to them.
 
 All but `problem`, `accepted` and `unknown_messages` runs in the link's thread.
 """
@@ -44,7 +44,7 @@ from kvasir.wire.keys import LinkKeys
 from kvasir.wire.reactor import Reactor
 from kvasir_contract.phases import Phase
 
-FAREWELL: Final = 0.5  # seconds in which the last messages may leave
+FAREWELL: Final = 0.5  # seconds for the last messages
 
 _NO_STATS = EngineStats(waiting=0, running=0, kv_blocks_used=0, step=0)
 
@@ -67,18 +67,18 @@ class Frontends:
         self._reactor = reactor
         self._deliver = deliver
         self._codec = codec
-        self._unknown_messages = 0  # of connections that are closed for good
-        self._addresses: dict[LinkAddress, frozenset[str]] = {}  # the present endpoints of each address
-        self._twins: dict[str, str] = {}  # by endpoint: another endpoint of the same frontend that is used instead
+        self._unknown_messages = 0  # of closed connections
+        self._addresses: dict[LinkAddress, frozenset[str]] = {}
+        self._twins: dict[str, str] = {}  # by endpoint: another one of the same frontend, used instead
         self._connections: dict[str, FrontendConnection] = {}
         self._by_frontend: dict[str, FrontendConnection] = {}
-        self._unaware: set[str] = set()  # have not answered Draining, and may still send requests
+        self._unaware: set[str] = set()  # have not answered Draining: they may still send requests
         self._clock = HeartbeatClock(timeout, time.monotonic())
 
     # -------------------------------------------------------------------------------------- the thread's turn
 
     def next_due(self) -> float:
-        """Return when `work` must be called again at the latest."""
+        """Return when to call `work` again at the latest."""
         retries = [c.retry_at for c in self._connections.values() if c.wanted and c.state is State.CLOSED]
         return min([self._clock.due, *retries])
 
@@ -88,7 +88,7 @@ class Frontends:
             if connection.state is State.CLOSED and not connection.wanted:
                 del self._connections[connection.endpoint]
                 self._unknown_messages += connection.agreement.skipped
-                self._follow_addresses()  # one that it was the twin of may lead to its frontend now
+                self._follow_addresses()  # its twin may lead to the frontend now
             elif connection.state is State.CLOSED and connection.retry_at <= now:
                 connection.open(now)
         if now >= self._clock.due:
@@ -105,7 +105,7 @@ class Frontends:
 
     @property
     def accepted(self) -> tuple[str, ...]:
-        """Return the IP addresses, or paths of Unix sockets, of the frontends that have accepted this engine."""
+        """Return the IP addresses, or socket paths, of frontends that have accepted this engine."""
         connections = list(self._connections.values())
         welcomed = [c.endpoint for c in connections if c.state is State.WELCOMED]
         return tuple(address.ip or address.path or address.host for address in map(parse_address, welcomed))
@@ -127,8 +127,7 @@ class Frontends:
     # ---------------------------------------------------------------------------------------------- commands
 
     def set_endpoints(self, address: LinkAddress, endpoints: frozenset[str]) -> None:
-        # A connected frontend stays until it leaves: while it drains, it is not in the DNS and still serves its
-        # requests.
+        # A connected frontend stays until it leaves: while it drains, it is not in the DNS and still serves.
         self._addresses[address] = endpoints
         self._follow_addresses()
 
@@ -205,7 +204,7 @@ class Frontends:
         self._by_frontend[frontend] = connection
         for other in list(self._connections.values()):
             if other is not connection and other.wanted and other.last_frontend == frontend:
-                # Each would take the engine's name over from the other, for ever. The last one has it now.
+                # Each would take the engine's name from the other, for ever. The last one has it now.
                 self._use_instead(connection, other)
 
     def _use_instead(self, used: FrontendConnection, twin: FrontendConnection) -> None:
@@ -231,7 +230,7 @@ class Frontends:
     def received(
         self, connection: FrontendConnection, frontend: str, message: AddRequest | Abort | Call | StartWave
     ) -> None:
-        # The busy loop takes requests once the engine is ready. A frontend should not send one before.
+        # The busy loop takes requests only when the engine is ready.
         if not self._engine.is_ready and isinstance(message, AddRequest):
             connection.show(Outputs([_not_ready(message, self._engine.phase)], _NO_STATS))
         else:
@@ -248,7 +247,7 @@ class Frontends:
             connection.show(message)
 
     def _tell_phase(self) -> None:
-        # Also to frontends that have not answered: their Welcome may be for an earlier Hello.
+        # Also without an answer: the Welcome may be for an earlier Hello.
         for connection in list(self._connections.values()):
             if connection.state in (State.GREETING, State.WELCOMED):
                 connection.show(self._engine.greeting())

@@ -1,4 +1,4 @@
-"""Looks up the names in link addresses in a thread. A headless Service has one record per frontend."""
+"""Looks up names in a thread. A headless Service has one record per frontend."""
 
 import logging
 import threading
@@ -8,14 +8,12 @@ from typing import Final
 from kvasir.process.seldom_log import SeldomLog
 from kvasir.wire.address import LinkAddress, look_up
 
-LOOKUP_INTERVAL: Final = 3.0  # seconds between look-ups
+LOOKUP_INTERVAL: Final = 3.0  # seconds
 
 log = logging.getLogger(__name__)
 
 
 class Resolver:
-    """A thread that reports the addresses of each name when they change."""
-
     def __init__(
         self,
         addresses: Iterable[LinkAddress],
@@ -23,7 +21,7 @@ class Resolver:
         lookup: Callable[[str], frozenset[str]] = look_up,
         interval: float = LOOKUP_INTERVAL,
     ) -> None:
-        # `report` is called in the resolver's thread.
+        # `report` is called in the resolver's thread, for each change.
         self._addresses = list(addresses)
         self._report = report
         self._lookup = lookup
@@ -54,7 +52,7 @@ class Resolver:
             self._seldom.warning(
                 f"{address.text}: looking up {address.host} failed: {error}; another attempt follows"
             )
-            return  # the name server fails, not the frontends: keep the known addresses
+            return  # the name server fails: keep the known addresses
         if not found:
             self._seldom.warning(f"{address.text}: {address.host} has no address yet; another attempt follows")
         if found != self._known.get(address) and not self._stopped.is_set():

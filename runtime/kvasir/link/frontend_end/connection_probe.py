@@ -6,10 +6,7 @@ PROBE_DELAYS: Final = (0.02, 0.2)  # seconds; ZMQ may report the end before it d
 
 
 class ConnectionProbe:
-    """Looks for the engine whose connection broke, because ZMQ reports only that one did.
-
-    Calls `probe` at once and after each delay, at most once per shortest delay.
-    """
+    """Finds the engine whose connection broke: ZMQ reports only that one did."""
 
     def __init__(self, probe: Callable[[], None]) -> None:
         self._probe = probe
@@ -18,7 +15,7 @@ class ConnectionProbe:
         self._timers: list[asyncio.TimerHandle] = []
 
     def connection_broke(self) -> None:
-        # Of many reports at once, the first one probes now; the others share the later probes.
+        # Of many reports at once, the first probes now; the others share later probes.
         now = self._loop.time()
         if now >= self._next:
             self._next = now + PROBE_DELAYS[0]

@@ -1,5 +1,3 @@
-"""The frontend's end of the link: the engines on it, their messages, and their losses."""
-
 import asyncio
 import logging
 import math
@@ -48,7 +46,7 @@ from kvasir.link.protocol import (
 from kvasir.process.seldom_log import SeldomLog
 from kvasir.wire.heartbeats import step_age_limit
 
-LINGER_SECONDS: Final = 0.2  # in which the last messages may leave
+LINGER_SECONDS: Final = 0.2
 
 _HEARTBEAT = encode(Heartbeat())
 _SAW_DRAINING = encode(Heartbeat(saw_draining=True))
@@ -57,10 +55,7 @@ log = logging.getLogger(__name__)
 
 
 class FrontendLink:
-    """All engines of this frontend, on the event loop.
-
-    The owner takes `events` from the left. `wake` is called when some wait, but never from within `send` or `lose`.
-    """
+    """The owner takes `events` from the left. `wake` is called when some wait, never within `send` or `lose`."""
 
     def __init__(
         self,
@@ -73,7 +68,7 @@ class FrontendLink:
         burst: int = 0,
         codec: Codec = CODEC,
     ) -> None:
-        # `burst`: messages that `send` may be given for one engine at once without losing the engine
+        # `burst`: messages for one engine at once that do not lose it
         self.incarnation = f"frontend-{secrets.token_hex(4)}"
         self.events: deque[LinkEvent] = deque()
         self._config = config
@@ -83,9 +78,9 @@ class FrontendLink:
         self._codec = codec
         self._sockets: LinkSockets | None = None
         self._engines: dict[str, RemoteEngine] = {}
-        # a live view by incarnation, in the order in which they joined
+        # a live view by incarnation, oldest first
         self.engines: Mapping[str, RemoteEngine] = MappingProxyType(self._engines)
-        self._asked: set[str] = set()  # unknown incarnations that were asked for a Hello since the last tick
+        self._asked: set[str] = set()  # asked for a Hello since the last tick
         self._step_age_limit = step_age_limit(config.heartbeat_timeout)
         self._seldom = SeldomLog(log)
 
@@ -117,7 +112,7 @@ class FrontendLink:
         await sockets.close(LINGER_SECONDS)
 
     def send(self, incarnation: str, message: AddRequest | Abort | Call | StartWave) -> bool:
-        """Send without blocking. Return False if the engine is lost. Its version must understand the message."""
+        """Send without blocking; False: the engine is lost. Its version must understand the message."""
         engine = self._engines.get(incarnation)
         return engine is not None and self._send(engine, encode(message))
 
@@ -252,7 +247,6 @@ class FrontendLink:
     def _lose(
         self, engine: RemoteEngine, reason: str, ran: FailedStep | None = None, level: int = logging.WARNING
     ) -> None:
-        # Every loss of an engine passes through here.
         if engine.state is EngineState.LOST:
             return
         engine.state = EngineState.LOST
@@ -272,7 +266,7 @@ class FrontendLink:
             self._send(engine, _HEARTBEAT)
 
     def _find_broken(self) -> None:
-        # The messages that an engine sent before its end are read first.
+        # An ended engine's messages are read first.
         if self._sockets is None:
             return
         if self._sockets.read():

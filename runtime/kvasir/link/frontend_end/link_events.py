@@ -1,5 +1,3 @@
-"""The events of the frontend's end of the link."""
-
 from dataclasses import dataclass
 
 from kvasir.link.frontend_end.remote_engine import RemoteEngine
@@ -42,8 +40,7 @@ class EngineLost:
 
     engine: RemoteEngine
     reason: str
-    # the step that failed or is stuck, empty after another loss; None: not known until the engine or its successor
-    # joins
+    # The failed or stuck step; empty after another loss. None: not known until the engine or its successor joins.
     ran: FailedStep | None = None
 
 

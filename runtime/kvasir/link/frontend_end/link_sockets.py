@@ -26,10 +26,10 @@ class LinkSockets:
         on_broken: Callable[[], None],
         burst: int,
     ) -> None:
-        """Create and bind a ROUTER, its monitor, and the check of the engines' key. Raises ConfigError.
+        """Bind a ROUTER, its monitor and the check of the engines' key. Raises ConfigError.
 
-        `on_frames` gets each message, identity first. `on_broken` is called when some connection has ended.
-        `burst`: messages that may be sent to one engine at once.
+        `on_frames` gets each message, identity first. `on_broken`: some connection has ended. `burst`: messages to
+        one engine at once.
         """
         keys = load_frontend_keys(config.link_keys) if config.link_keys else None
         address = _own_address(config.link, keys is not None)
@@ -56,7 +56,7 @@ class LinkSockets:
         self._router = LoopSocket(router, on_frames)
 
     def send(self, identity: str, frame: bytes) -> str | None:
-        """Send without blocking; return why the frame could not be sent, or None."""
+        """Send without blocking; return the error, or None."""
         try:
             self._router.send([identity.encode(), frame])
         except zmq.Again:
@@ -66,7 +66,7 @@ class LinkSockets:
         return None
 
     def read(self) -> bool:
-        """Return False if more messages wait for the loop's next turn."""
+        """Return False if messages wait for the loop's next turn."""
         self._router.read()
         return not self._router.has_more
 
@@ -81,8 +81,8 @@ class LinkSockets:
     def _make_router(self, burst: int) -> "zmq.Socket[bytes]":
         router = self._context.socket(zmq.ROUTER)
         limit(router, burst)
-        router.router_mandatory = True  # otherwise ZMQ silently drops a message to an unknown peer or a full queue
-        router.router_handover = True  # an engine that reconnects takes over the identity of its broken connection
+        router.router_mandatory = True  # otherwise ZMQ silently drops messages to an unknown peer or a full queue
+        router.router_handover = True  # a reconnecting engine takes its identity over
         return router
 
     def _on_event(self, frames: list[bytes]) -> None:
@@ -90,7 +90,7 @@ class LinkSockets:
         failure = handshake_failure(event, value)
         if failure is None:
             self._on_broken()
-        elif event != zmq.Event.HANDSHAKE_FAILED_AUTH:  # the key check reports it, with the address
+        elif event != zmq.Event.HANDSHAKE_FAILED_AUTH:  # the key check reports it
             self._seldom.warning(f"LinkRefused: an engine could not connect to {self.address}: {failure}")
 
     def _on_foreign_key(self, peer: str) -> None:
@@ -101,7 +101,7 @@ class LinkSockets:
 
 
 def _own_address(link: tuple[str, ...], has_keys: bool) -> LinkAddress:
-    """Raises ConfigError unless there is exactly one address that can be bound."""
+    """Raises ConfigError unless exactly one address can be bound."""
     if len(link) != 1:
         raise ConfigError(f"--link: a frontend binds one address, {len(link)} are given")
     address = parse_address(link[0])

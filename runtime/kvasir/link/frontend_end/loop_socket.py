@@ -1,4 +1,4 @@
-"""A ZMQ socket on the asyncio loop, without a thread and without futures: the link's hot path in a frontend."""
+"""A ZMQ socket on the asyncio loop, without a thread and without futures: the hot path."""
 
 import asyncio
 import logging
@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import zmq
 
-BATCH = 128  # messages that are handled before other callbacks of the loop run
+BATCH = 128  # messages before other callbacks run
 
 log = logging.getLogger(__name__)
 
@@ -15,7 +15,7 @@ class LoopSocket:
     """Calls `handle` with the frames of each message. Owned by one event loop.
 
     ZMQ's descriptor is edge-triggered, and every call, even a send, may reset it. So each wake-up reads until the
-    queue is empty, and each send is followed by a check for messages.
+    queue is empty, and each send is followed by a check.
     """
 
     def __init__(self, socket: zmq.Socket[bytes], handle: Callable[[list[bytes]], None]) -> None:
@@ -26,10 +26,10 @@ class LoopSocket:
         self._reading = False
         self._scheduled = False
         self._loop.add_reader(self._fd, self.read)
-        self._look_again()  # messages that arrived before the reader was added do not signal again
+        self._look_again()  # messages from before the reader do not signal again
 
     def send(self, frames: list[bytes]) -> None:
-        """Send without blocking. Raises zmq.Again if the peer's queue is full, zmq.ZMQError for an unknown peer."""
+        """Raises zmq.Again if the peer's queue is full, zmq.ZMQError for an unknown peer."""
         try:
             self._socket.send_multipart(frames, zmq.NOBLOCK)
         finally:
@@ -48,7 +48,7 @@ class LoopSocket:
                 except zmq.Again:
                     return
                 self._deliver(frames)
-                if self._socket.closed:  # by the handler of this message
+                if self._socket.closed:
                     return
         finally:
             self._reading = False
@@ -67,7 +67,7 @@ class LoopSocket:
         try:
             self._handle(frames)
         except Exception:
-            # An error while handling one message must not lose the wake-up of the messages behind it.
+            # An error must not lose the wake-up of later messages.
             log.exception("an error in Kvasir: a message on the link was not handled")
 
     def _look_again(self) -> None:

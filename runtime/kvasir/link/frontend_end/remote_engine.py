@@ -15,12 +15,10 @@ from kvasir_contract.phases import Phase
 
 
 class EngineState(StrEnum):
-    """An engine takes requests only while it is READY."""
-
     STARTING = "Starting"
     LOADING = "Loading"
     WARMING = "Warming"
-    READY = "Ready"  # the engine has sent Ready, so its capacity is known
+    READY = "Ready"  # its capacity is known
     DRAINING = "Draining"
     LOST = "Lost"  # off the link, for good
 
@@ -39,18 +37,18 @@ def state_of(phase: Phase) -> EngineState:
 
 @dataclass(eq=False)
 class RemoteEngine:
-    """One incarnation, from its Hello until it is lost; changed by the link only."""
+    """One incarnation until it is lost; changed by the link only."""
 
     incarnation: str
     rank: int
     node: str
     state: EngineState
-    progress: Progress | None  # bytes loaded, in LOADING
-    last_seen: float  # time of the event loop's clock
-    capacity: Ready | None = None  # None before its Ready
+    progress: Progress | None  # bytes, in LOADING
+    last_seen: float  # on the loop's clock
+    capacity: Ready | None = None
     stats: EngineStats | None = None
     step_age: float = 0.0
-    shows_load: bool = False  # One frontend shows the engine's load in its metrics, so that sums count it once.
+    shows_load: bool = False  # one frontend shows it, so that sums count it once
     crashed: FailedStep | None = None  # see Hello
     drain_seconds: float = 0.0  # see Draining
     agreement: Agreement = field(default_factory=lambda: Agreement(CODEC))
@@ -65,9 +63,7 @@ class RemoteEngine:
 
     @property
     def block_hashing(self) -> BlockHashing | None:
-        """Return how to hash prompts for its prefix cache; None without one, or for an algorithm of a later
-        version.
-        """
+        """Return how to hash for its prefix cache; None without one, or for a later version's algorithm."""
         capacity = self.capacity
         if capacity is None or FEATURE_PREFIX_CACHE not in capacity.features:
             return None

@@ -6,19 +6,19 @@ from kvasir.wire.heartbeats import HeartbeatClock
 
 
 class SilenceWatch:
-    """Calls `tick` once per heartbeat interval. The owner then checks for silent engines and sends heartbeats."""
+    """Calls `tick` once per heartbeat interval, for the owner's checks and heartbeats."""
 
     def __init__(self, timeout: float, tick: Callable[[], None]) -> None:
-        # `timeout`: seconds of silence after which an engine is lost
+        # `timeout`: seconds of silence
         self._timeout = timeout
         self._on_tick = tick
         self._loop = asyncio.get_running_loop()
         self._clock = HeartbeatClock(timeout, self._loop.time())
-        self._blocked = 0.0  # seconds that this process was blocked before the present tick
+        self._blocked = 0.0  # seconds before the present tick
         self._plan()
 
     def silent(self, engines: Collection[RemoteEngine]) -> Iterator[tuple[RemoteEngine, float]]:
-        """Yield each silent engine, with the seconds since its last message; to be called in a tick."""
+        """Yield each silent engine, with the seconds since its last message; call it in a tick."""
         now = self._loop.time()
         for engine in engines:
             engine.last_seen += self._blocked

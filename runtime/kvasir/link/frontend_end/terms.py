@@ -5,14 +5,14 @@ from kvasir.link.protocol import OLDEST_PROTOCOL, PROTOCOL_VERSION, Hello
 
 @dataclass(frozen=True)
 class Terms:
-    """The identity that an engine must share with this frontend."""
+    """An engine must have the same values."""
 
     service: str
     fingerprint: str
     tokenizer_hash: str
 
     def refusal(self, hello: Hello, incarnation: str) -> str | None:
-        """Return why the engine is not accepted, or None. `incarnation`: the identity of its connection."""
+        """Return why the engine is rejected, or None. `incarnation`: its connection's identity."""
         if hello.incarnation != incarnation:
             return f"the engine calls itself {hello.incarnation!r} and its connection {incarnation!r}"
         if not OLDEST_PROTOCOL <= hello.protocol <= PROTOCOL_VERSION + 1:  # a newer engine supports its predecessor
