@@ -14,7 +14,7 @@ class SubmittedStep(Protocol):
 
 
 class Executor(Protocol):
-    max_in_flight: int  # steps submitted before the first one's result is taken
+    max_in_flight: int  # steps that may be submitted before the first one's result is taken
 
     def start(self, progress: Callable[[int, int], None], failed: Callable[[Exception], None]) -> None:
         """Load the weights. Raises ConfigError, ModelLoadError and FailureError.

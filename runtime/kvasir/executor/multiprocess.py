@@ -179,7 +179,7 @@ class MultiprocessExecutor:
     # -------------------------------------------------------------------------------- frames and their replies
 
     def _command(self, call: WorkerCall, seconds: float | None) -> list[Any]:
-        # No timeout: kernels compile.
+        # No timeout: memory may be large, and kernels compile.
         return [msgspec.msgpack.decode(reply) for reply in self._exchange(_COMMAND, call, seconds)]
 
     def _exchange(self, kind: bytes, call: WorkerCall, seconds: float | None) -> list[bytes]:

@@ -31,12 +31,12 @@ class RemoteWorkers(Protocol):
 
     num_nodes: int  # with this one
 
-    waits: Callable[[], None]  # each second in `begin` while nodes are missing
+    waits: Callable[[], None]  # called each second in `begin` while nodes are missing
 
     def begin(
         self, settings: ResolvedEngine, ranks_per_node: int, events: RemoteEvents
     ) -> AbstractContextManager[TcpRendezvous]:
-        """Wait until all nodes start their workers, and yield where the ranks meet.
+        """Wait for all nodes, start their workers, and yield where the ranks meet.
 
         Rank 0 must have inherited the listening socket when the context ends.
         """

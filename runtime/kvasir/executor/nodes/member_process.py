@@ -81,7 +81,7 @@ class MemberProcess:
         self._status = MemberStatus(
             f"{name}-{secrets.token_hex(4)}", config.parallel.data_parallel_rank, config.link.heartbeat_timeout
         )
-        # None: wake up
+        # None wakes the main thread
         self._events: SimpleQueue[LeaderEvent | _WorkerFailed | _Leave | None] = SimpleQueue()
         self._ops: OpsServer | None = None
         self._leader: LeaderConnection | None = None

@@ -41,7 +41,7 @@ class RayNodeActor:
 
 class RayNodes:
     def __init__(self, config: EngineConfig, wait: Callable[[], None], is_ending: Callable[[], bool]) -> None:
-        """`is_ending`: the members were asked to end. Raises ConfigError and FailureError."""
+        """`is_ending` returns whether the members were asked to end. Raises ConfigError and FailureError."""
         self._wait = wait
         self._is_ending = is_ending
         self._failure: Failure | None = None

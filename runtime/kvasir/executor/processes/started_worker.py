@@ -33,7 +33,7 @@ log = logging.getLogger(__name__)
 
 # a C signal handler writes the stack, even while torch computes
 STACK_SECONDS: Final = 0.5
-_STACK_PAUSE_SECONDS: Final = 0.02  # then the stack is complete
+_STACK_PAUSE_SECONDS: Final = 0.02  # without a write for so long, the stack is complete
 _LAST_MESSAGE_SECONDS: Final = 1.0  # An ended worker's child may keep the control socket open.
 _PACKET_OVERHEAD_BYTES: Final = 32  # the kernel's, in a packet socket
 _SHOWN_FRAMES: Final = 3
@@ -151,7 +151,7 @@ class StartedWorker:
             signal.pidfd_send_signal(self._pidfd, signal.SIGKILL)
 
     def close(self) -> None:
-        with self._asking:  # `place` uses the descriptors
+        with self._asking:  # `place` of another thread uses the descriptors
             self._closed = True
             self._control.close()
             os.close(self._pidfd)
@@ -210,7 +210,7 @@ def receive_all(control: socket.socket, received: Callable[[FromWorker], None]) 
 
 def read_stack(pidfd: int, pipe: int) -> str:
     while select.select([pipe], [], [], 0)[0] and os.read(pipe, 65536):
-        pass  # a late stack
+        pass  # a stack that came too late
     with contextlib.suppress(ProcessLookupError):
         signal.pidfd_send_signal(pidfd, signal.SIGUSR1)
     dump = b""

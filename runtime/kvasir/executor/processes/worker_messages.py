@@ -94,7 +94,7 @@ class Loaded(msgspec.Struct, frozen=True, tag=True):
 
 
 class WorkerError(msgspec.Struct, frozen=True, tag=True):
-    """The worker ends; its log has the traceback."""
+    """The worker ends because of this; its log has the traceback."""
 
     reason: Reason
     message: str

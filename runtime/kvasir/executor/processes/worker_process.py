@@ -68,7 +68,7 @@ class WorkerProcess:
         self._channel = WorkerChannel(setup.handle)
         self._phase = WorkerPhase.START
         self._steps = 0
-        self._read_ahead: deque[bytes] = deque()  # while a step waited for its late input
+        self._read_ahead: deque[bytes] = deque()  # frames that came while a step waited for its late input
         self._steps_decoder = msgspec.msgpack.Decoder(StepInput)
         self._late_decoder = msgspec.msgpack.Decoder(LateInput)
         self._calls_decoder = msgspec.msgpack.Decoder(WorkerCall)

@@ -39,8 +39,8 @@ log = logging.getLogger(__name__)
 
 _NODE: Final = "node:"
 _HEAD: Final = "node:__internal_head__"
-_SOME: Final = 0.001  # binds a bundle to a node
-# Ray starts processes with its own environment.
+_SOME: Final = 0.001  # of a node's own resource: binds a bundle to the node
+# Workers need the engine's: Ray starts processes with its own environment.
 _PASSED_PREFIXES: Final = ("KVASIR_", "OMP_", "GOMP_", "KMP_", "MKL_", "TORCH_", "HF_")
 _MAX_REASON: Final = 500
 PLACE_SECONDS = 30.0  # another engine may still be ending

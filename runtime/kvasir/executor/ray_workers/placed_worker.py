@@ -115,7 +115,7 @@ class PlacedWorker:
         try:
             ray.get(self._run, timeout=_REASON_SECONDS)
         except ray.exceptions.GetTimeoutError:
-            pass  # not noticed yet
+            pass  # Ray has not noticed it yet
         except Exception as error:
             text = reason_of(error)
             how = f"ended (Ray: {text})"

@@ -1,8 +1,8 @@
 """Frames to all workers, their replies and progress. See docs/design/shared-memory.md.
 
 Start a worker by `subprocess`, with `handle.to_text()` as an argument and `pass_fds=handle.descriptors`; then call
-`close_handles`. A forked child would keep other workers' ends open. A thread that writes and reads may leave
-MAX_UNANSWERED_FRAMES unanswered: more could block for ever.
+`close_handles`. A forked child would keep other workers' ends open and hide their deaths. A thread that both writes
+and reads may leave at most MAX_UNANSWERED_FRAMES unanswered: more could block for ever.
 """
 
 import os

@@ -83,7 +83,7 @@ class RingWriter:
         for descriptor in self._by_descriptor:
             self._poll.register(descriptor, select.POLLIN)
         self._next = 0
-        self._limit = count  # a reader may still need this one's buffer
+        self._limit = count  # the first frame whose buffer a reader may still need
         self._interrupted = False
 
     def write(self, frame: bytes, timeout_seconds: float | None = None) -> None:
@@ -203,7 +203,9 @@ class RingReader:
         return self._socket.fileno()
 
     def read(self) -> bytes:
-        """Raises PeerLostError after the writer's last frame, RingInterruptedError, RingError."""
+        """Wait for the next frame. Raises PeerLostError after the writer's last frame, RingInterruptedError,
+        RingError.
+        """
         try:
             header, ancillary, _, _ = self._socket.recvmsg(_HEADER.size, _DESCRIPTOR_SPACE, socket.MSG_CMSG_CLOEXEC)
         except OSError as error:

@@ -44,7 +44,7 @@ def map_read_only(descriptor: int, offset: int, size: int) -> memoryview:
     return memoryview(mmap.mmap(descriptor, size, offset=offset, access=mmap.ACCESS_READ))
 
 
-GRANULE: Final = mmap.ALLOCATIONGRANULARITY  # bytes
+GRANULE: Final = mmap.ALLOCATIONGRANULARITY  # bytes; parts begin at multiples of it
 
 
 def round_up(size: int) -> int:

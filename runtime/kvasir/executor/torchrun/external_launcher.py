@@ -175,7 +175,7 @@ class _Ranks:
             raise self.failure(f"rank {failed[0]} could not load the model: its output has the reason")
 
     def compare_settings(self, settings: ResolvedEngine, model: ModelInfo) -> None:
-        """Raises ConfigError, with a name, if settings or models differ."""
+        """Raises ConfigError, with the name of one, if settings or models differ."""
         facts = {field.name: str(getattr(settings, field.name)) for field in dataclasses.fields(settings)}
         facts = {name: value for name, value in facts.items() if name not in _OF_MACHINE}
         facts["model"] = model.fingerprint

@@ -244,7 +244,7 @@ class FrontendConnection:
         )
 
     def _probe(self, now: float) -> None:
-        # A frontend rejects any message of an unknown sender with its own name.
+        # A frontend that does not know the sender answers with its own name.
         self.state = State.PROBING
         self._last_seen = now
         self.show(Heartbeat())

@@ -68,7 +68,7 @@ class FrontendLink:
         burst: int = 0,
         codec: Codec = CODEC,
     ) -> None:
-        # `burst`: messages for one engine at once that do not lose it
+        # `burst`: messages that `send` may get for one engine at once without losing it
         self.incarnation = f"frontend-{secrets.token_hex(4)}"
         self.events: deque[LinkEvent] = deque()
         self._config = config
@@ -80,7 +80,7 @@ class FrontendLink:
         self._engines: dict[str, RemoteEngine] = {}
         # a live view by incarnation, oldest first
         self.engines: Mapping[str, RemoteEngine] = MappingProxyType(self._engines)
-        self._asked: set[str] = set()  # asked for a Hello since the last tick
+        self._asked: set[str] = set()  # unknown incarnations, asked for a Hello since the last tick
         self._step_age_limit = step_age_limit(config.heartbeat_timeout)
         self._seldom = SeldomLog(log)
 
@@ -112,7 +112,7 @@ class FrontendLink:
         await sockets.close(LINGER_SECONDS)
 
     def send(self, incarnation: str, message: AddRequest | Abort | Call | StartWave) -> bool:
-        """Send without blocking; False: the engine is lost. Its version must understand the message."""
+        """Send without blocking. Return False if the engine is lost. Its version must understand the message."""
         engine = self._engines.get(incarnation)
         return engine is not None and self._send(engine, encode(message))
 

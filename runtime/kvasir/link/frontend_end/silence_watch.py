@@ -14,7 +14,7 @@ class SilenceWatch:
         self._on_tick = tick
         self._loop = asyncio.get_running_loop()
         self._clock = HeartbeatClock(timeout, self._loop.time())
-        self._blocked = 0.0  # seconds before the present tick
+        self._blocked = 0.0  # seconds that this process was blocked before this tick
         self._plan()
 
     def silent(self, engines: Collection[RemoteEngine]) -> Iterator[tuple[RemoteEngine, float]]:
