@@ -14,7 +14,7 @@ class UnevenSplit(ValueError):
 
 @dataclass(frozen=True)
 class ParallelState:
-    """Of T tensor ranks, rank r has place r % T in stage r // T."""
+    """The groups of a rank: of T tensor ranks, rank r has place r % T in stage r // T."""
 
     # parts of the same layers
     tensor: Group = ALONE
