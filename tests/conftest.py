@@ -7,8 +7,8 @@ import hypothesis
 import pytest
 
 # HYPOTHESIS_PROFILE=full: as many examples as CI runs. A test with a number of its own keeps it.
-hypothesis.settings.register_profile("quick", max_examples=50)
-hypothesis.settings.register_profile("full", max_examples=300)
+hypothesis.settings.register_profile("quick", max_examples=50, deadline=None)
+hypothesis.settings.register_profile("full", max_examples=300, deadline=None)
 hypothesis.settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "quick"))
 
 # Triton reads it when a kernel is defined, also those of its own library: before any test imports triton.

@@ -237,10 +237,10 @@ async def test_two_addresses_of_one_frontend_are_one_connection(
 async def test_other_address_is_used_after_the_first_has_gone(
     keys: dict[str, Path], caplog: pytest.LogCaptureFixture
 ) -> None:
-    async with frontend("tcp://0.0.0.0:0", keys["frontend"], silence=1) as f:
+    async with frontend("tcp://0.0.0.0:0", keys["frontend"], silence=4) as f:
         port = f.link.addresses.rpartition(":")[2]
         addresses = (f"tcp://127.0.0.1:{port}", f"tcp://127.0.0.2:{port}")
-        with engine(*addresses, keys=keys["engine"], silence=1) as e:
+        with engine(*addresses, keys=keys["engine"], silence=4) as e:
             e.set_load(STATS, busy=False)
             await f.seen.until(lambda: "are one frontend" in caplog.text)
             await f.ready(e.incarnation)

@@ -157,7 +157,8 @@ def test_values_from_secrets_of_the_manifest_are_filled_in(place: Place) -> None
     }
 
 
-def test_a_frontend_without_init_container_has_the_token(place: Place) -> None:
+def test_a_frontend_without_init_container_has_the_token(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("HF_HUB_OFFLINE", raising=False)  # other tests set it
     model = {"source": "hf://a/b", "tokenSecret": {"name": "hf"}}
     env = processes(place, {"hf": {"token": "T"}}, model=model)["frontend-0"].env
     assert (env["HF_TOKEN"], env.get("HF_HUB_OFFLINE")) == ("T", None)

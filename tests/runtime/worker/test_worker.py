@@ -6,6 +6,7 @@ import pytest
 import torch
 from transformers import Phi3Config
 
+from kvasir.config import device_facts
 from kvasir.config.options import ConfigError
 from kvasir.config.settings import DeviceConfig
 from kvasir.hub.model_info import load_model_info
@@ -313,7 +314,7 @@ def test_a_child_searches_for_a_gpu_of_workers(
 def test_bfloat16_is_fast_where_the_cpu_multiplies_it(
     flag: str, fast: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(device, "cpu_flags", lambda: frozenset({"fma", flag}))
+    monkeypatch.setattr(device_facts, "cpu_flags", lambda: frozenset({"fma", flag}))
     facts = device.device_facts(DeviceConfig(device="cpu"))
     assert facts.fast_bfloat16 == fast
     assert facts.cores >= 1
