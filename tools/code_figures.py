@@ -92,6 +92,10 @@ class Tree:
     def _prose_of_code(self) -> Iterator[Figure]:
         found = [f"{name}:{line}" for name in self.python for line in fragments(self._parsed[name])]
         yield Figure("docstrings that begin with a fragment", len(found), tuple(found))
+        silent = [
+            name for name in self.product if self._parsed[name].body and not ast.get_docstring(self._parsed[name])
+        ]
+        yield Figure("product modules without a docstring", len(silent), tuple(silent))
         folders: defaultdict[str, ProseOfCode] = defaultdict(ProseOfCode)
         for name in self.python:
             if "/" in name:

@@ -1,3 +1,5 @@
+"""The options of a chaos run: its load and its disturbances."""
+
 from dataclasses import dataclass
 
 from kvasir.config.options import ConfigError, option

@@ -1,3 +1,5 @@
+"""Executor: the interface through which an engine runs its workers."""
+
 from collections.abc import Callable
 from typing import Protocol
 

@@ -1,3 +1,5 @@
+"""Chooses the executor of an engine."""
+
 from kvasir.config.resolve import ResolvedEngine
 from kvasir.config.settings import EXTERNAL_LAUNCHER, RAY, ExecutorConfig
 from kvasir.executor.executor import Executor

@@ -1,3 +1,5 @@
+"""The interface through which an engine uses the workers of its other nodes."""
+
 from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager
 from typing import Protocol

@@ -1,3 +1,5 @@
+"""Runs one worker: its steps, with the right number of threads, and its calls."""
+
 import logging
 import os
 from collections.abc import Callable

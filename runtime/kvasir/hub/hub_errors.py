@@ -1,3 +1,5 @@
+"""Errors between a model's name and its files; each message has the next step."""
+
 from kvasir.config.options import ConfigError
 from kvasir_contract.reasons import Reason
 

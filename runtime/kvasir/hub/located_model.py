@@ -1,3 +1,5 @@
+"""Fetches the files of a model, and reads them with the options that change them."""
+
 import dataclasses
 import json
 from collections.abc import Callable

@@ -1,3 +1,5 @@
+"""The GPUs that engines may use on this machine, found without torch."""
+
 import os
 import re
 from collections.abc import Mapping

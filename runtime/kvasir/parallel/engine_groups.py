@@ -1,3 +1,5 @@
+"""The groups of engines that share experts, over gloo."""
+
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from datetime import timedelta

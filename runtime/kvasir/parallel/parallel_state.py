@@ -1,3 +1,5 @@
+"""A worker's place among the ranks of its engine, and among engines."""
+
 from dataclasses import dataclass
 from typing import Final
 

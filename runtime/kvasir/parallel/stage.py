@@ -1,3 +1,5 @@
+"""The layers and parameters that a pipeline stage holds."""
+
 from collections.abc import Set
 from dataclasses import dataclass
 

@@ -1,3 +1,5 @@
+"""A group over torch.distributed: gloo between CPUs, NCCL between GPUs."""
+
 import torch
 import torch.distributed as dist
 from torch import Tensor

@@ -1,3 +1,5 @@
+"""Listening TCP and Unix sockets, with advice for those that cannot be bound."""
+
 import contextlib
 import errno
 import os

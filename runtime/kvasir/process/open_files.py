@@ -1,3 +1,5 @@
+"""Raises the limit of open files."""
+
 import resource
 from typing import Final
 

@@ -1,3 +1,5 @@
+"""Sets the title of this process in ps and top."""
+
 import os
 from typing import Final
 

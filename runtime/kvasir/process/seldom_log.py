@@ -1,3 +1,5 @@
+"""Logs a recurring problem at most once in a while."""
+
 import logging
 import time
 

@@ -1,3 +1,5 @@
+"""Binds ZMQ sockets to TCP and Unix addresses."""
+
 import errno
 import os
 

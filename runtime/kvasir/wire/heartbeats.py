@@ -1,3 +1,5 @@
+"""The clock of heartbeats, and the limits that follow from their timeout."""
+
 from typing import Final
 
 _INTERVAL_SECONDS: Final = 1.0

@@ -1,3 +1,5 @@
+"""Limits and monitors of ZMQ sockets."""
+
 import struct
 from typing import Final
 

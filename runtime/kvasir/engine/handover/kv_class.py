@@ -1,3 +1,5 @@
+"""The KV class of an engine: engines of one class may exchange the bytes of KV blocks."""
+
 from hashlib import blake2b
 
 import msgspec

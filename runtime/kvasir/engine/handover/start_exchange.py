@@ -1,3 +1,5 @@
+"""Starts the exchange of an engine's KV blocks, and chooses its address."""
+
 import logging
 import os
 from collections.abc import Callable, Mapping

@@ -1,3 +1,5 @@
+"""The addresses of this machine, and which of them a peer can reach."""
+
 import ctypes
 import fcntl
 import ipaddress

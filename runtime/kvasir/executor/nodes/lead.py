@@ -1,3 +1,5 @@
+"""Makes the leader of an engine on several nodes, with or without Ray."""
+
 from collections.abc import Callable
 
 from kvasir.config.settings import RAY, EngineConfig

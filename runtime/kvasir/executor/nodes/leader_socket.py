@@ -1,3 +1,5 @@
+"""The socket to which the members of an engine connect."""
+
 import logging
 import time
 from collections import deque

@@ -1,3 +1,5 @@
+"""A member as the leader sees it."""
+
 import time
 from dataclasses import dataclass, field
 

@@ -1,3 +1,5 @@
+"""The worker processes of one machine, connected by shared memory."""
+
 import dataclasses
 import os
 from collections.abc import Callable, Iterable

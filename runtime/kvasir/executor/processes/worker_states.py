@@ -1,3 +1,5 @@
+"""The activity of each worker, as text for messages."""
+
 import time
 from collections.abc import Iterable, Sequence
 

@@ -1,3 +1,5 @@
+"""A worker that Ray has placed, as the engine sees it."""
+
 import contextlib
 import logging
 import os

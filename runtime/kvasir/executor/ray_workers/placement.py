@@ -1,3 +1,5 @@
+"""The place of an engine's workers in a Ray cluster: a bundle for each."""
+
 import threading
 from collections.abc import Callable
 from typing import Any

@@ -1,3 +1,5 @@
+"""A worker in a process of Ray, with the descriptors of the engine."""
+
 import logging
 import os
 import sys

@@ -1,3 +1,5 @@
+"""The place of this process among those that torchrun has started."""
+
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass

@@ -1,3 +1,5 @@
+"""The engine as its frontends see it: identity, phase, capacity and load."""
+
 import time
 from collections.abc import Callable
 from dataclasses import dataclass

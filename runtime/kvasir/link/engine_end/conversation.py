@@ -1,3 +1,5 @@
+"""The states of an engine's connection to one frontend, and its events."""
+
 from dataclasses import dataclass
 from enum import Enum
 

@@ -1,3 +1,5 @@
+"""Finds the engines whose connection has gone when ZMQ reports a broken one."""
+
 import asyncio
 from collections.abc import Callable
 from typing import Final

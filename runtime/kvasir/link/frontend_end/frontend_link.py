@@ -1,3 +1,5 @@
+"""The frontend's end of the link: its engines, their messages and losses."""
+
 import asyncio
 import logging
 import math

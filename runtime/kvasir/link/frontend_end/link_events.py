@@ -1,3 +1,5 @@
+"""The events of the frontend's end of the link, in order."""
+
 from dataclasses import dataclass
 
 from kvasir.link.frontend_end.remote_engine import RemoteEngine

@@ -1,3 +1,5 @@
+"""The sockets of the frontend's end of the link: ROUTER, monitor, key check."""
+
 import asyncio
 import logging
 from collections.abc import Callable

@@ -1,3 +1,5 @@
+"""One engine as the frontend sees it."""
+
 from dataclasses import dataclass, field
 from enum import StrEnum
 

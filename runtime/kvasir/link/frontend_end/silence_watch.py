@@ -1,3 +1,5 @@
+"""Finds the engines that have been silent for too long."""
+
 import asyncio
 from collections.abc import Callable, Collection, Iterator
 

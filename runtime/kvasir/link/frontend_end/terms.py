@@ -1,3 +1,5 @@
+"""The conditions under which a frontend accepts an engine."""
+
 from dataclasses import dataclass
 
 from kvasir.link.protocol import OLDEST_PROTOCOL, PROTOCOL_VERSION, Hello
