@@ -8,6 +8,7 @@ from langchain.agents import create_agent
 from langchain.agents.structured_output import ProviderStrategy, ToolStrategy
 from langchain_core.messages import AIMessage, AIMessageChunk, HumanMessage, ToolMessage
 from langchain_openai import ChatOpenAI
+from openai import BadRequestError
 
 from clients.python.replaying import API_KEY, BASE_URL, MODEL, run
 from clients.python.weather import PERSON_TEXT, QUESTION, RESULT, Order, Person, asked_cities, get_weather
@@ -66,10 +67,16 @@ def agent() -> None:
 
 
 def agent_with_response_format() -> None:
-    for strategy in (ProviderStrategy(Order), ToolStrategy(Order)):
+    def answer(strategy: ProviderStrategy[Order] | ToolStrategy[Order]) -> Any:
         agent = create_agent(model(temperature=1.5), tools=[], response_format=strategy)
-        result = agent.invoke({"messages": [HumanMessage(PERSON_TEXT)]})
-        assert isinstance(result["structured_response"], Order)
+        try:
+            return agent.invoke({"messages": [HumanMessage(PERSON_TEXT)]})["structured_response"]
+        except BadRequestError as error:
+            return error.code
+
+    assert isinstance(answer(ToolStrategy(Order)), Order)
+    # It sends `tools: []` (langchain issue 37184), which OpenAI and vLLM reject too.
+    assert answer(ProviderStrategy(Order)) == "empty_array"
 
 
 async def asynchronous() -> None:

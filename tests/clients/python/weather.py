@@ -7,7 +7,7 @@ call.
 
 from typing import Annotated, Final, Literal
 
-from pydantic import BaseModel, Field
+from pydantic import BaseModel, ConfigDict, Field
 
 QUESTION: Final = "What is the weather in Oslo?"
 PERSON_TEXT: Final = "Ada is 36 years old."
@@ -23,6 +23,8 @@ class Person(BaseModel):
 
 class Order(BaseModel):
     """A schema that the demo model was not trained for: only the grammar makes it valid. Each part is bounded."""
+
+    model_config = ConfigDict(extra="forbid")  # other fields have no bound
 
     size: Literal["small", "large"]
     toppings: Annotated[list[Literal["cheese", "basil"]], Field(max_length=3)]
