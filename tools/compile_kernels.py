@@ -23,6 +23,7 @@ from tools.kernel_targets import TARGETS, Target, Variant
 from tools.kernel_variants_attention import attention_variants
 from tools.kernel_variants_experts import expert_variants
 from tools.kernel_variants_few_rows import row_variants
+from tools.kernel_variants_quantised import quantised_variants
 from tools.kernel_variants_sampling import sampling_variants
 
 _INTERPRETER: Final = "TRITON_INTERPRET"
@@ -38,6 +39,7 @@ def variants() -> Iterator[Variant]:
     yield from row_variants()
     yield from sampling_variants()
     yield from expert_variants()
+    yield from quantised_variants()
 
 
 @dataclass(frozen=True)
