@@ -19,7 +19,7 @@ from kvasir.engine.scheduling.token_budget import TokenBudget
 from kvasir.executor.executor import Executor
 from kvasir.executor.executor_for import has_worker_processes
 from kvasir.hub.model_info import ModelInfo
-from kvasir.layers.kv import KVCacheConfig
+from kvasir.layers.kv import KVCacheConfig, PerRequest
 from kvasir.link.protocol import FEATURE_PREFIX_CACHE, FEATURE_PRIORITY, FEATURE_WAVES, Ready
 from kvasir.process.words import count
 from kvasir.worker.device import device_facts, device_facts_of_workers
@@ -82,6 +82,8 @@ def prepare_workers(
     settings = fit_context(settings, cache, asked)
     executor.allocate_kv_cache(cache.num_blocks, settings.max_model_len)
     executor.warm_up()
+    if any(isinstance(group.spec, PerRequest) for group in cache.groups):
+        settings = dataclasses.replace(settings, enable_prefix_caching=False)
     return settings, cache
 
 

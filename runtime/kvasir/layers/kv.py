@@ -37,7 +37,14 @@ class SlidingWindow(msgspec.Struct, frozen=True, tag=True):
     window: int  # tokens
 
 
-KVSpec = FullAttention | SlidingWindow
+class PerRequest(msgspec.Struct, frozen=True, tag=True):
+    """The model keeps a cache of its own for each request; blocks only count its bytes."""
+
+    block: BlockShape
+    request_bytes: int  # of a request, whatever its length: recurrent states
+
+
+KVSpec = FullAttention | SlidingWindow | PerRequest
 
 
 class KVGroup(msgspec.Struct, frozen=True):

@@ -60,6 +60,15 @@ class FitsContext(Protocol):
 
 
 @runtime_checkable
+class KeepsRequests(Protocol):
+    """A model with a cache of its own for each request."""
+
+    def forget(self, row: int) -> None:
+        # The request that had this row of the table has ended, or starts again.
+        ...
+
+
+@runtime_checkable
 class ReferencedLM(Protocol):
     """A model that can also compute without our attention, for comparison."""
 

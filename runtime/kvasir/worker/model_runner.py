@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from kvasir.layers.attention import KVCache
-from kvasir.models.causal_lm import Generates
+from kvasir.models.causal_lm import Generates, KeepsRequests
 from kvasir.models.forward_batch import ForwardBatch, Hidden, Intermediate
 from kvasir.sampling.sampler import holds_nan, sample
 from kvasir.sampling.token_logprobs import score
@@ -47,6 +47,7 @@ class ModelRunner:
         self._copies = copies
         self._graphs = DecodeGraphs(recorder) if recorder is not None else None
         self._launched: list[LaunchedStep] = []
+        self._forget = model.forget if isinstance(model, KeepsRequests) else None
 
     @torch.inference_mode()
     def execute(self, step: StepInput, late: AwaitLateInput | None = None) -> StepOutput:
@@ -72,7 +73,10 @@ class ModelRunner:
             table.append_chosen(step.sampled)
         table.append_chosen(step.forced)
         for request_id in step.finished:
-            self._inputs.sampling.device_counts.remove(table.row_of(request_id))
+            number = table.row_of(request_id)
+            self._inputs.sampling.device_counts.remove(number)
+            if self._forget is not None:
+                self._forget(number)
             table.remove(request_id)
         for new in step.new:
             table.add(new)

@@ -96,7 +96,7 @@ class Worker:
         available = settings.kv_cache_memory_bytes
         if available is None and settings.num_blocks is None:
             available = profile_gpu(settings.gpu_memory_utilization, self._largest_step, self._captured_bytes)
-        return KVCacheConfig(self._groups, usable_blocks(settings, available or 0, block_bytes(self._own_groups)))
+        return KVCacheConfig(self._groups, usable_blocks(settings, available or 0, self._own_groups))
 
     @worker_call
     def allocate_kv_cache(self, num_blocks: int, max_model_len: int) -> None:
@@ -151,9 +151,13 @@ class Worker:
         return self._runner.launch(step)
 
     def block_bytes(self) -> BlockBytes | None:
-        # None: on a GPU, or in several workers.
+        # None: on a GPU, in several workers, or in the model itself.
         assert self._runner is not None, "allocate_kv_cache comes first"
-        if self._placement.device.type != "cpu" or self._settings.executor.num_workers > 1:
+        if (
+            self._placement.device.type != "cpu"
+            or self._settings.executor.num_workers > 1
+            or not self._runner.caches
+        ):
             return None
         return block_bytes_of(self._runner.caches)
 

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from kvasir.config.resolve import ResolvedEngine
-from kvasir.engine.build import build_core, fit_context
+from kvasir.engine.build import build_core, prepare_workers
 from kvasir.executor.executor import Executor
 from kvasir.executor.executor_for import executor_for
 from kvasir.hub.model_info import ModelInfo
@@ -38,10 +38,7 @@ class SplitEngine:
         self.model = model
         self.executor = executor_for(settings, model) if executor is None else executor
         self.executor.start(lambda done, total: None, failed=lambda error: None)
-        self.layout = self.executor.kv_layout()
-        settings = fit_context(settings, self.layout, asked=None)
-        self.executor.allocate_kv_cache(self.layout.num_blocks, settings.max_model_len)
-        self.executor.warm_up()
+        settings, self.layout = prepare_workers(self.executor, settings, asked=None)
         self.core = build_core(settings, model, self.layout, self.executor)
         self.forget()
 

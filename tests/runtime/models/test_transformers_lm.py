@@ -13,13 +13,11 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 from transformers import (
-    BloomConfig,
     CohereConfig,
     GPTBigCodeConfig,
     GPTNeoXConfig,
     GraniteConfig,
     LlamaConfig,
-    MambaConfig,
     MixtralConfig,
     Olmo2Config,
     OPTConfig,
@@ -116,10 +114,10 @@ def test_code_that_mixes_a_flat_batch_is_refused(tmp_path: Path, monkeypatch: py
     assert "computes other logits" in refusal(MODELS["olmo2"](), tmp_path)
 
 
-def test_a_window_that_layers_do_not_pass_is_refused(tmp_path: Path) -> None:
-    assert "do not pass their sliding_window to attention" in refusal(
-        MODELS["olmo2"](), tmp_path, sliding_window=20
-    )
+def test_a_window_that_the_code_does_not_compute_is_refused(tmp_path: Path) -> None:
+    said = refusal(MODELS["olmo2"](), tmp_path, sliding_window=20)
+    assert "do not pass their sliding_window to attention" in said
+    assert "computes other states token by token than for a whole sequence" in said
 
 
 def test_a_window_that_is_switched_off_is_no_reason_to_refuse(tmp_path: Path) -> None:
@@ -140,9 +138,9 @@ def tokens(path: Path, **overrides: Any) -> list[int]:
     return driver.run()["r"]
 
 
-def expected(path: Path) -> list[int]:
+def expected(path: Path, index: int = 0) -> list[int]:
     model: Any = load_reference(path, torch.float32)
-    prompt = torch.tensor([prompts()[0]])
+    prompt = torch.tensor([prompts()[index]])
     output = model.generate(prompt, max_new_tokens=10, min_new_tokens=10, do_sample=False, eos_token_id=None)
     return output[0, prompt.shape[1] :].tolist()  # type: ignore[no-any-return]
 
@@ -231,18 +229,9 @@ def refusal(model: PreTrainedModel, path: Path, **config: Any) -> str:
     return str(refused.value)
 
 
-@pytest.mark.parametrize(
-    ("config", "changes", "reason"),
-    [
-        (MambaConfig, {"state_size": 4}, "recurrent state"),
-        (BloomConfig, {"n_head": 4}, "_supports_attention_backend"),
-        (Starcoder2Config, {"rope_parameters": {"rope_type": "dynamic", "factor": 2.0}}, "rope_type dynamic"),
-    ],
-)
-def test_models_without_a_paged_cache_are_refused(
-    config: type[PreTrainedConfig], changes: dict[str, Any], reason: str, tmp_path: Path
-) -> None:
-    assert reason in refusal(decoder(config, **changes), tmp_path, max_position_embeddings=256)
+def test_angles_that_follow_the_longest_request_are_refused(tmp_path: Path) -> None:
+    dynamic = {"rope_type": "dynamic", "factor": 2.0}
+    assert "rope_type dynamic" in refusal(decoder(Starcoder2Config, rope_parameters=dynamic), tmp_path)
 
 
 @pytest.mark.parametrize(

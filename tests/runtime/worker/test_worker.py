@@ -28,7 +28,8 @@ from runtime.models.tiny import LONG_ROPE, decoder, gpt2, llama, save
 from runtime.worker.driver import NAN, Driver, engine_settings, greedy
 
 BLOCK = block_shape(HeadShape(4, 2, 16), 8, torch.bfloat16)
-BLOCK_BYTES = block_bytes([KVGroup(FullAttention(BLOCK), (0, 1, 2))])
+GROUPS = [KVGroup(FullAttention(BLOCK), (0, 1, 2))]
+BLOCK_BYTES = block_bytes(GROUPS)
 
 
 @pytest.fixture(scope="module")
@@ -207,7 +208,7 @@ def test_the_number_of_threads_is_the_settings(path: Path) -> None:
 
 def test_blocks_fill_the_memory_given_the_null_block_included(path: Path) -> None:
     assert BLOCK_BYTES == 3 * 2 * 8 * 2 * 16 * 2
-    assert usable_blocks(engine_settings(), 100 * BLOCK_BYTES, BLOCK_BYTES) == 99
+    assert usable_blocks(engine_settings(), 100 * BLOCK_BYTES, GROUPS) == 99
     worker = Worker(engine_settings(kv_cache_memory_bytes=10 * 3 * 2 * 8 * 32 * 4), load_model_info(path))
     worker.load(lambda done, total: None)
     assert worker.kv_layout().num_blocks == 9
@@ -241,14 +242,14 @@ def test_memory_is_profiled_with_a_chunk_at_the_end(path: Path, monkeypatch: pyt
 
 
 def test_a_number_of_blocks_goes_before_the_memory() -> None:
-    assert usable_blocks(engine_settings(num_blocks=12), 0, BLOCK_BYTES) == 12
+    assert usable_blocks(engine_settings(num_blocks=12), 0, GROUPS) == 12
 
 
 def test_memory_for_no_block_is_refused() -> None:
     with pytest.raises(ConfigError, match="--kv-cache-memory-bytes"):
-        usable_blocks(engine_settings(), BLOCK_BYTES, BLOCK_BYTES)
+        usable_blocks(engine_settings(), BLOCK_BYTES, GROUPS)
     with pytest.raises(ConfigError, match=r"0\.0 MiB are left"):
-        usable_blocks(engine_settings(), -5, BLOCK_BYTES)
+        usable_blocks(engine_settings(), -5, GROUPS)
 
 
 def test_a_cache_that_the_container_has_no_memory_for_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:

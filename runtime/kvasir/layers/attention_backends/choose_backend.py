@@ -4,13 +4,15 @@ from typing import Final
 
 from kvasir.layers.attention import AttentionBackend, HeadShape
 from kvasir.layers.attention_backends.gather_planner import GatherBackend
+from kvasir.layers.attention_backends.per_request import PerRequestBackend
 from kvasir.layers.attention_backends.tiles import TileBackend
 from kvasir.layers.attention_backends.triton_paged import TritonBackend
-from kvasir.layers.kv import KVSpec
+from kvasir.layers.kv import KVSpec, PerRequest
 from kvasir.layers.parameter import Placement
 
 # The fastest first. The last one supports everything except an fp8 cache.
 BACKENDS: Final[tuple[AttentionBackend, ...]] = (TileBackend(), TritonBackend(), GatherBackend())
+_PER_REQUEST: Final[tuple[AttentionBackend, ...]] = (PerRequestBackend(),)
 
 
 class NoBackendError(Exception):
@@ -19,7 +21,7 @@ class NoBackendError(Exception):
 
 def choose_backend(spec: KVSpec, heads: HeadShape, placement: Placement) -> AttentionBackend:
     """Return the first backend that supports the group. Raises NoBackendError for an fp8 cache."""
-    for backend in BACKENDS:
+    for backend in _PER_REQUEST if isinstance(spec, PerRequest) else BACKENDS:
         if backend.supports(spec, heads, placement):
             return backend
     raise NoBackendError(

@@ -15,12 +15,8 @@ _CHANGING_ROPES = frozenset(("dynamic", "longrope"))
 
 
 def unsupported(architecture: str, reason: str) -> ModelLoadError:
-    if architecture in ARCHITECTURES:
-        return ModelLoadError(f"transformers' code for {architecture} cannot be used either: {reason}")
-    return ModelLoadError(
-        f"the model's architecture {architecture!r} is none of Kvasir's own ({', '.join(sorted(ARCHITECTURES))}), "
-        f"and transformers' code for it cannot be used: {reason}"
-    )
+    own = "cannot be used either" if architecture in ARCHITECTURES else "is needed and cannot be used"
+    return ModelLoadError(f"transformers' code for {architecture} {own}: {reason}")
 
 
 def find_class(architecture: str) -> type[transformers.PreTrainedModel]:
@@ -41,37 +37,38 @@ def find_class(architecture: str) -> type[transformers.PreTrainedModel]:
     return found
 
 
-def check_config(
-    architecture: str, model_class: type[transformers.PreTrainedModel], config: transformers.PreTrainedConfig
-) -> None:
+def check_config(architecture: str, config: transformers.PreTrainedConfig) -> None:
     # Raises ModelLoadError with the reason.
-    for reason in _reasons(model_class, config):
+    for reason in _reasons(config):
         raise unsupported(architecture, reason)
 
 
-def check_windows(architecture: str, config: transformers.PreTrainedConfig, windows: Sequence[int | None]) -> None:
-    """Reject windows that only masks apply; `windows` are those passed to attention."""
+def hidden_windows(config: transformers.PreTrainedConfig, windows: Sequence[int | None]) -> bool:
+    """Return whether only masks apply a window; `windows` are those passed to attention."""
     types = getattr(config, "layer_types", None) or ["full_attention"] * len(windows)
     hidden = [index for index, kind in enumerate(types) if kind == "sliding_attention" and windows[index] is None]
     is_on = getattr(config, "sliding_window", None) and getattr(config, "use_sliding_window", None) is not False
-    if hidden or (is_on and not any(windows)):
-        raise unsupported(architecture, "its layers do not pass their sliding_window to attention")
+    return bool(hidden or (is_on and not any(windows)))
 
 
-def _reasons(
+def why_not_paged(
     model_class: type[transformers.PreTrainedModel], config: transformers.PreTrainedConfig
 ) -> Iterator[str]:
+    """Yield the reasons for which our paged cache cannot serve the model."""
+    if model_class._is_stateful:
+        yield "it keeps a recurrent state"
+    types = set(getattr(config, "layer_types", None) or ()) - _LAYER_TYPES
+    if types:
+        yield f"it has layers of {', '.join(sorted(types))}"
+    if not model_class._supports_attention_backend:
+        yield "its attention cannot be replaced (_supports_attention_backend is not set)"
+
+
+def _reasons(config: transformers.PreTrainedConfig) -> Iterator[str]:
     if config.get_text_config() is not config:
         yield "it takes more than text"
     if config.is_encoder_decoder or getattr(config, "add_cross_attention", False):
         yield "it has an encoder or cross-attention"
-    if model_class._is_stateful:
-        yield "it keeps a recurrent state, which the paged KV cache cannot hold"
-    types = set(getattr(config, "layer_types", None) or ()) - _LAYER_TYPES
-    if types:
-        yield f"it has layers of {', '.join(sorted(types))}; supported are {', '.join(sorted(_LAYER_TYPES))}"
-    if not model_class._supports_attention_backend:
-        yield "its attention cannot be replaced (_supports_attention_backend is not set)"
     if getattr(config, "use_bidirectional_attention", None) or not getattr(config, "is_causal", True):
         yield "its attention is not causal"
     ropes = _rope_types(getattr(config, "rope_parameters", None)) & _CHANGING_ROPES

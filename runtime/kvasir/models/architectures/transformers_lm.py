@@ -8,13 +8,11 @@ import copy
 import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Protocol
 
 import torch
 import transformers
 from torch import Tensor, nn
-from transformers.modeling_outputs import MoeModelOutputWithPast
 
 from kvasir.hub.model_info import ModelInfo
 from kvasir.hub.rope_parameters import ROPE_KEYS
@@ -22,7 +20,15 @@ from kvasir.hub.weights import tensor_bytes, weight_files
 from kvasir.layers.attention import HeadShape
 from kvasir.layers.kv import BlockShape, KVSpec, layer_specs
 from kvasir.layers.parameter import Placement
-from kvasir.models.architectures.transformers_checks import check_config, check_windows, find_class, unsupported
+from kvasir.models.architectures.transformers_caches import TransformersCaches, with_own_caches
+from kvasir.models.architectures.transformers_checks import (
+    check_config,
+    find_class,
+    hidden_windows,
+    unsupported,
+    why_not_paged,
+)
+from kvasir.models.architectures.transformers_head import base_of, head_of
 from kvasir.models.forward_batch import ForwardBatch, Hidden
 from kvasir.models.kv_scales import is_kv_scale
 from kvasir.models.model_load_error import ModelLoadError
@@ -39,7 +45,7 @@ _WITHOUT_EFFECT = frozenset(
 
 def load_with_transformers(
     info: ModelInfo, placement: Placement, progress: Callable[[int, int], None]
-) -> "TransformersLM":
+) -> "TransformersLM | TransformersCaches":
     # Raises ModelLoadError with the reason.
     architecture = info.architecture
     model_class = find_class(architecture)
@@ -49,15 +55,26 @@ def load_with_transformers(
     transformers.AttentionInterface.register(_NAME, _attention)
     try:
         config = _read_config(info)
-        check_config(architecture, model_class, config)
-        model = _from_checkpoint(architecture, model_class, config, info.path, placement)
+        check_config(architecture, config)
+        reason = next(why_not_paged(model_class, config), "")
+        model = _from_checkpoint(info, model_class, config, placement, attention=None if reason else _NAME)
     except ModelLoadError:
         raise
     except Exception as error:  # whatever the code of hundreds of models raises
         text = " ".join(str(error).split())
         raise ModelLoadError(f"transformers cannot load this {architecture}: {text}") from error
     progress(total, total)
-    served = TransformersLM(architecture, model)
+    if not reason:
+        try:
+            return _paged(architecture, model)
+        except ModelLoadError as error:
+            reason = str(error)
+            model.set_attn_implementation("eager")
+    return with_own_caches(architecture, model, reason)
+
+
+def _paged(architecture: str, model: transformers.PreTrainedModel) -> "TransformersLM":
+    served = TransformersLM(model)
     log.warning(
         "%s is served by transformers' own code (%s): slower than the architectures of docs/models.md",
         architecture,
@@ -92,18 +109,19 @@ def _contains(read: Any, asked: Any) -> bool:
 
 
 def _from_checkpoint(
-    architecture: str,
+    info: ModelInfo,
     model_class: type[transformers.PreTrainedModel],
     config: transformers.PreTrainedConfig,
-    path: Path,
     placement: Placement,
+    *,
+    attention: str | None,
 ) -> transformers.PreTrainedModel:
     transformers.utils.logging.disable_progress_bar()
     loaded: Any = model_class.from_pretrained(
-        path,
+        info.path,
         config=config,
         dtype=placement.dtype,
-        attn_implementation=_NAME,
+        attn_implementation=attention,
         use_safetensors=True,
         local_files_only=True,
         output_loading_info=True,
@@ -113,27 +131,28 @@ def _from_checkpoint(
     for problem in ("missing_keys", "unexpected_keys", "mismatched_keys"):
         if report[problem]:
             names = ", ".join(map(str, sorted(report[problem])[:5]))
-            raise ModelLoadError(f"the checkpoint does not fit transformers' {architecture}: {problem} {names}")
+            raise ModelLoadError(
+                f"the checkpoint does not fit transformers' {info.architecture}: {problem} {names}"
+            )
     ready: transformers.PreTrainedModel = model.to(placement.device).eval()
     return ready
 
 
 class TransformersLM:
-    def __init__(self, architecture: str, model: transformers.PreTrainedModel) -> None:
+    def __init__(self, model: transformers.PreTrainedModel) -> None:
         self._model = model
-        self._base = model.base_model
-        # The model without its decoder: what forward does with hidden states, with its scales and caps.
-        self._head = copy.copy(model)
-        self._head._modules = {**model._modules, model.base_model_prefix: _GivenStates()}
-        calls, self.hidden_size = self._record(architecture)
+        self._base = base_of(model)
+        self._head = head_of(model)
+        calls, self.hidden_size = self._record()
         heads = {call.heads for call in calls}
         if len(heads) > 1:
-            raise unsupported(architecture, f"its layers differ in their heads: {sorted(map(str, heads))}")
+            raise ModelLoadError(f"its layers differ in their heads: {sorted(map(str, heads))}")
         self.heads = heads.pop()
         self.vocab_size: int = model.config.vocab_size
         self.windows = tuple(call.window for call in calls)
         self.stage = Stage.of(len(calls), 0, 1)
-        check_windows(architecture, model.config, self.windows)
+        if hidden_windows(model.config, self.windows):
+            raise ModelLoadError("its layers do not pass their sliding_window to attention")
 
     def kv_specs(self, block: BlockShape, max_model_len: int) -> Sequence[KVSpec]:
         return layer_specs(block, self.windows, max_model_len)
@@ -146,7 +165,7 @@ class TransformersLM:
         logits: Tensor = self._head(inputs_embeds=hidden[None], use_cache=False).logits
         return logits[0]  # [R, vocab_size]
 
-    def _record(self, architecture: str) -> tuple[list["_Call"], int]:
+    def _record(self) -> tuple[list["_Call"], int]:
         """Return the calls of attention, in order of the layers, and the size of the states.
 
         Raises ModelLoadError for calls that ours cannot serve.
@@ -159,13 +178,13 @@ class TransformersLM:
             with torch.inference_mode():
                 hidden = _forward(self._base, token_ids, positions, recorder)
                 self.logits(hidden)
-        except ModelLoadError as error:
-            raise unsupported(architecture, str(error)) from None
+        except ModelLoadError:
+            raise
         except Exception as error:  # a missing argument: a mask, a cache
-            raise unsupported(architecture, f"its code does not run over a flat batch: {error}") from error
+            raise ModelLoadError(f"its code does not run over a flat batch: {error}") from error
         layers = [call.layer for call in recorder.calls]
         if layers != list(range(len(layers))) or not layers:
-            raise unsupported(architecture, f"its attention does not run once per layer, in order: {layers}")
+            raise ModelLoadError(f"its attention does not run once per layer, in order: {layers}")
         return recorder.calls, hidden.shape[1]
 
     def reference_logits(self, token_ids: Tensor) -> Tensor:
@@ -212,23 +231,6 @@ class _Recorder:
     def attend(self, call: _Call, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
         self.calls.append(call)
         return query.new_zeros(query.shape[2], call.heads.query_size)
-
-
-@dataclass
-class _States(MoeModelOutputWithPast):
-    # The fields of all heads.
-    cross_attentions: None = None
-
-
-class _GivenStates(nn.Module):
-    # Replaces the decoder.
-    @property
-    def decoder(self) -> "_GivenStates":
-        # Some heads call this part.
-        return self
-
-    def forward(self, *_: Any, inputs_embeds: Tensor, **__: Any) -> _States:
-        return _States(last_hidden_state=inputs_embeds)
 
 
 def _forward(base: nn.Module, token_ids: Tensor, positions: Tensor, step: _Attends) -> Tensor:  # [T, hidden]

@@ -12,7 +12,15 @@ from kvasir.config.options import ConfigError
 from kvasir.config.resolve import ResolvedEngine
 from kvasir.layers.attention import UNSCALED, HeadShape, KVCache, KVScales
 from kvasir.layers.attention_backends.choose_backend import NoBackendError, choose_backend
-from kvasir.layers.kv import BlockShape, FullAttention, KVCacheConfig, KVGroup, num_memories
+from kvasir.layers.kv import (
+    BlockShape,
+    FullAttention,
+    KVCacheConfig,
+    KVGroup,
+    PerRequest,
+    block_bytes,
+    num_memories,
+)
 from kvasir.layers.parameter import Placement
 from kvasir.models.causal_lm import TransformerModel
 from kvasir.worker.kv_memory.block_bytes import HostBlockBytes
@@ -52,6 +60,8 @@ def allocate(
     scales: Mapping[int, KVScales] = _NO_SCALES,
 ) -> list[KVCache]:
     # Groups share memories. Zeros: attention multiplies padding by 0, and 0 times NaN is NaN.
+    if isinstance(config.groups[0].spec, PerRequest):
+        return []  # the model allocates
     block = config.groups[0].spec.block
     size = (config.num_blocks + 1) * block.num_bytes
     dtype: torch.dtype = getattr(torch, block.dtype)
@@ -81,7 +91,7 @@ def block_bytes_of(caches: Sequence[KVCache]) -> HostBlockBytes:
 def take_ahead(caches: Sequence[KVCache]) -> Iterator[int]:
     """Prefault the first blocks on CPU. Yield the bytes of each piece."""
     memories = {cache.blocks.data_ptr(): cache.blocks.nbytes for cache in caches}
-    for start in range(0, _TAKEN_AHEAD // len(memories), _PIECE):
+    for start in range(0, _TAKEN_AHEAD // max(1, len(memories)), _PIECE):
         for address, num_bytes in memories.items():
             size = min(_PIECE, num_bytes - start)
             if size > 0:
@@ -89,13 +99,22 @@ def take_ahead(caches: Sequence[KVCache]) -> Iterator[int]:
                 yield size
 
 
-def usable_blocks(settings: ResolvedEngine, available: int, block_bytes: int) -> int:
+def usable_blocks(settings: ResolvedEngine, available: int, groups: Sequence[KVGroup]) -> int:
     # Without the null block. Raises ConfigError if there is no room for one.
-    blocks = settings.num_blocks or available // block_bytes - 1
+    own = (group.spec.request_bytes for group in groups if isinstance(group.spec, PerRequest))
+    states = settings.max_num_seqs * sum(own)
+    block_size = block_bytes(groups)
+    blocks = settings.num_blocks or (available - states) // block_size - 1
+    if blocks < 1 and states:
+        raise ConfigError(
+            f"{max(0, available) / 2**20:.1f} MiB are left for the requests' caches, and the states of "
+            f"{settings.max_num_seqs} requests alone take {states / 2**20:.1f} MiB: lower --max-num-seqs or raise "
+            "--kv-cache-memory-bytes (on a GPU --gpu-memory-utilization)"
+        )
     if blocks < 1:
         raise ConfigError(
             f"{max(0, available) / 2**20:.1f} MiB are left for the KV cache and its smallest size is "
-            f"{2 * block_bytes / 2**20:.1f} MiB: give it more (--kv-cache-memory-bytes, on a GPU "
+            f"{2 * block_size / 2**20:.1f} MiB: give it more (--kv-cache-memory-bytes, on a GPU "
             "--gpu-memory-utilization) or use a smaller model"
         )
     return blocks
