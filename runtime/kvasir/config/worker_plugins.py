@@ -1,8 +1,9 @@
 """Finds the classes that packages add to workers: entry points of --worker-cls and --worker-extension-cls."""
 
-from importlib.metadata import EntryPoint, entry_points
+from importlib.metadata import EntryPoint
 from typing import Any, Final
 
+from kvasir.config.entry_points import entry_points
 from kvasir.config.options import ConfigError, flag_of
 
 # Groups of entry points: classes with the parameters of Worker, and classes with one parameter, the worker.
@@ -17,7 +18,7 @@ def plugin(group: str, name: str, option_name: str) -> Any:
 
 def plugin_entry(group: str, name: str, option_name: str) -> EntryPoint:
     """Return the entry point without an import. Raises ConfigError if no package has one of this name."""
-    found = entry_points(group=group)
+    found = entry_points(group)
     for entry in found:
         if entry.name == name:
             return entry

@@ -4,9 +4,10 @@ import logging
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from importlib.metadata import EntryPoint, entry_points
+from importlib.metadata import EntryPoint
 from typing import Final, Protocol
 
+from kvasir.config.entry_points import entry_points
 from kvasir.config.options import ConfigError
 from kvasir.frontend.telemetry.metrics import Totals
 from kvasir.link.frontend_end.remote_engine import RemoteEngine
@@ -131,7 +132,7 @@ def stat_loggers(
 ) -> list[tuple[str, StatLogger]]:
     """Return the loggers of installed packages, and with `line` the log's. Raises ConfigError."""
     loggers: list[tuple[str, StatLogger]] = [("log", LineLogger())] if line else []
-    for entry in entry_points(group=GROUP) if found is None else found:
+    for entry in entry_points(GROUP) if found is None else found:
         try:
             loggers.append((entry.name, entry.load()(model_name)))
         except Exception as error:

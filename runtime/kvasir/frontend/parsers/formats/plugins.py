@@ -6,10 +6,11 @@ the group kvasir.tool_parsers or kvasir.reasoning_parsers names one format.
 
 import runpy
 from collections.abc import Iterable, Sequence
-from importlib.metadata import EntryPoint, entry_points
+from importlib.metadata import EntryPoint
 from pathlib import Path
 from typing import Any, Final
 
+from kvasir.config.entry_points import entry_points
 from kvasir.config.options import ConfigError
 from kvasir.frontend.parsers.formats.descriptions import HarmonyFormat, ReasoningFormat, ToolFormat
 from kvasir.frontend.parsers.formats.dry_run import BadFormat, try_reasoning_format, try_tool_format
@@ -57,7 +58,7 @@ def _check_name(name: str, known: dict[str, Any]) -> None:
 
 
 def _entry_points() -> list[EntryPoint]:
-    return [entry for group in (TOOL_GROUP, REASONING_GROUP) for entry in entry_points(group=group)]
+    return [entry for group in (TOOL_GROUP, REASONING_GROUP) for entry in entry_points(group)]
 
 
 def _loaded(entry: EntryPoint) -> Any:
