@@ -188,6 +188,7 @@ class Server(uvicorn.Server):
         self._drain_timeout = config.process.drain_timeout
         self._stop = asyncio.Event()
         self._stop_now = asyncio.Event()
+        self._connection_lost = asyncio.Event()
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
@@ -215,7 +216,7 @@ class Server(uvicorn.Server):
         connection = self.config.http_protocol_class(  # type: ignore[call-arg]  # one of uvicorn's
             config=self.config, server_state=self.server_state, app_state=self.lifespan.state
         )
-        return Receiver(connection)
+        return Receiver(connection, self._connection_lost.set)
 
     async def main_loop(self) -> None:
         await self._until_set(self._stop, None)
@@ -231,7 +232,7 @@ class Server(uvicorn.Server):
             await self._until_set(self._stop_now, SETTLE_SECONDS)
         interrupting = asyncio.create_task(self._interrupt())
         await self._close_idle()
-        await super().shutdown(sockets)
+        await self._end_connections()
         interrupting.cancel()
         log.info("stopped")
 
@@ -258,6 +259,16 @@ class Server(uvicorn.Server):
         await asyncio.wait((closing, stopping), return_when=asyncio.FIRST_COMPLETED)
         closing.cancel()
         stopping.cancel()
+
+    async def _end_connections(self) -> None:
+        # uvicorn's own shutdown sleeps for 0.1 s, and then looks ten times a second
+        for connection in list(self.server_state.connections):
+            connection.shutdown()
+        while self.server_state.connections:
+            self._connection_lost.clear()
+            await self._connection_lost.wait()
+        if self.server_state.tasks:
+            await asyncio.wait(self.server_state.tasks)
 
     def _are_starting(self) -> bool:
         return any(server.is_starting for server in self.servers)  # type: ignore[attr-defined]  # of class Acceptor

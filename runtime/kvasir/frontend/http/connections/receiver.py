@@ -1,6 +1,7 @@
 """Receives bytes in pieces of limited size, in one buffer for all connections."""
 
 import asyncio
+from collections.abc import Callable
 from typing import Final
 
 # uvloop otherwise reads up to 256 KiB, and the connection keeps what a request has not read
@@ -13,10 +14,11 @@ _BUFFER: Final = memoryview(bytearray(MAX_PIECE))
 class Receiver(asyncio.BufferedProtocol):
     """Passes on memoryviews, which are valid during the call."""
 
-    __slots__ = ("_to",)
+    __slots__ = ("_on_lost", "_to")
 
-    def __init__(self, to: asyncio.Protocol) -> None:
+    def __init__(self, to: asyncio.Protocol, on_lost: Callable[[], None]) -> None:
         self._to = to
+        self._on_lost = on_lost
 
     def get_buffer(self, sizehint: int) -> memoryview:
         return _BUFFER
@@ -32,6 +34,7 @@ class Receiver(asyncio.BufferedProtocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._to.connection_lost(exc)
+        self._on_lost()
 
     def pause_writing(self) -> None:
         self._to.pause_writing()
