@@ -1,6 +1,7 @@
 """A frontend on a real socket within the test's event loop, and scripted engines on its link."""
 
 import asyncio
+import functools
 import shutil
 import tempfile
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -34,6 +35,7 @@ POST_JSON = b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Type: applicat
 ANSWER = "A pod is a group of containers."
 
 
+@functools.cache
 def demo_model() -> tuple[ModelInfo, Tokenizer]:
     path = fetch("demo://", weights=False)
     return load_model_info(path), load_tokenizer(path)
