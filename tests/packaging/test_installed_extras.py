@@ -3,6 +3,7 @@
 The packages are those of this environment, as links: nothing is downloaded.
 """
 
+import functools
 import json
 import subprocess
 import sys
@@ -23,20 +24,19 @@ MODULE = "kvasir.cli.main"
 
 
 @pytest.fixture(scope="module")
-def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return Tree(tmp_path_factory.mktemp("wheel"), libraries=True).wheel()
+def install(tmp_path_factory: pytest.TempPathFactory) -> Install:
+    wheel = Tree(tmp_path_factory.mktemp("wheel"), libraries=True).wheel()
 
-
-@pytest.fixture
-def install(wheel: Path, tmp_path: Path) -> Install:
+    @functools.cache
     def install(*extras: str) -> Path:
-        subprocess.run([sys.executable, "-m", "venv", "--without-pip", tmp_path / "venv"], check=True)
-        (site,) = (tmp_path / "venv").glob("lib/python*/site-packages")
+        folder = tmp_path_factory.mktemp("venv")
+        subprocess.run([sys.executable, "-m", "venv", "--without-pip", folder], check=True)
+        (site,) = folder.glob("lib/python*/site-packages")
         with zipfile.ZipFile(wheel) as archive:
             archive.extractall(site)
         for found in _closure(next(iter(Distribution.discover(name=DISTRIBUTION, path=[str(site)]))), set(extras)):
             _link(found, site)
-        return tmp_path / "venv" / "bin" / "python"
+        return folder / "bin" / "python"
 
     return install
 
