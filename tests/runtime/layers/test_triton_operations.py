@@ -1,8 +1,6 @@
 """The fused operations of a GPU in whole models, under Triton's interpreter, and when they are chosen."""
 
 import importlib.util
-import subprocess
-import sys
 from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -128,18 +126,3 @@ def test_without_triton_or_a_compiler_torch_computes(
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     assert operations_for(GPU, torch.bfloat16) is None
     assert "the package triton is not installed" in caplog.text
-
-
-def test_triton_is_imported_for_no_cpu() -> None:
-    code = """
-import sys
-import torch
-from kvasir.layers.activation import ACTIVATIONS, gated
-from kvasir.layers.norm import RMSNorm
-from kvasir.layers.parameter import Placement
-norm = RMSNorm(64, 1e-5, Placement(torch.device("cpu"), torch.float32))
-with torch.inference_mode():
-    gated(norm(torch.ones(2, 64), torch.ones(2, 64)), ACTIVATIONS["silu"])
-assert "triton" not in sys.modules
-"""
-    subprocess.run([sys.executable, "-c", code], check=True)

@@ -2,8 +2,6 @@
 
 import importlib.util
 import logging
-import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -135,24 +133,6 @@ def test_without_triton_or_a_compiler_torch_computes(
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     assert choose_backend.choose_backend(spec, GROUPED, PLACEMENT).name == "torch"
     assert "the package triton is not installed" in caplog.text
-
-
-def test_triton_is_imported_for_no_cpu() -> None:
-    code = """
-import sys
-import torch
-from kvasir.layers.attention import HeadShape
-from kvasir.layers.attention_backends.choose_backend import choose_backend
-from kvasir.layers.kv import FullAttention
-from kvasir.layers.parameter import Placement
-from kvasir.layers.step_memory import DeviceMemory
-from kvasir.worker.kv_memory.cache_memory import block_shape
-heads = HeadShape(4, 2, 16)
-spec = FullAttention(block_shape(heads, 16, torch.float32))
-choose_backend(spec, heads, Placement(torch.device("cpu"), torch.float32))
-assert "triton" not in sys.modules
-"""
-    subprocess.run([sys.executable, "-c", code], check=True)
 
 
 @torch.inference_mode()
