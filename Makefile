@@ -8,6 +8,9 @@ CPU    := runtime/kvasir/kernels/cpu
 # The package is installed in editable mode. A change of these files needs a new installation; other changes do not.
 BUILT  := pyproject.toml hatch_build.py $(wildcard $(CPU)/*.c $(CPU)/*.h $(CPU)/*.inc)
 
+# Thousands of processes import the same modules. Where it is set, each would compile them again.
+unexport PYTHONDONTWRITEBYTECODE
+
 .DEFAULT_GOAL := help
 .PHONY: help up check test test-kernels test-workers test-service test-dashboard test-page test-weights test-clients test-ray chaos e2e e2e-operator e2e-load images lint mutation kernels format demo-model cluster cluster-down kind-node clean
 
