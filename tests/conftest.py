@@ -1,6 +1,7 @@
 import logging
 import os
 import signal
+import sys
 from collections.abc import Iterator
 
 import hypothesis
@@ -19,6 +20,15 @@ def pytest_configure() -> None:
     """Programs under test must end at Ctrl-C also if a shell started pytest in the background, without SIGINT."""
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def pytest_collection_finish() -> None:
+    """Compute with one thread, because threads of OpenMP spin, and the processes of a run share the cores.
+
+    Tests of several threads set their number.
+    """
+    if "torch" in sys.modules:
+        sys.modules["torch"].set_num_threads(1)
 
 
 @pytest.fixture(autouse=True)
