@@ -3,7 +3,6 @@
 import itertools
 import time
 from collections.abc import Callable
-from functools import partial
 from typing import Any, Final
 
 import zmq
@@ -60,7 +59,7 @@ class ClientSocket:
                 make_client(socket, keys)
             monitor = self._monitor = open_monitor(reactor.context, socket, f"client-{next(_names)}", begin=True)
             reactor.watch(socket, self._receive)
-            reactor.watch(monitor, partial(self._on_event, monitor))
+            reactor.read(monitor, self._on_event)
             socket.connect(endpoint)
         except BaseException:
             self.close()
@@ -97,8 +96,8 @@ class ClientSocket:
                 break
         return True
 
-    def _on_event(self, monitor: "zmq.Socket[bytes]") -> None:
-        event, value = parse_event(monitor.recv_multipart(zmq.NOBLOCK))
+    def _on_event(self, frames: list[bytes]) -> None:
+        event, value = parse_event(frames)
         if event == zmq.Event.CONNECTED:
             self._reactor.hold(id(self), value)
             return

@@ -38,9 +38,6 @@ class KeyCheck:
         # Otherwise ZMQ admits every client while there is no handler.
         server.setsockopt(zmq.ZAP_ENFORCE_DOMAIN, 1)
 
-    def receive(self) -> None:
-        self.on_request(self.socket.recv_multipart(zmq.NOBLOCK))
-
     def on_request(self, frames: list[bytes]) -> None:
         # the fields of RFC 27's request
         admitted = (

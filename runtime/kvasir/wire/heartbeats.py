@@ -1,6 +1,7 @@
 """The clock of heartbeats, and the limits that follow from their timeout."""
 
-from typing import Final
+from collections.abc import Iterable, Iterator
+from typing import Final, Protocol, TypeVar
 
 _INTERVAL_SECONDS: Final = 1.0
 _STEP_AGE_FACTOR: Final = 12
@@ -25,3 +26,18 @@ class HeartbeatClock:
         late = now - self.due
         self.due = now + self._interval
         return late if late > self._interval else 0.0
+
+
+class Heard(Protocol):
+    last_seen: float
+
+
+_Heard = TypeVar("_Heard", bound=Heard)
+
+
+def silent(peers: Iterable[_Heard], timeout: float, now: float, late: float) -> Iterator[tuple[_Heard, str]]:
+    """Yield each peer that has been silent for too long, with the reason. `late`: see HeartbeatClock.tick."""
+    for peer in peers:
+        peer.last_seen += late
+        if now - peer.last_seen > timeout:
+            yield peer, f"it has been silent for {now - peer.last_seen:.1f} s"

@@ -52,6 +52,9 @@ class Reactor:
         self._handlers[socket] = handler
         self._poller.register(socket, zmq.POLLIN)
 
+    def read(self, socket: "zmq.Socket[bytes]", handle: Callable[[list[bytes]], object]) -> None:
+        self.watch(socket, lambda: handle(socket.recv_multipart(zmq.NOBLOCK)))
+
     def unwatch(self, socket: "zmq.Socket[bytes]") -> None:
         if self._handlers.pop(socket, None) is not None:
             self._poller.unregister(socket)

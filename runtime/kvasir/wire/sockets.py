@@ -53,9 +53,9 @@ def parse_event(frames: list[bytes]) -> tuple[int, int]:
 def handshake_failure(event: int, value: int) -> str | None:
     match event:
         case zmq.Event.HANDSHAKE_FAILED_AUTH:
-            return "the frontend does not admit the engine's key"
+            return "the server does not admit the client's key"
         case zmq.Event.HANDSHAKE_FAILED_PROTOCOL if value == _CRYPTOGRAPHIC:
-            return "the engine's server.public is not the frontend's key"
+            return "the server's key is not the client's server.public: check that the keys belong together"
         case zmq.Event.HANDSHAKE_FAILED_PROTOCOL if value == _MECHANISM_MISMATCH:
             return "one side has --link-keys and the other has none"
         case zmq.Event.HANDSHAKE_FAILED_PROTOCOL:

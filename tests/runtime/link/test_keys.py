@@ -102,7 +102,7 @@ async def test_engine_with_a_foreign_key_is_refused_on_both_sides(
     with engine(f.link.addresses, keys=foreign) as stranger, engine(f.link.addresses, keys=keys["engine"]) as e:
         await f.ready(e.incarnation)
         await logged(caplog, "LinkRefused", "127.0.0.1", "its key is not the one in client.public")
-        await logged(caplog, "LinkRefused", "the frontend does not admit the engine's key")
+        await logged(caplog, "LinkRefused", "the server does not admit the client's key")
         assert stranger.problem is not None
         assert stranger.problem.refused
         assert e.problem is None
@@ -118,7 +118,7 @@ async def test_engine_rejects_a_frontend_with_another_key(
     mistaken = keys["engine"]
     (mistaken / "server.public").write_bytes((tmp_path / "other engine" / "server.public").read_bytes())
     with engine(f.link.addresses, keys=mistaken) as e:
-        await logged(caplog, "LinkRefused", f.link.addresses, "server.public is not the frontend's key")
+        await logged(caplog, "LinkRefused", f.link.addresses, "the server's key is not the client's server.public")
         await logged(caplog, "LinkRefused", "closed the connection during the handshake")
         assert e.problem is not None
         assert e.problem.refused

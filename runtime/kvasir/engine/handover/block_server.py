@@ -9,7 +9,7 @@ import logging
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 import zmq
@@ -29,6 +29,7 @@ from kvasir.engine.handover.messages import (
 )
 from kvasir.process.seldom_log import SeldomLog
 from kvasir.request.hashing import HASH_BYTES, split_chain
+from kvasir.wire.server_socket import ServerSocket
 from kvasir.worker.kv_memory.block_bytes import BlockBytes
 
 SESSION_SECONDS: Final = 5.0
@@ -51,14 +52,13 @@ class _Session:
 class BlockServer:
     def __init__(
         self,
-        socket: "zmq.Socket[bytes]",
+        socket: ServerSocket,
         memory: BlockBytes,
         kv_class: str,
         deliver: Callable[[HandOverEvent], None],
         session_seconds: float = SESSION_SECONDS,
     ) -> None:
         self._socket = socket
-        socket.router_mandatory = True  # a peer that has gone ends its session
         self._memory = memory
         self._kv_class = kv_class
         self._deliver = deliver
@@ -70,7 +70,7 @@ class BlockServer:
     def receive(self) -> None:
         while True:
             try:
-                frames = self._socket.recv_multipart(zmq.NOBLOCK)
+                frames = self._socket.router.recv_multipart(zmq.NOBLOCK)
             except zmq.Again:
                 return
             self._on_frames(frames)
@@ -160,13 +160,9 @@ class BlockServer:
             for place, block_hash in enumerate(hashes)
         ]
 
-    def _send(self, frames: "list[bytes | memoryview]") -> bool:
+    def _send(self, frames: list[Any]) -> bool:
         """Return False if the peer has gone, or has not read earlier messages."""
-        try:
-            self._socket.send_multipart(frames, zmq.NOBLOCK, copy=False)
-        except zmq.ZMQError:
-            return False
-        return True
+        return self._socket.send(frames, copy=False) is None
 
     def _end(self, session: _Session) -> None:
         if self._sessions.pop(session.peer, None) is not None:

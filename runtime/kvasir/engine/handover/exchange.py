@@ -13,19 +13,15 @@ from functools import partial
 from pathlib import Path
 from typing import Final
 
-import zmq
-
 from kvasir.config.options import ConfigError, flag_of
 from kvasir.engine.handover.block_fetch import DEFAULT_LIMITS, BlockFetch, FetchLimits, FetchOrder
 from kvasir.engine.handover.block_server import SESSION_SECONDS, BlockServer
 from kvasir.engine.handover.events import FetchEnded, HandOverEvent
 from kvasir.process.seldom_log import SeldomLog
 from kvasir.wire.address import parse_address, require_keys
-from kvasir.wire.bind import bind
-from kvasir.wire.curve import KeyCheck
 from kvasir.wire.keys import LinkKeys
 from kvasir.wire.reactor import Reactor
-from kvasir.wire.sockets import limit
+from kvasir.wire.server_socket import ServerSocket
 from kvasir.worker.kv_memory.block_bytes import BlockBytes
 
 CLOSE_SECONDS: Final = 2.0
@@ -58,8 +54,7 @@ class Exchange:
         self._limits = limits
         self._session_seconds = session_seconds
         self._reactor = Reactor()
-        self._key_check: KeyCheck | None = None
-        self._socket: zmq.Socket[bytes] | None = None
+        self._socket: ServerSocket | None = None
         self._path: Path | None = None  # ZMQ does not remove Unix sockets
         self._server: BlockServer | None = None
         self._fetches: set[BlockFetch] = set()
@@ -73,24 +68,21 @@ class Exchange:
         require_keys(address, self._keys is not None)
         if address.host in ("*", "0.0.0.0", "::"):
             raise ConfigError(f"{address.flag}: give an address at which other engines reach this one")
-        socket = self._reactor.context.socket(zmq.ROUTER)
-        limit(socket)
-        socket.maxmsgsize = _MAX_REQUEST_BYTES  # ZMQ keeps messages of unknown clients until the handshake fails
-        socket.handshake_ivl = _HANDSHAKE_MS
-        if self._keys is not None and not address.is_ipc:
-            check = self._key_check = KeyCheck(socket, self._keys, self._on_foreign_key)
-            self._reactor.watch(check.socket, check.receive)
-        try:
-            endpoint = bind(socket, address)
-        except ConfigError:
-            socket.close(linger=0)
-            raise
-        self._socket = socket
+        server = self._socket = ServerSocket(
+            self._reactor.context,
+            address,
+            self._keys,
+            "client.secret of this engine",
+            max_message_bytes=_MAX_REQUEST_BYTES,  # ZMQ keeps messages of unknown clients until the handshake fails
+            handshake_ms=_HANDSHAKE_MS,
+        )
         self._path = Path(address.path) if address.is_ipc else None
         self._inode = self._path.stat().st_ino if self._path is not None else 0
-        self._server = BlockServer(socket, self._memory, self._kv_class, self._deliver, self._session_seconds)
-        self._reactor.watch(socket, self._server.receive)
-        return endpoint
+        self._server = BlockServer(server, self._memory, self._kv_class, self._deliver, self._session_seconds)
+        self._reactor.watch(server.router, self._server.receive)
+        for socket, handle in server.readers:
+            self._reactor.read(socket, handle)
+        return server.address
 
     def start(self) -> None:
         self._thread.start()
@@ -130,11 +122,6 @@ class Exchange:
 
     # --------------------------------------------------------------------------------------------- the thread
 
-    def _on_foreign_key(self, peer: str) -> None:
-        self._seldom.warning(
-            f"an engine at {peer} could not fetch KV blocks: its key is not the one in client.secret of this engine"
-        )
-
     def _run(self) -> None:
         while not self._stopped:
             try:
@@ -166,13 +153,9 @@ class Exchange:
         if self._server is not None:
             self._server.close()
         if self._socket is not None:
-            self._reactor.unwatch(self._socket)
-            self._socket.close(linger=0)
+            self._socket.close()
         if self._path is not None:
             with contextlib.suppress(OSError):  # a successor may own the path
                 if self._path.stat().st_ino == self._inode:
                     self._path.unlink()
-        if self._key_check is not None:
-            self._reactor.unwatch(self._key_check.socket)
-            self._key_check.socket.close()
         self._reactor.close()

@@ -19,9 +19,8 @@ from kvasir.config.nodes import NodesConfig
 from kvasir.config.process_settings import LinkConfig
 from kvasir.config.resolve import ResolvedEngine
 from kvasir.executor.nodes.addresses import common_address, interface_of, reached_at
-from kvasir.executor.nodes.leader_socket import LeaderSocket, Peer
+from kvasir.executor.nodes.leader_socket import LeaderSocket, MemberRecord, Sender
 from kvasir.executor.nodes.member_answers import Descriptions, MemberReplies
-from kvasir.executor.nodes.member_record import MemberRecord
 from kvasir.executor.nodes.node_messages import (
     Described,
     Failed,
@@ -43,7 +42,7 @@ from kvasir.executor.remote_workers import RemoteEvents
 from kvasir.parallel.tcp_rendezvous import TcpRendezvous
 from kvasir.process.failures import FailureError
 from kvasir.process.seldom_log import SeldomLog
-from kvasir.wire.heartbeats import HeartbeatClock
+from kvasir.wire.heartbeats import HeartbeatClock, silent
 from kvasir_contract.failure import Failure
 from kvasir_contract.reasons import Reason
 
@@ -201,10 +200,8 @@ class Leader:
             self._lose_broken()
 
     def _tick(self, now: float, late: float) -> None:
-        for member in list(self._members.values()):
-            member.last_seen += late
-            if now - member.last_seen > self._timeout:
-                self._lose(member, f"it has been silent for {now - member.last_seen:.1f} s")
+        for member, reason in silent(list(self._members.values()), self._timeout, now, late):
+            self._lose(member, reason)
         self._send_all(NodeHeartbeat())
 
     def _on_lost(self) -> None:
@@ -214,7 +211,7 @@ class Leader:
     def _on_refuse(self, text: str) -> None:
         self._seldom.warning(text)
 
-    def _on_message(self, peer: Peer, incarnation: str, message: FromMember) -> None:
+    def _on_message(self, peer: Sender, incarnation: str, message: FromMember) -> None:
         if isinstance(message, NodeHello):
             self._on_hello(peer, message)
             return
@@ -244,7 +241,7 @@ class Leader:
             member.has_failed = True
             self._events.worker_failed(Failure(failed.reason, text), text, failed.raised)
 
-    def _on_hello(self, peer: Peer, hello: NodeHello) -> None:
+    def _on_hello(self, peer: Sender, hello: NodeHello) -> None:
         node = hello.node_rank
         if not 1 <= node < self._config.nnodes:
             self._refuse(peer, f"--node-rank {node} is not a member of {self._config.nnodes} nodes")
@@ -253,14 +250,14 @@ class Leader:
         else:
             self._admit(peer, hello)
 
-    def _admit(self, peer: Peer, hello: NodeHello) -> None:
+    def _admit(self, peer: Sender, hello: NodeHello) -> None:
         member = self._members.get(hello.node_rank)
         if member is not None and member.identity != peer.identity:
             if self._events is not None:
                 self._lose(member, "another process has joined in its place: it was started again")
                 return
             self._forget(member, "another process has joined in its place")
-            self._refuse(Peer(member.identity, member.address), "another process has joined as this node")
+            self._refuse(Sender(member.identity, member.address), "another process has joined as this node")
             member = None
         if member is None:
             member = MemberRecord(peer.identity, hello.node_rank, peer.address, hello.leader_address)
@@ -271,7 +268,7 @@ class Leader:
         self._count()
         self._send(member, Joined())
 
-    def _refuse(self, peer: Peer, reason: str) -> None:
+    def _refuse(self, peer: Sender, reason: str) -> None:
         self._seldom.warning(f"rejected a node at {peer.address}: {reason}")
         self._socket.send(peer.identity, NodeRefused(reason))
 

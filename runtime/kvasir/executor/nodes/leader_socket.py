@@ -5,6 +5,7 @@ import time
 from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
 import zmq
@@ -22,11 +23,9 @@ from kvasir.executor.nodes.node_messages import (
 )
 from kvasir.executor.shared_memory.ring import MAX_FRAME_BYTES
 from kvasir.wire.address import require_keys, tcp_address
-from kvasir.wire.bind import bind
-from kvasir.wire.curve import KeyCheck
 from kvasir.wire.keys import load_shared_keys
 from kvasir.wire.reactor import Reactor
-from kvasir.wire.sockets import handshake_failure, limit, open_monitor, parse_event
+from kvasir.wire.server_socket import PROBE_DELAYS, ServerSocket
 from kvasir_contract.endpoints import ANY_HOST
 
 log = logging.getLogger(__name__)
@@ -34,13 +33,28 @@ log = logging.getLogger(__name__)
 MAX_NODE_MESSAGE_BYTES: Final = MAX_FRAME_BYTES + 2**20
 LINGER_SECONDS: Final = 0.5
 _BATCH: Final = 128
-# ZMQ may report an end before it drops the route.
-_PROBE_SECONDS: Final = (0.0, 0.02, 0.2)
 
 
-class Peer(NamedTuple):
+class Sender(NamedTuple):
     identity: bytes
     address: str
+
+
+@dataclass
+class MemberRecord:
+    """A connection of a member; only the leader's thread changes it."""
+
+    identity: bytes  # new for each connection
+    node_rank: int
+    address: str
+    leader_address: str  # as the member has connected
+    prepared: bool = False
+    has_failed: bool = False  # its end is expected
+    last_seen: float = field(default_factory=time.monotonic)
+
+    @property
+    def name(self) -> str:
+        return f"node {self.node_rank} ({self.address})"
 
 
 class LeaderSocket:
@@ -51,7 +65,7 @@ class LeaderSocket:
         config: NodesConfig,
         link: LinkConfig,
         incarnation: str,
-        on_message: Callable[[Peer, str, FromMember], None],
+        on_message: Callable[[Sender, str, FromMember], None],
         on_refuse: Callable[[str], None],
         on_lost: Callable[[], None],
     ) -> None:
@@ -65,23 +79,24 @@ class LeaderSocket:
         self._on_lost = on_lost
         self._probes: deque[float] = deque()
         reactor = self._reactor = Reactor()
-        router = self._router = reactor.context.socket(zmq.ROUTER)
-        limit(router)
-        router.maxmsgsize = MAX_NODE_MESSAGE_BYTES
-        router.router_mandatory = True
-        self._key_check = None if keys is None else KeyCheck(router, keys, self._on_foreign_key)
-        if self._key_check is not None:
-            reactor.watch(self._key_check.socket, self._key_check.receive)
-        self._monitor = open_monitor(reactor.context, router, "nodes")
-        reactor.watch(router, self._receive)
-        reactor.watch(self._monitor, self._on_event)
         # Members may use an address that the name does not give here.
         host = named.host if named.is_loopback else ANY_HOST
+        address = tcp_address(host, named.port, "--master-port", str(named.port))
         try:
-            bind(router, tcp_address(host, named.port, "--master-port", str(named.port)))
+            self._server = ServerSocket(
+                reactor.context,
+                address,
+                keys,
+                "client.secret of this engine",
+                self._plan_probes,
+                max_message_bytes=MAX_NODE_MESSAGE_BYTES,
+            )
         except BaseException:
-            self.close()
+            reactor.close()
             raise
+        reactor.watch(self._server.router, self._receive)
+        for socket, handle in self._server.readers:
+            reactor.read(socket, handle)
 
     def post(self, command: Callable[[], None]) -> None:
         self._reactor.post(command)
@@ -89,44 +104,29 @@ class LeaderSocket:
     def wait(self, until: float) -> None:
         due = min([until, *self._probes])
         self._reactor.wait(due - time.monotonic())
-        now = time.monotonic()
-        if self._probes and self._probes[0] <= now:
-            while self._probes and self._probes[0] <= now:
-                self._probes.popleft()
+        if due != until and due <= time.monotonic():
+            self._probes.popleft()
             self._on_lost()
 
     def send(self, identity: bytes, message: FromLeader) -> str | None:
         """Send without blocking; return the error, or None."""
-        try:
-            self._router.send_multipart([identity, *encode(self._incarnation, message)], zmq.NOBLOCK)
-        except zmq.Again:
-            return "it does not read: its queue is full"
-        except zmq.ZMQError:
-            return "its connection broke"
-        return None
+        return self._server.send([identity, *encode(self._incarnation, message)])
 
     def receive_all(self) -> None:
         while self._receive():
             pass
 
     def close(self) -> None:
-        self._router.disable_monitor()
-        for each in (self._router, self._monitor):
-            self._reactor.unwatch(each)
-        self._monitor.close()
-        self._router.close(linger=int(LINGER_SECONDS * 1000))
-        if self._key_check is not None:
-            self._reactor.unwatch(self._key_check.socket)
-            self._key_check.socket.close()
+        self._server.close(LINGER_SECONDS)
         self._reactor.close()
 
     def _receive(self) -> bool:
         for _ in range(_BATCH):
             try:
-                identity, *frames = self._router.recv_multipart(zmq.NOBLOCK, copy=False)
+                identity, *frames = self._server.router.recv_multipart(zmq.NOBLOCK, copy=False)
             except zmq.Again:
                 return False
-            peer = Peer(identity.bytes, _address_of(frames))
+            peer = Sender(identity.bytes, _address_of(frames))
             try:
                 incarnation, message = decode_from_member([frame.bytes for frame in frames])
             except NodeProtocolError as error:
@@ -136,21 +136,9 @@ class LeaderSocket:
             self._on_message(peer, incarnation, message)
         return True
 
-    def _on_foreign_key(self, peer: str) -> None:
-        self._on_refuse(
-            f"a node at {peer} could not connect: its key is not the one in client.secret of this engine"
-        )
-
-    def _on_event(self) -> None:
-        failure = handshake_failure(*parse_event(self._monitor.recv_multipart(zmq.NOBLOCK)))
-        if failure is not None:
-            self._on_refuse(
-                "a node could not connect: check that it has the --link-keys of this engine, or none if this one "
-                "has none"
-            )
-            return
+    def _plan_probes(self) -> None:
         now = time.monotonic()
-        self._probes = deque(now + seconds for seconds in _PROBE_SECONDS)
+        self._probes = deque(now + seconds for seconds in (0.0, *PROBE_DELAYS))
 
 
 def _address_of(frames: "list[zmq.Frame]") -> str:

@@ -11,7 +11,6 @@ from typing import Final
 
 from kvasir.config.process_settings import LinkConfig
 from kvasir.link.codec import CODEC, Agreement, Codec, UnknownMessage, encode
-from kvasir.link.frontend_end.connection_probe import ConnectionProbe
 from kvasir.link.frontend_end.link_events import (
     CacheChanged,
     CallAnswered,
@@ -23,7 +22,6 @@ from kvasir.link.frontend_end.link_events import (
 )
 from kvasir.link.frontend_end.link_sockets import LinkSockets
 from kvasir.link.frontend_end.remote_engine import EngineState, RemoteEngine, state_of
-from kvasir.link.frontend_end.silence_watch import SilenceWatch
 from kvasir.link.frontend_end.terms import Terms
 from kvasir.link.protocol import (
     Abort,
@@ -46,7 +44,7 @@ from kvasir.link.protocol import (
     Welcome,
 )
 from kvasir.process.seldom_log import SeldomLog
-from kvasir.wire.heartbeats import step_age_limit
+from kvasir.wire.heartbeats import HeartbeatClock, silent, step_age_limit
 
 LINGER_SECONDS: Final = 0.2
 
@@ -94,17 +92,16 @@ class FrontendLink:
     async def start(self) -> None:
         """Raises ConfigError for an address or keys that cannot be used."""
         self._loop = asyncio.get_running_loop()
-        self._probe = ConnectionProbe(self._find_broken)
-        self._sockets = LinkSockets(self._config, self._on_frames, self._probe.connection_broke, self._burst)
-        self._silence = SilenceWatch(self._config.heartbeat_timeout, self._tick)
+        self._sockets = LinkSockets(self._config, self._on_frames, self._find_broken, self._burst)
+        self._clock = HeartbeatClock(self._config.heartbeat_timeout, self._loop.time())
+        self._timer = self._loop.call_at(self._clock.due, self._tick)
         encryption = "encrypted" if self._sockets.encrypted else "on this machine only"
         log.info("%s waits for engines on %s, %s", self.incarnation, self.addresses, encryption)
 
     async def close(self) -> None:
         if self._sockets is None:
             return
-        self._silence.cancel()
-        self._probe.cancel()
+        self._timer.cancel()
         for engine in self._engines.values():
             engine.state = EngineState.LOST
             self._post(engine.incarnation, encode(Goodbye()))
@@ -258,9 +255,12 @@ class FrontendLink:
         self._loop.call_soon(self._wake_owner)
 
     def _tick(self) -> None:
+        now = self._loop.time()
+        late = self._clock.tick(now)
+        self._timer = self._loop.call_at(self._clock.due, self._tick)
         self._asked.clear()
-        for engine, seconds in self._silence.silent(list(self._engines.values())):
-            self._lose(engine, f"it was silent for {seconds:.1f} s")
+        for engine, reason in silent(list(self._engines.values()), self._config.heartbeat_timeout, now, late):
+            self._lose(engine, reason)
         self._send_heartbeats()
 
     def _send_heartbeats(self) -> None:
