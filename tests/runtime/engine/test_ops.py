@@ -16,11 +16,11 @@ from kvasir.engine.handover.hand_over import HandOver
 from kvasir.engine.health.engine_collector import EngineCollector
 from kvasir.engine.health.engine_status import LINK_PATIENCE, EngineStatus
 from kvasir.engine.health.step_trace import StepPhase
-from kvasir.link.engine_end.conversation import LinkProblem
 from kvasir.link.protocol import Progress
 from kvasir.process import ops_server
 from kvasir.process.ops_server import OpsServer
 from kvasir.wire.heartbeats import step_age_limit
+from kvasir.wire.peer import LinkProblem
 from kvasir.worker.step import ScheduledRow, StepInput
 from kvasir_contract import status_report as contract
 from kvasir_contract.phases import STARTUP_LIMIT, Phase

@@ -10,7 +10,6 @@ import zmq
 
 from kvasir.config.process_settings import LinkConfig
 from kvasir.link.engine_end.announced_engine import AnnouncedEngine
-from kvasir.link.engine_end.conversation import LinkProblem
 from kvasir.link.engine_end.engine_link import (
     EngineLink,
     LinkEvent,
@@ -31,6 +30,7 @@ from kvasir.link.protocol import (
     Welcome,
 )
 from kvasir.wire.heartbeats import step_age_limit
+from kvasir.wire.peer import LinkProblem
 from kvasir.wire.sockets import QUEUE_MESSAGES
 from kvasir_contract.phases import Phase
 from runtime.link.bare_peers import BareFrontend
@@ -156,7 +156,7 @@ def test_a_refusal_for_good_is_told_and_not_repeated_at_once(
         bare.expect(Hello)
         bare.say(link.incarnation, Refused("another model", retry=False))
         assert bare.hears_nothing_but(Hello, 0.6)
-        assert link.problem == LinkProblem("another model", refused=True)
+        assert link.problem == LinkProblem(f"frontend at {bare.address}: another model", refused=True)
         assert "another model" in caplog.text
         while bare.socket.poll(0):
             bare.socket.recv_multipart()
@@ -197,8 +197,8 @@ def test_last_messages_count_before_the_end_of_a_connection() -> None:
     with engine(bare.address) as link:
         welcome(bare, link)
         (connection,) = link._frontends._connections.values()
-        assert connection._socket is not None
-        monitor = connection._socket._monitor
+        assert connection.peer._socket is not None
+        monitor = connection.peer._socket._monitor
         assert monitor is not None
         link._reactor.post(partial(_wait, monitor))  # the link's thread reads nothing until then
         bare.say(link.incarnation, Abort(["r"]))

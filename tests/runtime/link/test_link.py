@@ -249,7 +249,7 @@ async def test_other_address_is_used_after_the_first_has_gone(
             e._reactor.post(partial(e._frontends.set_endpoints, parse_address(first), frozenset()))
             await f.seen.until(lambda: len(f.seen.changes) > seen + 4)
             assert len(f.seen.lost) == lost, "it was on the link: it stays until it leaves"
-            e._reactor.post(partial(e._frontends._connections[first].drop, "the test drops it"))
+            e._reactor.post(partial(e._frontends._connections[first].peer.drop, "the test drops it"))
             await f.seen.until(lambda: len(f.seen.lost) > lost)
             await f.ready(e.incarnation)
             assert set(e._frontends._connections) == {*addresses} - {first}

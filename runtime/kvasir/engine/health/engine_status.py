@@ -11,8 +11,8 @@ from typing import Final
 from kvasir.engine.health.step_limit import StepLimit
 from kvasir.engine.health.step_trace import StepTrace
 from kvasir.engine.health.step_watchdog import describe_batch
-from kvasir.link.engine_end.conversation import LinkProblem
 from kvasir.link.protocol import Progress
+from kvasir.wire.peer import LinkProblem
 from kvasir_contract.phases import STARTUP_LIMIT, Phase
 from kvasir_contract.reasons import Reason
 from kvasir_contract.status_report import ReportedProgress, RunningStep, StatusReport

@@ -15,12 +15,11 @@ from kvasir.config.options import ConfigError
 from kvasir.config.process_settings import LinkConfig
 from kvasir.link.codec import CODEC, Codec
 from kvasir.link.engine_end.announced_engine import AnnouncedEngine, EngineIdentity
-from kvasir.link.engine_end.conversation import (
+from kvasir.link.engine_end.frontend_connection import (
     CacheEventsWanted,
     DrainSettled,
     FrontendLost,
     LinkEvent,
-    LinkProblem,
     Received,
 )
 from kvasir.link.engine_end.frontends import Frontends
@@ -39,6 +38,7 @@ from kvasir.link.protocol import (
 from kvasir.wire.address import LinkAddress, look_up, parse_address, private_directory, require_keys
 from kvasir.wire.death_watch import DeathWatch
 from kvasir.wire.keys import load_engine_keys
+from kvasir.wire.peer import LinkProblem
 from kvasir.wire.reactor import Reactor
 from kvasir_contract.endpoints import ANY_HOST
 from kvasir_contract.phases import Phase

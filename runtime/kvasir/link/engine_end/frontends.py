@@ -10,16 +10,14 @@ from typing import Final
 
 from kvasir.link.codec import CODEC, Codec
 from kvasir.link.engine_end.announced_engine import AnnouncedEngine
-from kvasir.link.engine_end.conversation import (
+from kvasir.link.engine_end.frontend_connection import (
     CacheEventsWanted,
     DrainSettled,
+    FrontendConnection,
     FrontendLost,
     LinkEvent,
-    LinkProblem,
     Received,
-    State,
 )
-from kvasir.link.engine_end.frontend_connection import FrontendConnection
 from kvasir.link.protocol import (
     Abort,
     AddRequest,
@@ -41,6 +39,7 @@ from kvasir.link.protocol import (
 from kvasir.wire.address import LinkAddress, parse_address
 from kvasir.wire.heartbeats import HeartbeatClock
 from kvasir.wire.keys import LinkKeys
+from kvasir.wire.peer import LinkProblem, PeerState
 from kvasir.wire.reactor import Reactor
 from kvasir_contract.phases import Phase
 
@@ -79,18 +78,21 @@ class Frontends:
 
     def next_due(self) -> float:
         """Return when to call `work` again at the latest."""
-        retries = [c.retry_at for c in self._connections.values() if c.wanted and c.state is State.CLOSED]
+        closed = [c.peer for c in self._connections.values() if c.wanted and c.peer.state is PeerState.CLOSED]
+        retries = [peer.retry_at for peer in closed]
         return min([self._clock.due, *retries])
 
     def work(self) -> None:
         now = time.monotonic()
         for connection in list(self._connections.values()):
-            if connection.state is State.CLOSED and not connection.wanted:
+            if connection.peer.state is not PeerState.CLOSED:
+                continue
+            if not connection.wanted:
                 del self._connections[connection.endpoint]
                 self._unknown_messages += connection.agreement.skipped
                 self._follow_addresses()  # its twin may lead to the frontend now
-            elif connection.state is State.CLOSED and connection.retry_at <= now:
-                connection.open(now)
+            elif connection.peer.retry_at <= now:
+                connection.open()
         if now >= self._clock.due:
             self._tick(now)
 
@@ -99,7 +101,7 @@ class Frontends:
         if self._engine.has_news:
             self._tell_phase()
         for connection in list(self._connections.values()):
-            connection.tick(now, late)
+            connection.peer.tick(now, late)
 
     # --------------------------------------------------------------------------------------- from other threads
 
@@ -107,7 +109,7 @@ class Frontends:
     def accepted(self) -> tuple[str, ...]:
         """Return the IP addresses, or socket paths, of frontends that have accepted this engine."""
         connections = list(self._connections.values())
-        welcomed = [c.endpoint for c in connections if c.state is State.WELCOMED]
+        welcomed = [c.endpoint for c in connections if c.peer.state is PeerState.AGREED]
         return tuple(address.ip or address.path or address.host for address in map(parse_address, welcomed))
 
     @property
@@ -119,9 +121,9 @@ class Frontends:
     def problem(self) -> LinkProblem | None:
         # a rejection comes before silence
         connections = list(self._connections.values())
-        if any(connection.state is State.WELCOMED for connection in connections):
+        if any(connection.peer.state is PeerState.AGREED for connection in connections):
             return None
-        problems = [connection.problem for connection in connections if connection.problem is not None]
+        problems = [connection.peer.problem for connection in connections if connection.peer.problem is not None]
         return max(problems, key=lambda problem: problem.refused, default=None)
 
     # ---------------------------------------------------------------------------------------------- commands
@@ -145,8 +147,8 @@ class Frontends:
             )
         for connection in self._connections.values():
             connection.wanted = connection.endpoint in wanted
-            if not connection.wanted and connection.state is not State.WELCOMED:
-                connection.close()
+            if not connection.wanted and connection.peer.state is not PeerState.AGREED:
+                connection.peer.close()
 
     def show_phase(self, phase: Phase, progress: Progress | None) -> None:
         # Progress within a phase is sent once a second.
@@ -171,7 +173,7 @@ class Frontends:
     def close(self, last: Goodbye | Dead) -> None:
         self._broadcast(last)
         for connection in self._connections.values():
-            connection.close(FAREWELL)
+            connection.peer.close(FAREWELL)
         self._connections.clear()
 
     # -------------------------------------------------------------------------------------- from the connections
@@ -211,7 +213,7 @@ class Frontends:
         log.warning("%s and %s are one frontend: only the first is used", used.endpoint, twin.endpoint)
         self._twins[twin.endpoint] = used.endpoint
         twin.wanted = False
-        twin.drop("it has another address that is used")
+        twin.peer.drop("it has another address that is used")
 
     def wants_cache_events(self, frontend: str) -> None:
         self._deliver(CacheEventsWanted(frontend))
@@ -249,8 +251,10 @@ class Frontends:
     def _tell_phase(self) -> None:
         # Also without an answer: the Welcome may be for an earlier Hello.
         for connection in list(self._connections.values()):
-            if connection.state in (State.GREETING, State.WELCOMED):
-                connection.show(self._engine.greeting())
+            if connection.peer.state in (PeerState.GREETING, PeerState.AGREED) and (
+                hello := self._engine.greeting()
+            ):
+                connection.show(hello)
 
 
 def _not_ready(message: AddRequest, phase: Phase) -> RequestOutput:

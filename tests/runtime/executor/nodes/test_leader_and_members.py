@@ -287,7 +287,7 @@ def test_member_ends_if_the_thread_of_its_connection_fails() -> None:
     with leading(port) as leader, member(port, link=FAST) as first:
         begin(leader, Events())
         assert isinstance(first.event(), Begin)
-        first.connection._tick = fail  # type: ignore[method-assign]
+        first.connection._peer.tick = fail  # type: ignore[method-assign]
         lost = first.event()
         assert isinstance(lost, LeaderLost)
         assert "no descriptors are left" in lost.reason
@@ -418,8 +418,11 @@ def test_nodes_with_the_same_keys_join(tmp_path: Path) -> None:
         assert isinstance(first.event(), Begin)
 
 
-@pytest.mark.parametrize("of_member", ["other", None])
-def test_member_with_other_keys_or_none_never_joins(tmp_path: Path, of_member: str | None) -> None:
+@pytest.mark.parametrize(
+    ("of_member", "why"),
+    [("other", "check that the keys belong together"), (None, "one side has --link-keys")],
+)
+def test_member_with_other_keys_or_none_never_joins(tmp_path: Path, of_member: str | None, why: str) -> None:
     for name in ("own", "other"):
         write_link_keys(tmp_path / f"{name}-frontend", tmp_path / name)
     port = free_port()
@@ -429,7 +432,7 @@ def test_member_with_other_keys_or_none_never_joins(tmp_path: Path, of_member: s
         while not first.connection.is_refused:
             assert time.monotonic() < deadline
             time.sleep(0.005)
-        assert "check that both nodes have the same --link-keys" in first.connection.problem
+        assert why in first.connection.problem
         assert leader.waits_for == "waits for node 1 of 2"
 
 
