@@ -6,6 +6,7 @@ loops, pauses for the step's thread.
 
 import logging
 from dataclasses import dataclass
+from typing import Final
 
 from kvasir.engine.grammar.grammar_gate import GrammarGate
 from kvasir.engine.scheduling.endings import error_output
@@ -20,6 +21,11 @@ from kvasir.request.request_core import RequestKind
 from kvasir.request.tokens import TOKEN_BYTES
 
 log = logging.getLogger(__name__)
+
+_WORK: Final = {
+    RequestKind.GENERATE: "this engine generates text only",
+    RequestKind.POOL: "this engine makes vectors and scores only",
+}
 
 
 @dataclass(frozen=True)
@@ -37,10 +43,12 @@ class Ingest:
         budget: TokenBudget,
         hash_algorithm: str = BLAKE2B,
         grammars: GrammarGate | None = None,
+        kind: RequestKind = RequestKind.GENERATE,
     ) -> None:
         # `cache_block_size`: tokens; None without prefix cache
         self.vocab_size = vocab_size
         self._grammars = grammars
+        self._kind = kind
         self._max_model_len = max_model_len
         self._block_size = cache_block_size
         self._hash_algorithm = hash_algorithm
@@ -70,8 +78,11 @@ class Ingest:
             self._grammars.ended(request)
 
     def _request(self, frontend: str, message: AddRequest) -> EngineRequest:
-        if message.kind is not RequestKind.GENERATE:
-            raise RequestRefused(f"this engine generates text only, and the request is of kind {message.kind}")
+        if message.kind is not self._kind:
+            raise RequestRefused(
+                f"{_WORK[self._kind]}, and the request is of kind {message.kind}: start frontends and engines with "
+                "the same --task"
+            )
         self._check_length(message)
         self._check(message)
         request = EngineRequest(frontend, message, self._hash_algorithm)
@@ -86,6 +97,13 @@ class Ingest:
 
     def _check_length(self, message: AddRequest) -> None:
         num_prompt_tokens = len(message.prompt_tokens) // TOKEN_BYTES
+        if message.kind is RequestKind.POOL:
+            if num_prompt_tokens > self._max_model_len:
+                raise RequestRefused(
+                    f"the input has {num_prompt_tokens} tokens and this engine computes at most "
+                    f"{self._max_model_len}: shorten the input"
+                )
+            return
         # a resumed request ends instead
         if num_prompt_tokens >= self._max_model_len and not message.num_output_tokens:
             raise RequestRefused(

@@ -44,7 +44,13 @@ class PerRequest(msgspec.Struct, frozen=True, tag=True):
     request_bytes: int  # of a request, whatever its length: recurrent states
 
 
-KVSpec = FullAttention | SlidingWindow | PerRequest
+class NoKVCache(msgspec.Struct, frozen=True, tag=True):
+    """Whole prompts in one step: attention reads K and V of the step itself."""
+
+    block: BlockShape
+
+
+KVSpec = FullAttention | SlidingWindow | PerRequest | NoKVCache
 
 
 class KVGroup(msgspec.Struct, frozen=True):
@@ -52,7 +58,7 @@ class KVGroup(msgspec.Struct, frozen=True):
 
     # A window frees blocks that full attention still reads, so the two cannot share a table.
     spec: KVSpec
-    layers: tuple[int, ...]  # ascending; empty if a pipeline stage has no layer of the group
+    layers: tuple[int, ...]  # ascending; empty if a pipeline stage has no layer of the group, and without KV
 
 
 class KVCacheConfig(msgspec.Struct, frozen=True):

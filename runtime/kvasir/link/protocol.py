@@ -16,6 +16,7 @@ import msgspec
 from kvasir.request.constraint import OutputConstraint
 from kvasir.request.hashing import BLAKE2B
 from kvasir.request.params import SamplingParams
+from kvasir.request.pooling_params import PoolingParams
 from kvasir.request.request_core import RequestCore, RequestKind
 from kvasir.request.tokens import TOKEN_BYTES
 from kvasir_contract.phases import Phase
@@ -179,6 +180,7 @@ class RequestOutput(msgspec.Struct, frozen=True, array_like=True, omit_defaults=
     refusal: RefusalKind | None = None  # with FinishReason.ERROR; None if the engine tried to compute it and failed
     # with the first and the last output of an attempt; with all of them after a preemption
     progress: RequestProgress | None = None
+    pooled: bytes | None = None  # the vector of a request of kind POOL: float32, little endian
 
 
 class Outputs(_Message, frozen=True):
@@ -244,7 +246,7 @@ class Refused(_Message, frozen=True):
 
 
 class AddRequest(_Message, frozen=True):
-    """Generate for this request, from its start or from where an earlier attempt stood."""
+    """Compute this request, from its start or from where an earlier attempt stood."""
 
     request_id: str  # unique over all frontends
     attempt: int  # increases each time an engine gets the request; outputs of older attempts are dropped
@@ -259,6 +261,7 @@ class AddRequest(_Message, frozen=True):
     kv_source: str = ""  # the Ready.kv_address of an engine that may have the KV blocks
     constraint: OutputConstraint | None = None  # for the whole output, with the emitted tokens
     kind: RequestKind = RequestKind.GENERATE
+    pooling: PoolingParams | None = None
 
     @classmethod
     def of(
@@ -288,11 +291,12 @@ class AddRequest(_Message, frozen=True):
             kv_source,
             core.constraint,
             core.kind,
+            core.pooling,
         )
 
     @property
     def core(self) -> RequestCore:
-        return RequestCore(self.params, self.priority, self.cache_salt, self.constraint, self.kind)
+        return RequestCore(self.params, self.priority, self.cache_salt, self.constraint, self.kind, self.pooling)
 
     @property
     def num_tokens(self) -> int:
@@ -357,5 +361,10 @@ class Since:
 
 SINCE: Final = Since(
     messages={StartWave: 2, CacheEvents: 2},
-    fields={(AddRequest, "constraint"): 2, (AddRequest, "kind"): 2, (Call, "arguments"): 2},
+    fields={
+        (AddRequest, "constraint"): 2,
+        (AddRequest, "kind"): 2,
+        (AddRequest, "pooling"): 2,
+        (Call, "arguments"): 2,
+    },
 )

@@ -9,11 +9,12 @@ import msgspec
 
 from kvasir.request.constraint import OutputConstraint
 from kvasir.request.params import SamplingParams
+from kvasir.request.pooling_params import PoolingParams
 
 
 class RequestKind(StrEnum):
     GENERATE = "generate"  # output tokens
-    POOL = "pool"  # one vector for the prompt; no engine supports it yet
+    POOL = "pool"  # one vector for the prompt
     UNKNOWN = "unknown"  # a kind of a later version: the request goes to another engine
 
     @classmethod
@@ -27,3 +28,4 @@ class RequestCore(msgspec.Struct, frozen=True, gc=False):
     cache_salt: str = ""  # different salts share no cached block
     constraint: OutputConstraint | None = None  # None: any text
     kind: RequestKind = RequestKind.GENERATE
+    pooling: PoolingParams | None = None  # of kind POOL

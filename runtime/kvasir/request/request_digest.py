@@ -25,4 +25,6 @@ def request_digest(prompt_tokens: bytes | memoryview, core: RequestCore) -> byte
         digest.update(_encode(core.constraint))
     if core.kind is not RequestKind.GENERATE:
         digest.update(core.kind.encode())
+    if core.pooling is not None:
+        digest.update(_encode(core.pooling))
     return digest.digest()

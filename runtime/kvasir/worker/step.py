@@ -7,6 +7,7 @@ import msgspec
 
 from kvasir.link.protocol import Logprobs
 from kvasir.request.params import SamplingParams
+from kvasir.request.pooling_params import PoolingParams
 
 # Shared. Never change it.
 NO_NEW_BLOCKS: Final[list[list[int]]] = []
@@ -24,6 +25,8 @@ class NewRow(msgspec.Struct, frozen=True, array_like=True, gc=False):
     tokens: bytes
     num_prompt_tokens: int
     params: SamplingParams
+    # Of a request of kind POOL: its row lives for one step.
+    pooling: PoolingParams | None = None
 
 
 class ScheduledRow(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -75,3 +78,5 @@ class StepOutput(msgspec.Struct, frozen=True, array_like=True, gc=False):
     # The KV is computed nevertheless: other requests may share it.
     failed: dict[int, str] = {}
     drafts: dict[int, list[int]] = {}
+    # float32, little endian, at most MAX_POOLED_BYTES each.
+    pooled: dict[int, bytes] = {}

@@ -6,17 +6,21 @@ from dataclasses import dataclass, field
 from kvasir.engine.core import EngineCore
 from kvasir.engine.grammar.grammar_gate import GrammarGate
 from kvasir.engine.ingest import Ingest
+from kvasir.engine.kv.kv_manager import KVManager
 from kvasir.engine.scheduling.admission_gates import AdmissionGate
-from kvasir.engine.scheduling.rations import Ration
+from kvasir.engine.scheduling.rations import Ration, WholePrompts
 from kvasir.engine.scheduling.scheduler import Scheduler
 from kvasir.engine.scheduling.token_budget import TokenBudget
 from kvasir.link.protocol import AddRequest, FinishReason, Outputs, RefusalKind, RequestProgress
 from kvasir.request.constraint import OutputConstraint
 from kvasir.request.hashing import chain_root, packed_chain
 from kvasir.request.params import SamplingParams
+from kvasir.request.pooling_params import PoolingParams
+from kvasir.request.request_core import RequestKind
 from kvasir.request.tokens import packed, token_array
 from runtime.engine.fake_executor import EOS, VOCAB_SIZE, FakeExecutor, next_token
-from runtime.engine.kv_configs import kv_manager
+from runtime.engine.kv_configs import kv_manager, no_kv_config
+from runtime.engine.pooling_executor import PoolingExecutor
 from runtime.link_messages import output_of
 
 
@@ -39,6 +43,7 @@ def add_request(
     kv_source: str = "",
     constraint: OutputConstraint | None = None,
     min_tokens: int = 0,
+    pooling: PoolingParams | None = None,
 ) -> AddRequest:
     """`hashed_for`: the block size that the frontend hashed the prompt for; None: it did not."""
     hashes = b""
@@ -66,6 +71,8 @@ def add_request(
         alone=alone,
         kv_source=kv_source,
         constraint=constraint,
+        kind=RequestKind.GENERATE if pooling is None else RequestKind.POOL,
+        pooling=pooling,
     )
 
 
@@ -89,6 +96,7 @@ class Answer:
     prefill_seconds: list[float | None] = field(default_factory=list)
     decode_seconds: list[float | None] = field(default_factory=list)
     num_preemptions: int = 0
+    pooled: bytes | None = None
     logprobs: list[float] = field(default_factory=list)
     prompt_logprobs: list[list[float]] = field(default_factory=list)
     """One list per output that had any."""
@@ -121,9 +129,11 @@ class CoreHarness:
         windows: Sequence[int | None] = (None,),
         is_pipeline: bool = False,
         grammars: GrammarGate | None = None,
+        pools: bool = False,
     ) -> None:
-        """`windows`: of each KV group; None: full attention. `grammars`: for requests with a constraint."""
-        self.executor = FakeExecutor(
+        """`windows`: of each KV group; None: full attention. `grammars`: for requests with a constraint. `pools`: an
+        engine of requests of kind POOL."""
+        self.executor = (PoolingExecutor if pools else FakeExecutor)(
             block_size=block_size,
             max_num_seqs=max_num_seqs,
             max_num_batched_tokens=budget,
@@ -133,6 +143,9 @@ class CoreHarness:
         )
         self.budget = TokenBudget(max_queued_tokens)
         blocks = kv_manager(num_blocks, block_size, windows, prefix_caching=prefix_caching, longest_chunk=budget)
+        if pools:
+            blocks = KVManager(no_kv_config(block_size), prefix_caching=False, longest_chunk=budget)
+            rations = [WholePrompts(), *rations]
         max_model_len = max_model_len or min(blocks.longest_sequence, max(1000, num_blocks * block_size + 1))
         self.scheduler = Scheduler(
             blocks,
@@ -150,7 +163,14 @@ class CoreHarness:
         )
         self.blocks = blocks
         self.max_model_len = max_model_len
-        ingest = Ingest(VOCAB_SIZE, max_model_len, self.blocks.cache_block_size, self.budget, grammars=grammars)
+        ingest = Ingest(
+            VOCAB_SIZE,
+            max_model_len,
+            self.blocks.cache_block_size,
+            self.budget,
+            grammars=grammars,
+            kind=RequestKind.POOL if pools else RequestKind.GENERATE,
+        )
         self.core = EngineCore(
             self.scheduler, self.executor, ingest, max_in_flight=max_in_flight, grammars=grammars
         )
@@ -172,6 +192,7 @@ class CoreHarness:
                 assert output.attempt == answer.attempt
                 assert output.position == len(answer.token_ids)
                 answer.token_ids += output.token_ids
+                answer.pooled = output.pooled
                 answer.finish_reason = output.finish_reason
                 answer.stop_token_id = output.stop_token_id
                 answer.error = output.error

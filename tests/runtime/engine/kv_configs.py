@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from kvasir.engine.kv.kv_manager import KVManager
-from kvasir.layers.kv import BlockShape, FullAttention, KVCacheConfig, KVGroup, SlidingWindow
+from kvasir.layers.kv import BlockShape, FullAttention, KVCacheConfig, KVGroup, NoKVCache, SlidingWindow
 
 
 def kv_groups(block_size: int, windows: Sequence[int | None] = (None,)) -> tuple[KVGroup, ...]:
@@ -11,6 +11,11 @@ def kv_groups(block_size: int, windows: Sequence[int | None] = (None,)) -> tuple
     block = BlockShape(block_size, kv_heads=1, head_dim=8, dtype="float32", dtype_bytes=4)
     specs = [FullAttention(block) if window is None else SlidingWindow(block, window) for window in windows]
     return tuple(KVGroup(spec, (layer,)) for layer, spec in enumerate(specs))
+
+
+def no_kv_config(block_size: int) -> KVCacheConfig:
+    (group,) = kv_groups(block_size)
+    return KVCacheConfig((KVGroup(NoKVCache(group.spec.block), ()),), num_blocks=1)
 
 
 def kv_config(num_blocks: int, block_size: int, windows: Sequence[int | None] = (None,)) -> KVCacheConfig:

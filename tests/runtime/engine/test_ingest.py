@@ -42,7 +42,11 @@ def test_a_prepared_request_has_its_tokens_and_its_reservation() -> None:
 @pytest.mark.parametrize(
     ("kind", "refusal", "error"),
     [
-        (RequestKind.POOL, RefusalKind.INVALID, "generates text only, and the request is of kind pool"),
+        (
+            RequestKind.POOL,
+            RefusalKind.INVALID,
+            "generates text only, and the request is of kind pool: start frontends and engines",
+        ),
         (RequestKind("of-a-later-version"), RefusalKind.UNAVAILABLE, "does not have the request's kind"),
     ],
 )

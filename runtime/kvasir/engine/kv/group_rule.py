@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from kvasir.engine.kv.prefix_cache import PrefixCache
-from kvasir.layers.kv import KVSpec, SlidingWindow
+from kvasir.layers.kv import KVSpec, NoKVCache, SlidingWindow
 
 
 class GroupRule(Protocol):
@@ -70,7 +70,26 @@ class SlidingWindowRule:
         return cache.find_end(group, hashes, most, -(-(self._window - 1) // self._block_size))
 
 
+class NoKVCacheRule:
+    def first_read(self, position: int) -> int:
+        return 0
+
+    def end(self, first: int, wanted: int) -> int:
+        return 0
+
+    def most(self, num_blocks: int) -> int:
+        return 0
+
+    def growth(self, num_blocks: int, more: int) -> int:
+        return 0
+
+    def find(self, cache: PrefixCache, group: int, hashes: Sequence[bytes], most: int) -> list[int]:
+        return []
+
+
 def rule_of(spec: KVSpec, longest_chunk: int) -> GroupRule:
+    if isinstance(spec, NoKVCache):
+        return NoKVCacheRule()
     if isinstance(spec, SlidingWindow):
         return SlidingWindowRule(spec.window, spec.block.block_size, longest_chunk)
     return FullAttentionRule()

@@ -71,6 +71,7 @@ class Endings:
         logprobs: Logprobs | None = None,
         prompt_logprobs: Logprobs | None = None,
         num_cached_tokens: int | None = None,
+        pooled: bytes | None = None,
     ) -> RequestOutput:
         finished = request.status.finished
         return RequestOutput(
@@ -85,6 +86,7 @@ class Endings:
             num_cached_tokens=num_cached_tokens,
             queue_seconds=None if num_cached_tokens is None else request.queue_seconds,
             progress=_progress(request),
+            pooled=pooled,
         )
 
     def broken_off(self, request: EngineRequest, failure: str) -> RequestOutput:

@@ -157,4 +157,5 @@ class EngineRequest:
             tokens=to_wire(self.token_ids),
             num_prompt_tokens=self.num_prompt_tokens,
             params=self.params,
+            pooling=self.core.pooling,
         )

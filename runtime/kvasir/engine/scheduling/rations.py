@@ -53,5 +53,18 @@ class StageRation:
         return max(1, size + (self._place < remainder))
 
 
+class WholePrompts:
+    """Requests that pool are computed in one step each: without KV, a later chunk could not read an earlier one."""
+
+    def step_begins(self, num_running: int, num_waiting: int) -> None:
+        return
+
+    def most(self, request: EngineRequest, count: int) -> int:
+        return count if _samples(request, count) else 0
+
+    def joined(self, request: EngineRequest, count: int) -> None:
+        return
+
+
 def _samples(request: EngineRequest, count: int) -> bool:
     return request.num_computed_tokens + count >= request.num_tokens + request.num_pending

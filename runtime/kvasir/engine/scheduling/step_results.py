@@ -37,7 +37,7 @@ class StepResults:
 
     def update(self, rows: StepRows, output: StepOutput) -> dict[str, list[RequestOutput]]:
         outputs: dict[str, list[RequestOutput]] = {}
-        failed = output.failed
+        failed, pooled = output.failed, output.pooled
         self._forcing_budget = FORCING_BUDGET
         for place, ((request, most), token_ids) in enumerate(zip(rows, output.token_ids, strict=True)):
             request.num_pending -= most
@@ -48,6 +48,8 @@ class StepResults:
                 continue
             if failed and place in failed:
                 answer = self._fail(request, failed[place])
+            elif pooled and place in pooled:
+                answer = self._end_pooled(request, pooled[place])
             else:
                 if not len(token_ids) == most <= 1:
                     self._settle_drafts(request, most, len(token_ids))
@@ -110,6 +112,12 @@ class StepResults:
             prompt_logprobs=output.prompt_logprobs.get(place) if position == 0 else None,
             num_cached_tokens=request.num_cached_tokens if is_first else None,
         )
+
+    def _end_pooled(self, request: EngineRequest, vector: bytes) -> RequestOutput:
+        request.prompt_counted = True
+        self.num_prompt_tokens += request.num_prompt_tokens
+        self._queues.finish(request, RequestStatus.STOPPED)
+        return self._endings.output(request, 0, [], num_cached_tokens=0, pooled=vector)
 
     def _fail(self, request: EngineRequest, failure: str) -> RequestOutput:
         if failure == NAN_COMPUTED:
