@@ -131,8 +131,8 @@ class CoreHarness:
         grammars: GrammarGate | None = None,
         pools: bool = False,
     ) -> None:
-        """`windows`: of each KV group; None: full attention. `grammars`: for requests with a constraint. `pools`: an
-        engine of requests of kind POOL."""
+        """`windows`: of each KV group; None: full attention. `grammars`: for requests with a constraint.
+        `pools`: an engine of requests of kind POOL."""
         self.executor = (PoolingExecutor if pools else FakeExecutor)(
             block_size=block_size,
             max_num_seqs=max_num_seqs,

@@ -42,6 +42,7 @@ from kvasir.link.protocol import (
 )
 from kvasir.request.constraint import Grammar, GrammarKind, OutputConstraint
 from kvasir.request.params import SamplingParams
+from kvasir.request.pooling_params import PoolingParams
 from kvasir.request.request_core import RequestCore, RequestKind
 from kvasir.request.tokens import packed
 from kvasir_contract.phases import Phase
@@ -93,7 +94,7 @@ CONSTRAINED = AddRequest(
     ),
 )
 
-CORE = RequestCore(PARAMS, -2, "salt", CONSTRAINED.constraint, RequestKind.POOL)
+CORE = RequestCore(PARAMS, -2, "salt", CONSTRAINED.constraint, RequestKind.POOL, PoolingParams(dimensions=2))
 
 FROM_ENGINE: list[FromEngine] = [
     HELLO,
@@ -109,6 +110,7 @@ FROM_ENGINE: list[FromEngine] = [
     Result(3, "why"),
     Result(3, values=["path"], value=b"\x91\x01"),
     CacheEvents(4, bytes(32), bytes(16), reset=True),
+    Outputs([RequestOutput("r", 1, 0, [], FinishReason.STOP, pooled=bytes(8))], STATS),
 ]
 FROM_FRONTEND: list[FromFrontend] = [
     Welcome(protocol=1, frontend="frontend-ab", cache_events=True),
