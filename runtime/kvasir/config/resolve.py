@@ -26,6 +26,8 @@ class ModelFacts:
     max_model_len: int
     width: int | None
     """Size of the hidden states; None: not known."""
+    pools: bool = False
+    """It makes vectors or scores of whole prompts."""
 
 
 @dataclass(frozen=True)
@@ -95,6 +97,8 @@ def resolve_engine(config: EngineConfig, model: ModelFacts, device: DeviceFacts)
     if max_num_seqs is None:
         max_num_seqs = min(64 if on_cpu else 256, max_num_batched_tokens)
     dtype = _dtype(config.device.dtype, model.dtype, device)
+    if model.pools:
+        max_num_batched_tokens = _tokens_of_whole_prompts(config, max_model_len, max_num_batched_tokens)
     return ResolvedEngine(
         device=device.kind,
         dtype=dtype,
@@ -105,21 +109,21 @@ def resolve_engine(config: EngineConfig, model: ModelFacts, device: DeviceFacts)
         max_model_len=max_model_len,
         max_num_seqs=max_num_seqs,
         max_num_batched_tokens=max_num_batched_tokens,
-        long_prefill_token_threshold=config.scheduler.long_prefill_token_threshold,
+        long_prefill_token_threshold=None if model.pools else config.scheduler.long_prefill_token_threshold,
         scheduling_policy=config.scheduler.scheduling_policy,
         max_queued_tokens=config.scheduler.max_queued_tokens,
         async_scheduling=_async_scheduling(config, on_cpu),
         block_size=config.cache.block_size,
-        enable_prefix_caching=config.cache.enable_prefix_caching,
+        enable_prefix_caching=config.cache.enable_prefix_caching and not model.pools,
         prefix_caching_hash_algo=config.cache.prefix_caching_hash_algo,
-        kv_cache_memory_bytes=_kv_cache_memory(config, device),
+        kv_cache_memory_bytes=None if model.pools else _kv_cache_memory(config, device),
         gpu_memory_utilization=config.cache.gpu_memory_utilization,
         num_blocks=config.cache.num_gpu_blocks_override,
         data_parallel_rank=config.parallel.data_parallel_rank,
         data_parallel_size_local=config.parallel.data_parallel_size_local,
         executor=config.executor,
         fp8_kv_cache=_fp8_kv_cache(config.cache.kv_cache_dtype, device),
-        graph_sizes=_graph_sizes(config, max_num_seqs, on_cpu),
+        graph_sizes=_graph_sizes(config, max_num_seqs, on_cpu or model.pools),
         profiler=read_profiler_config(config.device.profiler_config),
         gpu_name="" if on_cpu else device.name,
     )
@@ -221,6 +225,21 @@ def _fp8_kv_cache(asked: str, device: DeviceFacts) -> bool:
         f"--kv-cache-dtype {asked} needs an NVIDIA GPU of compute capability {needed} or newer, and {problem}: "
         "leave it out"
     )
+
+
+def _tokens_of_whole_prompts(config: EngineConfig, max_model_len: int, tokens: int) -> int:
+    """Return the tokens of a step of a model that makes vectors. Raises ConfigError."""
+    if config.executor.pipeline_parallel_size > 1 or config.parallel.data_parallel_size > 1:
+        raise ConfigError(
+            "a model that makes vectors or scores is not split into stages, and engines do not share its experts: "
+            "leave --pipeline-parallel-size and --data-parallel-size out"
+        )
+    if config.scheduler.max_num_batched_tokens is not None and tokens < max_model_len:
+        raise ConfigError(
+            f"--max-num-batched-tokens {tokens} is below the longest input of {max_model_len} tokens, and inputs "
+            "are computed whole: raise it, or lower --max-model-len"
+        )
+    return max(tokens, max_model_len)
 
 
 def _graph_sizes(config: EngineConfig, max_num_seqs: int, on_cpu: bool) -> tuple[int, ...]:

@@ -26,6 +26,7 @@ from kvasir_contract.endpoints import ANY_HOST, KV_HAND_OVER_PORT
 from kvasir_contract.environment import POD_IP
 from kvasir_contract.units import parse_bytes, parse_duration
 
+TASKS = ("auto", "generate", "pool", "embed", "classify")
 DTYPES = ("auto", "float32", "bfloat16", "float16")
 # As in vLLM, fp8 is e4m3 too.
 KV_CACHE_DTYPES = ("auto", "fp8", "fp8_e4m3")
@@ -77,6 +78,12 @@ class ModelConfig:
         "[default: none]",
         parse=parse_json_object,
         metavar="JSON",
+    )
+    task: str = option(
+        "auto",
+        "what the model is served for: text (generate), vectors (embed), scores (classify), or vectors or scores, "
+        "by its architecture (pool) [default: by the model's files]",
+        choices=TASKS,
     )
     seed: int | None = option(
         None,

@@ -13,7 +13,7 @@ from kvasir.engine.grammar.grammar_gate import GrammarGate
 from kvasir.engine.ingest import Ingest
 from kvasir.engine.kv.kv_manager import KVManager, longest_sequence
 from kvasir.engine.scheduling.admission_gates import AdmissionGate
-from kvasir.engine.scheduling.rations import StageRation
+from kvasir.engine.scheduling.rations import Ration, StageRation, WholePrompts
 from kvasir.engine.scheduling.scheduler import Scheduler
 from kvasir.engine.scheduling.token_budget import TokenBudget
 from kvasir.executor.executor import Executor
@@ -22,6 +22,7 @@ from kvasir.hub.model_info import ModelInfo
 from kvasir.layers.kv import KVCacheConfig, PerRequest
 from kvasir.link.protocol import FEATURE_PREFIX_CACHE, FEATURE_PRIORITY, FEATURE_WAVES, Ready
 from kvasir.process.words import count
+from kvasir.request.request_core import RequestKind
 from kvasir.worker.device import device_facts, device_facts_of_workers
 from kvasir.worker.split_refusal import check_early
 
@@ -33,7 +34,9 @@ def resolve_settings(config: EngineConfig, model: ModelInfo) -> ResolvedEngine:
     in_processes = has_worker_processes(config.executor)
     device = device_facts_of_workers(config.device) if in_processes else device_facts(config.device)
     log.info("device: %s, %s, %.1f GiB", device.name, count(device.cores, "core"), device.memory_limit / 2**30)
-    facts = ModelFacts(dtype=model.dtype, max_model_len=model.max_model_len, width=model.width)
+    facts = ModelFacts(
+        dtype=model.dtype, max_model_len=model.max_model_len, width=model.width, pools=model.pooling is not None
+    )
     settings = resolve_engine(config, facts, device)
     log.info("settings: %s", settings)
     for text in without_effect(config, device):
@@ -111,6 +114,9 @@ def build_core(
     )
     grammars = GrammarGate(partial(Grammars, model.path, model.vocab_size, model.eos_token_ids), wake)
     stages = settings.executor.pipeline_parallel_size
+    rations: list[Ration] = [StageRation(executor.max_in_flight, settings.max_num_seqs)] if stages > 1 else []
+    if model.pooling is not None:
+        rations.append(WholePrompts())
     scheduler = Scheduler(
         blocks,
         max_num_seqs=settings.max_num_seqs,
@@ -122,7 +128,7 @@ def build_core(
         budget=budget,
         lookahead=executor.max_in_flight - 1 if stages == 1 else 0,
         gates=[grammars, *gates],
-        rations=[StageRation(executor.max_in_flight, settings.max_num_seqs)] if stages > 1 else [],
+        rations=rations,
         sends_sampled=stages > 1,
     )
     ingest = Ingest(
@@ -132,6 +138,7 @@ def build_core(
         budget,
         settings.prefix_caching_hash_algo,
         grammars,
+        RequestKind.GENERATE if model.pooling is None else RequestKind.POOL,
     )
     return EngineCore(scheduler, executor, ingest, max_in_flight=executor.max_in_flight, grammars=grammars)
 

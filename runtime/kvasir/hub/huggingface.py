@@ -22,8 +22,9 @@ from tqdm.auto import tqdm
 
 from kvasir.hub.hub_errors import DownloadFailed, HubError, ModelNotFound
 
-# Sub-folders hold other formats, and `consolidated` files hold the same weights in Mistral's.
-_IGNORED = ["*/*", "consolidated*"]
+# Sub-folders hold other formats, except 1_Pooling and the like; `consolidated` files hold the same weights in
+# Mistral's.
+_IGNORED = ["[!0-9]*/*", "[0-9][!_]*/*", "consolidated*"]
 
 
 def download(

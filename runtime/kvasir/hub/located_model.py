@@ -56,6 +56,7 @@ def _files(config: ModelConfig) -> ModelFiles:
         no_generation=generation == _NOWHERE,
         overrides=json.loads(config.hf_overrides),
         generation_overrides=json.loads(config.override_generation_config),
+        task=config.task,
     )
 
 

@@ -12,6 +12,7 @@ from kvasir.hub.convert_tokenizer import tokenizer_directory
 from kvasir.hub.generation_config import eos_token_ids, max_new_tokens, sampling_defaults
 from kvasir.hub.hub_errors import HubError, ModelNotFound
 from kvasir.hub.other_formats import explain
+from kvasir.hub.pooling_info import PoolingInfo, read_pooling
 from kvasir.hub.reading import read_json, read_json_if_any
 from kvasir.hub.rope_parameters import ROPE_KEYS, extended_context, override_rope, rope_parameters
 from kvasir.hub.tokenizer_files import canonical_json, read_tokenizer_config, token_id_of, tokenizer_hash
@@ -21,7 +22,8 @@ _DTYPES = ("float32", "bfloat16", "float16")
 _DTYPE_ALIASES = {"half": "float16", "float": "float32"}
 _LENGTHS = ("max_position_embeddings", "n_positions", "n_ctx", "seq_length")
 _NONE: Final[Mapping[str, Any]] = MappingProxyType({})
-_WIDTHS = ("hidden_size", "n_embd")
+_OFFSET_POSITIONS: Final = ("roberta", "xlm-roberta", "camembert", "mpnet")
+_WIDTHS = ("hidden_size", "n_embd", "dim")
 
 
 @dataclass(frozen=True)
@@ -53,6 +55,8 @@ class ModelInfo:
     # a sentence per setting without effect
     notes: tuple[str, ...] = ()
     weight_scheme: WeightScheme = UNQUANTISED
+    pooling: PoolingInfo | None = None
+    """Of a model that makes vectors or scores; None: it generates."""
 
     @property
     def tokenizer_path(self) -> Path:
@@ -66,6 +70,7 @@ class ModelFiles:
     no_generation: bool = False
     overrides: dict[str, Any] = field(default_factory=dict)
     generation_overrides: dict[str, Any] = field(default_factory=dict)
+    task: str = "auto"
 
 
 _OWN_FILES: Final = ModelFiles()
@@ -96,12 +101,14 @@ def load_model_info(path: Path, files: ModelFiles = _OWN_FILES) -> ModelInfo:
         overrides=files.generation_overrides,
         option="--override-generation-config",
     )
+    architecture = _architecture(config)
+    pooling = read_pooling(path, architecture, config.values, files.task)
     return ModelInfo(
         path=path,
-        architecture=_architecture(config),
+        architecture=architecture,
         config=config.values,
         dtype=_dtype(config),
-        max_model_len=extended_context(config.count(*_LENGTHS), config.part),
+        max_model_len=_context(config, pooling),
         vocab_size=config.count("vocab_size"),
         width=config.count(*_WIDTHS) if config.get(*_WIDTHS) is not None else None,
         eos_token_ids=_eos_token_ids(generation, config, files.tokenizer or path),
@@ -113,6 +120,7 @@ def load_model_info(path: Path, files: ModelFiles = _OWN_FILES) -> ModelInfo:
         max_new_tokens=max_new_tokens(generation.values, generation.refuse),
         notes=tuple(generation.notes + config.notes),
         weight_scheme=_weight_scheme(config),
+        pooling=pooling,
     )
 
 
@@ -199,6 +207,14 @@ def _weight_scheme(config: _Config) -> WeightScheme:
             "one was made from"
         )
     return scheme
+
+
+def _context(config: _Config, pooling: PoolingInfo | None) -> int:
+    positions = config.count(*_LENGTHS)
+    if pooling is not None and config.get("model_type") in _OFFSET_POSITIONS:
+        positions -= 1 + (config.get("pad_token_id") or 0)  # the first token's position follows the padding's
+    context = extended_context(positions, config.part)
+    return context if pooling is None or pooling.max_tokens is None else min(context, pooling.max_tokens)
 
 
 def _architecture(config: _Config) -> str:

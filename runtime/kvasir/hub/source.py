@@ -7,6 +7,7 @@ from pathlib import Path
 
 from kvasir.hub.hub_errors import HubError, ModelNotFound
 from kvasir.hub.other_formats import explain
+from kvasir.hub.pooling_info import POOLING_FILES
 from kvasir.hub.tokenizer_files import TOKENIZER_FILES
 
 CONFIG_FILES = ("config.json", "generation_config.json", "model.safetensors.index.json", "chat_template.jinja")
@@ -75,7 +76,7 @@ def fetch(
     from kvasir.hub.huggingface import download
 
     repository, revision = _repository(rest)
-    patterns = [*CONFIG_FILES, *TOKENIZER_FILES] + (["*.safetensors"] if weights else [])
+    patterns = [*CONFIG_FILES, *POOLING_FILES, *TOKENIZER_FILES] + (["*.safetensors"] if weights else [])
     return download(repository, revision, patterns, download_dir, progress)
 
 

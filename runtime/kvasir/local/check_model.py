@@ -55,7 +55,7 @@ def check_model(
         _check_on_cpu(config, model)
     if not normalise(source).startswith("hf://"):
         weight_files(model.path)
-    return ChatTemplates.load(model.tokenizer_path, chat).text is not None
+    return model.pooling is None and ChatTemplates.load(model.tokenizer_path, chat).text is not None
 
 
 def _is_on_cpu(device: str) -> bool:
@@ -70,7 +70,8 @@ def _check_on_cpu(config: EngineConfig, model: "ModelInfo") -> None:
     from kvasir.config.device_facts import cpu_facts
     from kvasir.config.resolve import ModelFacts, resolve_engine
 
-    resolve_engine(config, ModelFacts(model.dtype, model.max_model_len, model.width), cpu_facts())
+    facts = ModelFacts(model.dtype, model.max_model_len, model.width, model.pooling is not None)
+    resolve_engine(config, facts, cpu_facts())
 
 
 def check_parsers(chat: ChatConfig) -> None:

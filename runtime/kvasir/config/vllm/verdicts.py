@@ -17,9 +17,11 @@ MAPPED: Final = MappingProxyType(
     {
         "--device-memory-utilization": "--gpu-memory-utilization",
         "--disable-log-requests": "--no-log-requests",
+        "--convert": "--task",
         "--disable-uvicorn-access-log": "--no-log-requests",
         "--enable-log-requests": "--log-requests",
         "--max-num-queued-tokens": "--max-queued-tokens",
+        "--runner": "--task",
         "--shutdown-timeout": "--drain-timeout",
     }
 )
@@ -118,7 +120,8 @@ REFUSED: Final = _each({
     "return-sampling-mask enable-return-routed-experts enable-trace-replay aux-output-config":
         f"such outputs are {_NOT_YET}",
     "logits-processors logits-processor-pattern io-processor-plugin": f"plugins of vLLM are {_NOT_YET}",
-    "runner convert task pooler-config override-pooler-config": f"models that do not generate text are {_NOT_YET}",
+    "pooler-config override-pooler-config":
+        "the pooling is that of the model's files (modules.json, 1_Pooling/config.json): change it there",
     "hf-config-path config-format": "config.json of the model is read: change it there, or by --hf-overrides",
     "hf-token": "every user of the machine can read arguments: set the variable HF_TOKEN",
     "rope-scaling": "use --hf-overrides '{\"rope_scaling\": {…}}'",
@@ -168,7 +171,6 @@ REFUSED: Final = _each({
 NEUTRAL: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
     {
         "--config-format": ("auto", "hf"),
-        "--convert": ("auto", "none"),
         "--cpu-offload-gb": ("0",),
         "--data-parallel-rank": ("0",),
         "--data-parallel-size-local": ("1",),
@@ -184,8 +186,6 @@ NEUTRAL: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
         "--prefill-context-parallel-size": ("1",),
         "--quantization": ("none", "None"),
         "--response-role": ("assistant",),
-        "--runner": ("auto", "generate"),
-        "--task": ("auto", "generate"),
         "--tokenizer-mode": ("auto", "hf"),
     }
 )
@@ -200,6 +200,7 @@ VALUES: Final[Mapping[str, Mapping[str, str]]] = MappingProxyType(
     {
         "--log-level": {"trace": "debug", "critical": "error"},
         "--prefix-caching-hash-algo": {"sha256_cbor": "sha256"},
+        "--task": {"pooling": "pool", "embedding": "embed", "score": "classify", "none": "auto"},
     }
 )
 """Value of vLLM → value here."""
