@@ -19,6 +19,7 @@ from kvasir.layers.kv import KVCacheConfig
 from kvasir.parallel.parallel_state import SINGLE, ParallelState
 from kvasir.worker.kv_memory.block_bytes import BlockBytes
 from kvasir.worker.launch.launched_step import LaunchedStep
+from kvasir.worker.pooling_worker import PoolingWorker
 from kvasir.worker.step import LateInput, StepInput, StepOutput
 from kvasir.worker.worker import Worker
 from kvasir.worker.worker_calls import WorkerCall, WorkerResult
@@ -160,7 +161,7 @@ class InProcessExecutor:
             host.worker.close()
 
     @property
-    def _worker(self) -> Worker:
+    def _worker(self) -> Worker | PoolingWorker:
         return self._running().worker
 
     def _running(self) -> WorkerHost:

@@ -14,6 +14,7 @@ from kvasir.executor.thread_count import ThreadCount
 from kvasir.hub.model_info import ModelInfo
 from kvasir.parallel.parallel_state import SINGLE, ParallelState
 from kvasir.worker.launch.launched_step import LaunchedStep
+from kvasir.worker.pooling_worker import PoolingWorker
 from kvasir.worker.profiler import Profiler
 from kvasir.worker.step import AwaitLateInput, StepInput, StepOutput
 from kvasir.worker.worker import Worker
@@ -25,7 +26,8 @@ log = logging.getLogger(__name__)
 class WorkerHost:
     def __init__(self, settings: ResolvedEngine, model: ModelInfo, parallel: ParallelState = SINGLE) -> None:
         executor = settings.executor
-        make: Callable[[ResolvedEngine, ModelInfo, ParallelState], Worker] = Worker
+        make: Callable[[ResolvedEngine, ModelInfo, ParallelState], Worker | PoolingWorker]
+        make = Worker if model.pooling is None else PoolingWorker
         if executor.worker_cls is not None:
             make = plugin(WORKERS, executor.worker_cls, "worker_cls")
         self.worker = make(settings, model, parallel)

@@ -10,6 +10,7 @@ from kvasir.layers.attention import HeadShape
 from kvasir.layers.kv import BlockShape, KVSpec
 from kvasir.models.forward_batch import ForwardBatch, Hidden, Intermediate
 from kvasir.parallel.stage import Stage
+from kvasir.request.pooling_params import PoolingParams
 
 
 @dataclass(frozen=True)
@@ -77,7 +78,21 @@ class ReferencedLM(Protocol):
         ...
 
 
-class LoadableLM(Generates, Protocol):
+@runtime_checkable
+class Pools(TransformerModel, Protocol):
+    """A model that makes a vector or scores of each whole prompt, without a KV cache."""
+
+    # Tokens read earlier ones only.
+    is_causal: bool
+    # Numbers of a vector.
+    size: int
+
+    def pool(self, hidden: Hidden, lengths: Tensor, params: Sequence[PoolingParams]) -> list[Tensor]:
+        """Return a vector [size or less] in float32 for each prompt. `lengths` [B] of the prompts in hidden [T]."""
+        ...
+
+
+class LoadableTransformer(TransformerModel, Protocol):
     """An nn.Module whose parameters carry loaders."""
 
     def locate(self, tensor: str) -> Target | None:
@@ -94,3 +109,7 @@ class LoadableLM(Generates, Protocol):
     def modules(self) -> Iterator[nn.Module]: ...
 
     def named_parameters(self) -> Iterator[tuple[str, nn.Parameter]]: ...
+
+
+class LoadableLM(LoadableTransformer, Generates, Protocol):
+    """A model that generates, before its weights are loaded."""

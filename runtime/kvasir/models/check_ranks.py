@@ -9,6 +9,7 @@ from kvasir.layers.moe import Experts
 from kvasir.layers.parameter import Placement
 from kvasir.models.load_model import check_whole
 from kvasir.models.model_load_error import ModelLoadError
+from kvasir.models.pooling.build_pooling import build_pooling
 from kvasir.models.registry import ARCHITECTURES
 from kvasir.parallel.group import Alone
 from kvasir.parallel.parallel_state import ParallelState, UnevenExperts, UnevenSplit
@@ -32,13 +33,19 @@ def check_ranks(
     data = _Planned(0, engines)
     states = [ParallelState(tensor, _Planned(stage, stages), expert_parallel, data) for stage in range(stages)]
     build = ARCHITECTURES.get(info.architecture)
-    if build is None:
+    if build is None and info.pooling is None:
         check_whole(info.architecture, states[0])
         return
     whole = Placement(torch.device("meta"), torch.float32, scheme=info.weight_scheme)
     meta = [replace(whole, parallel=state) for state in states]
     try:
-        layers = [layer for placement in meta for layer in build(info.config, placement, context).modules()]
+        models = [
+            build_pooling(info, placement, context)
+            if build is None or info.pooling is not None
+            else build(info.config, placement, context)
+            for placement in meta
+        ]
+        layers = [layer for model in models for layer in model.modules()]
     except UnevenExperts as error:
         raise ModelLoadError(f"--data-parallel-size {engines}: {error}") from error
     except UnevenSplit as error:

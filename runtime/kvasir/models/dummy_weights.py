@@ -10,7 +10,7 @@ from torch import nn
 
 from kvasir.layers.layout import WHOLE
 from kvasir.layers.parameter import weight_loader_of
-from kvasir.models.causal_lm import LoadableLM
+from kvasir.models.causal_lm import LoadableTransformer
 
 # As in vLLM's dummy format, so that no value overflows.
 _LARGEST: Final = 1e-3
@@ -19,7 +19,7 @@ log = logging.getLogger(__name__)
 
 
 @torch.no_grad()
-def fill_with_random_numbers(model: LoadableLM, progress: Callable[[int, int], None]) -> None:
+def fill_with_random_numbers(model: LoadableTransformer, progress: Callable[[int, int], None]) -> None:
     """Fill a model's parameters. `progress` is called with the bytes done and the total."""
     log.warning("--load-format dummy: the weights are random numbers, so answers have no meaning")
     parameters = list(model.named_parameters())

@@ -35,6 +35,8 @@ class ForwardBatch:
     caches: Sequence[KVCache]
     # From the stage before; None on the first stage.
     arrived: Intermediate | None = None
+    # [T], of the texts of a pair; None: all 0. Decoders have none.
+    token_types: Tensor | None = None
 
     @property
     def residual(self) -> Tensor:

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from kvasir.hub.weights import bytes_of, tensor_bytes
 from kvasir.layers.parameter import weight_loader_of
-from kvasir.models.causal_lm import LoadableLM, Target
+from kvasir.models.causal_lm import LoadableTransformer, Target
 from kvasir.models.kv_scales import is_kv_scale
 from kvasir.models.model_load_error import ModelLoadError, UnknownTensor
 
@@ -25,7 +25,7 @@ from kvasir.models.model_load_error import ModelLoadError, UnknownTensor
 _MAX_THREADS: Final = 4
 
 
-def load_weights(model: LoadableLM, files: Sequence[Path], progress: Callable[[int, int], None]) -> None:
+def load_weights(model: LoadableTransformer, files: Sequence[Path], progress: Callable[[int, int], None]) -> None:
     """Fill the model's parameters. `progress` is called with the bytes done and the total.
 
     All ranks report the bytes of the whole checkpoint; skipped bytes count as done.

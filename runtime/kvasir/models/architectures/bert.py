@@ -1,0 +1,168 @@
+"""BERT (Devlin et al., 2019), RoBERTa (Liu et al., 2019) and XLM-R (Conneau et al., 2020), DistilBERT (Sanh et al.,
+2019) and MPNet (Song et al., 2020): one encoder with other names, positions and token types.
+"""
+
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Any, Final
+
+import torch
+import torch.nn.functional as F
+
+from kvasir.layers.activation import ACTIVATIONS
+from kvasir.layers.attention import HeadShape
+from kvasir.models.config_reader import NO_EFFECT, ConfigReader
+from kvasir.models.model_load_error import ModelLoadError
+from kvasir.models.pooling.encoder import EncoderConfig
+from kvasir.models.pooling.encoder_family import EncoderFamily
+from kvasir.models.pooling.score_head import ScoreHeadConfig
+
+_WITHOUT_EFFECT: Final = NO_EFFECT | {
+    *("attention_probs_dropout_prob", "hidden_dropout_prob", "classifier_dropout", "gradient_checkpointing"),
+    *("is_decoder", "layerdrop", "directionality", "pooler_fc_size", "pooler_num_attention_heads"),
+    *("pooler_num_fc_layers", "pooler_size_per_head", "pooler_type", "sbert_ce_default_activation_function"),
+    *("sentence_transformers", "dropout", "qa_dropout", "seq_classif_dropout", "sinusoidal_pos_embds"),
+    *("output_past", "mask_token_id", "cls_token_id", "unk_token_id", "tie_word_embeddings", "tie_weights_"),
+}
+_EMBEDDINGS: Final = {
+    "embeddings.word_embeddings": "embeddings.word",
+    "embeddings.position_embeddings": "embeddings.position",
+    "embeddings.token_type_embeddings": "embeddings.token_type",
+    "embeddings.LayerNorm": "embeddings.norm",
+}
+_MLP: Final = {
+    "encoder.layer.N.intermediate.dense": "layers.N.mlp.fc1",
+    "encoder.layer.N.output.dense": "layers.N.mlp.fc2",
+    "encoder.layer.N.output.LayerNorm": "layers.N.mlp_norm",
+}
+_BERT: Final = {
+    **_EMBEDDINGS,
+    "encoder.layer.N.attention.self.query": "layers.N.attention.qkv#q",
+    "encoder.layer.N.attention.self.key": "layers.N.attention.qkv#k",
+    "encoder.layer.N.attention.self.value": "layers.N.attention.qkv#v",
+    "encoder.layer.N.attention.output.dense": "layers.N.attention.out",
+    "encoder.layer.N.attention.output.LayerNorm": "layers.N.attention_norm",
+    **_MLP,
+}
+_DISTILBERT: Final = {
+    **_EMBEDDINGS,
+    "transformer.layer.N.attention.q_lin": "layers.N.attention.qkv#q",
+    "transformer.layer.N.attention.k_lin": "layers.N.attention.qkv#k",
+    "transformer.layer.N.attention.v_lin": "layers.N.attention.qkv#v",
+    "transformer.layer.N.attention.out_lin": "layers.N.attention.out",
+    "transformer.layer.N.sa_layer_norm": "layers.N.attention_norm",
+    "transformer.layer.N.ffn.lin1": "layers.N.mlp.fc1",
+    "transformer.layer.N.ffn.lin2": "layers.N.mlp.fc2",
+    "transformer.layer.N.output_layer_norm": "layers.N.mlp_norm",
+}
+_MPNET: Final = {
+    **_EMBEDDINGS,
+    "encoder.relative_attention_bias": "relative",
+    "encoder.layer.N.attention.attn.q": "layers.N.attention.qkv#q",
+    "encoder.layer.N.attention.attn.k": "layers.N.attention.qkv#k",
+    "encoder.layer.N.attention.attn.v": "layers.N.attention.qkv#v",
+    "encoder.layer.N.attention.attn.o": "layers.N.attention.out",
+    "encoder.layer.N.attention.LayerNorm": "layers.N.attention_norm",
+    **_MLP,
+}
+_TWO_LAYERS: Final = MappingProxyType({"classifier.dense": "dense", "classifier.out_proj": "out"})
+
+
+def _read(config: Mapping[str, Any], names: Mapping[str, str], prefix: str, **changes: Any) -> EncoderConfig:
+    reader = ConfigReader(config)
+    for key, value in (("position_embedding_type", "absolute"), ("is_decoder", False)):
+        reader.require(key, value)
+    size, heads = reader.integer("hidden_size"), reader.integer("num_attention_heads")
+    if size % heads:
+        raise ModelLoadError(f"config.json sets hidden_size to {size}, which {heads} heads do not divide")
+    read = {
+        "vocab_size": reader.integer("vocab_size"),
+        "hidden_size": size,
+        "intermediate_size": reader.integer("intermediate_size"),
+        "heads": HeadShape(heads, heads, size // heads),
+        "num_layers": reader.integer("num_hidden_layers"),
+        "activation": reader.choice("hidden_act", "gelu", ACTIVATIONS),
+        "eps": reader.number("layer_norm_eps", 1e-12),
+        "positions": reader.integer("max_position_embeddings", 512),
+        "names": names,
+        "prefix": prefix,
+    }
+    read |= {key: value(reader) if callable(value) else value for key, value in changes.items()}
+    reader.finish(_WITHOUT_EFFECT)
+    return EncoderConfig(**read)
+
+
+def _types(reader: ConfigReader) -> int:
+    return reader.integer("type_vocab_size", 2, least=0)
+
+
+def _after_padding(reader: ConfigReader) -> int:
+    # RoBERTa counts positions from the padding's id + 1.
+    return reader.integer("pad_token_id", 1, least=0) + 1
+
+
+def read_bert(config: Mapping[str, Any]) -> EncoderConfig:
+    return _read(config, _BERT, "bert.", token_types=_types)
+
+
+def read_roberta(config: Mapping[str, Any]) -> EncoderConfig:
+    return _read(config, _BERT, "roberta.", token_types=_types, first_position=_after_padding)
+
+
+def read_mpnet(config: Mapping[str, Any]) -> EncoderConfig:
+    return _read(
+        config,
+        _MPNET,
+        "mpnet.",
+        first_position=_after_padding,
+        relative_buckets=lambda reader: reader.integer("relative_attention_num_buckets", 32),
+    )
+
+
+def read_distilbert(config: Mapping[str, Any]) -> EncoderConfig:
+    # The table of positions is in the checkpoint, also with sinusoidal_pos_embds.
+    reader = ConfigReader(config)
+    size, heads = reader.integer("dim"), reader.integer("n_heads")
+    distilbert = EncoderConfig(
+        vocab_size=reader.integer("vocab_size"),
+        hidden_size=size,
+        intermediate_size=reader.integer("hidden_dim"),
+        heads=HeadShape(heads, heads, size // heads),
+        num_layers=reader.integer("n_layers"),
+        activation=reader.choice("activation", "gelu", ACTIVATIONS),
+        eps=1e-12,
+        positions=reader.integer("max_position_embeddings"),
+        names=_DISTILBERT,
+        prefix="distilbert.",
+    )
+    reader.finish(_WITHOUT_EFFECT | {"attention_dropout"})
+    return distilbert
+
+
+_UNUSED: Final = ("cls.", "lm_head.", "pooler.", "bert.pooler.", "roberta.pooler.", "mpnet.pooler.")
+_MLM_OF_DISTILBERT: Final = ("vocab_transform.", "vocab_layer_norm.", "vocab_projector.")
+
+BERT: Final = EncoderFamily(
+    read_bert,
+    head=lambda labels: ScoreHeadConfig("cls", labels, torch.tanh),
+    head_names=MappingProxyType({"bert.pooler.dense": "dense", "classifier": "out"}),
+    unused=_UNUSED,
+)
+ROBERTA: Final = EncoderFamily(
+    read_roberta,
+    head=lambda labels: ScoreHeadConfig("cls", labels, torch.tanh),
+    head_names=_TWO_LAYERS,
+    unused=_UNUSED,
+)
+MPNET: Final = EncoderFamily(
+    read_mpnet,
+    head=lambda labels: ScoreHeadConfig("cls", labels, torch.tanh),
+    head_names=_TWO_LAYERS,
+    unused=_UNUSED,
+)
+DISTILBERT: Final = EncoderFamily(
+    read_distilbert,
+    head=lambda labels: ScoreHeadConfig("cls", labels, F.relu),
+    head_names=MappingProxyType({"pre_classifier": "dense", "classifier": "out"}),
+    unused=(*_UNUSED, *_MLM_OF_DISTILBERT),
+)

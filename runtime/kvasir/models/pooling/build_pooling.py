@@ -1,0 +1,89 @@
+"""Builds the model of a checkpoint that makes vectors or scores."""
+
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Any, Final
+
+from torch import nn
+
+from kvasir.hub.model_info import ModelInfo
+from kvasir.hub.pooling_info import CLASSIFIER, CLASSIFY, PoolingInfo
+from kvasir.layers.parameter import Placement
+from kvasir.models.architectures import bert
+from kvasir.models.model_load_error import ModelLoadError
+from kvasir.models.pooling.encoder_family import EncoderFamily
+from kvasir.models.pooling.pooling_model import PoolingModel
+from kvasir.models.pooling.score_head import ScoreHead, ScoreHeadConfig
+from kvasir.models.pooling.vector_head import VectorHead
+from kvasir.models.registry import ARCHITECTURES
+
+ENCODERS: Final = MappingProxyType[str, EncoderFamily](
+    {
+        "Bert": bert.BERT,
+        "Camembert": bert.ROBERTA,
+        "DistilBert": bert.DISTILBERT,
+        "MPNet": bert.MPNET,
+        "Roberta": bert.ROBERTA,
+        "XLMRoberta": bert.ROBERTA,
+    }
+)
+_SUFFIXES: Final = ("ForMaskedLM", CLASSIFIER, "ForCausalLM", "LMHeadModel", "TextModel", "Model")
+_OF_DECODERS: Final = MappingProxyType({"score": "out"})
+
+
+def build_pooling(info: ModelInfo, placement: Placement, context: int) -> PoolingModel:
+    """Raises ModelLoadError for an architecture without code here."""
+    pooling = info.pooling
+    assert pooling is not None
+    suffix = next((each for each in _SUFFIXES if info.architecture.endswith(each)), "")
+    stem = info.architecture.removesuffix(suffix)
+    if pooling.task == CLASSIFY and suffix != CLASSIFIER:
+        raise ModelLoadError(
+            f"--task classify: {info.architecture} has no head for labels, as architectures of the name "
+            f"…{CLASSIFIER} have: use --task embed"
+        )
+    family = ENCODERS.get(stem)
+    if family is None:
+        return _of_decoder(stem, info, pooling, placement, context)
+    model = family.build(info.config, placement, context)
+    if pooling.task == CLASSIFY:
+        head = ScoreHead(family.head(len(pooling.labels)), model.hidden_size, pooling.activation, placement)
+        unused = [each for each in family.unused if not any(name.startswith(each) for name in family.head_names)]
+        return PoolingModel(model, head, is_causal=False, names=family.head_names, unused=unused)
+    vectors = VectorHead(
+        pooling.modes or ("mean",), model.hidden_size, pooling.dense, pooling.normalise, placement.device
+    )
+    unused = [*family.unused, *family.head_names]
+    return PoolingModel(model, vectors, is_causal=False, names={}, unused=unused)
+
+
+def _of_decoder(
+    stem: str, info: ModelInfo, pooling: PoolingInfo, placement: Placement, context: int
+) -> PoolingModel:
+    build = ARCHITECTURES.get(f"{stem}ForCausalLM") or ARCHITECTURES.get(f"{stem}LMHeadModel")
+    if build is None:
+        known = sorted({*ENCODERS, *(name.removesuffix("ForCausalLM") for name in ARCHITECTURES)})
+        raise ModelLoadError(
+            f"the architecture {info.architecture!r} makes no vectors or scores here: supported are models of "
+            + ", ".join(known)
+        )
+    config, is_causal = _direction(info.config)
+    model = build(config, placement, context)
+    assert isinstance(model, nn.Module)
+    setattr(model, "lm_head", None)  # noqa: B010  (its weights may be absent, and take memory)
+    unused = ["lm_head."]
+    if pooling.task == CLASSIFY:
+        labels = ScoreHeadConfig("lasttoken", len(pooling.labels), bias=False)
+        head = ScoreHead(labels, model.hidden_size, pooling.activation, placement)
+        return PoolingModel(model, head, is_causal=is_causal, names=_OF_DECODERS, unused=unused)
+    vectors = VectorHead(
+        pooling.modes or ("lasttoken",), model.hidden_size, pooling.dense, pooling.normalise, placement.device
+    )
+    return PoolingModel(model, vectors, is_causal=is_causal, names={}, unused=unused)
+
+
+def _direction(config: Mapping[str, Any]) -> tuple[dict[str, Any], bool]:
+    """Return the config without the keys that make a decoder read later tokens, and whether it does not."""
+    both = config.get("is_causal") is False or config.get("use_bidirectional_attention") is True
+    keys = ("is_causal", "use_bidirectional_attention", "is_matryoshka", "matryoshka_dimensions")
+    return {key: value for key, value in config.items() if key not in keys}, not both

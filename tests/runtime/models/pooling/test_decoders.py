@@ -1,0 +1,59 @@
+"""Decoders that generate also make vectors, of their last hidden states: the ones of transformers."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from transformers import Qwen3Config
+
+from kvasir.request.pooling_params import PoolingParams
+from runtime.models.pooling.tiny_encoders import PooledModel, prompts, random_classifier
+from runtime.models.tiny import MODELS, save
+
+RAW = PoolingParams(normalize=False)
+
+
+@pytest.mark.parametrize("name", ["qwen3", "mistral", "gemma2", "gemma3", "gpt2", "phi", "llama-gqa"])
+def test_decoder_pools_its_last_hidden_states(name: str, tmp_path: Path) -> None:
+    reference = MODELS[name]()
+    model = PooledModel(save(reference, tmp_path), task="embed", modes=("lasttoken", "mean"))
+    texts = prompts(seed=3, count=4)
+    for tokens, vector in zip(texts, model.vectors(texts, RAW), strict=True):
+        with torch.no_grad():
+            hidden = reference.base_model(torch.tensor([tokens])).last_hidden_state[0]
+        expected = torch.cat((hidden[-1], hidden.mean(0)))
+        np.testing.assert_allclose(vector, expected.numpy(), atol=1e-4, rtol=1e-4)
+
+
+def test_bidirectional_decoder_reads_later_tokens(tmp_path: Path) -> None:
+    reference = MODELS["gemma3"]()
+    save(reference, tmp_path)
+    config = json.loads((tmp_path / "config.json").read_text())
+    (tmp_path / "config.json").write_text(json.dumps({**config, "use_bidirectional_attention": True}))
+    from transformers import Gemma3TextModel
+
+    both = Gemma3TextModel.from_pretrained(tmp_path, attn_implementation="eager").eval()
+    model = PooledModel(tmp_path, task="embed", modes=("mean",))
+    texts = prompts(seed=4, count=3)
+    for tokens, vector in zip(texts, model.vectors(texts, RAW), strict=True):
+        with torch.no_grad():
+            expected = both(torch.tensor([tokens])).last_hidden_state[0].mean(0)
+        np.testing.assert_allclose(vector, expected.numpy(), atol=1e-4, rtol=1e-4)
+
+
+def test_decoder_scores_labels_by_its_last_token(tmp_path: Path) -> None:
+    sizes: dict[str, Any] = {"vocab_size": 256, "hidden_size": 64, "intermediate_size": 112, "num_hidden_layers": 2}
+    heads = {"num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 32, "num_labels": 3, "pad_token_id": 0}
+    config = Qwen3Config(**sizes | heads)
+    reference = random_classifier(config)
+
+    reference.save_pretrained(tmp_path)
+    model = PooledModel(tmp_path)
+    for tokens in prompts(seed=5, count=2):
+        with torch.no_grad():
+            expected = reference(torch.tensor([tokens])).logits[0]
+        found = model.vectors([tokens], PoolingParams(activate=False))[0]
+        np.testing.assert_allclose(found, expected.numpy(), atol=1e-4, rtol=1e-4)

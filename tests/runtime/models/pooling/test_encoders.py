@@ -1,0 +1,66 @@
+"""Encoders compute the vectors of transformers, packed bit-equal to alone."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+
+from kvasir.request.pooling_params import PoolingParams
+from runtime.models.pooling.tiny_encoders import (
+    CONFIGS,
+    PooledModel,
+    prompts,
+    random_classifier,
+    random_encoder,
+)
+
+TOLERANCE = 2e-5
+
+
+@pytest.mark.parametrize("name", CONFIGS)
+def test_encoder_equals_transformers_and_itself_alone(name: str, tmp_path: Path) -> None:
+    reference = random_encoder(CONFIGS[name]())
+    reference.save_pretrained(tmp_path)
+    model = PooledModel(tmp_path, modes=("cls", "mean", "max"))
+    texts = prompts(seed=1, count=7)
+    found = model.vectors(texts, PoolingParams(normalize=False))
+    for tokens, vector in zip(texts, found, strict=True):
+        with torch.no_grad():
+            hidden = reference(torch.tensor([tokens])).last_hidden_state[0]
+        expected = torch.cat((hidden[0], hidden.mean(0), hidden.max(0).values))
+        np.testing.assert_allclose(vector, expected.numpy(), atol=TOLERANCE, rtol=TOLERANCE)
+        (alone,) = model.vectors([tokens], PoolingParams(normalize=False))
+        np.testing.assert_array_equal(vector, alone)
+
+
+@pytest.mark.parametrize("labels", [1, 3])
+@pytest.mark.parametrize("name", CONFIGS)
+def test_classifier_scores_pairs_as_transformers_does(name: str, labels: int, tmp_path: Path) -> None:
+    config = CONFIGS[name]()
+    config.num_labels = labels
+    reference = random_classifier(config)
+    reference.save_pretrained(tmp_path)
+    model = PooledModel(tmp_path)
+    types = name == "bert"
+    for tokens in prompts(seed=2, count=3):
+        second = len(tokens) // 2
+        inputs = {"input_ids": torch.tensor([tokens])}
+        if types:
+            inputs["token_type_ids"] = (torch.arange(len(tokens)) >= second).long()[None]
+        with torch.no_grad():
+            logits = reference(**inputs).logits[0]
+        pair = PoolingParams(activate=False, second_text=second if types else None)
+        np.testing.assert_allclose(model.vectors([tokens], pair)[0], logits, atol=TOLERANCE, rtol=TOLERANCE)
+        expected = logits.sigmoid() if labels == 1 else logits.softmax(-1)
+        scores = model.vectors([tokens], PoolingParams(second_text=pair.second_text))[0]
+        np.testing.assert_allclose(scores, expected, atol=TOLERANCE)
+
+
+def test_vector_is_cut_before_it_is_normalised(tmp_path: Path) -> None:
+    random_encoder(CONFIGS["bert"]()).save_pretrained(tmp_path)
+    model = PooledModel(tmp_path)
+    (whole,) = model.vectors([[5, 6, 7]], PoolingParams(normalize=False))
+    (cut,) = model.vectors([[5, 6, 7]], PoolingParams(dimensions=8))
+    np.testing.assert_allclose(cut, F.normalize(torch.tensor(whole[:8].copy()), dim=-1), atol=1e-6)
