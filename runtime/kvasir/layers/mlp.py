@@ -23,14 +23,21 @@ class GatedMLP(nn.Module):
 
 
 class MLP(nn.Module):
-    """fc2(activation(fc1(x))), with biases. `transposed`: the checkpoint stores [in, out], as in GPT-2."""
+    """fc2(activation(fc1(x))). `transposed`: the checkpoint stores [in, out], as in GPT-2."""
 
     def __init__(
-        self, size: int, inner: int, activation: Activation, placement: Placement, *, transposed: bool = False
+        self,
+        size: int,
+        inner: int,
+        activation: Activation,
+        *,
+        bias: bool,
+        placement: Placement,
+        transposed: bool = False,
     ) -> None:
         super().__init__()
-        self.fc1 = ColumnLinear(size, inner, bias=True, placement=placement.at("fc1"), transposed=transposed)
-        self.fc2 = RowLinear(inner, size, bias=True, placement=placement.at("fc2"), transposed=transposed)
+        self.fc1 = ColumnLinear(size, inner, bias=bias, placement=placement.at("fc1"), transposed=transposed)
+        self.fc2 = RowLinear(inner, size, bias=bias, placement=placement.at("fc2"), transposed=transposed)
         self._activation = activation
 
     def forward(self, x: Tensor) -> Tensor:  # [T, size]

@@ -18,6 +18,22 @@ class Norm(nn.Module):
         x.copy_(self(x))
 
 
+class NoNorm(Norm):
+    def forward(self, x: Tensor, added: Tensor | None = None) -> Tensor:
+        return x if added is None else x.add_(added)
+
+
+class Scaled(nn.Module):
+    """In the place of a norm: multiplies by a constant, in place."""
+
+    def __init__(self, factor: float) -> None:
+        super().__init__()
+        self._factor = factor
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x.mul_(self._factor)
+
+
 class RMSNorm(Norm):
     """Root mean square normalisation (Zhang and Sennrich, 2019), computed in float32 and rounded once."""
 

@@ -55,6 +55,8 @@ class Rope:
     dim: int  # the first numbers of each head, which are rotated
     theta: float
     scaling: RopeScaling | None
+    # Neighbouring numbers of a head turn together (GPT-J), instead of a number of each half (GPT-NeoX, Llama).
+    interleaved: bool = False
 
 
 @dataclass(frozen=True)
@@ -139,6 +141,15 @@ def rotate_(x: Tensor, rotation: Rotation) -> None:  # x [T, heads, head_dim]
 def rotate_qk_(qkv: Tensor, kv_heads: int, head_dim: int, rotation: Rotation) -> None:
     # qkv [T, (heads + 2 kv_heads) * head_dim]
     rotate_(qkv[:, : -kv_heads * head_dim].unflatten(1, (-1, head_dim)), rotation)
+
+
+def halves_first_(x: Tensor, dim: int) -> None:
+    """Reorder the first `dim` numbers of each head of x [T, heads, head_dim] from pairs to halves.
+
+    Scores stay, because queries and keys are reordered alike.
+    """
+    turned = x[..., :dim]
+    turned.copy_(torch.cat((turned[..., ::2], turned[..., 1::2]), dim=-1))
 
 
 def rotate_reference_(x: Tensor, rotation: Rotation) -> None:

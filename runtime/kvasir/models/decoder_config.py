@@ -1,7 +1,8 @@
 """The config of `kvasir.models.decoder`, read from config.json."""
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import Enum, auto
 from types import MappingProxyType
 from typing import Final
 
@@ -9,14 +10,26 @@ from torch import Tensor
 
 from kvasir.layers.activation import ACTIVATIONS
 from kvasir.layers.attention import HeadShape
+from kvasir.layers.mlp import MLP, GatedMLP
 from kvasir.layers.norm import Norm, RMSNorm
 from kvasir.layers.parameter import Placement
+from kvasir.layers.qk_norm import QKNorm
 from kvasir.layers.rotary import Rope
 from kvasir.models.config_reader import ConfigReader
 from kvasir.models.model_load_error import ModelLoadError
 
 # Whether a layer type has a sliding window.
 LAYER_TYPES: Final = MappingProxyType({"full_attention": False, "sliding_attention": True})
+
+
+class Order(Enum):
+    """Where a layer normalises; f is attention, then the feed-forward layer."""
+
+    BEFORE = auto()  # x + f(norm(x))
+    AFTER = auto()  # x + norm(f(x)): OLMo 2
+    AROUND = auto()  # x + norm(f(norm(x))): Gemma 2
+    PARALLEL = auto()  # x + attention(norm(x)) + mlp(norm(x)), of one norm: Phi
+    PARALLEL_TWO_NORMS = auto()  # GPT-NeoX
 
 
 @dataclass(frozen=True)
@@ -29,7 +42,8 @@ class ExpertsConfig:
 
 @dataclass(frozen=True)
 class LayerConfig:
-    rope: Rope
+    # None: the layer does not see positions.
+    rope: Rope | None
     # In tokens, the layer's own included; None: all tokens.
     window: int | None = None
     # None: one feed-forward layer for all tokens.
@@ -48,18 +62,25 @@ class DecoderConfig:
     tied: bool
     # Multiplies the attention scores.
     scale: float
+    order: Order = Order.BEFORE
     norm: Callable[[int, float, Placement], Norm] = RMSNorm
-    # Each head's queries and keys are normalised before they are rotated.
-    qk_norm: bool = False
-    # Normalise the outputs of attention and feed-forward too.
-    output_norms: bool = False
+    # Of queries and keys, before they are rotated.
+    qk_norm: QKNorm | None = None
+    rotates_first: bool = False
+    # Of layers without experts.
+    mlp: type[GatedMLP | MLP] = GatedMLP
     qkv_bias: bool = False
     output_bias: bool = False
     mlp_bias: bool = False
     head_bias: bool = False
     embedding_scale: float | None = None
+    # Multiplies what a layer adds to the residual stream.
+    residual_scale: float | None = None
+    logit_scale: float | None = None
     score_cap: float | None = None
     logit_cap: float | None = None
+    # Parts of the checkpoint's tensor names, and ours: {"mlp.up_proj": "mlp.fc1"}.
+    names: Mapping[str, str] = field(default_factory=dict)
 
 
 def read_heads(reader: ConfigReader, head_dim: int | None = None) -> HeadShape:

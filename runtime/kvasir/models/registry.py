@@ -21,14 +21,14 @@ def _decoder(read: Callable[[Mapping[str, Any]], DecoderConfig]) -> Build:
 
 ARCHITECTURES: Final = MappingProxyType[str, Build](
     {
-        "Gemma2ForCausalLM": gemma.build_sandwiched(gemma.read_gemma2),
-        "Gemma3ForCausalLM": gemma.build_sandwiched(gemma.read_gemma3),
+        "Gemma2ForCausalLM": _decoder(gemma.read_gemma2),
+        "Gemma3ForCausalLM": _decoder(gemma.read_gemma3),
         "GemmaForCausalLM": _decoder(gemma.read_gemma),
         "GPT2LMHeadModel": GPT2,
         "LlamaForCausalLM": _decoder(llama.read_config),
         "MistralForCausalLM": _decoder(mistral.read_config),
         "Phi3ForCausalLM": _decoder(phi3.read_config),
-        "PhiForCausalLM": phi.build,
+        "PhiForCausalLM": _decoder(phi.read_config),
         "Qwen2ForCausalLM": _decoder(qwen.read_qwen2),
         "Qwen3ForCausalLM": _decoder(qwen.read_qwen3),
         "Qwen3MoeForCausalLM": _decoder(qwen.read_qwen3_moe),

@@ -27,6 +27,7 @@ YARN = {"factor": 4.0, "original_max_position_embeddings": 32}
 
 def rope_of(config: DecoderConfig) -> Rope:
     (rope,) = {layer.rope for layer in config.layers}
+    assert rope is not None
     return rope
 
 
@@ -135,8 +136,8 @@ def test_windows_of_qwen() -> None:
 
 def test_biases_and_norms_of_qwen() -> None:
     second, third = qwen.read_qwen2(LLAMA), qwen.read_qwen3(LLAMA | {"head_dim": 16})
-    assert (second.qkv_bias, second.output_bias, second.qk_norm) == (True, False, False)
-    assert (third.qkv_bias, third.output_bias, third.qk_norm) == (False, False, True)
+    assert (second.qkv_bias, second.output_bias, second.qk_norm) == (True, False, None)
+    assert (third.qkv_bias, third.output_bias, third.qk_norm is None) == (False, False, False)
 
 
 def test_experts_stand_in_every_nth_layer_that_is_not_named() -> None:

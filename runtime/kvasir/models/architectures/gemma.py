@@ -16,11 +16,10 @@ from kvasir.hub.rope_parameters import FULL, SLIDING
 from kvasir.layers.activation import ACTIVATIONS
 from kvasir.layers.attention import HeadShape
 from kvasir.layers.norm import OffsetRMSNorm
-from kvasir.layers.parameter import Placement
+from kvasir.layers.qk_norm import norm_of_each_head
 from kvasir.layers.rotary import Rope
 from kvasir.models.config_reader import NO_EFFECT, ConfigReader
-from kvasir.models.decoder import Decoder
-from kvasir.models.decoder_config import DecoderConfig, LayerConfig, read_decoder, read_heads, read_windows
+from kvasir.models.decoder_config import DecoderConfig, LayerConfig, Order, read_decoder, read_heads, read_windows
 from kvasir.models.rope_config import RopeDefaults, read_whole_rope, rope_of
 
 _TANH: Final = ACTIVATIONS["gelu_pytorch_tanh"]
@@ -75,20 +74,11 @@ def read_gemma3(config: Mapping[str, Any]) -> DecoderConfig:
     reader.require("attn_logit_softcapping", None, elsewhere=True)
     gemma = replace(
         _sandwiched(reader, heads, layers),
-        qk_norm=True,
+        qk_norm=norm_of_each_head(OffsetRMSNorm),
         logit_cap=reader.optional(reader.number, "final_logit_softcapping", None),
     )
     reader.finish(NO_EFFECT)
     return gemma
-
-
-def build_sandwiched(read: Callable[[Mapping[str, Any]], DecoderConfig]) -> Callable[..., Decoder]:
-    # Layers with four norms.
-
-    def build(config: Mapping[str, Any], placement: Placement, context: int) -> Decoder:
-        return Decoder(read(config), placement, context, names=_SANDWICH)
-
-    return build
 
 
 def _gemma(
@@ -112,7 +102,8 @@ def _sandwiched(reader: ConfigReader, heads: HeadShape, layers: Sequence[LayerCo
     return replace(
         _gemma(reader, heads, layers, activation),
         scale=reader.number("query_pre_attn_scalar", 256) ** -0.5,
-        output_norms=True,
+        order=Order.AROUND,
+        names=_SANDWICH,
     )
 
 

@@ -104,7 +104,12 @@ class GPT2Layer(nn.Module):
         self.attn = GPT2Attention(config, layer, placement.at("attn"))
         self.ln_2 = LayerNorm(config.hidden_size, config.layer_norm_eps, placement)
         self.mlp = MLP(
-            config.hidden_size, config.inner_size, config.activation, placement.at("mlp"), transposed=True
+            config.hidden_size,
+            config.inner_size,
+            config.activation,
+            bias=True,
+            placement=placement.at("mlp"),
+            transposed=True,
         )
 
     def forward(self, x: Tensor, cache: KVCache, plan: AttentionPlan) -> None:

@@ -5,17 +5,12 @@ from dataclasses import replace
 from types import MappingProxyType
 from typing import Any, Final
 
-from torch import Tensor, nn
-
 from kvasir.layers.activation import ACTIVATIONS
-from kvasir.layers.attention import AttentionPlan, KVCache
 from kvasir.layers.mlp import MLP
 from kvasir.layers.norm import LayerNorm
-from kvasir.layers.parameter import Placement
-from kvasir.layers.rotary import Rotation
+from kvasir.layers.qk_norm import norm_of_each_head
 from kvasir.models.config_reader import NO_EFFECT, ConfigReader
-from kvasir.models.decoder import Attention, Decoder
-from kvasir.models.decoder_config import DecoderConfig, LayerConfig, read_decoder, read_heads
+from kvasir.models.decoder_config import DecoderConfig, LayerConfig, Order, read_decoder, read_heads
 from kvasir.models.rope_config import RopeDefaults, read_rope
 
 _NAMES: Final = MappingProxyType(
@@ -28,10 +23,6 @@ _NAMES: Final = MappingProxyType(
 )
 
 
-def build(config: Mapping[str, Any], placement: Placement, context: int) -> Decoder:
-    return Decoder(read_config(config), placement, context, layer=ParallelLayer, names=_NAMES)
-
-
 def read_config(config: Mapping[str, Any]) -> DecoderConfig:
     reader = ConfigReader(config)
     heads = read_heads(reader)
@@ -41,26 +32,15 @@ def read_config(config: Mapping[str, Any]) -> DecoderConfig:
     phi = replace(
         read_decoder(reader, heads, layers, activation=activation),
         eps=reader.number("layer_norm_eps", 1e-5),
+        order=Order.PARALLEL,
         norm=LayerNorm,
-        qk_norm=reader.flag("qk_layernorm", False),
+        qk_norm=norm_of_each_head(LayerNorm) if reader.flag("qk_layernorm", False) else None,
+        mlp=MLP,
         qkv_bias=True,
         output_bias=True,
+        mlp_bias=True,
         head_bias=True,
+        names=_NAMES,
     )
     reader.finish(NO_EFFECT)
     return phi
-
-
-class ParallelLayer(nn.Module):
-    def __init__(self, config: DecoderConfig, layer: LayerConfig, placement: Placement) -> None:
-        super().__init__()
-        self.input_layernorm = config.norm(config.hidden_size, config.eps, placement)
-        self.self_attn = Attention(config, layer, placement.at("self_attn"))
-        self.mlp = MLP(config.hidden_size, config.intermediate_size, config.activation, placement.at("mlp"))
-
-    def forward(
-        self, x: Tensor, added: Tensor | None, rotation: Rotation, cache: KVCache, plan: AttentionPlan
-    ) -> Tensor:
-        normalised = self.input_layernorm(x, added)
-        x.add_(self.self_attn(normalised, rotation, cache, plan))
-        return self.mlp(normalised)  # type: ignore[no-any-return]

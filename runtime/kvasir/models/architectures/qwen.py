@@ -4,6 +4,8 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
+from kvasir.layers.norm import RMSNorm
+from kvasir.layers.qk_norm import norm_of_each_head
 from kvasir.layers.rotary import Rope
 from kvasir.models.config_reader import NO_EFFECT, ConfigReader
 from kvasir.models.decoder_config import (
@@ -62,7 +64,7 @@ def _layers_with_windows(reader: ConfigReader, rope: Rope) -> list[LayerConfig]:
 
 def _normalised(reader: ConfigReader, config: DecoderConfig) -> DecoderConfig:
     bias = reader.flag("attention_bias", False)
-    return replace(config, qk_norm=True, qkv_bias=bias, output_bias=bias)
+    return replace(config, qk_norm=norm_of_each_head(RMSNorm), qkv_bias=bias, output_bias=bias)
 
 
 def _experts(reader: ConfigReader) -> ExpertsConfig:
