@@ -19,6 +19,10 @@ def _gelu_tanh(x: Tensor) -> Tensor:
     return F.gelu(x, approximate="tanh")
 
 
+def _relu_squared(x: Tensor) -> Tensor:
+    return F.relu(x).square_()
+
+
 ACTIVATIONS: Final = MappingProxyType[str, Activation](
     {
         "silu": F.silu,
@@ -28,6 +32,7 @@ ACTIVATIONS: Final = MappingProxyType[str, Activation](
         "gelu_pytorch_tanh": _gelu_tanh,
         "gelu_fast": _gelu_tanh,
         "relu": F.relu,
+        "relu2": _relu_squared,
     }
 )
 

@@ -40,6 +40,7 @@ class Layout:
 
     A shard (q, k or v) is a range of `shard_dim`. A split applies to each shard.
     `copies`: ranks with the same part of a shard, by default 1.
+    `groups`: a tensor of all shards has the first part of each, then the second of each, and so on.
     """
 
     def __init__(
@@ -50,12 +51,14 @@ class Layout:
         copies: Mapping[str, int] = NO_COPIES,
         *,
         shard_dim: int = 0,
+        groups: int = 1,
     ) -> None:
         self.shape = tuple(shape)
         self.shards = dict(shards or {WHOLE: shape[shard_dim]})
         self.split = None if split is None or split.size == 1 else split
         self._copies = copies
         self._shard_dim = shard_dim
+        self._groups = groups
 
     @property
     def local_shape(self) -> tuple[int, ...]:
@@ -71,12 +74,30 @@ class Layout:
         whole_start, local_start = 0, 0
         for name, size in self.shards.items():
             length = self._local_length(name)
-            if shard in (WHOLE, name):
-                filled = slice(local_start, local_start + length)
+            if shard == WHOLE and self._groups > 1:
+                yield from self._places_in_groups(name, whole_start, local_start)
+            elif shard in (WHOLE, name):
                 source = self._read(name, whole_start if shard == WHOLE else 0)
-                yield source, (*(slice(None),) * self._shard_dim, filled)
+                yield source, self._filled(local_start, length)
             whole_start += size
             local_start += length
+
+    def _places_in_groups(self, shard: str, whole_start: int, local_start: int) -> Iterator[tuple[Part, Part]]:
+        # The rank's range of the shard, cut where the group ends.
+        source = list(self._read(shard, 0))
+        own = source[self._shard_dim]
+        part, group = self.shards[shard] // self._groups, self.shape[self._shard_dim] // self._groups
+        start: int = own.start
+        while start < own.stop:
+            index, offset = divmod(start, part)
+            length = min(part - offset, own.stop - start)
+            first = index * group + whole_start // self._groups + offset
+            source[self._shard_dim] = slice(first, first + length)
+            yield tuple(source), self._filled(local_start + start - own.start, length)
+            start += length
+
+    def _filled(self, start: int, length: int) -> Part:
+        return (*(slice(None),) * self._shard_dim, slice(start, start + length))
 
     def shape_of(self, shard: str) -> tuple[int, ...]:
         return self.shape if shard == WHOLE else self._with_length(self.shards[shard])

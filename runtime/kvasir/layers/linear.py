@@ -30,6 +30,7 @@ class Linear(nn.Module):
         transposed: bool = False,
         tied: nn.Parameter | None = None,
         copies: Mapping[str, int] = NO_COPIES,
+        groups: int = 1,
     ) -> None:
         super().__init__()
         self.name = placement.name
@@ -38,7 +39,7 @@ class Linear(nn.Module):
         shards = {WHOLE: outputs} if isinstance(outputs, int) else outputs
         self._outputs = sum(shards.values())
         split = None if self.split_dim is None else Split(self.split_dim, group.rank, group.size)
-        shape = LinearShape(inputs, shards, split, copies, transposed)
+        shape = LinearShape(inputs, shards, split, copies, transposed, groups=groups)
         # An embedding has a plain weight in every scheme.
         self.method = new_method(shape, placement) if tied is None else unquantised_method(placement)
         parameters = self.method.parameters(shape, placement) if tied is None else {"weight": tied}

@@ -45,6 +45,7 @@ class LinearShape:
     copies: Mapping[str, int] = field(default_factory=dict)
     transposed: bool = False
     stack: Stack | None = None
+    groups: int = 1  # in which the outputs of all shards alternate in the checkpoint
 
     @property
     def num_weights(self) -> int:
@@ -76,7 +77,7 @@ class LinearShape:
         if OUTPUTS.dim not in dims:
             return Layout(shape, None, split)
         place = dims.index(OUTPUTS.dim)
-        return Layout(shape, entries[place], split, self.copies, shard_dim=place)
+        return Layout(shape, entries[place], split, self.copies, shard_dim=place, groups=self.groups)
 
     def _sizes(self, dim: int) -> Mapping[str, int]:
         return self.outputs if dim == OUTPUTS.dim else {WHOLE: self.inputs}

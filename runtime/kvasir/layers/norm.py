@@ -86,14 +86,28 @@ class OffsetRMSNorm(RMSNorm):
 class LayerNorm(Norm):
     """Layer normalisation (Ba et al., 2016)."""
 
+    has_bias = True
+
     def __init__(self, size: int, eps: float, placement: Placement) -> None:
         super().__init__()
         self.weight = new_parameter(size, placement=placement)
-        self.bias = new_parameter(size, placement=placement)
+        self.bias = new_parameter(size, placement=placement) if self.has_bias else None
         self._shape = (size,)
         self.eps = eps
 
     def forward(self, x: Tensor, added: Tensor | None = None) -> Tensor:
         if added is not None:
             x.add_(added)
-        return F.layer_norm(x, self._shape, self.weight, self.bias, self.eps)
+        return F.layer_norm(x, self._shape, self._scale(), self.bias, self.eps)
+
+    def _scale(self) -> Tensor:
+        return self.weight
+
+
+class UnbiasedLayerNorm(LayerNorm):
+    has_bias = False
+
+
+class OffsetLayerNorm(LayerNorm):
+    def _scale(self) -> Tensor:
+        return self.weight + 1  # Nemotron stores weight - 1

@@ -51,18 +51,32 @@ RopeScaling = LinearScaling | Llama3Scaling | YarnScaling | LongRopeScaling
 
 
 @dataclass(frozen=True)
+class QueryGrowth:
+    """Queries grow with the logarithm of their position (Llama 4, Ministral 3)."""
+
+    beta: float
+    original_max_position_embeddings: int
+
+    def factors(self, positions: Tensor) -> Tensor:  # [T] → [T] float32
+        turns = positions // self.original_max_position_embeddings
+        return turns.float().log1p_().mul_(self.beta).add_(1)
+
+
+@dataclass(frozen=True)
 class Rope:
     dim: int  # the first numbers of each head, which are rotated
     theta: float
     scaling: RopeScaling | None
     # Neighbouring numbers of a head turn together (GPT-J), instead of a number of each half (GPT-NeoX, Llama).
     interleaved: bool = False
+    query_growth: QueryGrowth | None = None
 
 
 @dataclass(frozen=True)
 class Rotation:
     cos: Tensor  # [T, 1, dim], two equal halves
     sin: Tensor  # [T, 1, dim], the first half negated
+    query_factors: Tensor | None = None  # [T, 1, 1]
 
 
 def inverse_frequencies(rope: Rope, context: int) -> Tensor:
@@ -124,9 +138,11 @@ class RotaryEmbedding:
         cos, sin = angles.cos(), angles.sin()
         if self._amplitude != 1.0:
             cos, sin = cos.mul_(self._amplitude), sin.mul_(self._amplitude)
+        growth = self._rope.query_growth
         return Rotation(
             cos=torch.cat((cos, cos), dim=-1).to(dtype)[:, None],
             sin=torch.cat((-sin, sin), dim=-1).to(dtype)[:, None],
+            query_factors=None if growth is None else growth.factors(positions).to(dtype)[:, None, None],
         )
 
 

@@ -45,8 +45,7 @@ class Decoder(nn.Module):
         self._rotaries = [RotaryEmbedding(rope, context, placement.device) for rope in ropes]
         self._rope_of_layer = [-1 if entry.rope is None else ropes.index(entry.rope) for entry in own.values()]
         # Rounded to the model's precision, in which it was trained.
-        scale = torch.tensor(config.embedding_scale or 1.0, dtype=placement.dtype).item()
-        self._embedding_scale = None if config.embedding_scale is None else scale
+        self._embedding_scale = torch.tensor(config.embedding_scale, dtype=placement.dtype).item()
         self._logit_scale, self._logit_cap = config.logit_scale, config.logit_cap
         self._tied = config.tied
         self._rename = _renamer(config.names)
@@ -72,22 +71,22 @@ class Decoder(nn.Module):
         embed = self.embed_tokens
         assert embed is not None, "the first stage has the embedding"
         x: Tensor = embed(token_ids)
-        return x if self._embedding_scale is None else x.mul_(self._embedding_scale)
+        return x if self._embedding_scale == 1 else x.mul_(self._embedding_scale)
 
     def logits(self, hidden: Tensor) -> Tensor:
         head = self.lm_head
         assert head is not None, "the last stage has the head"
         logits: Tensor = head(hidden)
-        if self._logit_scale is not None:
+        if self._logit_scale != 1:
             logits = logits.mul_(self._logit_scale)
         if self._logit_cap is None:
             return logits
         return logits.float().div_(self._logit_cap).tanh_().mul_(self._logit_cap)
 
     def locate(self, tensor: str) -> Target | None:
-        if tensor.endswith(".rotary_emb.inv_freq"):  # computed from the config; old checkpoints carry it
+        if _COMPUTED.fullmatch(tensor):
             return None
-        path = self._rename(tensor.removeprefix("model.")).split(".")
+        path = self._rename(_PREFIX.sub("", tensor, count=1)).split(".")
         index = None
         if len(path) > 3 and path[-4] == "experts" and path[-3].isdecimal():
             index = int(path.pop(-3))
@@ -118,6 +117,10 @@ def _head(config: DecoderConfig, placement: Placement, embedding: VocabEmbedding
     tied = embedding.weight if config.tied and embedding is not None else None
     return VocabHead(config.hidden_size, config.vocab_size, bias=config.head_bias, placement=placement, tied=tied)
 
+
+_PREFIX: Final = re.compile(r"^(?:model|transformer|gpt_neox)\.")
+# Frequencies and masks, in old checkpoints.
+_COMPUTED: Final = re.compile(r".+\.(?:rotary_emb\.inv_freq|att(?:ention|n)\.(?:bias|masked_bias))")
 
 _FIRST: Final = frozenset(("embed_tokens",))
 _LAST: Final = frozenset(("norm", "lm_head"))

@@ -69,14 +69,16 @@ class DecoderConfig:
     rotates_first: bool = False
     # Of layers without experts.
     mlp: type[GatedMLP | MLP] = GatedMLP
+    # The checkpoint has q, k and v as one tensor: the queries, key and value of each K/V head.
+    grouped_qkv: bool = False
     qkv_bias: bool = False
     output_bias: bool = False
     mlp_bias: bool = False
     head_bias: bool = False
-    embedding_scale: float | None = None
+    embedding_scale: float = 1.0
     # Multiplies what a layer adds to the residual stream.
-    residual_scale: float | None = None
-    logit_scale: float | None = None
+    residual_scale: float = 1.0
+    logit_scale: float = 1.0
     score_cap: float | None = None
     logit_cap: float | None = None
     # Parts of the checkpoint's tensor names, and ours: {"mlp.up_proj": "mlp.fc1"}.

@@ -27,6 +27,7 @@ class Attention(nn.Module):
             bias=config.qkv_bias,
             placement=placement.at("qkv_proj"),
             copies={"k_proj": copies, "v_proj": copies},
+            groups=heads.kv_heads if config.grouped_qkv else 1,
         )
         self.o_proj = RowLinear(
             heads.query_size, config.hidden_size, bias=config.output_bias, placement=placement.at("o_proj")
@@ -41,7 +42,8 @@ class Attention(nn.Module):
         self._window = layer.window
         self._halved = layer.rope.dim if layer.rope is not None and layer.rope.interleaved else 0
         self._rotates_first = config.rotates_first
-        self._prepares = config.qk_norm is not None or self._halved > 0
+        grows = layer.rope is not None and layer.rope.query_growth is not None
+        self._prepares = config.qk_norm is not None or self._halved > 0 or grows
 
     def forward(self, x: Tensor, rotation: Rotation | None, cache: KVCache, plan: AttentionPlan) -> Tensor:
         return self.o_proj(self.attend(self.qkv_proj(x), rotation, cache, plan))  # type: ignore[no-any-return]
@@ -57,6 +59,8 @@ class Attention(nn.Module):
     def _prepare(self, qkv: Tensor, rotation: Rotation | None) -> Rotation | None:
         # Returns the rotation that is left to do.
         heads, by_head = self._heads, qkv.unflatten(1, (-1, self._heads.head_dim))
+        if rotation is not None and rotation.query_factors is not None:
+            by_head[:, : heads.heads].mul_(rotation.query_factors)
         if self._rotates_first and rotation is not None:
             rotate_qk_(qkv, heads.kv_heads, heads.head_dim, rotation)
             rotation = None
@@ -152,7 +156,7 @@ def _norm_before(config: DecoderConfig, placement: Placement) -> Norm:
 def _norm_after(config: DecoderConfig, placement: Placement) -> nn.Module:
     if config.order is not Order.BEFORE:
         return config.norm(config.hidden_size, config.eps, placement)
-    return nn.Identity() if config.residual_scale is None else Scaled(config.residual_scale)
+    return nn.Identity() if config.residual_scale == 1 else Scaled(config.residual_scale)
 
 
 def _feed_forward(config: DecoderConfig, layer: LayerConfig, placement: Placement) -> nn.Module:

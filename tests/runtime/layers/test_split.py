@@ -160,6 +160,23 @@ def test_a_layout_reads_only_its_own_part() -> None:
     assert list(columns.places(WHOLE)) == [((slice(0, 8), slice(2, 4)), (slice(0, 8),))]
 
 
+def test_a_layout_of_groups_cuts_shards_at_their_ends() -> None:
+    """Two groups of 4 + 2 + 2 rows (GPT-NeoX's and Falcon's q, k and v), and a rank that starts within a group."""
+    source = torch.arange(16.0)
+    shards = {"q": 8, "k": 4, "v": 4}
+    for size, rank, rows in (
+        (1, 0, [0, 1, 2, 3, 8, 9, 10, 11, 4, 5, 12, 13, 6, 7, 14, 15]),
+        (2, 1, [8, 9, 10, 11, 12, 13, 14, 15]),
+        (4, 1, [2, 3, 5, 7]),
+    ):
+        layout = Layout((16,), shards, Split(0, rank, size), groups=2)
+        filled = torch.full(layout.local_shape, torch.nan)
+        for part, place in layout.places(WHOLE):
+            filled[place] = source[part]
+        assert filled.tolist() == rows
+    assert list(Layout((16,), shards, groups=2).places("k")) == [((slice(0, 4),), (slice(8, 12),))]
+
+
 def test_a_torch_without_the_private_functions_does_not_pack(monkeypatch: pytest.MonkeyPatch) -> None:
     placement = Placement(CPU, torch.bfloat16)
     monkeypatch.setattr(torch._C, "_has_mkldnn", True)
