@@ -18,7 +18,7 @@ FULL, SLIDING = "full_attention", "sliding_attention"
 # kept when another kind of scaling is chosen
 _OF_ANY_KIND: Final = frozenset(("rope_theta", "partial_rotary_factor"))
 # two kinds of layers, however the file writes it
-_BY_LAYER: Final = frozenset(("Gemma3ForCausalLM",))
+_BY_LAYER: Final = frozenset(("Gemma3ForCausalLM", "Olmo3ForCausalLM"))
 
 
 def has_sections(values: Mapping[str, Any]) -> bool:

@@ -5,7 +5,29 @@ from types import MappingProxyType
 from typing import Any, Final
 
 from kvasir.layers.parameter import Placement
-from kvasir.models.architectures import gemma, llama, mistral, phi, phi3, qwen
+from kvasir.models.architectures import (
+    arcee,
+    cohere,
+    exaone4,
+    falcon,
+    gemma,
+    glm,
+    gpt_neox,
+    granite,
+    helium,
+    hunyuan,
+    llama,
+    mistral,
+    nemotron,
+    olmo,
+    phi,
+    phi3,
+    qwen,
+    seed_oss,
+    smollm3,
+    stablelm,
+    starcoder2,
+)
 from kvasir.models.architectures.gpt2 import GPT2
 from kvasir.models.causal_lm import LoadableLM
 from kvasir.models.decoder import Decoder
@@ -21,16 +43,36 @@ def _decoder(read: Callable[[Mapping[str, Any]], DecoderConfig]) -> Build:
 
 ARCHITECTURES: Final = MappingProxyType[str, Build](
     {
+        "ArceeForCausalLM": _decoder(arcee.read_config),
+        "Cohere2ForCausalLM": _decoder(cohere.read_cohere2),
+        "CohereForCausalLM": _decoder(cohere.read_cohere),
+        "Exaone4ForCausalLM": _decoder(exaone4.read_config),
+        "FalconForCausalLM": _decoder(falcon.read_config),
         "Gemma2ForCausalLM": _decoder(gemma.read_gemma2),
         "Gemma3ForCausalLM": _decoder(gemma.read_gemma3),
         "GemmaForCausalLM": _decoder(gemma.read_gemma),
+        "Glm4ForCausalLM": _decoder(glm.read_glm4),
+        "GlmForCausalLM": _decoder(glm.read_glm),
+        "GPTNeoXForCausalLM": _decoder(gpt_neox.read_config),
+        "GraniteForCausalLM": _decoder(granite.read_config),
+        "HeliumForCausalLM": _decoder(helium.read_config),
+        "HunYuanDenseV1ForCausalLM": _decoder(hunyuan.read_config),
         "GPT2LMHeadModel": GPT2,
         "LlamaForCausalLM": _decoder(llama.read_config),
+        "Ministral3ForCausalLM": _decoder(mistral.read_ministral3),
+        "MinistralForCausalLM": _decoder(mistral.read_ministral),
         "MistralForCausalLM": _decoder(mistral.read_config),
+        "NemotronForCausalLM": _decoder(nemotron.read_config),
+        "Olmo2ForCausalLM": _decoder(olmo.read_olmo2),
+        "Olmo3ForCausalLM": _decoder(olmo.read_olmo3),
         "Phi3ForCausalLM": _decoder(phi3.read_config),
         "PhiForCausalLM": _decoder(phi.read_config),
         "Qwen2ForCausalLM": _decoder(qwen.read_qwen2),
         "Qwen3ForCausalLM": _decoder(qwen.read_qwen3),
         "Qwen3MoeForCausalLM": _decoder(qwen.read_qwen3_moe),
+        "SeedOssForCausalLM": _decoder(seed_oss.read_config),
+        "SmolLM3ForCausalLM": _decoder(smollm3.read_config),
+        "StableLmForCausalLM": _decoder(stablelm.read_config),
+        "Starcoder2ForCausalLM": _decoder(starcoder2.read_config),
     }
 )

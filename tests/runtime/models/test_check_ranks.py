@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from transformers import Olmo2Config, PreTrainedModel, Qwen3MoeConfig
+from transformers import OlmoConfig, PreTrainedModel, Qwen3MoeConfig
 
 from kvasir.config.options import ConfigError
 from kvasir.config.settings import ExecutorConfig
@@ -36,7 +36,7 @@ def test_models_of_four_heads_are_accepted(name: str, tmp_path: Path) -> None:
         (gpt2, 8, False, r"8 does not divide n_head = 4 of config.json: choose 1 or 2 or 4$"),
         (MODELS["qwen3-moe"], 5, True, r"5 does not divide num_attention_heads = 4"),
         (llama, 2, True, r"--enable-expert-parallel: LlamaForCausalLM has no experts here: leave it out"),
-        (lambda: decoder(Olmo2Config), 2, False, r"Olmo2ForCausalLM .* use --tensor-parallel-size 1$"),
+        (lambda: decoder(OlmoConfig), 2, False, r"OlmoForCausalLM .* use --tensor-parallel-size 1$"),
     ],
 )
 def test_a_split_is_refused_with_the_number_and_a_choice(
@@ -66,8 +66,8 @@ def test_experts_in_the_last_stage_alone_can_be_split(tmp_path: Path) -> None:
         (llama, 1, 4, r"--pipeline-parallel-size 4 is more than num_hidden_layers = 3 .*: choose at most 3$"),
         (gpt2, 2, 5, r"--pipeline-parallel-size 5 is more than n_layer = 3 of config.json: choose at most 3$"),
         (llama, 3, 2, r"3 does not divide num_attention_heads = 4"),
-        (lambda: decoder(Olmo2Config), 1, 2, r"Olmo2ForCausalLM .* use --pipeline-parallel-size 1$"),
-        (lambda: decoder(Olmo2Config), 2, 2, r"--tensor-parallel-size 1 and --pipeline-parallel-size 1$"),
+        (lambda: decoder(OlmoConfig), 1, 2, r"OlmoForCausalLM .* use --pipeline-parallel-size 1$"),
+        (lambda: decoder(OlmoConfig), 2, 2, r"--tensor-parallel-size 1 and --pipeline-parallel-size 1$"),
     ],
 )
 def test_stages_are_refused_with_the_number_and_a_choice(

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 import torch
 from torch import Tensor
-from transformers import Olmo2Config
+from transformers import OlmoConfig
 
 from kvasir.hub.model_info import load_model_info
 from kvasir.layers.parameter import Placement
@@ -64,6 +64,6 @@ def test_ranks_agree_on_replicated_dummy_weights_only(experts: bool, tmp_path: P
 
 
 def test_dummy_weights_are_refused_for_the_code_of_transformers(tmp_path: Path) -> None:
-    path = save(decoder(Olmo2Config), tmp_path)
-    with pytest.raises(ModelLoadError, match=r"--load-format dummy: Olmo2ForCausalLM .*--load-format safetensors"):
+    path = save(decoder(OlmoConfig), tmp_path)
+    with pytest.raises(ModelLoadError, match=r"--load-format dummy: OlmoForCausalLM .*--load-format safetensors"):
         parameters(path)

@@ -5,10 +5,39 @@ from typing import Any
 
 import pytest
 
-from kvasir.models.architectures import gemma, llama, mistral, phi, phi3, qwen
+from kvasir.models.architectures import (
+    cohere,
+    exaone4,
+    falcon,
+    gemma,
+    glm,
+    gpt_neox,
+    granite,
+    hunyuan,
+    llama,
+    mistral,
+    olmo,
+    phi,
+    phi3,
+    qwen,
+    smollm3,
+    starcoder2,
+)
 from kvasir.models.decoder_config import DecoderConfig
-
-Config = dict[str, Any]
+from runtime.models.published_families import (
+    COMMAND_R7B,
+    EXAONE_4_32B,
+    FALCON_7B,
+    GLM_4_9B_0414,
+    GRANITE_3_3_8B,
+    HUNYUAN_7B,
+    OLMO_3_7B,
+    PYTHIA_1_4B,
+    SMOLLM3_3B,
+    STARCODER2_3B,
+    Config,
+    sizes,
+)
 
 ANY = {
     "architectures": ["NameForCausalLM"],
@@ -20,18 +49,6 @@ ANY = {
     "transformers_version": "4.40.0",
     "use_cache": True,
 }
-
-
-def sizes(hidden: int, inner: int, layers: int, heads: int, kv_heads: int, positions: int, vocab: int) -> Config:
-    return {
-        "hidden_size": hidden,
-        "intermediate_size": inner,
-        "num_hidden_layers": layers,
-        "num_attention_heads": heads,
-        "num_key_value_heads": kv_heads,
-        "max_position_embeddings": positions,
-        "vocab_size": vocab,
-    }
 
 
 LLAMA_3_2_1B = sizes(2048, 8192, 16, 32, 8, 131072, 128256) | {
@@ -206,6 +223,16 @@ PHI_2 = sizes(2560, 10240, 32, 32, 32, 2048, 51200) | {
         (phi3.read_config, PHI_3_MINI_128K, {262144}, 96),
         (phi3.read_config, PHI_4_MINI, {262144}, 96),
         (phi.read_config, PHI_2, {None}, 32),
+        (smollm3.read_config, SMOLLM3_3B, {None}, 128),
+        (olmo.read_olmo3, OLMO_3_7B, {None, 4096}, 128),
+        (granite.read_config, GRANITE_3_3_8B, {None}, 128),
+        (cohere.read_cohere2, COMMAND_R7B, {None, 4096}, 128),
+        (glm.read_glm4, GLM_4_9B_0414, {None}, 64),
+        (exaone4.read_config, EXAONE_4_32B, {None, 4096}, 128),
+        (hunyuan.read_config, HUNYUAN_7B, {None}, 128),
+        (gpt_neox.read_config, PYTHIA_1_4B, {None}, 32),
+        (falcon.read_config, FALCON_7B, {None}, 64),
+        (starcoder2.read_config, STARCODER2_3B, {4096}, 128),
     ],
 )
 def test_a_published_config_is_read(

@@ -8,7 +8,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
-from transformers import Olmo2Config
+from transformers import OlmoConfig
 
 from kvasir.hub.model_info import load_model_info
 from kvasir.layers.linear import Linear, StackedLinear
@@ -205,6 +205,6 @@ def test_more_stages_than_layers_are_refused(tmp_path: Path) -> None:
 
 
 def test_code_of_transformers_is_not_split_into_stages(tmp_path: Path) -> None:
-    path = save(decoder(Olmo2Config), tmp_path)
-    with pytest.raises(ModelLoadError, match=r"Olmo2ForCausalLM .*--pipeline-parallel-size 1$"):
+    path = save(decoder(OlmoConfig), tmp_path)
+    with pytest.raises(ModelLoadError, match=r"OlmoForCausalLM .*--pipeline-parallel-size 1$"):
         load(path, 0, 2)

@@ -9,11 +9,12 @@ from transformers import PreTrainedModel, Qwen3Config, Qwen3MoeConfig
 
 from kvasir.hub.weights import weight_files
 from runtime.models.in_stages import STEPS, Part, assert_same_bits, computed_in_stages, stage
-from runtime.models.tiny import MODELS, MOE, decoder, gpt2, save
+from runtime.models.tiny import FAMILIES, MODELS, MOE, decoder, gpt2, save
 from runtime.parallel.thread_group import run_ranks
 
 ALL: dict[str, Callable[[], PreTrainedModel]] = {
     **MODELS,
+    **FAMILIES,
     "qwen3-one-kv-head": lambda: decoder(Qwen3Config, head_dim=32, num_key_value_heads=1),
     "qwen3-moe-last": lambda: decoder(Qwen3MoeConfig, **MOE, mlp_only_layers=[0, 1]),
     "gemma3-five-layers": lambda: decoder(type(MODELS["gemma3"]().config), head_dim=32, num_hidden_layers=5),

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 from torch import Tensor
-from transformers import Olmo2Config, PreTrainedModel, Qwen3Config, Qwen3MoeConfig
+from transformers import OlmoConfig, PreTrainedModel, Qwen3Config, Qwen3MoeConfig
 
 from kvasir.hub.chat_template import ChatTemplate
 from kvasir.hub.model_info import load_model_info
@@ -20,7 +20,7 @@ from kvasir.models.loader import CheckpointTensor
 from kvasir.models.model_load_error import ModelLoadError
 from kvasir.parallel.parallel_state import SINGLE, ParallelState
 from runtime.models.split_answers import TOKENS, Answers, answers, answers_of_all
-from runtime.models.tiny import MODELS, MOE, decoder, gpt2, llama, save
+from runtime.models.tiny import FAMILIES, MODELS, MOE, decoder, gpt2, llama, save
 from runtime.parallel.processes import run_processes
 from runtime.parallel.thread_group import Meeting, ThreadGroup, run_ranks
 from runtime.worker.driver import Driver, greedy
@@ -38,7 +38,7 @@ VARIANTS: dict[str, Callable[[], PreTrainedModel]] = {
     "llama-odd-vocabulary": lambda: llama(vocab_size=251, tie_word_embeddings=True),
     "gpt2-odd-vocabulary": lambda: gpt2(vocab_size=253),
 }
-ALL = {**MODELS, **VARIANTS}
+ALL = {**MODELS, **FAMILIES, **VARIANTS}
 ONE_OF_EACH = ["llama-gqa", "qwen3-one-kv-head", "gpt2", "qwen3-moe", "gemma3"]
 
 
@@ -150,8 +150,8 @@ def test_a_shape_that_cannot_be_split_is_refused(
 
 
 def test_code_of_transformers_is_not_split(tmp_path: Path) -> None:
-    path = save(decoder(Olmo2Config), tmp_path)
-    with pytest.raises(ModelLoadError, match=r"Olmo2ForCausalLM .*--tensor-parallel-size 1"):
+    path = save(decoder(OlmoConfig), tmp_path)
+    with pytest.raises(ModelLoadError, match=r"OlmoForCausalLM .*--tensor-parallel-size 1"):
         load(path, ParallelState(ThreadGroup(0, Meeting(2))))
 
 

@@ -13,18 +13,15 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 from transformers import (
-    CohereConfig,
+    CwmConfig,
     GPTBigCodeConfig,
-    GPTNeoXConfig,
-    GraniteConfig,
     LlamaConfig,
     MixtralConfig,
-    Olmo2Config,
+    OlmoConfig,
     OPTConfig,
     PreTrainedConfig,
     PreTrainedModel,
     Qwen3MoeConfig,
-    Starcoder2Config,
 )
 
 from kvasir.hub.model_info import ModelFiles, load_model_info
@@ -32,19 +29,16 @@ from kvasir.layers.parameter import Placement
 from kvasir.models.architectures import transformers_lm
 from kvasir.models.load_model import load_model
 from kvasir.models.model_load_error import ModelLoadError
-from runtime.models.tiny import VOCAB, decoder, load_reference, save
+from runtime.models.tiny import FAMILIES, VOCAB, decoder, load_reference, save
 from runtime.worker.driver import Driver, greedy
 
 MODELS: Mapping[str, Callable[[], PreTrainedModel]] = MappingProxyType(
     {
-        "olmo2": lambda: decoder(Olmo2Config),
-        "gpt-neox": lambda: decoder(GPTNeoXConfig, rotary_pct=0.5),
-        "granite": lambda: decoder(
-            GraniteConfig, logits_scaling=3.0, attention_multiplier=0.2, residual_multiplier=0.7
-        ),
-        "cohere": lambda: decoder(CohereConfig, logit_scale=0.3, use_qk_norm=True),
+        "olmo": lambda: decoder(OlmoConfig),
         "gpt-bigcode": lambda: decoder(GPTBigCodeConfig),
-        "starcoder2-window": lambda: decoder(Starcoder2Config, sliding_window=20),
+        "cwm": lambda: decoder(
+            CwmConfig, sliding_window=20, layer_types=["full_attention", "sliding_attention", "sliding_attention"]
+        ),
         "mixtral": lambda: decoder(MixtralConfig, num_local_experts=4, num_experts_per_tok=2),
         "opt": lambda: decoder(OPTConfig, ffn_dim=96, word_embed_proj_dim=64),
     }
@@ -73,15 +67,15 @@ def test_tokens_are_those_of_generate(name: str, tmp_path: Path) -> None:
 
 
 def test_fields_of_config_json_are_replaced(tmp_path: Path) -> None:
-    path, placement = save(MODELS["granite"](), tmp_path), Placement(torch.device("cpu"), torch.float32)
-    infos = (load_model_info(path), load_model_info(path, ModelFiles(overrides={"logits_scaling": 9.0})))
+    path, placement = save(FAMILIES["granite"](), tmp_path), Placement(torch.device("cpu"), torch.float32)
+    infos = (load_model_info(path), load_model_info(path, ModelFiles(overrides={"logits_scaling": 4.5})))
     own, other = (load_model(info, placement, 64, lambda done, total: None) for info in infos)
     states = torch.ones(2, own.hidden_size)
     torch.testing.assert_close(own.logits(states), other.logits(states) * 3)
 
 
 def test_a_model_is_one_stage_of_all_layers(tmp_path: Path) -> None:
-    path = save(decoder(Olmo2Config, num_hidden_layers=5, hidden_size=32), tmp_path)
+    path = save(decoder(OlmoConfig, num_hidden_layers=5, hidden_size=32), tmp_path)
     model = load_model(
         load_model_info(path), Placement(torch.device("cpu"), torch.float32), 64, lambda done, total: None
     )
@@ -93,9 +87,9 @@ def test_a_model_is_one_stage_of_all_layers(tmp_path: Path) -> None:
 
 def test_a_log_line_says_who_serves(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.WARNING):
-        Driver.load(save(MODELS["olmo2"](), tmp_path))
+        Driver.load(save(MODELS["olmo"](), tmp_path))
     (line,) = [record.getMessage() for record in caplog.records if record.name.startswith("kvasir")]
-    assert "Olmo2ForCausalLM is served by transformers' own code" in line
+    assert "OlmoForCausalLM is served by transformers' own code" in line
     assert "slower" in line
 
 
@@ -111,17 +105,17 @@ def test_code_that_mixes_a_flat_batch_is_refused(tmp_path: Path, monkeypatch: py
 
     forward = transformers_lm._forward
     monkeypatch.setattr(transformers_lm, "_forward", without_positions)
-    assert "computes other logits" in refusal(MODELS["olmo2"](), tmp_path)
+    assert "computes other logits" in refusal(MODELS["olmo"](), tmp_path)
 
 
 def test_a_window_that_the_code_does_not_compute_is_refused(tmp_path: Path) -> None:
-    said = refusal(MODELS["olmo2"](), tmp_path, sliding_window=20)
+    said = refusal(MODELS["olmo"](), tmp_path, sliding_window=20)
     assert "do not pass their sliding_window to attention" in said
     assert "computes other states token by token than for a whole sequence" in said
 
 
 def test_a_window_that_is_switched_off_is_no_reason_to_refuse(tmp_path: Path) -> None:
-    path = save(MODELS["olmo2"](), tmp_path)
+    path = save(MODELS["olmo"](), tmp_path)
     edit(path, sliding_window=20, use_sliding_window=False)
     assert Driver.load(path)
 
@@ -159,7 +153,7 @@ YARN = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 
         ),
     ],
 )
-@pytest.mark.parametrize("config", [Olmo2Config, LlamaConfig])
+@pytest.mark.parametrize("config", [OlmoConfig, LlamaConfig])
 def test_rope_overrides_change_answers_like_the_file(
     config: type[PreTrainedConfig], overrides: dict[str, Any], written: dict[str, Any], tmp_path: Path
 ) -> None:
@@ -231,7 +225,7 @@ def refusal(model: PreTrainedModel, path: Path, **config: Any) -> str:
 
 def test_angles_that_follow_the_longest_request_are_refused(tmp_path: Path) -> None:
     dynamic = {"rope_type": "dynamic", "factor": 2.0}
-    assert "rope_type dynamic" in refusal(decoder(Starcoder2Config, rope_parameters=dynamic), tmp_path)
+    assert "rope_type dynamic" in refusal(decoder(OlmoConfig, rope_parameters=dynamic), tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -248,7 +242,7 @@ def test_angles_that_follow_the_longest_request_are_refused(tmp_path: Path) -> N
 def test_a_config_that_transformers_cannot_serve_is_refused(
     config: dict[str, Any], reason: str, tmp_path: Path
 ) -> None:
-    assert reason in refusal(MODELS["olmo2"](), tmp_path, **config)
+    assert reason in refusal(MODELS["olmo"](), tmp_path, **config)
 
 
 def test_architectures_of_our_own_do_without_transformers() -> None:

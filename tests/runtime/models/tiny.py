@@ -10,14 +10,30 @@ from typing import Any
 
 import torch
 from transformers import (
+    ArceeConfig,
     AutoModelForCausalLM,
+    Cohere2Config,
+    CohereConfig,
+    Exaone4Config,
+    FalconConfig,
     Gemma2Config,
     Gemma3TextConfig,
     GemmaConfig,
+    Glm4Config,
+    GlmConfig,
     GPT2Config,
     GPT2LMHeadModel,
+    GPTNeoXConfig,
+    GraniteConfig,
+    HeliumConfig,
+    HunYuanDenseV1Config,
     LlamaConfig,
+    Ministral3Config,
+    MinistralConfig,
     MistralConfig,
+    NemotronConfig,
+    Olmo2Config,
+    Olmo3Config,
     Phi3Config,
     PhiConfig,
     PreTrainedConfig,
@@ -25,6 +41,10 @@ from transformers import (
     Qwen2Config,
     Qwen3Config,
     Qwen3MoeConfig,
+    SeedOssConfig,
+    SmolLM3Config,
+    StableLmConfig,
+    Starcoder2Config,
 )
 
 VOCAB = 256
@@ -139,6 +159,73 @@ MODELS: Mapping[str, Callable[[], PreTrainedModel]] = MappingProxyType(
         "gpt2-variant": lambda: gpt2(
             scale_attn_by_inverse_layer_idx=True, scale_attn_weights=False, n_inner=96, tie_word_embeddings=False
         ),
+    }
+)
+
+
+SMALL = {"hidden_size": 32, "intermediate_size": 48}
+FULL = ["full_attention"] * 3
+FALCON = {"hidden_size": 32, "num_key_value_heads": None}
+NEW_FALCON = {"new_decoder_architecture": True, "num_kv_heads": 2}
+NEOX = SMALL | {"num_key_value_heads": None}
+
+FAMILIES: Mapping[str, Callable[[], PreTrainedModel]] = MappingProxyType(
+    {
+        "arcee": lambda: decoder(ArceeConfig, **SMALL, mlp_bias=True),
+        "cohere": lambda: decoder(CohereConfig, **SMALL, logit_scale=0.3, use_qk_norm=True),
+        "cohere2": lambda: decoder(Cohere2Config, **SMALL, sliding_window=18, sliding_window_pattern=3),
+        "exaone4": lambda: decoder(Exaone4Config, **SMALL, sliding_window=18, sliding_window_pattern=3),
+        "exaone4-full": lambda: decoder(Exaone4Config, **SMALL, sliding_window=None, layer_types=FULL),
+        "falcon": lambda: decoder(FalconConfig, **FALCON),
+        "falcon-serial": lambda: decoder(FalconConfig, **FALCON, multi_query=False, parallel_attn=False, bias=True),
+        "falcon-new": lambda: decoder(FalconConfig, **FALCON, **NEW_FALCON),
+        "falcon2": lambda: decoder(FalconConfig, **FALCON, **NEW_FALCON, num_ln_in_parallel_attn=1),
+        "glm": lambda: decoder(GlmConfig, **SMALL, head_dim=16),
+        "glm4": lambda: decoder(Glm4Config, **SMALL, head_dim=16),
+        "gpt-neox": lambda: decoder(GPTNeoXConfig, **NEOX),
+        "gpt-neox-serial": lambda: decoder(GPTNeoXConfig, **NEOX, use_parallel_residual=False, rotary_pct=1.0),
+        "granite": lambda: decoder(
+            GraniteConfig,
+            **SMALL,
+            attention_multiplier=0.2,
+            embedding_multiplier=3.0,
+            logits_scaling=1.5,
+            residual_multiplier=0.7,
+        ),
+        "helium": lambda: decoder(HeliumConfig, **SMALL, head_dim=8),
+        "hunyuan": lambda: decoder(
+            HunYuanDenseV1Config,
+            **SMALL,
+            head_dim=16,
+            rope_parameters={"rope_type": "dynamic", "alpha": 50.0, "factor": 1.0, "rope_theta": 1e4},
+        ),
+        "ministral": lambda: decoder(
+            MinistralConfig, **SMALL, head_dim=16, sliding_window=18, layer_types=["sliding_attention", *FULL[1:]]
+        ),
+        "ministral3": lambda: decoder(
+            Ministral3Config,
+            **SMALL,
+            head_dim=16,
+            rope_parameters=YARN_ROPE
+            | {"original_max_position_embeddings": 16, "mscale": 1.0, "mscale_all_dim": 1.0}
+            | {"llama_4_scaling_beta": 0.3},
+        ),
+        "nemotron": lambda: decoder(NemotronConfig, **SMALL),
+        "olmo2": lambda: decoder(Olmo2Config, **SMALL),
+        "olmo3": lambda: decoder(
+            Olmo3Config,
+            **SMALL,
+            sliding_window=18,
+            layer_types=["sliding_attention", "sliding_attention", "full_attention"],
+            rope_parameters={"full_attention": YARN_ROPE, "sliding_attention": {"rope_type": "default"}},
+        ),
+        "seed-oss": lambda: decoder(SeedOssConfig, **SMALL, head_dim=16, attention_out_bias=True),
+        "smollm3": lambda: decoder(
+            SmolLM3Config, **SMALL, no_rope_layer_interval=2, use_sliding_window=True, sliding_window=18
+        ),
+        "stablelm": lambda: decoder(StableLmConfig, **SMALL, use_qkv_bias=True),
+        "stablelm-parallel": lambda: decoder(StableLmConfig, **SMALL, use_parallel_residual=True),
+        "starcoder2": lambda: decoder(Starcoder2Config, **SMALL, sliding_window=18),
     }
 )
 

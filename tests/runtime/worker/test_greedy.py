@@ -8,16 +8,16 @@ from transformers import PreTrainedModel
 
 from kvasir.request.tokens import packed
 from kvasir.worker.step import NewRow, ScheduledRow, StepInput
-from runtime.models.tiny import MODELS, VOCAB, llama, load_reference, reference_logits, save
+from runtime.models.tiny import FAMILIES, MODELS, VOCAB, llama, load_reference, reference_logits, save
 from runtime.worker.driver import Driver, greedy
 
 NEAR_TIE = 1e-3
 """A different token passes only where the reference's two best logits lie this close together."""
 
 
-@pytest.fixture(scope="module", params=list(MODELS))
+@pytest.fixture(scope="module", params=[*MODELS, *FAMILIES])
 def tiny(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[PreTrainedModel, Path]:
-    model = MODELS[request.param]()
+    model = (MODELS | FAMILIES)[request.param]()
     return model, save(model, tmp_path_factory.mktemp(request.param))
 
 

@@ -1,0 +1,80 @@
+"""Falcon (Almazrouei et al., 2023) and Falcon 2 11B: parallel layers, LayerNorm, one or few K/V heads."""
+
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Any, Final
+
+from kvasir.layers.activation import ACTIVATIONS
+from kvasir.layers.attention import HeadShape
+from kvasir.layers.mlp import MLP
+from kvasir.layers.norm import LayerNorm
+from kvasir.models.architectures.gpt_neox import GROUPED_NAMES
+from kvasir.models.config_reader import NO_EFFECT, ConfigReader
+from kvasir.models.decoder_config import DecoderConfig, LayerConfig, Order, check_layer_types
+from kvasir.models.model_load_error import ModelLoadError
+from kvasir.models.rope_config import RopeDefaults, read_rope
+
+_NAMES: Final = MappingProxyType(
+    {
+        **GROUPED_NAMES,
+        "h": "layers",
+        "ln_attn": "input_layernorm",
+        "ln_f": "norm",
+        "ln_mlp": "post_attention_layernorm",
+        "self_attention": "self_attn",
+        "word_embeddings": "embed_tokens",
+    }
+)
+
+
+def read_config(config: Mapping[str, Any]) -> DecoderConfig:
+    reader = ConfigReader(config)
+    hidden_size, new = reader.integer("hidden_size"), reader.flag("new_decoder_architecture", False)
+    heads = _heads(reader, hidden_size, new)
+    rope = read_rope(reader, RopeDefaults(heads.head_dim, reader.integer("max_position_embeddings", 2048)))
+    reader.require("alibi", False, elsewhere=True)
+    bias = reader.flag("bias", False)
+    layers = (LayerConfig(rope),) * reader.integer("num_hidden_layers")
+    check_layer_types(reader, [None] * len(layers))
+    falcon = DecoderConfig(
+        vocab_size=reader.integer("vocab_size"),
+        hidden_size=hidden_size,
+        intermediate_size=reader.integer("ffn_hidden_size", 4 * hidden_size),
+        heads=heads,
+        layers=layers,
+        activation=reader.choice("activation", "gelu", ACTIVATIONS),
+        eps=reader.number("layer_norm_epsilon", 1e-5),
+        tied=reader.flag("tie_word_embeddings", True),
+        scale=heads.head_dim**-0.5,
+        order=_order(reader, new),
+        norm=LayerNorm,
+        mlp=MLP,
+        grouped_qkv=True,
+        qkv_bias=bias,
+        output_bias=bias,
+        mlp_bias=bias,
+        names=_NAMES,
+    )
+    reader.finish(NO_EFFECT)
+    return falcon
+
+
+def _heads(reader: ConfigReader, hidden_size: int, new: bool) -> HeadShape:
+    heads = reader.integer("num_attention_heads")
+    kv_heads = reader.integer("num_kv_heads", heads)
+    if reader.flag("multi_query", True) and not new:
+        kv_heads = 1  # whatever num_kv_heads says
+    if heads % kv_heads or hidden_size % heads:
+        raise ModelLoadError(
+            f"config.json sets num_attention_heads to {heads}, which must divide hidden_size = {hidden_size} "
+            f"and be a multiple of num_kv_heads = {kv_heads}"
+        )
+    return HeadShape(heads, kv_heads, hidden_size // heads)
+
+
+def _order(reader: ConfigReader, new: bool) -> Order:
+    norms = reader.integer("num_ln_in_parallel_attn", 2 if new else 1)
+    if not reader.flag("parallel_attn", True):
+        reader.require("new_decoder_architecture", False)
+        return Order.BEFORE
+    return Order.PARALLEL_TWO_NORMS if norms == 2 and new else Order.PARALLEL
