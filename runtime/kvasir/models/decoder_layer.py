@@ -1,4 +1,4 @@
-"""The layers of a decoder, composed as a DecoderConfig says: attention, feed-forward layer and norms."""
+"""The layers of a decoder, composed from the parts of a DecoderConfig: attention, feed-forward layer, norms."""
 
 from torch import Tensor, nn
 

@@ -22,7 +22,7 @@ from kvasir.hub.source import fetch
 from kvasir.link.protocol import AddRequest
 from kvasir.request.params import SamplingParams
 from kvasir.request.tokens import packed
-from runtime.models.tiny import MODELS, gpt2, llama, save
+from runtime.models.tiny import FAMILIES, MODELS, gpt2, llama, save
 from runtime.worker.driver import engine_settings
 
 NEAR_TIE = 1e-3
@@ -174,12 +174,12 @@ def test_greedy_output_with_a_cached_prefix_equals_transformers(
 # ------------------------------------------------------------------------------------------------ sliding windows
 
 
-@pytest.fixture(scope="module", params=["gemma3", "mistral"])
+@pytest.fixture(scope="module", params=["gemma3", "mistral", "cohere2"])
 def windowed(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> tuple[PreTrainedModel, ModelInfo]:
-    """Gemma 3 with two layers of full attention and four with windows of 17 tokens; Mistral with windows of 19."""
-    reference = MODELS[request.param]()
+    """Gemma 3 and Cohere 2 with windows in some layers, Mistral in all."""
+    reference = {**MODELS, **FAMILIES}[request.param]()
     return reference, load_model_info(save(reference, tmp_path_factory.mktemp(request.param)))
 
 

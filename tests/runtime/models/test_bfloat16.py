@@ -18,7 +18,7 @@ from kvasir.worker.batch.inputs import InputBuilder
 from kvasir.worker.batch.request_table import RequestTable
 from kvasir.worker.kv_memory.cache_memory import allocate, single_group
 from kvasir.worker.step import NewRow, ScheduledRow
-from runtime.models.tiny import MODELS, VOCAB, load_reference, save
+from runtime.models.tiny import FAMILIES, MODELS, VOCAB, load_reference, save
 
 BLOCK = 8
 TOKENS = 72
@@ -33,9 +33,12 @@ def one_thread() -> Iterator[None]:
     torch.set_num_threads(before)
 
 
-@pytest.fixture(params=list(MODELS))
+ALL = {**MODELS, **{name: FAMILIES[name] for name in ("cohere", "hunyuan", "nemotron", "olmo2")}}
+
+
+@pytest.fixture(params=list(ALL))
 def path(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
-    return save(MODELS[request.param]().bfloat16(), tmp_path)
+    return save(ALL[request.param]().bfloat16(), tmp_path)
 
 
 class Computing:

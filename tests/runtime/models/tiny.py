@@ -163,9 +163,9 @@ MODELS: Mapping[str, Callable[[], PreTrainedModel]] = MappingProxyType(
 )
 
 
-SMALL = {"hidden_size": 32, "intermediate_size": 48}
+SMALL = {"intermediate_size": 48}
 FULL = ["full_attention"] * 3
-FALCON = {"hidden_size": 32, "num_key_value_heads": None}
+FALCON = {"num_key_value_heads": None}
 NEW_FALCON = {"new_decoder_architecture": True, "num_kv_heads": 2}
 NEOX = SMALL | {"num_key_value_heads": None}
 
@@ -192,7 +192,7 @@ FAMILIES: Mapping[str, Callable[[], PreTrainedModel]] = MappingProxyType(
             logits_scaling=1.5,
             residual_multiplier=0.7,
         ),
-        "helium": lambda: decoder(HeliumConfig, **SMALL, head_dim=8),
+        "helium": lambda: decoder(HeliumConfig, **SMALL, head_dim=16),
         "hunyuan": lambda: decoder(
             HunYuanDenseV1Config,
             **SMALL,

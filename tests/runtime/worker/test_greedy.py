@@ -17,7 +17,7 @@ NEAR_TIE = 1e-3
 
 @pytest.fixture(scope="module", params=[*MODELS, *FAMILIES])
 def tiny(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[PreTrainedModel, Path]:
-    model = (MODELS | FAMILIES)[request.param]()
+    model = {**MODELS, **FAMILIES}[request.param]()
     return model, save(model, tmp_path_factory.mktemp(request.param))
 
 

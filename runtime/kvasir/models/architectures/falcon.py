@@ -63,7 +63,7 @@ def _heads(reader: ConfigReader, hidden_size: int, new: bool) -> HeadShape:
     heads = reader.integer("num_attention_heads")
     kv_heads = reader.integer("num_kv_heads", heads)
     if reader.flag("multi_query", True) and not new:
-        kv_heads = 1  # whatever num_kv_heads says
+        kv_heads = 1  # num_kv_heads has no effect
     if heads % kv_heads or hidden_size % heads:
         raise ModelLoadError(
             f"config.json sets num_attention_heads to {heads}, which must divide hidden_size = {hidden_size} "
