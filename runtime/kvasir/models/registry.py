@@ -1,6 +1,7 @@
 """The code of each architecture of config.json. A new model is one file and one line here."""
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from types import MappingProxyType
 from typing import Any, Final
 
@@ -38,7 +39,21 @@ Build = Callable[[Mapping[str, Any], Placement, int], LoadableLM]
 
 
 def _decoder(read: Callable[[Mapping[str, Any]], DecoderConfig]) -> Build:
-    return lambda config, placement, context: Decoder(read(config), placement, context)
+    return partial(_build, read)
+
+
+def _build(
+    read: Callable[[Mapping[str, Any]], DecoderConfig],
+    config: Mapping[str, Any],
+    placement: Placement,
+    context: int,
+) -> Decoder:
+    return Decoder(read(config), placement, context)
+
+
+def reader_of(build: Build) -> Callable[..., Any]:
+    """Return the function that reads config.json, or the class of a model that reads it."""
+    return build.args[0] if isinstance(build, partial) else build
 
 
 ARCHITECTURES: Final = MappingProxyType[str, Build](

@@ -1,4 +1,4 @@
-"""EXAONE 4 (LG AI Research, 2025): norms of outputs, queries and keys.
+"""EXAONE 4 (LG AI Research, 2025): Llama with norms of outputs, queries and keys, and none of inputs.
 
 In models with windows, layers without one do not see positions.
 """

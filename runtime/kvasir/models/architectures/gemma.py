@@ -1,6 +1,6 @@
-"""Gemma (2024), Gemma 2 (2024) and the text models of Gemma 3 (2025), by the Gemma Team of Google DeepMind.
+"""Gemma (2024), Gemma 2 (2024) and Gemma 3's text models (2025) of Google: scaled embeddings, GELU, windows.
 
-Llama with scaled embeddings, norm weights stored around 0, and GELU. Gemma 2 adds norms of outputs, caps
+Norm weights are stored around 0. Gemma 2 adds norms of outputs, caps
 scores and logits, and has a sliding window in every other layer. Gemma 3 normalises queries and keys instead
 of capping, and rotates differently in layers with a window.
 """

@@ -1,4 +1,4 @@
-"""GPT-NeoX (Black et al., 2022), Pythia (Biderman et al., 2023), RedPajama and Dolly."""
+"""GPT-NeoX (Black et al., 2022), Pythia (Biderman et al., 2023), Dolly: LayerNorm, parallel layers."""
 
 from collections.abc import Mapping
 from dataclasses import replace

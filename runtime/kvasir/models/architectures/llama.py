@@ -1,4 +1,4 @@
-"""Llama (Touvron et al., 2023; Llama 3: Dubey et al., 2024): RMSNorm, rotary positions, GQA, SwiGLU."""
+"""Llama (Touvron et al., 2023), Llama 3 (Dubey et al., 2024), SmolLM: RMSNorm, rotary positions, GQA, SwiGLU."""
 
 from collections.abc import Mapping
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""Phi-3, Phi-3.5 and Phi-4 (Abdin et al., 2024): Llama with fused checkpoints, partial rotation and LongRoPE."""
+"""Phi-3, Phi-3.5-mini, Phi-4, Phi-4-mini (Abdin et al., 2024): Llama with partial rotation and LongRoPE."""
 
 from collections.abc import Mapping
 from typing import Any, Final
