@@ -11,7 +11,7 @@ _HEAD: Final = "| `architectures` | models | computes | file |\n|---|---|---|---
 
 
 def table() -> str:
-    """Return a row for each module, from the first line of its docstring: "models: what they compute"."""
+    """Return a row for each module, from the first line of its docstring: "models: differences"."""
     names: dict[str, list[str]] = {}
     docs: dict[str, str] = {}
     for name, build in sorted(ARCHITECTURES.items(), key=lambda entry: entry[0].lower()):
@@ -32,7 +32,7 @@ def replaced(page: str) -> str:
 
 def _row(file: str, names: list[str], doc: str) -> str:
     models, _, computes = doc.rpartition(": ")
-    assert models, f"{file}.py: its docstring has the form 'models: what they compute'"
+    assert models, f"{file}.py: its docstring has the form 'models: differences'"
     return f"| {', '.join(names)} | {models} | {computes} | `{file}.py` |"
 
 

@@ -21,6 +21,8 @@ from kvasir.hub.weight_scheme import UNQUANTISED, WeightScheme, read_scheme
 _DTYPES = ("float32", "bfloat16", "float16")
 _DTYPE_ALIASES = {"half": "float16", "float": "float32"}
 _LENGTHS = ("max_position_embeddings", "n_positions", "n_ctx", "seq_length")
+# Of models whose files leave it out.
+_KNOWN_LENGTHS: Final = MappingProxyType({"falcon": 2048})
 _NONE: Final[Mapping[str, Any]] = MappingProxyType({})
 _OFFSET_POSITIONS: Final = ("roberta", "xlm-roberta", "camembert", "mpnet")
 _WIDTHS = ("hidden_size", "n_embd", "dim")
@@ -184,6 +186,11 @@ class _Config:
         return HubError(f"{place}: {name} {found}, it must be {wanted}")
 
 
+def _positions(config: _Config) -> int:
+    known = _KNOWN_LENGTHS.get(str(config.get("model_type")))
+    return known if known is not None and config.get(*_LENGTHS) is None else config.count(*_LENGTHS)
+
+
 def merged(values: Mapping[str, Any], overrides: Mapping[str, Any]) -> dict[str, Any]:
     # nested objects are merged field by field
     result = dict(values)
@@ -210,7 +217,7 @@ def _weight_scheme(config: _Config) -> WeightScheme:
 
 
 def _context(config: _Config, pooling: PoolingInfo | None) -> int:
-    positions = config.count(*_LENGTHS)
+    positions = _positions(config)
     if pooling is not None and config.get("model_type") in _OFFSET_POSITIONS:
         positions -= 1 + (config.get("pad_token_id") or 0)  # the first token's position follows the padding's
     context = extended_context(positions, config.part)

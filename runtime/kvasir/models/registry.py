@@ -73,6 +73,7 @@ ARCHITECTURES: Final = MappingProxyType[str, Build](
         "HeliumForCausalLM": _decoder(helium.read_config),
         "HunYuanDenseV1ForCausalLM": _decoder(hunyuan.read_config),
         "GPT2LMHeadModel": GPT2,
+        "HyperCLOVAXForCausalLM": _decoder(granite.read_hyperclovax),
         "LlamaForCausalLM": _decoder(llama.read_config),
         "Ministral3ForCausalLM": _decoder(mistral.read_ministral3),
         "MinistralForCausalLM": _decoder(mistral.read_ministral),

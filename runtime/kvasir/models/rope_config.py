@@ -8,7 +8,7 @@ from kvasir.layers.rotary import LinearScaling, Llama3Scaling, LongRopeScaling, 
 from kvasir.models.config_reader import ConfigReader
 from kvasir.models.model_load_error import ModelLoadError
 
-TYPES: Final = frozenset(("default", "linear", "llama3", "longrope", "yarn"))
+TYPES: Final = frozenset(("default", "dynamic", "linear", "llama3", "longrope", "yarn"))
 
 
 @dataclass(frozen=True)
@@ -69,6 +69,10 @@ def _rotated(defaults: RopeDefaults, partial: float | None) -> int:
 
 def _scaling(kind: str, section: ConfigReader, dim: int, defaults: RopeDefaults) -> RopeScaling | None:
     if kind == "default":
+        return None
+    if kind == "dynamic":
+        # Changes only sequences beyond max_position_embeddings, which no request reaches.
+        section.number("factor")
         return None
     if kind == "linear":
         return LinearScaling(section.number("factor"))

@@ -82,6 +82,11 @@ def test_context_length_has_several_names(tmp_path: Path, name: str) -> None:
     assert info(tmp_path, **fields).max_model_len == 512
 
 
+def test_context_length_of_falcon_may_be_absent(tmp_path: Path) -> None:
+    assert info(tmp_path, max_position_embeddings=..., model_type="falcon").max_model_len == 2048
+    assert info(tmp_path, max_position_embeddings=512, model_type="falcon").max_model_len == 512
+
+
 YARN = {"rope_type": "yarn", "factor": 4.0}
 
 

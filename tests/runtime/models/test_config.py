@@ -85,14 +85,14 @@ def test_rope_of_old_and_new_files(keys: dict[str, Any], theta: float, scaling: 
     [
         ({"sliding_window": 4096}, "sliding_window"),
         ({"hidden_act": "mish"}, "hidden_act.*'mish'.*silu"),
-        ({"rope_scaling": {"rope_type": "ntk", "factor": 4.0}}, "rope_type.*'ntk'.*default, linear, llama3"),
+        ({"rope_scaling": {"rope_type": "ntk", "factor": 4.0}}, "rope_type.*'ntk'.*default, dynamic, linear, llama3"),
         ({"partial_rotary_factor": 0.5}, "partial_rotary_factor.*supported is 1.0"),
         (
             {"rope_scaling": {"rope_type": "linear", "factor": math.inf}},
             "factor.*inf; supported is a number above 0",
         ),
         ({"rope_scaling": {"rope_type": "yarn", "attn_factor": 4.0} | YARN}, "rope_scaling.*'attn_factor'"),
-        ({"rope_scaling": {"type": "dynamic", "factor": 4.0}}, "type.*'dynamic'"),
+        ({"rope_scaling": {"type": "dynamic"}}, "rope_scaling.*lacks 'factor'"),
         ({"rope_parameters": {"rope_type": "linear", "factor": 2.0, "alpha": 1}}, "rope_parameters.*'alpha'"),
         ({"rope_parameters": {"rope_type": "llama3"}}, "rope_parameters.*lacks 'factor'"),
         ({"rope_parameters": {"partial_rotary_factor": 0.5}}, "partial_rotary_factor"),

@@ -51,6 +51,7 @@ READERS: Mapping[str, Callable[[dict[str, Any]], Any]] = {
     "Gemma3TextConfig": gemma.read_gemma3,
     "GraniteConfig": granite.read_config,
     "HeliumConfig": helium.read_config,
+    "HyperCLOVAXConfig": granite.read_hyperclovax,
     "HunYuanDenseV1Config": hunyuan.read_config,
     "LlamaConfig": llama.read_config,
     "MinistralConfig": mistral.read_ministral,

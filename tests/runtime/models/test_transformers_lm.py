@@ -139,6 +139,7 @@ def expected(path: Path, index: int = 0) -> list[int]:
     return output[0, prompt.shape[1] :].tolist()  # type: ignore[no-any-return]
 
 
+LONG_ROPE = {"rope_type": "longrope", "short_factor": [1.0] * 8, "long_factor": [2.0] * 8}
 YARN = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 64}
 
 
@@ -208,10 +209,9 @@ def test_tensors_that_neither_code_reads_name_both_reasons(tmp_path: Path) -> No
 
 
 def test_a_setting_that_neither_code_computes_names_both_reasons(tmp_path: Path) -> None:
-    dynamic = {"rope_type": "dynamic", "factor": 2.0}
-    said = refusal(decoder(LlamaConfig), tmp_path, rope_scaling=dynamic)
-    assert "sets 'rope_type' to 'dynamic'; supported is one of default" in said
-    assert "transformers' code for LlamaForCausalLM cannot be used either: rope_type dynamic" in said
+    said = refusal(decoder(LlamaConfig), tmp_path, rope_scaling={"rope_type": "ntk", "factor": 2.0})
+    assert "sets 'rope_type' to 'ntk'; supported is one of default" in said
+    assert "transformers cannot load this LlamaForCausalLM: 'ntk'" in said
 
 
 def refusal(model: PreTrainedModel, path: Path, **config: Any) -> str:
@@ -224,8 +224,7 @@ def refusal(model: PreTrainedModel, path: Path, **config: Any) -> str:
 
 
 def test_angles_that_follow_the_longest_request_are_refused(tmp_path: Path) -> None:
-    dynamic = {"rope_type": "dynamic", "factor": 2.0}
-    assert "rope_type dynamic" in refusal(decoder(OlmoConfig, rope_parameters=dynamic), tmp_path)
+    assert "rope_type longrope" in refusal(decoder(OlmoConfig, rope_parameters=LONG_ROPE), tmp_path)
 
 
 @pytest.mark.parametrize(

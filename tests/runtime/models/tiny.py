@@ -27,6 +27,7 @@ from transformers import (
     GraniteConfig,
     HeliumConfig,
     HunYuanDenseV1Config,
+    HyperCLOVAXConfig,
     LlamaConfig,
     Ministral3Config,
     MinistralConfig,
@@ -114,6 +115,9 @@ MODELS: Mapping[str, Callable[[], PreTrainedModel]] = MappingProxyType(
         "llama-biases": lambda: llama(attention_bias=True, mlp_bias=True),
         "llama-wide-heads": lambda: llama(head_dim=32, num_key_value_heads=1, hidden_act="gelu"),
         "llama3-rope": lambda: llama(rope_parameters=LLAMA3_ROPE),
+        "llama-dynamic-rope": lambda: llama(
+            rope_parameters={"rope_type": "dynamic", "rope_theta": 500.0, "factor": 4.0}
+        ),
         "llama-linear-rope": lambda: llama(
             rope_parameters={"rope_type": "linear", "rope_theta": 500.0, "factor": 4.0}
         ),
@@ -192,6 +196,7 @@ FAMILIES: Mapping[str, Callable[[], PreTrainedModel]] = MappingProxyType(
             logits_scaling=1.5,
             residual_multiplier=0.7,
         ),
+        "hyperclovax": lambda: decoder(HyperCLOVAXConfig, **SMALL, logits_scaling=0.5, embedding_multiplier=2.0),
         "helium": lambda: decoder(HeliumConfig, **SMALL, head_dim=16),
         "hunyuan": lambda: decoder(
             HunYuanDenseV1Config,

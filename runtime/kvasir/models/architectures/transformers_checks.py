@@ -10,8 +10,8 @@ from kvasir.models.model_load_error import ModelLoadError
 from kvasir.models.registry import ARCHITECTURES
 
 _LAYER_TYPES = frozenset(("full_attention", "sliding_attention"))
-# Their angles follow the longest sequence of a batch.
-_CHANGING_ROPES = frozenset(("dynamic", "longrope"))
+# Its angles follow the longest sequence of a batch. Those of "dynamic" do so beyond max_position_embeddings only.
+_CHANGING_ROPES = frozenset(("longrope",))
 
 
 def unsupported(architecture: str, reason: str) -> ModelLoadError:
