@@ -22,7 +22,7 @@ from tools.kernel_targets import DTYPE_BYTES, Source, Target, Variant
 _TYPES: Final = MappingProxyType(
     {
         **dict.fromkeys(("slots", "tables", "items", "merges"), "*i32"),
-        **dict.fromkeys(("partial_out", "partial_max", "partial_sum"), "*fp32"),
+        **dict.fromkeys(("partial_out", "partial_max", "partial_sum", "sinks"), "*fp32"),
         **dict.fromkeys(("num_tokens", "window", "kv_stride", "q_stride"), "i32"),
         **dict.fromkeys(("inner_scale", "outer_scale", "v_scale", "k_inverse", "v_inverse"), "fp32"),
         **fused.TYPES,
@@ -39,7 +39,7 @@ class AttentionVariant(Variant):
     head_dim: int
     # The StepKind of the tile; the form of a fused operation; or "".
     step: str
-    # A window and a cap: kernels with both need the most registers.
+    # A window, a cap and sinks: kernels with all need the most registers.
     masks: bool = True
     # The KV cache is float8_e4m3fn.
     fp8: bool = False
@@ -86,6 +86,7 @@ class AttentionVariant(Variant):
                 tile,
                 windowed=self.masks,
                 capped=self.masks,
+                sinks=self.masks,
                 exact=self.dtype == "fp32",
                 interpreted=False,
             )

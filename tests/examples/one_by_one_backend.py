@@ -31,12 +31,19 @@ class OneByOnePlan:
         cache.by_token.index_put_((blocks, torch.from_numpy(step.offsets)), numbers)
 
     def attend(
-        self, q: Tensor, cache: KVCache, scale: float, *, window: int | None = None, softcap: float | None = None
+        self,
+        q: Tensor,
+        cache: KVCache,
+        scale: float,
+        *,
+        window: int | None = None,
+        softcap: float | None = None,
+        sinks: Tensor | None = None,
     ) -> Tensor:
         parts, start = [], 0
         for row, computed, new in zip(self.step.rows, self.step.computed, self.step.new, strict=True):
             queries = q[start : start + new] * scale
-            parts.append(self._attend(queries, cache, int(row), int(computed), window, softcap))
+            parts.append(self._attend(queries, cache, int(row), int(computed), window, softcap, sinks))
             start += new
         return torch.cat(parts)
 
@@ -48,15 +55,24 @@ class OneByOnePlan:
         *,
         window: int | None = None,
         softcap: float | None = None,
+        sinks: Tensor | None = None,
         rotation: Rotation | None = None,
     ) -> Tensor:
         if rotation is not None:
             rotate_qk_(qkv, self.heads.kv_heads, self.heads.head_dim, rotation)
         self.write(qkv[:, self.heads.query_size :], cache)
-        return self.attend(qkv[:, : self.heads.query_size], cache, scale, window=window, softcap=softcap)
+        q = qkv[:, : self.heads.query_size]
+        return self.attend(q, cache, scale, window=window, softcap=softcap, sinks=sinks)
 
     def _attend(
-        self, q: Tensor, cache: KVCache, row: int, computed: int, window: int | None, softcap: float | None
+        self,
+        q: Tensor,
+        cache: KVCache,
+        row: int,
+        computed: int,
+        window: int | None,
+        softcap: float | None,
+        sinks: Tensor | None,
     ) -> Tensor:
         """[new tokens, heads * head_dim] of one request → the same shape"""
         heads, length = self.heads, computed + len(q)
@@ -68,7 +84,11 @@ class OneByOnePlan:
             scores = torch.tanh(scores / softcap) * softcap
         distance = torch.arange(computed, length)[:, None] - torch.arange(first, length)
         hidden = (distance < 0) | (distance >= (window or length))
-        weights = scores.masked_fill(hidden, -torch.inf).softmax(-1).to(v.dtype)
+        scores = scores.masked_fill(hidden, -torch.inf)
+        if sinks is not None:  # a last score, whose weight is dropped
+            column = sinks.view(heads.kv_heads, heads.group, 1, 1).expand(-1, -1, len(q), 1)
+            scores = torch.cat((scores, column), dim=-1)
+        weights = scores.softmax(-1)[..., : length - first].to(v.dtype)
         outputs: Tensor = weights @ v[:, None]  # [kv_heads, group, queries, head_dim]
         return outputs.permute(2, 0, 1, 3).flatten(1)
 

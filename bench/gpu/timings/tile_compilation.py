@@ -85,6 +85,6 @@ def _compile_attention(job: _AttentionJob) -> None:
     heads, tile = job.heads, job.tile
     shape = PagedShape(heads.heads, heads.kv_heads, heads.head_dim, block_size=16)
     constants = attend_constants(shape, tile, windowed=False, capped=False, exact=False, interpreted=False)
-    types = [DTYPE] * 3 + [torch.int32] * 2 + [torch.float32] * 3
+    types = [DTYPE] * 3 + [torch.int32] * 2 + [torch.float32] * 4
     options = {"num_warps": tile.num_warps, "num_stages": tile.num_stages, **OPTIONS}
-    attend_paged.warmup(*types, 0.5, 0.5, 0, _SIZE, grid=(1,), **constants, **options)
+    attend_paged.warmup(*types, 0.5, 0.5, 1.0, 0, _SIZE, grid=(1,), **constants, **options)

@@ -100,11 +100,19 @@ class AttentionPlan(Protocol):
         ...
 
     def attend(
-        self, q: Tensor, cache: KVCache, scale: float, *, window: int | None = None, softcap: float | None = None
+        self,
+        q: Tensor,
+        cache: KVCache,
+        scale: float,
+        *,
+        window: int | None = None,
+        softcap: float | None = None,
+        sinks: Tensor | None = None,
     ) -> Tensor:
         """Attend over the last `window` tokens: q [T, heads * head_dim] → the same shape.
 
-        `softcap` bounds the scores: softcap * tanh(score / softcap).
+        `softcap` bounds the scores: softcap * tanh(score / softcap). `sinks` [heads] float32 are scores of each
+        head that only take weight from the tokens: softmax([scores, sink]) without its last number.
         """
         ...
 
@@ -116,6 +124,7 @@ class AttentionPlan(Protocol):
         *,
         window: int | None = None,
         softcap: float | None = None,
+        sinks: Tensor | None = None,
         rotation: Rotation | None = None,
     ) -> Tensor:
         """Rotate Q and K, write, then attend: [T, (heads + 2 kv_heads) * head_dim] → [T, heads * head_dim]."""

@@ -32,7 +32,13 @@ NUM_BLOCKS = 150
 GREEDY = SamplingParams(max_tokens=1, seed=0, temperature=0.0)
 
 
-def by_definition(qkv: Tensor, window: int | None, softcap: float | None, shape: HeadShape = SHAPE) -> Tensor:
+def by_definition(
+    qkv: Tensor,
+    window: int | None,
+    softcap: float | None,
+    shape: HeadShape = SHAPE,
+    sinks: Tensor | None = None,
+) -> Tensor:
     """One request's tokens: [T, (heads + 2 kv_heads) * head_dim] → [T, heads * head_dim]"""
     q, k, v = qkv.double().split([shape.query_size, shape.kv_size, shape.kv_size], dim=1)
     q = q.view(-1, shape.heads, shape.head_dim).transpose(0, 1)
@@ -46,7 +52,10 @@ def by_definition(qkv: Tensor, window: int | None, softcap: float | None, shape:
     hidden = distance < 0
     if window is not None:
         hidden |= distance >= window
-    output: torch.Tensor = scores.masked_fill(hidden, -torch.inf).softmax(-1) @ v
+    scores = scores.masked_fill(hidden, -torch.inf)
+    if sinks is not None:
+        scores = torch.cat((scores, sinks.double()[:, None, None].expand(-1, len(qkv), 1)), dim=-1)
+    output: torch.Tensor = scores.softmax(-1)[..., : len(qkv)] @ v
     return output.transpose(0, 1).flatten(1)
 
 
@@ -64,6 +73,7 @@ class Paged:
         shape: HeadShape = SHAPE,
         *,
         freed: float | None = None,
+        sinks: bool = False,
     ) -> None:
         generator = torch.Generator().manual_seed(11)
         width = shape.query_size + 2 * shape.kv_size
@@ -71,6 +81,7 @@ class Paged:
         self.qkv = [[torch.randn(length, width, generator=generator) * 2 for length in LENGTHS] for _ in layers]
         self.outputs = [[torch.zeros(length, shape.query_size) for length in LENGTHS] for _ in layers]
         self.computed = [0] * len(LENGTHS)
+        self._sinks = torch.randn(shape.heads, generator=generator) * 3 if sinks else None
         self._windows, self._softcap, self._shape, self._freed = windows, softcap, shape, freed
         groups = kv_groups(windows, shape, freed is not None)
         self._table = RequestTable(len(LENGTHS), max(LENGTHS), BLOCK, kv_groups=len(groups))
@@ -102,11 +113,13 @@ class Paged:
             qkv = torch.cat([self.qkv[layer][index][span] for index, span in spans])
             given = qkv.clone()
             if at_once:
-                output = plan.write_and_attend(qkv, cache, SCALE, window=window, softcap=self._softcap)
+                output = plan.write_and_attend(
+                    qkv, cache, SCALE, window=window, softcap=self._softcap, sinks=self._sinks
+                )
             else:
                 q, kv = qkv.split([self._shape.query_size, 2 * self._shape.kv_size], dim=1)
                 plan.write(kv, cache)
-                output = plan.attend(q, cache, SCALE, window=window, softcap=self._softcap)
+                output = plan.attend(q, cache, SCALE, window=window, softcap=self._softcap, sinks=self._sinks)
             assert torch.equal(qkv, given), "the caller's numbers were changed"
             outputs = output.split([counts[index] for index in order])
             for (index, span), output in zip(spans, outputs, strict=True):
@@ -139,7 +152,7 @@ class Paged:
                 self.step(counts)
         for layer, window in enumerate(self._windows):
             for qkv, output in zip(self.qkv[layer], self.outputs[layer], strict=True):
-                expected = by_definition(qkv, window, self._softcap, self._shape)
+                expected = by_definition(qkv, window, self._softcap, self._shape, self._sinks)
                 assert torch.allclose(output.double(), expected, rtol=1e-4, atol=1e-4)
 
 

@@ -74,6 +74,12 @@ def test_any_schedule_gives_the_definition(case: Case, window: int | None, softc
     Paged((window,), softcap, shape).run(np.random.default_rng(list(SHAPES.values()).index(shape)))
 
 
+@pytest.mark.parametrize(("window", "softcap"), [(None, None), (7, None), (33, 1.5)])
+@torch.inference_mode()
+def test_sinks_take_weight_from_every_token(case: Case, window: int | None, softcap: float | None) -> None:
+    Paged((window,), softcap, case[1], sinks=True).run(np.random.default_rng(5))
+
+
 @pytest.mark.parametrize("window", [None, 1, 6, 33])
 @torch.inference_mode()
 def test_content_of_a_blocks_last_owner_reaches_no_request(case: Case, window: int | None) -> None:

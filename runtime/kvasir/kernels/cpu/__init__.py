@@ -71,8 +71,8 @@ _SIGNATURES: Final = MappingProxyType(
         "linear": (c_void_p, c_void_p, c_void_p, c_void_p, c_int64, c_int64, c_int64, c_int),
         "log_sum_exp": (c_void_p, c_void_p, c_int64, c_int64, c_int),
         "write": (c_void_p, c_void_p, c_void_p, c_int64, c_int),
-        "attend": (c_void_p, c_void_p, c_void_p, c_void_p, c_int64, c_int64, c_float, c_float, c_int),
-        "write_and_attend": (c_void_p, c_void_p, c_void_p, c_void_p, c_int64, c_int64, c_float, c_float, c_int),
+        "attend": (*(c_void_p,) * 4, c_int64, c_int64, c_float, c_float, c_void_p, c_int),
+        "write_and_attend": (*(c_void_p,) * 4, c_int64, c_int64, c_float, c_float, c_void_p, c_int),
     }
 )
 
@@ -171,16 +171,30 @@ class Kernels:
         self._write(*pointers, kv.stride(0), torch.get_num_threads())
 
     def attend(
-        self, step: PagedStep, q: Tensor, cache: Tensor, window: int | None, scale: float, softcap: float | None
+        self,
+        step: PagedStep,
+        q: Tensor,
+        cache: Tensor,
+        window: int | None,
+        scale: float,
+        softcap: float | None,
+        sinks: Tensor | None = None,
     ) -> Tensor:  # q [T, heads * head_dim], any token stride → the same shape
         self._check_step(step, q, step.heads, cache, "q")
-        return self._run(self._attend, step, q, cache, window, scale, softcap)
+        return self._run(self._attend, step, q, cache, window, scale, softcap, sinks)
 
     def write_and_attend(
-        self, step: PagedStep, qkv: Tensor, cache: Tensor, window: int | None, scale: float, softcap: float | None
+        self,
+        step: PagedStep,
+        qkv: Tensor,
+        cache: Tensor,
+        window: int | None,
+        scale: float,
+        softcap: float | None,
+        sinks: Tensor | None = None,
     ) -> Tensor:  # qkv [T, (heads + 2 kv_heads) * head_dim], any token stride → [T, heads * head_dim]
         self._check_step(step, qkv, step.heads + 2 * step.kv_heads, cache, "qkv")
-        return self._run(self._write_and_attend, step, qkv, cache, window, scale, softcap)
+        return self._run(self._write_and_attend, step, qkv, cache, window, scale, softcap, sinks)
 
     def _run(
         self,
@@ -191,10 +205,15 @@ class Kernels:
         window: int | None,
         scale: float,
         softcap: float | None,
+        sinks: Tensor | None,
     ) -> Tensor:
         out = x.new_empty(x.shape[0], step.heads * step.head_dim)
         pointers = ctypes.addressof(step), x.data_ptr(), cache.data_ptr(), out.data_ptr()
-        kernel(*pointers, x.stride(0), min(window or 0, _FARTHEST), scale, softcap or 0.0, torch.get_num_threads())
+        if sinks is not None:  # [heads]
+            fits = sinks.shape == (step.heads,) and sinks.dtype == torch.float32 and sinks.is_contiguous()
+            _require(fits, "sinks", sinks)
+        rule = min(window or 0, _FARTHEST), scale, softcap or 0.0, None if sinks is None else sinks.data_ptr()
+        kernel(*pointers, x.stride(0), *rule, torch.get_num_threads())
         return out
 
     def _check_step(self, step: PagedStep, x: Tensor, heads: int, cache: Tensor, name: str) -> None:

@@ -55,6 +55,7 @@ def attend_paged(
     partial_out,  # [slots, KV_HEADS, ROWS, HEAD_DIM] float32, not divided by the sum
     partial_max,  # [slots, KV_HEADS, ROWS] float32
     partial_sum,  # [slots, KV_HEADS, ROWS] float32
+    sinks,  # [KV_HEADS * GROUP] float32; unused without SINKS
     inner_scale,  # of a score within the soft cap, times 2
     outer_scale,  # of a score, or of the capped one, times log2(e): exponents are of base 2
     v_scale,  # of an fp8 cache
@@ -70,6 +71,7 @@ def attend_paged(
     ITEM_SIZE: tl.constexpr,
     WINDOWED: tl.constexpr,
     CAPPED: tl.constexpr,
+    SINKS: tl.constexpr,
     EXACT: tl.constexpr,
     INTERPRETED: tl.constexpr,
 ):  # Grid: (N, KV_HEADS)
@@ -108,6 +110,9 @@ def attend_paged(
     maximum = tl.full([ROWS], float("-inf"), tl.float32)
     total = tl.zeros([ROWS], tl.float32)
     sums = tl.zeros([ROWS, PADDED_DIM], tl.float32)
+    if SINKS and segment == 0:  # a first score without a value, once for all segments
+        maximum = tl.load(sinks + head) * 1.4426950408889634  # log2(e)
+        total += 1.0
     # Without a window, all rows see the keys up to the first row's position, so these tiles need no masks.
     # Decodes are memory-bound and do not benefit.
     UNMASKED: tl.constexpr = ROWS >= 64 and not WINDOWED

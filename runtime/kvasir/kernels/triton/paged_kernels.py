@@ -120,11 +120,13 @@ class PagedKernels:
         scale: float,
         window: int | None,
         softcap: float | None,
+        sinks: Tensor | None = None,
         k_scale: float = 1.0,
         v_scale: float = 1.0,
     ) -> Tensor:  # q [T, heads * head_dim] → the same shape
         shape, partials = self._shape, work.partials
         self._check(q, shape.heads, len(q), cache, "q")
+        self._check_sinks(sinks)
         out = q.new_empty(q.shape)
         if cache.dtype == FP8:
             scale *= k_scale
@@ -138,6 +140,7 @@ class PagedKernels:
             partials.out,
             partials.maximum,
             partials.total,
+            q if sinks is None else sinks,
             inner,
             outer * _LOG2_E,
             v_scale,
@@ -148,6 +151,7 @@ class PagedKernels:
                 tile,
                 windowed=window is not None,
                 capped=softcap is not None,
+                sinks=sinks is not None,
                 exact=q.dtype == torch.float32,
                 interpreted=INTERPRETED,
             ),
@@ -166,6 +170,12 @@ class PagedKernels:
                 **OPTIONS,
             )
         return out
+
+    def _check_sinks(self, sinks: Tensor | None) -> None:
+        if sinks is None:
+            return
+        if sinks.shape != (self._shape.heads,) or sinks.dtype != torch.float32 or not sinks.is_contiguous():
+            raise ValueError(f"the kernel does not take sinks of shape {list(sinks.shape)}, {sinks.dtype}")
 
     def _check(self, x: Tensor, heads: int, tokens: int, cache: Tensor, name: str) -> None:
         shape = self._shape

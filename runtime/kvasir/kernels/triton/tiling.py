@@ -131,7 +131,14 @@ def rotated_write_constants(shape: PagedShape, dim: int) -> dict[str, object]:
 
 
 def attend_constants(
-    shape: PagedShape, tile: AttentionTile, *, windowed: bool, capped: bool, exact: bool, interpreted: bool
+    shape: PagedShape,
+    tile: AttentionTile,
+    *,
+    windowed: bool,
+    capped: bool,
+    sinks: bool = False,
+    exact: bool,
+    interpreted: bool,
 ) -> dict[str, object]:
     # `exact`: products of float32 are not rounded to TF32
     return {
@@ -145,6 +152,7 @@ def attend_constants(
         "ITEM_SIZE": ITEM_SIZE,
         "WINDOWED": windowed,
         "CAPPED": capped,
+        "SINKS": sinks,
         "EXACT": exact,
         "INTERPRETED": interpreted,
     }

@@ -1,7 +1,7 @@
 """Attention in plain torch, for requests of similar length at once. Copies K and V out of the cache."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 import torch.nn.functional as F
@@ -10,7 +10,7 @@ from torch import Tensor
 from kvasir.layers.attention import HeadShape, KVCache
 from kvasir.layers.rotary import Rotation, rotate_qk_
 
-_CAPPED_QUERIES = 256  # bounds the memory of scores
+_QUERIES_AT_ONCE = 256  # bounds the memory of scores
 
 
 @dataclass(frozen=True)
@@ -58,9 +58,16 @@ class GatherPlan:
         cache.by_token.index_put_((self.blocks, self.offsets), self._by_head(kv))
 
     def attend(
-        self, q: Tensor, cache: KVCache, scale: float, *, window: int | None = None, softcap: float | None = None
+        self,
+        q: Tensor,
+        cache: KVCache,
+        scale: float,
+        *,
+        window: int | None = None,
+        softcap: float | None = None,
+        sinks: Tensor | None = None,
     ) -> Tensor:
-        return self._attend(q, None, cache, scale, window, softcap)
+        return self._attend(q, None, cache, window, self._rule(scale, softcap, sinks))
 
     def write_and_attend(
         self,
@@ -70,29 +77,24 @@ class GatherPlan:
         *,
         window: int | None = None,
         softcap: float | None = None,
+        sinks: Tensor | None = None,
         rotation: Rotation | None = None,
     ) -> Tensor:
         if rotation is not None:
             rotate_qk_(qkv, self.heads.kv_heads, self.heads.head_dim, rotation)
         q, kv = qkv[:, : self.heads.query_size], qkv[:, self.heads.query_size :]
         self.write(kv, cache)
-        return self._attend(q, self._by_head(kv), cache, scale, window, softcap)
+        return self._attend(q, self._by_head(kv), cache, window, self._rule(scale, softcap, sinks))
 
     def _attend(
-        self,
-        q: Tensor,
-        kv: Tensor | None,
-        cache: KVCache,
-        scale: float,
-        window: int | None,
-        softcap: float | None,
+        self, q: Tensor, kv: Tensor | None, cache: KVCache, window: int | None, rule: "_ScoreRule"
     ) -> Tensor:
         # kv [T, 2, kv_heads, head_dim]; None: in the cache
         heads, reads = self.heads, self.within(window)
-        parts = [_decode(q[group.tokens], cache, group, heads, scale, softcap) for group in reads.decode]
+        parts = [_decode(q[group.tokens], cache, group, heads, rule) for group in reads.decode]
         for chunk in reads.prefill:
             chunk_kv = self._chunk_kv(chunk, kv, cache)
-            parts.append(_prefill(q[chunk.tokens], chunk_kv, chunk, heads, scale, softcap))
+            parts.append(_prefill(q[chunk.tokens], chunk_kv, chunk, heads, rule))
         return parts[0] if len(parts) == 1 else torch.cat(parts)
 
     def _chunk_kv(self, chunk: PrefillChunk, kv: Tensor | None, cache: KVCache) -> Tensor:
@@ -105,47 +107,64 @@ class GatherPlan:
         kv = cache.by_token[self.blocks[new], self.offsets[new]] if kv is None else kv[new]
         return kv.view(chunk.requests, -1, 2, heads.kv_heads, heads.head_dim).permute(2, 0, 3, 1, 4)
 
+    def _rule(self, scale: float, softcap: float | None, sinks: Tensor | None) -> "_ScoreRule":
+        return _ScoreRule(scale, softcap, None if sinks is None else sinks.view(self.heads.kv_heads, -1, 1))
+
     def _by_head(self, kv: Tensor) -> Tensor:
         return kv.view(-1, 2, self.heads.kv_heads, self.heads.head_dim)
 
 
-def _decode(
-    queries: Tensor, cache: KVCache, group: DecodeGroup, shape: HeadShape, scale: float, softcap: float | None
-) -> Tensor:
+@dataclass(frozen=True)
+class _ScoreRule:
+    scale: float
+    softcap: float | None
+    sinks: Tensor | None  # with the dimensions of scores [..., queries, keys]
+
+    def weights_of(self, scores: Tensor) -> Tensor:
+        if self.sinks is None:
+            return scores.softmax(dim=-1)
+        sinks = self.sinks.expand(*scores.shape[:-1], 1)
+        return torch.cat((scores, sinks), dim=-1).softmax(dim=-1)[..., :-1]
+
+
+def _decode(queries: Tensor, cache: KVCache, group: DecodeGroup, shape: HeadShape, rule: _ScoreRule) -> Tensor:
     # Scores are float32, because bfloat16 would round them to 8 bits.
     rows = queries.shape[0]
     kv = cache.by_head.index_select(0, group.pieces).view(2, rows, shape.kv_heads, -1, shape.head_dim)
-    q = (queries.float() * scale).view(rows, shape.kv_heads, shape.group, shape.head_dim)
+    q = (queries.float() * rule.scale).view(rows, shape.kv_heads, shape.group, shape.head_dim)
     scores = torch.matmul(q, kv[0].float().mT)  # [rows, kv_heads, group, length]
-    if softcap is not None:
-        _cap_(scores, softcap)
+    if rule.softcap is not None:
+        _cap_(scores, rule.softcap)
     if group.mask is not None:
         scores += group.mask
-    weights = scores.softmax(dim=-1).to(kv.dtype)
+    weights = rule.weights_of(scores).to(kv.dtype)
     return torch.matmul(weights, kv[1]).view(rows, -1)
 
 
-def _prefill(
-    queries: Tensor, kv: Tensor, chunk: PrefillChunk, shape: HeadShape, scale: float, softcap: float | None
-) -> Tensor:
+def _prefill(queries: Tensor, kv: Tensor, chunk: PrefillChunk, shape: HeadShape, rule: _ScoreRule) -> Tensor:
     tokens = queries.shape[0]
     requests, size = chunk.requests, tokens // chunk.requests
     # [2, requests, kv_heads, group, length, head_dim]
     kv = kv[:, :, :, None].expand(-1, -1, -1, shape.group, -1, -1)
     q = queries.view(requests, size, shape.kv_heads, shape.group, shape.head_dim).permute(0, 2, 3, 1, 4)
     # Torch expects one dimension less. Only several requests with grouped heads cost a copy.
-    k, v, q = (x.flatten(0, 1) if requests == 1 or shape.group > 1 else x.squeeze(-3) for x in (kv[0], kv[1], q))
+    k, v, q = (_four_dims(x) for x in (kv[0], kv[1], q))
+    if rule.sinks is not None:
+        rule = replace(rule, sinks=_four_dims(rule.sinks[..., None].expand(requests, -1, -1, -1, -1)))
     if chunk.mask is None or len(chunk.mask) == size:
-        out = _masked_attention(q, k, v, chunk.mask, scale, softcap)
+        out = _masked_attention(q, k, v, chunk.mask, rule)
     else:
-        out = _attention_by_parts(q, k, v, chunk.mask, scale, softcap)
+        out = _attention_by_parts(q, k, v, chunk.mask, rule)
     out = out.view(requests, shape.kv_heads, shape.group, size, shape.head_dim)
     return out.permute(0, 3, 1, 2, 4).reshape(tokens, -1)
 
 
-def _attention_by_parts(
-    q: Tensor, k: Tensor, v: Tensor, mask: Tensor, scale: float, softcap: float | None
-) -> Tensor:
+def _four_dims(x: Tensor) -> Tensor:
+    # [requests, kv_heads, group, …]
+    return x.flatten(0, 1) if x.shape[0] == 1 or x.shape[2] > 1 else x.squeeze(2)
+
+
+def _attention_by_parts(q: Tensor, k: Tensor, v: Tensor, mask: Tensor, rule: _ScoreRule) -> Tensor:
     # q [kv_heads, group, tokens, head_dim]; k, v [kv_heads, group, length, head_dim]; mask [queries, length]
     tokens, length, parts = q.shape[2], k.shape[2], []
     for start in range(0, tokens, len(mask)):
@@ -153,32 +172,33 @@ def _attention_by_parts(
         end = length - tokens + start + some.shape[2]  # keys that the last query sees
         # GPU kernels require aligned rows of a mask.
         seen = mask[len(mask) - some.shape[2] :, length - end :].contiguous()
-        parts.append(_masked_attention(some, k[:, :, :end], v[:, :, :end], seen, scale, softcap))
+        parts.append(_masked_attention(some, k[:, :, :end], v[:, :, :end], seen, rule))
     return torch.cat(parts, dim=2)
 
 
-def _masked_attention(
-    q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, scale: float, softcap: float | None
-) -> Tensor:  # mask None: causal
-    if softcap is not None:
-        return _capped_attention(q, k, v, mask, scale, softcap)
-    return F.scaled_dot_product_attention(q, k, v, attn_mask=mask, is_causal=mask is None, scale=scale)
+def _masked_attention(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, rule: _ScoreRule) -> Tensor:
+    # mask None: causal
+    if rule.softcap is not None or rule.sinks is not None:
+        return _attention_by_scores(q, k, v, mask, rule)
+    return F.scaled_dot_product_attention(q, k, v, attn_mask=mask, is_causal=mask is None, scale=rule.scale)
 
 
-def _capped_attention(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, scale: float, softcap: float) -> Tensor:
-    # Torch's attention cannot cap scores.
+def _attention_by_scores(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, rule: _ScoreRule) -> Tensor:
+    # Torch's attention has no caps and no sinks.
     length = k.shape[2]
     keys = k.float().mT
     parts = []
-    for start in range(0, q.shape[2], _CAPPED_QUERIES):
-        some = q[:, :, start : start + _CAPPED_QUERIES].float() * scale
-        scores = _cap_(some @ keys, softcap)  # [kv_heads, group, some, length]
+    for start in range(0, q.shape[2], _QUERIES_AT_ONCE):
+        some = q[:, :, start : start + _QUERIES_AT_ONCE].float() * rule.scale
+        scores = some @ keys  # [kv_heads, group, some, length]
+        if rule.softcap is not None:
+            _cap_(scores, rule.softcap)
         if mask is None:
             after = torch.ones(some.shape[2], length, dtype=torch.bool, device=q.device).triu_(start + 1)
             scores.masked_fill_(after, -torch.inf)
         else:
-            scores += mask[start : start + _CAPPED_QUERIES]
-        parts.append(scores.softmax(dim=-1).to(v.dtype) @ v)
+            scores += mask[start : start + _QUERIES_AT_ONCE]
+        parts.append(rule.weights_of(scores).to(v.dtype) @ v)
     return torch.cat(parts, dim=2)
 
 

@@ -26,9 +26,16 @@ class TilePlan:
         self.kernels.write(self.step, kv, cache.blocks)
 
     def attend(
-        self, q: Tensor, cache: KVCache, scale: float, *, window: int | None = None, softcap: float | None = None
+        self,
+        q: Tensor,
+        cache: KVCache,
+        scale: float,
+        *,
+        window: int | None = None,
+        softcap: float | None = None,
+        sinks: Tensor | None = None,
     ) -> Tensor:
-        return self.kernels.attend(self.step, q, cache.blocks, window, scale, softcap)
+        return self.kernels.attend(self.step, q, cache.blocks, window, scale, softcap, sinks)
 
     def write_and_attend(
         self,
@@ -38,11 +45,12 @@ class TilePlan:
         *,
         window: int | None = None,
         softcap: float | None = None,
+        sinks: Tensor | None = None,
         rotation: Rotation | None = None,
     ) -> Tensor:
         if rotation is not None:
             rotate_qk_(qkv, self.step.kv_heads, self.step.head_dim, rotation)
-        return self.kernels.write_and_attend(self.step, qkv, cache.blocks, window, scale, softcap)
+        return self.kernels.write_and_attend(self.step, qkv, cache.blocks, window, scale, softcap, sinks)
 
 
 class TileBackend:

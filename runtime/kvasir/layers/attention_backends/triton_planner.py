@@ -43,7 +43,14 @@ class TritonPlan:
         self.kernels.write(self.slots, kv, cache.blocks, k_scale=scales.k, v_scale=scales.v)
 
     def attend(
-        self, q: Tensor, cache: KVCache, scale: float, *, window: int | None = None, softcap: float | None = None
+        self,
+        q: Tensor,
+        cache: KVCache,
+        scale: float,
+        *,
+        window: int | None = None,
+        softcap: float | None = None,
+        sinks: Tensor | None = None,
     ) -> Tensor:
         work = self.work.get(window)
         if work is None:
@@ -56,6 +63,7 @@ class TritonPlan:
             scale=scale,
             window=window,
             softcap=softcap,
+            sinks=sinks,
             k_scale=cache.scales.k,
             v_scale=cache.scales.v,
         )
@@ -68,6 +76,7 @@ class TritonPlan:
         *,
         window: int | None = None,
         softcap: float | None = None,
+        sinks: Tensor | None = None,
         rotation: Rotation | None = None,
     ) -> Tensor:
         kv_size = 2 * cache.blocks.shape[2] * cache.blocks.shape[4]
@@ -84,7 +93,7 @@ class TritonPlan:
                 k_scale=cache.scales.k,
                 v_scale=cache.scales.v,
             )
-        return self.attend(q, cache, scale, window=window, softcap=softcap)
+        return self.attend(q, cache, scale, window=window, softcap=softcap, sinks=sinks)
 
 
 class TritonPlanner:

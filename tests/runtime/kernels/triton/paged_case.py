@@ -48,7 +48,13 @@ class PagedCase:
             self._by_slot()[slots // shape.block_size, slots % shape.block_size] = self._stored(row)[:computed]
 
     def step(
-        self, tile: AttentionTile, *, window: int | None = None, softcap: float | None = None, programs: int = 1
+        self,
+        tile: AttentionTile,
+        *,
+        window: int | None = None,
+        softcap: float | None = None,
+        sinks: Tensor | None = None,
+        programs: int = 1,
     ) -> Tensor:
         """Write K and V of the step and attend: [T, heads * head_dim]"""
         kernels = PagedKernels(self.shape)
@@ -72,6 +78,7 @@ class PagedCase:
             scale=SCALE,
             window=window,
             softcap=softcap,
+            sinks=sinks,
             k_scale=k_scale,
             v_scale=v_scale,
         )
@@ -86,7 +93,9 @@ class PagedCase:
             programs=programs,
         )
 
-    def expected(self, window: int | None = None, softcap: float | None = None) -> Tensor:
+    def expected(
+        self, window: int | None = None, softcap: float | None = None, sinks: Tensor | None = None
+    ) -> Tensor:
         """Compute attention by its definition, in float64."""
         shape, parts = self.shape, []
         queries = self.q.double().view(-1, shape.kv_heads, shape.group, shape.head_dim).split(self.new.tolist())
@@ -99,16 +108,28 @@ class PagedCase:
                 scores = torch.tanh(scores / softcap) * softcap
             distance = torch.arange(computed, computed + new)[:, None] - torch.arange(len(k))
             hidden = (distance < 0) | (distance >= (window or len(k)))
-            weights = scores.masked_fill(hidden, -torch.inf).softmax(-1)
+            scores = scores.masked_fill(hidden, -torch.inf)
+            if sinks is not None:
+                column = sinks.double().view(shape.kv_heads, -1, 1, 1).expand(-1, -1, len(query), 1)
+                scores = torch.cat((scores, column), dim=-1)
+            weights = scores.softmax(-1)[..., : len(k)]
             parts.append(torch.einsum("hgtk,khd->thgd", weights, v).flatten(1))
         return torch.cat(parts)
 
     def check(
-        self, tile: AttentionTile, *, window: int | None = None, softcap: float | None = None, programs: int = 1
+        self,
+        tile: AttentionTile,
+        *,
+        window: int | None = None,
+        softcap: float | None = None,
+        sinks: Tensor | None = None,
+        programs: int = 1,
     ) -> None:
-        output = self.step(tile, window=window, softcap=softcap, programs=programs)
+        output = self.step(tile, window=window, softcap=softcap, sinks=sinks, programs=programs)
         tolerance = TOLERANCES[self.dtype]
-        torch.testing.assert_close(output.double(), self.expected(window, softcap), rtol=tolerance, atol=tolerance)
+        torch.testing.assert_close(
+            output.double(), self.expected(window, softcap, sinks), rtol=tolerance, atol=tolerance
+        )
 
     def _stored(self, row: int) -> Tensor:
         """[keys, 2, kv_heads, head_dim] of a request, as the cache has them"""

@@ -60,6 +60,14 @@ def test_segments_give_the_definition(window: int | None, softcap: float | None)
     case.check(SMALL, window=window, softcap=softcap, programs=64)
 
 
+@pytest.mark.parametrize(("window", "programs"), [(None, 1), (7, 1), (None, 64), (300, 64)])
+def test_sinks_count_once_however_keys_are_split(window: int | None, programs: int) -> None:
+    case = PagedCase(SHAPES["64 in groups of 4"], [(1100, 1), (5, 1), (70, 6)], torch.float32)
+    sinks = torch.linspace(-3, 4, 8)
+    case.check(SMALL, window=window, sinks=sinks, programs=programs)
+    case.check(AttentionTile(64, 32, 4, 2), window=window, sinks=sinks, programs=programs)
+
+
 def test_a_segment_without_keys_changes_nothing() -> None:
     case = PagedCase(SHAPES["64"], [(359, 1)], torch.float32)
     wide = AttentionTile(rows=16, keys=256, num_warps=4, num_stages=2)
