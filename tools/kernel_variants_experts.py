@@ -6,10 +6,12 @@ from types import MappingProxyType
 from typing import Any, Final
 
 from kvasir.kernels.triton.experts.expert_tiling import (
+    CLAMPED,
     SUM_OPTIONS,
     TILE_ROWS,
     DeviceLimits,
     ExpertShape,
+    Gate,
     down_constants,
     gate_up_constants,
     list_constants,
@@ -42,10 +44,13 @@ class ExpertVariant(Variant):
     dtype: str
     # Of a block; of a step for `list`; 0 for `sum`.
     rows: int
+    # The experts of gpt-oss: biases and another activation.
+    biased: bool = False
 
     @property
     def name(self) -> str:
-        return " ".join(part for part in ("experts", self.kernel, self.dtype, str(self.rows or "")) if part)
+        parts = ("experts", self.kernel, self.dtype, str(self.rows or ""), "bias" if self.biased else "")
+        return " ".join(part for part in parts if part)
 
     def source(self, target: Target) -> Source:
         kernel, constants, options = self._launch(DeviceLimits(target.shared_bytes, target.warp_size))
@@ -64,9 +69,13 @@ class ExpertVariant(Variant):
         tile = product_tile(self.rows, DTYPE_BYTES[self.dtype], limits, gated=gated)
         options = {**OPTIONS, "num_warps": tile.num_warps, "num_stages": tile.num_stages}
         if gated:
-            constants = gate_up_constants(SHAPE, tile, TOP_K, "silu", exact=exact, interpreted=False)
+            gate = Gate(CLAMPED, 1.702, 7.0) if self.biased else Gate("silu")
+            constants = gate_up_constants(
+                SHAPE, tile, TOP_K, gate, biased=self.biased, exact=exact, interpreted=False
+            )
             return multiply_gate_up, constants, options
-        return multiply_down, down_constants(SHAPE, tile, exact=exact, interpreted=False), options
+        constants = down_constants(SHAPE, tile, biased=self.biased, exact=exact, interpreted=False)
+        return multiply_down, constants, options
 
 
 def expert_variants() -> Iterator[ExpertVariant]:
@@ -77,3 +86,5 @@ def expert_variants() -> Iterator[ExpertVariant]:
             yield ExpertVariant("gate_up", dtype, rows)
             yield ExpertVariant("down", dtype, rows)
         yield ExpertVariant("sum", dtype, 0)
+    for kernel in ("gate_up", "down"):
+        yield ExpertVariant(kernel, "bf16", TILE_ROWS[-1], biased=True)

@@ -7,7 +7,7 @@ from bench.gpu.worker import Context
 from torch import Tensor
 
 from kvasir.kernels.triton.experts.expert_kernels import ExpertKernels
-from kvasir.kernels.triton.experts.expert_tiling import ExpertShape
+from kvasir.kernels.triton.experts.expert_tiling import ExpertShape, Gate
 from kvasir.layers.activation import ACTIVATIONS, gated_reference
 
 # Tokens, chosen experts of each, experts, size, inner size, activation, and the experts of this rank.
@@ -44,7 +44,7 @@ def _check(context: Context, case: Case, dtype: torch.dtype) -> None:
     gate_up = numbers(len(own), 2 * inner, size, dtype=dtype, device=device, seed=2, scale=size**-0.5)
     down = numbers(len(own), size, inner, dtype=dtype, device=device, seed=3, scale=inner**-0.5)
     shape = ExpertShape(len(own), size, inner)
-    kernels = ExpertKernels(shape, own, experts, activation, torch.device(device))
+    kernels = ExpertKernels(shape, own, experts, Gate(activation), torch.device(device))
     text = f"{dtype} {tokens} tokens, {top_k} of {experts} experts, [{size}, {inner}], {activation}"
     found = kernels(x, chosen, gate_up, down)
     exact = _exact(x, chosen, gate_up, down, activation, own)

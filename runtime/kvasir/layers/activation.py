@@ -1,6 +1,7 @@
 """Activation functions by their names in config.json."""
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Final
 
@@ -39,7 +40,23 @@ ACTIVATIONS: Final = MappingProxyType[str, Activation](
 KERNELS: Final = MappingProxyType[Activation, Kernel]({F.silu: Kernel.SILU, _gelu_tanh: Kernel.GELU_TANH})
 
 
+@dataclass(frozen=True)
+class ClampedSwiGLU:
+    """The activation of gpt-oss, which replaces the product of gate and up too."""
+
+    alpha: float
+    limit: float
+
+    def __call__(self, x: Tensor) -> Tensor:  # [T, 2 * size] → [T, size]
+        gate, up = (part.contiguous() for part in x.chunk(2, dim=-1))
+        gate = gate.clamp(max=self.limit)
+        up = up.clamp(min=-self.limit, max=self.limit)
+        return gate.mul_(torch.sigmoid(gate * self.alpha)).mul_(up + 1)
+
+
 def gated(x: Tensor, activation: Activation) -> Tensor:  # [T, 2 * size] → [T, size]
+    if isinstance(activation, ClampedSwiGLU):
+        return activation(x)
     kernel = KERNELS.get(activation)
     operations = operations_for(x.device, x.dtype)
     if kernel is None or operations is None or not operations.takes_gate(x.shape[1] // 2):

@@ -87,20 +87,34 @@ class VocabHead(Linear):
 
 
 class StackedLinear(nn.Module):
-    """Equal layers without biases, in stacked parameters: [own layers, …]."""
+    """Equal layers, in stacked parameters: [own layers, …].
+
+    `transposed`: a checkpoint's tensor of all layers is [layers, inputs, outputs].
+    """
 
     weight: nn.Parameter
 
     def __init__(
-        self, inputs: int, outputs: Mapping[str, int], *, stack: Stack, split: Split, placement: Placement
+        self,
+        inputs: int,
+        outputs: Mapping[str, int],
+        *,
+        stack: Stack,
+        split: Split,
+        placement: Placement,
+        bias: bool = False,
+        transposed: bool = False,
     ) -> None:
         super().__init__()
         self.name = placement.name
         self._num_own = len(stack.own)
-        shape = LinearShape(inputs, outputs, split, stack=stack)
+        shape = LinearShape(inputs, outputs, split, transposed=transposed, stack=stack)
         self.method = new_method(shape, placement)
         for name, parameter in self.method.parameters(shape, placement).items():
             self.register_parameter(name, parameter)
+        self.bias = shape.parameter(placement, OUTPUTS) if bias else None
+        # The ranks that share the inputs add up their products: one of them adds the bias.
+        self._adds_bias = bias and (split.dim == OUTPUTS.dim or split.rank == 0)
 
     @cached_property
     def _layers(self) -> "list[_StackedLayer]":
@@ -108,7 +122,11 @@ class StackedLinear(nn.Module):
         return [_StackedLayer(self._parameters, index) for index in range(self._num_own)]
 
     def one(self, index: int, x: Tensor) -> Tensor:
-        return self.method.apply(self._layers[index], x, None)
+        layer = self._layers[index]
+        return self.method.apply(layer, x, layer.bias if self._adds_bias else None)
+
+    def added_bias(self) -> Tensor | None:  # [own layers, outputs]
+        return self.bias if self._adds_bias else None
 
     def plain_weight(self) -> Tensor | None:
         return self.method.plain_weight(self)
@@ -121,11 +139,13 @@ class StackedLinear(nn.Module):
 
 
 class _StackedLayer(nn.Module):
+    bias: nn.Parameter | None
+
     def __init__(self, stacked: Mapping[str, nn.Parameter | None], index: int) -> None:
         super().__init__()
         for name, parameter in stacked.items():
-            assert parameter is not None
-            self.register_parameter(name, nn.Parameter(parameter.data[index], requires_grad=False))
+            own = None if parameter is None else nn.Parameter(parameter.data[index], requires_grad=False)
+            self.register_parameter(name, own)
 
 
 def grouped_product(weight: Tensor, x: Tensor, ends: Tensor) -> Tensor:

@@ -33,6 +33,8 @@ INPUTS: Final = Axis(1)
 class Stack(NamedTuple):
     total: int
     own: range  # layers of this rank
+    # In a checkpoint's tensor of all layers, rows of the shards alternate.
+    alternating: bool = False
 
 
 @dataclass(frozen=True)
@@ -58,12 +60,13 @@ class LinearShape:
 
         Raises UnevenSplit for a split within an entry.
         """
-        # `transposed`: the checkpoint reverses the dimensions.
+        # `transposed`: the checkpoint reverses the dimensions; of stacked layers only in a tensor of all.
         layout = self._layout(axes)
         if self.stack is None:
             return parameter_with(TensorLoader(layout, transposed), layout.local_shape, placement, dtype)
-        loader = StackedLoader(layout, *self.stack)
-        return parameter_with(loader, (len(self.stack.own), *layout.local_shape), placement, dtype)
+        total, own, alternating = self.stack
+        loader = StackedLoader(layout, total, own, transposed=transposed, alternating=alternating)
+        return parameter_with(loader, (len(own), *layout.local_shape), placement, dtype)
 
     def _layout(self, axes: tuple[Axis, ...]) -> Layout:
         dims = [axis.dim for axis in axes]

@@ -91,23 +91,81 @@ class TensorLoader:
         return dims[::-1] if self._transposed else dims
 
 
-class StackedLoader:
-    """Fills a parameter that stacks equal layers."""
+class OneOf:
+    """One layer of a tensor that stacks equal layers."""
 
-    def __init__(self, layout: Layout, count: int, own: range) -> None:
+    def __init__(self, stacked: Source, index: int) -> None:
+        self.shape = tuple(stacked.shape[1:])
+        self._stacked, self._place = stacked, slice(index, index + 1)
+
+    def __getitem__(self, part: Part, /) -> Tensor:
+        return self._stacked[(self._place, *part)][0]
+
+
+class _Turned:
+    """A matrix whose dimensions the checkpoint reverses."""
+
+    def __init__(self, source: Source) -> None:
+        self.shape = tuple(source.shape[::-1])
+        self._source = source
+
+    def __getitem__(self, part: Part, /) -> Tensor:
+        return self._source[part[::-1]].t()
+
+
+class _Alternating:
+    """A tensor whose shards of equal size alternate in dimension 0: gate, up, gate, up, …"""
+
+    def __init__(self, source: Source, shards: int) -> None:
+        self.shape = tuple(source.shape)
+        self._source, self._shards = source, shards
+
+    def __getitem__(self, part: Part, /) -> Tensor:  # within a shard
+        size = self.shape[0] // self._shards
+        shard, begin = divmod(part[0].start, size)
+        length = part[0].stop - part[0].start
+        read = slice(begin * self._shards, (begin + length) * self._shards)
+        return self._source[(read, *part[1:])][shard :: self._shards]
+
+
+class StackedLoader:
+    """Fills a parameter that stacks equal layers, from a tensor of each layer or from one of all.
+
+    In a tensor of all layers, `transposed` ones are [layers, inputs, outputs], and shards may alternate.
+    """
+
+    def __init__(
+        self, layout: Layout, count: int, own: range, *, transposed: bool = False, alternating: bool = False
+    ) -> None:
         self._count = count
         self._first = own.start
         self._loaders = {index: TensorLoader(layout) for index in own}
+        self._transposed = transposed and len(layout.shape) == 2
+        self._shards = len(layout.shards) if alternating else 1
 
     @property
     def missing(self) -> set[str]:
         return {f"{index} {shard}".strip() for index, loader in self._loaders.items() for shard in loader.missing}
 
     def __call__(self, parameter: nn.Parameter, source: Source, shard: str, index: int | None = None) -> None:
-        if index is None or not 0 <= index < self._count:
+        if index is None:
+            self._fill_all(parameter, source, shard)
+            return
+        if not 0 <= index < self._count:
             raise ValueError(f"the model has the numbers 0 to {self._count - 1} here")
         if index in self._loaders:
             self._loaders[index].fill(parameter.data[index - self._first], source, shard)
+
+    def _fill_all(self, parameter: nn.Parameter, source: Source, shard: str) -> None:
+        if not source.shape or source.shape[0] != self._count:
+            raise ValueError(f"its shape is {list(source.shape)} and the model stacks {self._count} layers here")
+        for index, loader in self._loaders.items():
+            one: Source = OneOf(source, index)
+            if self._transposed:
+                one = _Turned(one)
+            if self._shards > 1 and shard == WHOLE:
+                one = _Alternating(one, self._shards)
+            loader.fill(parameter.data[index - self._first], one, shard)
 
     def parts(self, shard: str, index: int | None = None) -> list[Part]:
         if index is None:  # all layers are split in the same way

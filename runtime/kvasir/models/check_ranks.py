@@ -5,7 +5,7 @@ from dataclasses import replace
 import torch
 
 from kvasir.hub.model_info import ModelInfo
-from kvasir.layers.moe import Experts
+from kvasir.layers.moe.experts import Experts
 from kvasir.layers.parameter import Placement
 from kvasir.models.load_model import check_whole
 from kvasir.models.model_load_error import ModelLoadError

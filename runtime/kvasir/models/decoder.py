@@ -87,9 +87,7 @@ class Decoder(nn.Module):
         if _COMPUTED.fullmatch(tensor):
             return None
         path = self._rename(_PREFIX.sub("", tensor, count=1)).split(".")
-        index = None
-        if len(path) > 3 and path[-4] == "experts" and path[-3].isdecimal():
-            index = int(path.pop(-3))
+        index = _expert_of(path)
         shard = path[-2] if len(path) > 1 else ""
         fused = _FUSED.get(shard)
         if fused is not None:
@@ -103,6 +101,19 @@ class Decoder(nn.Module):
     def aliases(self) -> Mapping[str, Target]:
         tied = self._tied and self.embed_tokens is not None
         return {"lm_head.weight": Target("embed_tokens.weight")} if tied else {}
+
+
+def _expert_of(path: list[str]) -> int | None:
+    """Change the path of a tensor of experts to that of our parameter, and return the expert's index.
+
+    None: it is no tensor of an expert, or it has those of all: experts.gate_up_proj, experts.gate_up_proj_bias.
+    """
+    if len(path) > 3 and path[-4] == "experts" and path[-3].isdecimal():
+        return int(path.pop(-3))
+    stacked = _STACKED.fullmatch(path[-1])
+    if stacked is not None and len(path) > 1 and path[-2] == "experts":
+        path[-1:] = [stacked[1], stacked[2] or "weight"]
+    return None
 
 
 def _renamer(names: Mapping[str, str]) -> Callable[[str], str]:
@@ -125,6 +136,8 @@ _COMPUTED: Final = re.compile(r".+\.(?:rotary_emb\.inv_freq|att(?:ention|n)\.(?:
 _FIRST: Final = frozenset(("embed_tokens",))
 _LAST: Final = frozenset(("norm", "lm_head"))
 _LAST_WITH_EMBEDDING: Final = _FIRST | _LAST
+
+_STACKED: Final = re.compile(r"(gate_up_proj|down_proj)(?:_(bias|blocks|scales))?")
 
 _FUSED: Final = MappingProxyType(
     {

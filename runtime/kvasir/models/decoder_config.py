@@ -11,6 +11,7 @@ from torch import Tensor
 from kvasir.layers.activation import ACTIVATIONS
 from kvasir.layers.attention import HeadShape
 from kvasir.layers.mlp import MLP, GatedMLP
+from kvasir.layers.moe.sparse_moe import ExpertsConfig
 from kvasir.layers.norm import Norm, RMSNorm
 from kvasir.layers.parameter import Placement
 from kvasir.layers.qk_norm import QKNorm
@@ -30,14 +31,6 @@ class Order(Enum):
     AROUND = auto()  # x + norm(f(norm(x))): Gemma 2
     PARALLEL = auto()  # x + attention(norm(x)) + mlp(norm(x)), of one norm: Phi
     PARALLEL_TWO_NORMS = auto()  # GPT-NeoX
-
-
-@dataclass(frozen=True)
-class ExpertsConfig:
-    count: int
-    top_k: int
-    intermediate_size: int
-    renormalise: bool
 
 
 @dataclass(frozen=True)
@@ -67,6 +60,8 @@ class DecoderConfig:
     # Of queries and keys, before they are rotated.
     qk_norm: QKNorm | None = None
     rotates_first: bool = False
+    # Each head has a score without a value, besides those of the tokens.
+    sinks: bool = False
     # Of layers without experts.
     mlp: type[GatedMLP | MLP] = GatedMLP
     # The checkpoint has q, k and v as one tensor: the queries, key and value of each K/V head.

@@ -1,14 +1,16 @@
 """The layers of a decoder, composed from the parts of a DecoderConfig: attention, feed-forward layer, norms."""
 
+import torch
 from torch import Tensor, nn
 
 from kvasir.layers.attention import AttentionPlan, KVCache
 from kvasir.layers.few_rows import FewRows, few_rows_for
+from kvasir.layers.layout import Layout, Split
 from kvasir.layers.linear import ColumnLinear, RowLinear
 from kvasir.layers.mlp import GatedMLP
-from kvasir.layers.moe import SparseMoE
+from kvasir.layers.moe.sparse_moe import SparseMoE
 from kvasir.layers.norm import NoNorm, Norm, RMSNorm, Scaled
-from kvasir.layers.parameter import Placement
+from kvasir.layers.parameter import Placement, TensorLoader, parameter_with
 from kvasir.layers.qk_norm import HeadSplit
 from kvasir.layers.rotary import Rotation, halves_first_, rotate_qk_
 from kvasir.models.decoder_config import DecoderConfig, LayerConfig, Order
@@ -36,6 +38,7 @@ class Attention(nn.Module):
         if config.qk_norm is not None:
             self.q_norm = config.qk_norm(HeadSplit(heads.heads, heads.head_dim), config.eps, placement)
             self.k_norm = config.qk_norm(HeadSplit(heads.kv_heads, heads.head_dim, copies), config.eps, placement)
+        self.sinks = _sinks(heads.heads, placement) if config.sinks else None
         self._heads = heads.local(ranks)
         self._scale = config.scale
         self._cap = config.score_cap
@@ -53,7 +56,13 @@ class Attention(nn.Module):
         if self._prepares:
             rotation = self._prepare(qkv, rotation)
         return plan.write_and_attend(
-            qkv, cache, self._scale, window=self._window, softcap=self._cap, rotation=rotation
+            qkv,
+            cache,
+            self._scale,
+            window=self._window,
+            softcap=self._cap,
+            sinks=self.sinks,
+            rotation=rotation,
         )
 
     def _prepare(self, qkv: Tensor, rotation: Rotation | None) -> Rotation | None:
@@ -70,6 +79,12 @@ class Attention(nn.Module):
         if self._halved:
             halves_first_(by_head[:, : heads.heads + heads.kv_heads], self._halved)
         return rotation
+
+
+def _sinks(heads: int, placement: Placement) -> nn.Parameter:
+    group = placement.parallel.tensor
+    layout = Layout((heads,), split=Split(0, group.rank, group.size))
+    return parameter_with(TensorLoader(layout), layout.local_shape, placement, torch.float32)
 
 
 def new_layer(config: DecoderConfig, layer: LayerConfig, placement: Placement) -> nn.Module:
@@ -169,12 +184,4 @@ def _feed_forward(config: DecoderConfig, layer: LayerConfig, placement: Placemen
             bias=config.mlp_bias,
             placement=placement,
         )
-    return SparseMoE(
-        config.hidden_size,
-        experts.intermediate_size,
-        config.activation,
-        experts=experts.count,
-        top_k=experts.top_k,
-        renormalise=experts.renormalise,
-        placement=placement,
-    )
+    return SparseMoE(config.hidden_size, experts, config.activation, placement)

@@ -6,7 +6,7 @@ import torch
 
 from kvasir.hub.model_info import ModelInfo
 from kvasir.layers.linear import Linear, VocabHead
-from kvasir.layers.moe import SparseMoE
+from kvasir.layers.moe.sparse_moe import SparseMoE
 from kvasir.layers.parameter import Placement
 from kvasir.models.model_load_error import UnsupportedSetting
 from kvasir.models.registry import ARCHITECTURES

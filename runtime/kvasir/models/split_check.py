@@ -31,9 +31,11 @@ def check_split(config: DecoderConfig, parallel: ParallelState) -> None:
         splits.append(Splits("intermediate_size", config.intermediate_size))
     for experts in {layer.experts for layer in config.layers if layer.experts is not None}:
         if parallel.expert_parallel:
-            splits.append(Splits("num_experts", experts.count))
+            splits.append(Splits("num_experts", experts.routing.count))
         else:
             splits.append(Splits("moe_intermediate_size", experts.intermediate_size))
+        if experts.shared is not None:
+            splits.append(Splits("shared_expert_intermediate_size", experts.shared.intermediate_size))
     refuse_split(parallel.tensor.size, splits)
 
 

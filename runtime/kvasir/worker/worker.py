@@ -17,7 +17,7 @@ from kvasir.hub.model_info import ModelInfo
 from kvasir.kernels.triton.device_support import FP8
 from kvasir.layers.attention import KVScales
 from kvasir.layers.kv import KVCacheConfig, KVGroup, block_bytes, groups_of_stage, make_groups
-from kvasir.layers.moe import SparseMoE
+from kvasir.layers.moe.sparse_moe import SparseMoE
 from kvasir.layers.parameter import Placement
 from kvasir.models.causal_lm import FitsContext, Generates, ReferencedLM
 from kvasir.models.load_model import load_kv_scales, load_model

@@ -11,7 +11,7 @@ from kvasir.layers.activation import ACTIVATIONS, gated
 from kvasir.layers.attention import HeadShape
 from kvasir.layers.attention_backends.choose_backend import choose_backend
 from kvasir.layers.kv import FullAttention
-from kvasir.layers.moe import Experts
+from kvasir.layers.moe.experts import Experts
 from kvasir.layers.norm import RMSNorm
 from kvasir.layers.parameter import Placement
 from kvasir.worker.kv_memory.cache_memory import block_shape

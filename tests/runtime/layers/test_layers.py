@@ -6,7 +6,8 @@ from transformers.activations import ACT2FN
 
 from kvasir.layers.activation import ACTIVATIONS
 from kvasir.layers.linear import Linear, finish_layers
-from kvasir.layers.moe import SparseMoE
+from kvasir.layers.moe.routing import TopScores
+from kvasir.layers.moe.sparse_moe import ExpertsConfig, SparseMoE
 from kvasir.layers.norm import OffsetRMSNorm, RMSNorm
 from kvasir.layers.parameter import Placement, weight_loader_of
 from kvasir.layers.rotary import (
@@ -128,15 +129,8 @@ def test_the_set_of_longrope_follows_the_longest_context() -> None:
 @pytest.mark.parametrize("renormalise", [False, True])
 @torch.inference_mode()
 def test_a_mixture_gives_each_token_its_experts_by_weight(renormalise: bool) -> None:
-    layer = SparseMoE(
-        16,
-        24,
-        F.silu,
-        experts=6,
-        top_k=2,
-        renormalise=renormalise,
-        placement=Placement(torch.device("cpu"), torch.float32),
-    )
+    config = ExpertsConfig(TopScores(6, 2, renormalise), 24)
+    layer = SparseMoE(16, config, F.silu, Placement(torch.device("cpu"), torch.float32))
     randomise(layer)
     x = torch.randn(9, 16)
     out = layer(x)

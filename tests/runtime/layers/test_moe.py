@@ -10,7 +10,9 @@ from torch import Tensor
 from kvasir.layers import linear_method
 from kvasir.layers.layout import WHOLE
 from kvasir.layers.linear import finish_layers
-from kvasir.layers.moe import SharedExperts, SparseMoE
+from kvasir.layers.moe.exchange import ExpertExchange
+from kvasir.layers.moe.routing import TopScores
+from kvasir.layers.moe.sparse_moe import ExpertsConfig, SparseMoE
 from kvasir.layers.parameter import Placement, weight_loader_of
 from kvasir.parallel.parallel_state import ParallelState
 from runtime.parallel.thread_group import ThreadGroup, run_grid, run_ranks
@@ -24,15 +26,8 @@ def random(*shape: int, seed: int) -> Tensor:
 
 
 def build(parallel: ParallelState, top_k: int, dtype: torch.dtype = torch.float32) -> SparseMoE:
-    layer = SparseMoE(
-        SIZE,
-        INNER,
-        F.silu,
-        experts=EXPERTS,
-        top_k=top_k,
-        renormalise=True,
-        placement=Placement(CPU, dtype, parallel),
-    )
+    config = ExpertsConfig(TopScores(EXPERTS, top_k, renormalise=True), INNER)
+    layer = SparseMoE(SIZE, config, F.silu, Placement(CPU, dtype, parallel))
     weight_loader_of(layer.gate.weight)(layer.gate.weight, random(EXPERTS, SIZE, seed=99), WHOLE)
     gate_up, down = layer.experts.gate_up_proj.weight, layer.experts.down_proj.weight
     for index in range(EXPERTS):
@@ -102,9 +97,10 @@ def test_packed_experts_compute_the_same() -> None:
 
 def test_an_expert_that_the_model_does_not_have_is_refused() -> None:
     down = build(ParallelState(), 2).experts.down_proj.weight
-    for index in (EXPERTS, None):
-        with pytest.raises(ValueError, match="0 to 7"):
-            weight_loader_of(down)(down, torch.zeros(SIZE, INNER), WHOLE, index)
+    with pytest.raises(ValueError, match="0 to 7"):
+        weight_loader_of(down)(down, torch.zeros(SIZE, INNER), WHOLE, EXPERTS)
+    with pytest.raises(ValueError, match="stacks 8 layers"):
+        weight_loader_of(down)(down, torch.zeros(7, SIZE, INNER), WHOLE, None)
 
 
 @given(
@@ -149,7 +145,7 @@ def test_engines_exchange_bfloat16_without_a_loss(counts: tuple[int, int]) -> No
     def compute(group: ThreadGroup) -> tuple[Tensor, Tensor, Tensor, list[int]]:
         x = tokens[group.rank]
         weights = torch.full((len(x), 2), group.rank + 0.25)
-        return SharedExperts(group).dispatch(x, weights, torch.full((len(x), 2), group.rank + 6))
+        return ExpertExchange(group).dispatch(x, weights, torch.full((len(x), 2), group.rank + 6))
 
     for x, weights, chosen, found in run_ranks(2, compute):
         assert found == list(counts)

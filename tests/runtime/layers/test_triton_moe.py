@@ -13,9 +13,11 @@ from transformers import Qwen3MoeConfig
 
 from kvasir.kernels.triton import device_support
 from kvasir.kernels.triton.experts.expert_kernels import ExpertKernels
-from kvasir.layers import linear_method, moe
+from kvasir.layers import linear_method
 from kvasir.layers.activation import ACTIVATIONS, Activation
-from kvasir.layers.moe import Experts, SparseMoE
+from kvasir.layers.moe import experts as experts_module
+from kvasir.layers.moe.experts import Experts
+from kvasir.layers.moe.sparse_moe import SparseMoE
 from kvasir.layers.parameter import Placement
 from kvasir.parallel.parallel_state import ParallelState
 from runtime.layers.test_moe import CPU, EXPERTS, SIZE, build, random
@@ -44,7 +46,7 @@ def interpreted(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def as_on_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     """Choose kernels on a CPU, and plain weights, as on a GPU."""
-    monkeypatch.setattr(moe, "_KERNEL_DEVICE", "cpu")
+    monkeypatch.setattr(experts_module, "_KERNEL_DEVICE", "cpu")
     monkeypatch.setattr(linear_method, "_invariant_kernels", lambda placement: None)
     monkeypatch.setattr(linear_method, "_can_pack", lambda placement: False)
 
@@ -140,7 +142,7 @@ def test_known_activations_and_types_are_supported(
 
 @pytest.mark.usefixtures("interpreted")
 def test_a_rank_with_more_experts_than_bins_uses_plain_torch(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(moe, "MAX_EXPERTS", 4)
+    monkeypatch.setattr(experts_module, "MAX_EXPERTS", 4)
     assert Experts(SIZE, 8, F.silu, 4, Placement(CPU, torch.float32))._kernels is not None
     assert Experts(SIZE, 8, F.silu, 5, Placement(CPU, torch.float32))._kernels is None
 

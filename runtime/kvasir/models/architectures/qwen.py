@@ -4,19 +4,14 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
+from kvasir.layers.moe.routing import TopScores
+from kvasir.layers.moe.sparse_moe import ExpertsConfig, SharedExpert
 from kvasir.layers.norm import RMSNorm
 from kvasir.layers.qk_norm import norm_of_each_head
 from kvasir.layers.rotary import Rope
+from kvasir.models.architectures.mixtures.read_experts import ExpertCounts, read_counts
 from kvasir.models.config_reader import NO_EFFECT, ConfigReader
-from kvasir.models.decoder_config import (
-    DecoderConfig,
-    ExpertsConfig,
-    LayerConfig,
-    read_decoder,
-    read_heads,
-    read_windows,
-)
-from kvasir.models.model_load_error import ModelLoadError
+from kvasir.models.decoder_config import DecoderConfig, LayerConfig, read_decoder, read_heads, read_windows
 from kvasir.models.rope_config import read_whole_rope
 
 
@@ -26,6 +21,18 @@ def read_qwen2(config: Mapping[str, Any]) -> DecoderConfig:
     layers = _layers_with_windows(reader, read_whole_rope(reader, heads.head_dim))
     qwen = replace(read_decoder(reader, heads, layers), qkv_bias=True)
     reader.finish(NO_EFFECT)
+    return qwen
+
+
+def read_qwen2_moe(config: Mapping[str, Any]) -> DecoderConfig:
+    reader = ConfigReader(config)
+    heads = read_heads(reader)
+    shared = SharedExpert(reader.integer("shared_expert_intermediate_size", 5632), gated=True)
+    experts = _experts(reader, ExpertCounts(60, 4), inner=1408, shared=shared)
+    layers = _sparse_layers(reader, read_whole_rope(reader, heads.head_dim), experts)
+    qwen = replace(read_decoder(reader, heads, layers), qkv_bias=reader.flag("qkv_bias", True))
+    reader.require("use_sliding_window", False, elsewhere=True)
+    reader.finish(NO_EFFECT | {"sliding_window", "max_window_layers"})  # of use_sliding_window
     return qwen
 
 
@@ -41,12 +48,8 @@ def read_qwen3(config: Mapping[str, Any]) -> DecoderConfig:
 def read_qwen3_moe(config: Mapping[str, Any]) -> DecoderConfig:
     reader = ConfigReader(config)
     heads = read_heads(reader)
-    rope, experts = read_whole_rope(reader, heads.head_dim), _experts(reader)
-    every, dense = reader.integer("decoder_sparse_step", 1), set(reader.integers("mlp_only_layers"))
-    layers = [
-        LayerConfig(rope, experts=None if index in dense or (index + 1) % every else experts)
-        for index in range(reader.integer("num_hidden_layers"))
-    ]
+    experts = _experts(reader, ExpertCounts(128, 8), inner=768)
+    layers = _sparse_layers(reader, read_whole_rope(reader, heads.head_dim), experts)
     qwen = _normalised(reader, read_decoder(reader, heads, layers))
     reader.require("use_sliding_window", False, elsewhere=True)
     reader.finish(NO_EFFECT | {"sliding_window", "max_window_layers"})  # of use_sliding_window
@@ -67,15 +70,21 @@ def _normalised(reader: ConfigReader, config: DecoderConfig) -> DecoderConfig:
     return replace(config, qk_norm=norm_of_each_head(RMSNorm), qkv_bias=bias, output_bias=bias)
 
 
-def _experts(reader: ConfigReader) -> ExpertsConfig:
+def _experts(
+    reader: ConfigReader, defaults: ExpertCounts, inner: int, shared: SharedExpert | None = None
+) -> ExpertsConfig:
     # transformers 5 writes num_local_experts; older files and those of the hub have num_experts.
-    count = reader.integer("num_experts", reader.integer("num_local_experts", 128))
-    top_k = reader.integer("num_experts_per_tok", 8)
-    if top_k > count:
-        raise ModelLoadError(f"config.json sets num_experts_per_tok to {top_k} and has {count} experts only")
+    counts = read_counts(reader, "num_experts", "num_local_experts", defaults=defaults)
     return ExpertsConfig(
-        count=count,
-        top_k=top_k,
-        intermediate_size=reader.integer("moe_intermediate_size", 768),
-        renormalise=reader.flag("norm_topk_prob", False),
+        TopScores(*counts, renormalise=reader.flag("norm_topk_prob", False)),
+        reader.integer("moe_intermediate_size", inner),
+        shared=shared,
     )
+
+
+def _sparse_layers(reader: ConfigReader, rope: Rope, experts: ExpertsConfig) -> list[LayerConfig]:
+    every, dense = reader.integer("decoder_sparse_step", 1), set(reader.integers("mlp_only_layers"))
+    return [
+        LayerConfig(rope, experts=None if index in dense or (index + 1) % every else experts)
+        for index in range(reader.integer("num_hidden_layers"))
+    ]

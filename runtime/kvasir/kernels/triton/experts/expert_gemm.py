@@ -42,6 +42,14 @@ def _activated(x, ACTIVATION: tl.constexpr):  # names of layers/activation.py
 
 
 @triton.jit
+def _clamped(gate, up, ALPHA: tl.constexpr, LIMIT: tl.constexpr):
+    # ClampedSwiGLU of layers/activation.py. NaN stays.
+    gate = tl.where(gate > LIMIT, LIMIT, gate)
+    up = tl.where(up > LIMIT, LIMIT, tl.where(up < -LIMIT, -LIMIT, up))
+    return gate / (1.0 + tl.exp(-ALPHA * gate)) * (up + 1.0)
+
+
+@triton.jit
 def _own_rows(blocks, BLOCK_NUMBERS: tl.constexpr, ROWS: tl.constexpr):
     # expert, rows [ROWS], and which of these exist
     block = blocks + tl.program_id(0) * BLOCK_NUMBERS
@@ -54,6 +62,7 @@ def multiply_gate_up(
     inner,  # [num_rows, INNER], in the order of `places`
     x,  # [T, SIZE]
     weight,  # [experts, 2 * INNER, SIZE]: gates first
+    bias,  # [experts, 2 * INNER]; unused without BIASED
     places,  # as in expert_blocks.py
     blocks,
     num_blocks,
@@ -61,6 +70,9 @@ def multiply_gate_up(
     INNER: tl.constexpr,
     TOP_K: tl.constexpr,
     ACTIVATION: tl.constexpr,
+    ALPHA: tl.constexpr,
+    LIMIT: tl.constexpr,
+    BIASED: tl.constexpr,
     BLOCK_NUMBERS: tl.constexpr,
     ROWS: tl.constexpr,
     COLUMNS: tl.constexpr,
@@ -94,9 +106,16 @@ def multiply_gate_up(
             up_weights = tl.load(up_places + start, mask=known[:, None], other=0.0)
         gate = _add_product(gate, numbers, gate_weights, EXACT, INTERPRETED)
         up = _add_product(up, numbers, up_weights, EXACT, INTERPRETED)
+    if BIASED:
+        biases = bias + expert * (2 * INNER) + column % INNER
+        gate += tl.load(biases).to(tl.float32)[None, :]
+        up += tl.load(biases + INNER).to(tl.float32)[None, :]
     dtype: tl.constexpr = inner.dtype.element_ty
-    gate = _activated(_rounded(gate, dtype, INTERPRETED), ACTIVATION)
-    result = _rounded(gate, dtype, INTERPRETED) * _rounded(up, dtype, INTERPRETED)
+    gate, up = _rounded(gate, dtype, INTERPRETED), _rounded(up, dtype, INTERPRETED)
+    if ACTIVATION == "clamped":
+        result = _clamped(gate, up, ALPHA, LIMIT)
+    else:
+        result = _rounded(_activated(gate, ACTIVATION), dtype, INTERPRETED) * up
     result = _rounded(result, dtype, INTERPRETED).to(dtype)
     target = inner + row.to(tl.int64)[:, None] * INNER + column[None, :]
     tl.store(target, result, mask=exists[:, None] & (column < INNER)[None, :])
@@ -107,11 +126,13 @@ def multiply_down(
     out,  # [num_rows, SIZE], in the order of the tokens
     inner,  # [num_rows, INNER], in the order of `places`
     weight,  # [experts, SIZE, INNER]
+    bias,  # [experts, SIZE]; unused without BIASED
     places,  # as in expert_blocks.py
     blocks,
     num_blocks,
     SIZE: tl.constexpr,
     INNER: tl.constexpr,
+    BIASED: tl.constexpr,
     BLOCK_NUMBERS: tl.constexpr,
     ROWS: tl.constexpr,
     COLUMNS: tl.constexpr,
@@ -137,6 +158,8 @@ def multiply_down(
             numbers = tl.load(inner_places + start, mask=exists[:, None] & known[None, :], other=0.0)
             weights = tl.load(weight_places + start, mask=known[:, None], other=0.0)
         sums = _add_product(sums, numbers, weights, EXACT, INTERPRETED)
+    if BIASED:
+        sums += tl.load(bias + expert * SIZE + column % SIZE).to(tl.float32)[None, :]
     dtype: tl.constexpr = out.dtype.element_ty
     place = tl.load(places + row, mask=exists, other=0).to(tl.int64)
     target = out + place[:, None] * SIZE + column[None, :]

@@ -16,6 +16,7 @@ from kvasir.kernels.triton.experts.expert_tiling import (
     SUM_OPTIONS,
     DeviceLimits,
     ExpertShape,
+    Gate,
     down_constants,
     gate_up_constants,
     list_constants,
@@ -29,6 +30,10 @@ from kvasir.kernels.triton.tiling import OPTIONS
 # Triton's interpreter runs the kernels on a CPU.
 INTERPRETED: Final = bool(triton.knobs.runtime.interpret)
 _INTERPRETER: Final = DeviceLimits(shared_bytes=64 * 1024, warp_size=32)
+
+
+Biases = tuple[Tensor | None, Tensor | None]  # of gate_up [experts, 2 * inner] and down [experts, size]
+NO_BIASES: Final[Biases] = (None, None)
 
 
 @dataclass(frozen=True)
@@ -64,18 +69,20 @@ def listed_blocks(chosen: Tensor, own: range, rows: int) -> Blocks:
 class ExpertKernels:
     """down(activation(gate(x)) * up(x)) of the experts `own` of `count`. Raises ValueError for other shapes."""
 
-    def __init__(self, shape: ExpertShape, own: range, count: int, activation: str, device: torch.device) -> None:
-        self._shape, self._own, self._count, self._activation = shape, own, count, activation
+    def __init__(self, shape: ExpertShape, own: range, count: int, gate: Gate, device: torch.device) -> None:
+        self._shape, self._own, self._count, self._gate = shape, own, count, gate
         self._limits = _limits(device)
 
-    def __call__(self, x: Tensor, chosen: Tensor, gate_up: Tensor, down: Tensor) -> Tensor:
+    def __call__(
+        self, x: Tensor, chosen: Tensor, gate_up: Tensor, down: Tensor, biases: Biases = NO_BIASES
+    ) -> Tensor:
         # x [T, size], chosen [T, top_k] int64 → [T, top_k, size]; zeros for experts of other ranks
-        self._check(x, chosen, gate_up, down)
+        self._check(x, chosen, gate_up, down, biases)
         tokens, top_k = chosen.shape
         new = torch.empty if len(self._own) == self._count else torch.zeros
         out = new(tokens, top_k, self._shape.size, dtype=x.dtype, device=x.device)
         if tokens:
-            self._compute(out, x, chosen, gate_up, down)
+            self._compute(out, x, chosen, gate_up, down, biases)
         return out
 
     def weighted_sum(self, parts: Tensor, weights: Tensor) -> Tensor:
@@ -90,7 +97,9 @@ class ExpertKernels:
             )
         return total
 
-    def _compute(self, out: Tensor, x: Tensor, chosen: Tensor, gate_up: Tensor, down: Tensor) -> None:
+    def _compute(
+        self, out: Tensor, x: Tensor, chosen: Tensor, gate_up: Tensor, down: Tensor, biases: Biases
+    ) -> None:
         shape, top_k, dtype_bytes = self._shape, chosen.shape[1], x.dtype.itemsize
         rows = tile_rows(chosen.numel(), self._count, dtype_bytes)
         blocks = listed_blocks(chosen, self._own, rows)
@@ -101,10 +110,19 @@ class ExpertKernels:
             inner,
             x,
             gate_up,
+            x if biases[0] is None else biases[0],
             blocks.places,
             blocks.table,
             blocks.count,
-            **gate_up_constants(shape, tile, top_k, self._activation, exact=exact, interpreted=INTERPRETED),
+            **gate_up_constants(
+                shape,
+                tile,
+                top_k,
+                self._gate,
+                biased=biases[0] is not None,
+                exact=exact,
+                interpreted=INTERPRETED,
+            ),
             num_warps=tile.num_warps,
             num_stages=tile.num_stages,
             **OPTIONS,
@@ -114,16 +132,17 @@ class ExpertKernels:
             out,
             inner,
             down,
+            x if biases[1] is None else biases[1],
             blocks.places,
             blocks.table,
             blocks.count,
-            **down_constants(shape, tile, exact=exact, interpreted=INTERPRETED),
+            **down_constants(shape, tile, biased=biases[1] is not None, exact=exact, interpreted=INTERPRETED),
             num_warps=tile.num_warps,
             num_stages=tile.num_stages,
             **OPTIONS,
         )
 
-    def _check(self, x: Tensor, chosen: Tensor, gate_up: Tensor, down: Tensor) -> None:
+    def _check(self, x: Tensor, chosen: Tensor, gate_up: Tensor, down: Tensor, biases: Biases) -> None:
         shape = self._shape
         expected = {
             "x": (x, (len(x), shape.size), x.dtype),
@@ -131,6 +150,9 @@ class ExpertKernels:
             "gate_up": (gate_up, (shape.experts, 2 * shape.inner, shape.size), x.dtype),
             "down": (down, (shape.experts, shape.size, shape.inner), x.dtype),
         }
+        for name, bias, outputs in zip(("gate_up", "down"), biases, (2 * shape.inner, shape.size), strict=True):
+            if bias is not None:
+                expected[f"the bias of {name}"] = (bias, (shape.experts, outputs), x.dtype)
         for name, (tensor, size, dtype) in expected.items():
             if tensor.shape != size or tensor.dtype != dtype or not tensor.is_contiguous():
                 raise ValueError(

@@ -8,6 +8,7 @@ from typing import Final
 TILE_ROWS: Final = (16, 64, 128)
 MAX_EXPERTS: Final = 1023  # of a rank, with one of 1,024 bins for other ranks
 ACTIVATIONS: Final = ("silu", "gelu", "gelu_pytorch_tanh", "relu")  # names of layers/activation.py
+CLAMPED: Final = "clamped"  # ClampedSwiGLU
 BLOCK_NUMBERS: Final = 4  # the last number is padding, for alignment
 SUM_COLUMNS: Final = 1024
 # Products are rounded before they are added, as in plain torch.
@@ -20,6 +21,13 @@ class ExpertShape:
     experts: int
     size: int
     inner: int  # this rank's part
+
+
+@dataclass(frozen=True)
+class Gate:
+    activation: str
+    alpha: float = 0.0  # of ClampedSwiGLU
+    limit: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -79,22 +87,28 @@ def list_constants(experts: int, rows: int, num_rows: int) -> dict[str, object]:
 
 
 def gate_up_constants(
-    shape: ExpertShape, tile: ProductTile, top_k: int, activation: str, *, exact: bool, interpreted: bool
+    shape: ExpertShape, tile: ProductTile, top_k: int, gate: Gate, *, biased: bool, exact: bool, interpreted: bool
 ) -> dict[str, object]:
     # `exact`: products of float32 are not rounded to TF32
     return {
         "SIZE": shape.size,
         "INNER": shape.inner,
         "TOP_K": top_k,
-        "ACTIVATION": activation,
+        "ACTIVATION": gate.activation,
+        "ALPHA": gate.alpha,
+        "LIMIT": gate.limit,
+        "BIASED": biased,
         **_tile_constants(tile, exact=exact, interpreted=interpreted),
     }
 
 
-def down_constants(shape: ExpertShape, tile: ProductTile, *, exact: bool, interpreted: bool) -> dict[str, object]:
+def down_constants(
+    shape: ExpertShape, tile: ProductTile, *, biased: bool, exact: bool, interpreted: bool
+) -> dict[str, object]:
     return {
         "SIZE": shape.size,
         "INNER": shape.inner,
+        "BIASED": biased,
         **_tile_constants(tile, exact=exact, interpreted=interpreted),
     }
 

@@ -5,9 +5,9 @@ from typing import Final
 import torch
 from torch import Tensor
 
-from kvasir.kernels.triton.experts.expert_kernels import ExpertKernels
-from kvasir.kernels.triton.experts.expert_tiling import ExpertShape
-from kvasir.layers.activation import ACTIVATIONS, gated_reference
+from kvasir.kernels.triton.experts.expert_kernels import NO_BIASES, ExpertKernels
+from kvasir.kernels.triton.experts.expert_tiling import CLAMPED, ExpertShape, Gate
+from kvasir.layers.activation import ACTIVATIONS, ClampedSwiGLU, gated_reference
 
 CPU: Final = torch.device("cpu")
 TOLERANCES: Final = {torch.float32: 2e-5, torch.float16: 4e-3, torch.bfloat16: 2e-2}
@@ -27,6 +27,7 @@ class ExpertCase:
         inner: int = 48,
         activation: str = "silu",
         own: range | None = None,
+        biased: bool = False,
     ) -> None:
         self.chosen, self.experts, self.activation = chosen, experts, activation
         self.own = range(experts) if own is None else own
@@ -38,14 +39,17 @@ class ExpertCase:
         self.x = numbers(len(chosen), size)
         self.gate_up = numbers(experts, 2 * inner, size) / size**0.5
         self.down = numbers(experts, size, inner) / inner**0.5
+        self.biases = (numbers(experts, 2 * inner), numbers(experts, size)) if biased else None
 
     def by_kernels(self) -> Tensor:
         """[T, top_k, size]"""
         _, size, inner = self.down.shape
         shape = ExpertShape(len(self.own), size, inner)
-        kernels = ExpertKernels(shape, self.own, self.experts, self.activation, CPU)
+        gate = Gate(CLAMPED, 1.7, 0.9) if self.activation == CLAMPED else Gate(self.activation)
+        kernels = ExpertKernels(shape, self.own, self.experts, gate, CPU)
         held = slice(self.own.start, self.own.stop)
-        return kernels(self.x, self.chosen, self.gate_up[held], self.down[held])
+        biases = NO_BIASES if self.biases is None else (self.biases[0][held], self.biases[1][held])
+        return kernels(self.x, self.chosen, self.gate_up[held], self.down[held], biases)
 
     def by_torch(self, dtype: torch.dtype) -> Tensor:
         """Compute the layer with numbers of this type, an expert at a time."""
@@ -53,8 +57,15 @@ class ExpertCase:
         for expert in self.own:
             token, number = (self.chosen == expert).nonzero(as_tuple=True)
             gate_up = self.x[token].to(dtype) @ self.gate_up[expert].to(dtype).T
-            inner = gated_reference(gate_up, ACTIVATIONS[self.activation])
+            if self.biases is not None:
+                gate_up += self.biases[0][expert]
+            if self.activation == CLAMPED:
+                inner = ClampedSwiGLU(1.7, 0.9)(gate_up)
+            else:
+                inner = gated_reference(gate_up, ACTIVATIONS[self.activation])
             result[token, number] = inner @ self.down[expert].to(dtype).T
+            if self.biases is not None:
+                result[token, number] += self.biases[1][expert]
         return result
 
     def check(self) -> None:

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from kvasir.kernels.triton.experts import expert_kernels
 from kvasir.kernels.triton.experts.expert_kernels import ExpertKernels
-from kvasir.kernels.triton.experts.expert_tiling import ACTIVATIONS, ExpertShape, tile_rows
+from kvasir.kernels.triton.experts.expert_tiling import ACTIVATIONS, CLAMPED, ExpertShape, Gate, tile_rows
 from runtime.kernels.triton.experts.expert_case import CPU, ExpertCase, choices
 
 DTYPES = (torch.float32, torch.float16, torch.bfloat16)
@@ -20,6 +20,12 @@ DTYPES = (torch.float32, torch.float16, torch.bfloat16)
 @pytest.mark.parametrize("activation", ACTIVATIONS)
 def test_a_step_gives_the_definition(activation: str, dtype: torch.dtype) -> None:
     ExpertCase(choices(11, 3, 6), 6, dtype, activation=activation).check()
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize(("activation", "own"), [("silu", None), (CLAMPED, range(2, 5))])
+def test_biases_and_clamps_give_the_definition(activation: str, own: range | None, dtype: torch.dtype) -> None:
+    ExpertCase(choices(11, 3, 6), 6, dtype, size=70, activation=activation, own=own, biased=True).check()
 
 
 @pytest.mark.parametrize(("tokens", "top_k"), [(1, 1), (1, 8), (5, 2), (9, 8)])
@@ -119,7 +125,7 @@ def test_the_host_reads_nothing_from_the_device(monkeypatch: pytest.MonkeyPatch)
     launches = Launches()
     for name in ("list_blocks", "multiply_gate_up", "multiply_down", "add_weighted"):
         monkeypatch.setattr(expert_kernels, name, launches)
-    kernels = ExpertKernels(ExpertShape(4, 80, 48), range(2, 6), 8, "silu", torch.device("meta"))
+    kernels = ExpertKernels(ExpertShape(4, 80, 48), range(2, 6), 8, Gate("silu"), torch.device("meta"))
     x, chosen = empty(9, 80), empty(9, 3).long()
     parts = kernels(x, chosen, empty(4, 96, 80), empty(4, 80, 48))
     assert parts.shape == (9, 3, 80)
@@ -146,7 +152,7 @@ def empty(*shape: int) -> Tensor:
 
 
 def test_other_shapes_are_rejected() -> None:
-    kernels = ExpertKernels(ExpertShape(4, 16, 8), range(4), 4, "silu", CPU)
+    kernels = ExpertKernels(ExpertShape(4, 16, 8), range(4), 4, Gate("silu"), CPU)
     chosen, gate_up, down = torch.zeros(3, 2, dtype=torch.int64), torch.zeros(4, 16, 16), torch.zeros(4, 16, 8)
     with pytest.raises(ValueError, match=r"x of shape \[3, 15\]"):
         kernels(torch.zeros(3, 15), chosen, gate_up, down)

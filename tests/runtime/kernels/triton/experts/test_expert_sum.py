@@ -4,10 +4,10 @@ import pytest
 import torch
 
 from kvasir.kernels.triton.experts.expert_kernels import ExpertKernels
-from kvasir.kernels.triton.experts.expert_tiling import SUM_COLUMNS, SUM_OPTIONS, ExpertShape
+from kvasir.kernels.triton.experts.expert_tiling import SUM_COLUMNS, SUM_OPTIONS, ExpertShape, Gate
 from runtime.kernels.triton.experts.expert_case import CPU
 
-KERNELS = ExpertKernels(ExpertShape(4, 16, 8), range(4), 4, "silu", CPU)
+KERNELS = ExpertKernels(ExpertShape(4, 16, 8), range(4), 4, Gate("silu"), CPU)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16], ids=str)

@@ -1,0 +1,1 @@
+"""Mixtures of experts. Reading order: routing.py, experts.py, exchange.py, sparse_moe.py."""
