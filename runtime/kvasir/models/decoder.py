@@ -49,6 +49,7 @@ class Decoder(nn.Module):
         self._logit_scale, self._logit_cap = config.logit_scale, config.logit_cap
         self._tied = config.tied
         self._rename = _renamer(config.names)
+        self._unused = tuple(f"{part}." for part in config.unused)
 
     def kv_specs(self, block: BlockShape, max_model_len: int) -> Sequence[KVSpec]:
         return layer_specs(block, self.windows, max_model_len)
@@ -86,7 +87,10 @@ class Decoder(nn.Module):
     def locate(self, tensor: str) -> Target | None:
         if _COMPUTED.fullmatch(tensor):
             return None
-        path = self._rename(_PREFIX.sub("", tensor, count=1)).split(".")
+        name = _PREFIX.sub("", tensor, count=1)
+        if name.startswith(self._unused):
+            return None
+        path = self._rename(name).split(".")
         index = _expert_of(path)
         shard = path[-2] if len(path) > 1 else ""
         fused = _FUSED.get(shard)

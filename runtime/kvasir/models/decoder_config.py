@@ -78,6 +78,8 @@ class DecoderConfig:
     logit_cap: float | None = None
     # Parts of the checkpoint's tensor names, and ours: {"mlp.up_proj": "mlp.fc1"}.
     names: Mapping[str, str] = field(default_factory=dict)
+    # First parts of the names of tensors that are not loaded: of layers that predict further tokens.
+    unused: tuple[str, ...] = ()
 
 
 def read_heads(reader: ConfigReader, head_dim: int | None = None) -> HeadShape:

@@ -30,6 +30,16 @@ from kvasir.models.architectures import (
     starcoder2,
 )
 from kvasir.models.architectures.gpt2 import GPT2
+from kvasir.models.architectures.mixtures import (
+    ernie,
+    glm4_moe,
+    gpt_oss,
+    granite_moe,
+    minimax_m2,
+    mixtral,
+    olmoe,
+    phi_moe,
+)
 from kvasir.models.causal_lm import LoadableLM
 from kvasir.models.decoder import Decoder
 from kvasir.models.decoder_config import DecoderConfig
@@ -85,10 +95,23 @@ ARCHITECTURES: Final = MappingProxyType[str, Build](
         "PhiForCausalLM": _decoder(phi.read_config),
         "Qwen2ForCausalLM": _decoder(qwen.read_qwen2),
         "Qwen3ForCausalLM": _decoder(qwen.read_qwen3),
+        "Qwen2MoeForCausalLM": _decoder(qwen.read_qwen2_moe),
         "Qwen3MoeForCausalLM": _decoder(qwen.read_qwen3_moe),
         "SeedOssForCausalLM": _decoder(seed_oss.read_config),
         "SmolLM3ForCausalLM": _decoder(smollm3.read_config),
         "StableLmForCausalLM": _decoder(stablelm.read_config),
         "Starcoder2ForCausalLM": _decoder(starcoder2.read_config),
+        # mixtures of experts
+        "Dots1ForCausalLM": _decoder(glm4_moe.read_dots1),
+        "Ernie4_5_MoeForCausalLM": _decoder(ernie.read_ernie_moe),
+        "Ernie4_5ForCausalLM": _decoder(ernie.read_ernie),
+        "Glm4MoeForCausalLM": _decoder(glm4_moe.read_glm4_moe),
+        "GptOssForCausalLM": _decoder(gpt_oss.read_config),
+        "GraniteMoeForCausalLM": _decoder(granite_moe.read_config),
+        "GraniteMoeSharedForCausalLM": _decoder(granite_moe.read_config),
+        "MiniMaxM2ForCausalLM": _decoder(minimax_m2.read_config),
+        "MixtralForCausalLM": _decoder(mixtral.read_config),
+        "OlmoeForCausalLM": _decoder(olmoe.read_config),
+        "PhimoeForCausalLM": _decoder(phi_moe.read_config),
     }
 )

@@ -90,6 +90,8 @@ def _scaling(kind: str, section: ConfigReader, dim: int, defaults: RopeDefaults)
         return _yarn(section, original)
     factor = section.number("factor", longest / original)
     stretched = math.sqrt(1 + math.log(factor) / math.log(original)) if factor > 1 else 1.0
+    stretched = section.number("long_mscale", stretched)  # of Phi-3.5-MoE
+    section.require("short_mscale", stretched)
     return LongRopeScaling(
         short_factors=section.numbers("short_factor", dim // 2),
         long_factors=section.numbers("long_factor", dim // 2),

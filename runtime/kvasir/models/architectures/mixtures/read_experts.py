@@ -25,8 +25,11 @@ def read_counts(
     return ExpertCounts(count, chosen)
 
 
-def read_grouped(reader: ConfigReader, counts: ExpertCounts) -> TopScores:
-    """Return the routing of DeepSeek V3: sigmoids, corrected by a bias, in groups."""
+def read_grouped(reader: ConfigReader, counts: ExpertCounts, *, renormalise: bool) -> TopScores:
+    """Return the routing of DeepSeek V3: sigmoids, corrected by a bias, in groups.
+
+    `renormalise` is a default.
+    """
     groups = reader.integer("n_group", 1)
     top_groups = reader.integer("topk_group", 1)
     if counts.count % groups or top_groups > groups:
@@ -41,7 +44,7 @@ def read_grouped(reader: ConfigReader, counts: ExpertCounts) -> TopScores:
         )
     return TopScores(
         *counts,
-        renormalise=reader.flag("norm_topk_prob", True),
+        renormalise=reader.flag("norm_topk_prob", renormalise),
         score=sigmoid_scores,
         scale=reader.number("routed_scaling_factor", 1.0),
         corrected=True,
