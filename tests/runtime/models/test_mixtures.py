@@ -1,14 +1,26 @@
 """Mixtures of experts agree with transformers token by token, on one rank and on several."""
 
+import json
 from pathlib import Path
 
 import pytest
+import torch
+from safetensors.torch import load_file, save_file
 from transformers import PreTrainedModel
 
+from kvasir.layers.attention_backends import choose_backend
+from kvasir.layers.attention_backends.triton_paged import TritonBackend
 from kvasir.models.decoder import Decoder
+from kvasir.models.model_load_error import ModelLoadError
+from kvasir.parallel.parallel_state import SINGLE, ParallelState
 from kvasir.worker.worker import Worker
+from runtime.models.chunked_answers import answers as chunked_answers
+from runtime.models.in_stages import assert_same_bits, computed_in_stages
 from runtime.models.mixtures import MIXTURES
+from runtime.models.split_answers import answers
+from runtime.models.test_tensor_parallel import assert_alike
 from runtime.models.tiny import save
+from runtime.parallel.thread_group import run_ranks
 from runtime.worker.driver import Driver, greedy
 from runtime.worker.test_greedy import assert_greedy, prompts
 
@@ -33,3 +45,57 @@ def test_mixture_computes_the_tokens_of_transformers(tiny: tuple[PreTrainedModel
     outputs = driver.run(budget=16)
     for index, prompt in enumerate(batch):
         assert_greedy(model, prompt, outputs[f"r{index}"])
+
+
+@pytest.mark.parametrize("experts", [False, True], ids=["parts", "whole experts"])
+@pytest.mark.parametrize("name", ["gpt-oss", "qwen2-moe", "glm4-moe", "ernie-moe", "olmoe"])
+def test_mixture_on_two_ranks_answers_as_on_one(name: str, experts: bool, tmp_path: Path) -> None:
+    path = save(MIXTURES[name](), tmp_path)
+    expected = answers(path, SINGLE)
+    for found in run_ranks(2, lambda group: answers(path, ParallelState(group, expert_parallel=experts))):
+        assert_alike(found, expected)
+
+
+@pytest.mark.parametrize("name", ["gpt-oss", "qwen2-moe"])
+@torch.inference_mode()
+def test_mixture_in_two_stages_computes_the_bits_of_one(name: str, tmp_path: Path) -> None:
+    path = save(MIXTURES[name](), tmp_path)
+    assert_same_bits(computed_in_stages(path, 2), computed_in_stages(path, 1))
+
+
+def test_sinks_are_computed_by_triton_kernels(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = save(MIXTURES["gpt-oss"](), tmp_path)
+    expected = chunked_answers(path)
+    monkeypatch.setattr(choose_backend, "BACKENDS", (TritonBackend(device_type="cpu"),))
+    monkeypatch.setattr("kvasir.kernels.triton.work_list.MIN_SEGMENT_KEYS", 16)
+    for request, (tokens, logprobs) in chunked_answers(path).items():
+        assert tokens == expected[request][0]
+        assert torch.allclose(torch.tensor(logprobs), torch.tensor(expected[request][1]), atol=2e-4)
+
+
+@pytest.mark.parametrize("name", ["glm4-moe", "mixtral"])
+def test_experts_of_one_tensor_are_read(name: str, tmp_path: Path) -> None:
+    """As transformers 5 holds them in memory, and saves them on request."""
+    model = MIXTURES[name]()
+    expected = answers(save(model, tmp_path / "each"), SINGLE)
+    save_stacked(model, tmp_path / "stacked")
+    assert_alike(answers(tmp_path / "stacked", SINGLE), expected)
+
+
+def save_stacked(model: PreTrainedModel, path: Path) -> None:
+    model.config.save_pretrained(path)
+    names = {name: tensor.contiguous() for name, tensor in model.state_dict().items()}
+    assert any(name.endswith("experts.gate_up_proj") for name in names)
+    save_file(names, path / "model.safetensors")
+
+
+def test_layers_that_predict_further_tokens_are_skipped(tmp_path: Path) -> None:
+    config = {"num_hidden_layers": 3, "num_nextn_predict_layers": 1}
+    path = save(MIXTURES["glm4-moe"](), tmp_path)
+    weights = load_file(path / "model.safetensors")
+    save_file({**weights, "model.layers.3.eh_proj.weight": torch.ones(2)}, path / "model.safetensors")
+    with pytest.raises(ModelLoadError, match=r"layers\.3\.eh_proj"):
+        Driver.load(path)
+    changed = json.loads((path / "config.json").read_text()) | config
+    (path / "config.json").write_text(json.dumps(changed))
+    Driver.load(path)
