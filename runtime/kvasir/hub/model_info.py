@@ -16,7 +16,7 @@ from kvasir.hub.pooling_info import PoolingInfo, read_pooling
 from kvasir.hub.reading import read_json, read_json_if_any
 from kvasir.hub.rope_parameters import ROPE_KEYS, extended_context, override_rope, rope_parameters
 from kvasir.hub.tokenizer_files import canonical_json, read_tokenizer_config, token_id_of, tokenizer_hash
-from kvasir.hub.weight_scheme import UNQUANTISED, WeightScheme, read_scheme
+from kvasir.hub.weight_scheme import UNQUANTISED, WeightScheme, config_of_companion, read_scheme
 
 _DTYPES = ("float32", "bfloat16", "float16")
 _DTYPE_ALIASES = {"half": "float16", "float": "float32"}
@@ -105,6 +105,7 @@ def load_model_info(path: Path, files: ModelFiles = _OWN_FILES) -> ModelInfo:
     )
     architecture = _architecture(config)
     pooling = read_pooling(path, architecture, config.values, files.task)
+    scheme = _weight_scheme(config)
     return ModelInfo(
         path=path,
         architecture=architecture,
@@ -115,13 +116,13 @@ def load_model_info(path: Path, files: ModelFiles = _OWN_FILES) -> ModelInfo:
         width=config.count(*_WIDTHS) if config.get(*_WIDTHS) is not None else None,
         eos_token_ids=_eos_token_ids(generation, config, files.tokenizer or path),
         generation_defaults=sampling_defaults(generation.values, generation.refuse),
-        fingerprint=_fingerprint(path, config.values),
+        fingerprint=_fingerprint(path, config.values, scheme),
         tokenizer_hash=tokenizer_hash(files.tokenizer or path),
         tokenizer=files.tokenizer,
         overrides=files.overrides,
         max_new_tokens=max_new_tokens(generation.values, generation.refuse),
         notes=tuple(generation.notes + config.notes),
-        weight_scheme=_weight_scheme(config),
+        weight_scheme=scheme,
         pooling=pooling,
     )
 
@@ -207,13 +208,11 @@ def _weight_scheme(config: _Config) -> WeightScheme:
             f"{config.file}: quantization: weights that MLX quantised are not supported: use the model that this "
             "one was made from"
         )
-    scheme = read_scheme(config.get("quantization_config"))
-    if scheme is None:
-        raise HubError(
-            f"{config.file}: quantization_config: quantised checkpoints are not supported: use the model that this "
-            "one was made from"
-        )
-    return scheme
+    written = config.get("quantization_config", "compression_config")
+    try:
+        return read_scheme(written if written is not None else config_of_companion(config.file.parent))
+    except HubError as error:
+        raise HubError(f"{config.file}: quantization_config: {error}") from None
 
 
 def _context(config: _Config, pooling: PoolingInfo | None) -> int:
@@ -262,11 +261,14 @@ def _eos_of_tokenizer(path: Path) -> tuple[int, ...]:
     return () if token_id is None else (token_id,)
 
 
-def _fingerprint(path: Path, config: dict[str, Any]) -> str:
+def _fingerprint(path: Path, config: dict[str, Any], scheme: WeightScheme) -> str:
     # frontends have no weights, so their index and commit stand for them
     commit = path.name if path.parent.name == "snapshots" and re.fullmatch(r"[0-9a-f]{40}", path.name) else ""
     index = read_json_if_any(path / "model.safetensors.index.json")
-    return hashlib.sha256(canonical_json([config, index, commit])).hexdigest()[:32]
+    facts = [config, index, commit]
+    if scheme.config and scheme.config != config.get("quantization_config"):
+        facts.append(scheme.config)
+    return hashlib.sha256(canonical_json(facts)).hexdigest()[:32]
 
 
 def _is_int(value: Any) -> bool:

@@ -1,12 +1,53 @@
 """How a checkpoint stores the weights of linear layers, from config.json. Imports no torch."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from types import MappingProxyType
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
-SCHEMES: Final = MappingProxyType[str, str]({})
+from kvasir.hub.hub_errors import HubError
+from kvasir.hub.quantisation.compressed_tensors import read_compressed_tensors
+from kvasir.hub.quantisation.float8 import read_fbgemm, read_fp8
+from kvasir.hub.quantisation.gptq_awq import read_awq, read_gptq
+from kvasir.hub.quantisation.layer_formats import LayerFormat
+from kvasir.hub.quantisation.layer_names import Layer
+from kvasir.hub.quantisation.settings import NEXT_STEP
+from kvasir.hub.reading import read_json_if_any
+
+_CHOOSE: Final = "kvasir.layers.quantised.choose:choose_method"
+SCHEMES: Final = MappingProxyType(
+    dict.fromkeys(("awq", "compressed-tensors", "fbgemm_fp8", "fp8", "gptq"), _CHOOSE)
+)
 """The supported quant_methods, with the module:function that chooses a layer's linear method."""
+
+
+class LayerFormats(Protocol):
+    def format_of(self, layer: Layer) -> LayerFormat | None:
+        """Return the format of a layer's weight. None: it is not quantised."""
+        ...
+
+
+# Of the methods without one, only the config is kept.
+_READERS: Final[Mapping[str, Callable[[Mapping[str, Any]], LayerFormats]]] = MappingProxyType(
+    {
+        "awq": read_awq,
+        "compressed-tensors": read_compressed_tensors,
+        "fbgemm_fp8": read_fbgemm,
+        "fp8": read_fp8,
+        "gptq": read_gptq,
+    }
+)
+
+# Scales of activations, which are measured in each step instead, and facts that the config has too.
+_UNUSED: Final = (
+    *("activation_scale", "input_scale", "input_zero_point", "input_global_scale"),
+    *("weight_shape", "weight_format"),
+)
+_COMPANIONS: Final = MappingProxyType(
+    {"hf_quant_config.json": "modelopt", "quantize_config.json": "gptq", "quant_config.json": "awq"}
+)
+_RENAMED: Final = MappingProxyType({"weight_scale_inv": "weight_scale"})
 
 
 @dataclass(frozen=True)
@@ -16,26 +57,55 @@ class WeightScheme:
     method: str = ""
     """A key of SCHEMES; "" without quantisation."""
     config: dict[str, Any] = field(default_factory=dict)
+    formats: LayerFormats | None = None
 
     @property
     def choose_method(self) -> str:
         """Return the module:function that chooses a layer's linear method."""
         return SCHEMES[self.method]
 
+    def parameter_name(self, tensor: str) -> str | None:
+        """Return the name under which a checkpoint's tensor is looked up. None: it is not used.
+
+        >>> WeightScheme("fp8", {}, read_fp8({})).parameter_name("q_proj.weight_scale_inv")
+        'q_proj.weight_scale'
+        """
+        if self.formats is None:
+            return tensor
+        layer, _, last = tensor.rpartition(".")
+        return None if last in _UNUSED else f"{layer}.{_RENAMED.get(last, last)}"
+
 
 UNQUANTISED: Final = WeightScheme()
 
 
-def read_scheme(quantization: Any) -> WeightScheme | None:
-    """Return the scheme of a quantization_config, or None if unsupported."""
+def read_scheme(quantization: Any) -> WeightScheme:
+    """Return the scheme of a quantization_config. Raises HubError for one that is not supported."""
     if not quantization:
         return UNQUANTISED
     if not isinstance(quantization, Mapping):
-        return None
+        raise HubError(f"quantization_config must be an object: {NEXT_STEP}")
     method = quantization.get("quant_method")
-    if isinstance(method, str) and method in SCHEMES:
-        return WeightScheme(method, dict(quantization))
-    return UNQUANTISED if _describes_no_weights(quantization) else None
+    if _describes_no_weights(quantization):
+        return UNQUANTISED
+    if not isinstance(method, str) or method not in SCHEMES:
+        raise HubError(
+            f"quant_method is {method!r}, and the supported ones are {', '.join(sorted(SCHEMES))}: {NEXT_STEP}"
+        )
+    read = _READERS.get(method)
+    return WeightScheme(method, dict(quantization), None if read is None else read(quantization))
+
+
+def config_of_companion(path: Path) -> dict[str, Any] | None:
+    """Return the quantization_config that older producers write to a file of their own, with its quant_method."""
+    for name, method in _COMPANIONS.items():
+        found = read_json_if_any(path / name)
+        if method == "modelopt":
+            found = found.get("quantization") or {}
+            found = found if isinstance(found, dict) and found.get("quant_algo") else {}
+        if found:
+            return {"quant_method": method, **found}
+    return None
 
 
 def _describes_no_weights(quantization: Mapping[str, Any]) -> bool:

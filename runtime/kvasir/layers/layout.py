@@ -69,6 +69,10 @@ class Layout:
             return self._with_length(sum(map(self._local_length, self.shards)))
         return tuple(split.local(size) if dim == split.dim else size for dim, size in enumerate(self.shape))
 
+    @property
+    def local_shards(self) -> dict[str, int]:
+        return {shard: self._local_length(shard) for shard in self.shards}
+
     def places(self, shard: str) -> Iterator[tuple[Part, Part]]:
         """Yield the parts of a shard's tensor to read, and of the parameter to fill with padding."""
         whole_start, local_start = 0, 0

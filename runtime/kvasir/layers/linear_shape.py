@@ -1,7 +1,8 @@
 """The sizes of a linear layer and of its parameters."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from math import prod
 from typing import Final, NamedTuple
 
@@ -28,6 +29,9 @@ class Axis(NamedTuple):
 
 OUTPUTS: Final = Axis(0)
 INPUTS: Final = Axis(1)
+# No split applies to these: an entry for each shard of the outputs, and one in all.
+SHARDS: Final = Axis(-1)
+ONE: Final = Axis(-2)
 
 
 class Stack(NamedTuple):
@@ -51,24 +55,37 @@ class LinearShape:
 
     @property
     def num_weights(self) -> int:
-        return prod(self._layout((OUTPUTS, INPUTS)).local_shape)
+        return prod(self.layout(OUTPUTS, INPUTS).local_shape)
+
+    @property
+    def own_rows(self) -> Mapping[str, int]:
+        """Return the outputs of each shard that this rank holds, with padding."""
+        return self.layout(OUTPUTS).local_shards
 
     def parameter(
-        self, placement: Placement, *axes: Axis, dtype: torch.dtype | None = None, transposed: bool = False
+        self,
+        placement: Placement,
+        *axes: Axis,
+        dtype: torch.dtype | None = None,
+        transposed: bool = False,
+        loader: Callable[[Layout], TensorLoader] | None = None,
     ) -> nn.Parameter:
         """Return an uninitialised parameter. Stacked layers are the first dimension.
 
         Raises UnevenSplit for a split within an entry.
         """
         # `transposed`: the checkpoint reverses the dimensions; of stacked layers only in a tensor of all.
-        layout = self._layout(axes)
+        layout = self.layout(*axes)
         if self.stack is None:
-            return parameter_with(TensorLoader(layout, transposed), layout.local_shape, placement, dtype)
+            loader = loader or partial(TensorLoader, transposed=transposed)
+            return parameter_with(loader(layout), layout.local_shape, placement, dtype)
         total, own, alternating = self.stack
-        loader = StackedLoader(layout, total, own, transposed=transposed, alternating=alternating)
-        return parameter_with(loader, (len(own), *layout.local_shape), placement, dtype)
+        stacked = StackedLoader(
+            layout, total, own, loader or TensorLoader, transposed=transposed, alternating=alternating
+        )
+        return parameter_with(stacked, (len(own), *layout.local_shape), placement, dtype)
 
-    def _layout(self, axes: tuple[Axis, ...]) -> Layout:
+    def layout(self, *axes: Axis) -> Layout:
         dims = [axis.dim for axis in axes]
         entries = [{shard: axis.entries(size) for shard, size in self._sizes(axis.dim).items()} for axis in axes]
         shape = [sum(sizes.values()) for sizes in entries]
@@ -77,12 +94,17 @@ class LinearShape:
             place = dims.index(self.split.dim)
             self._check_split(self.split, axes[place])
             split = self.split._replace(dim=place)
-        if OUTPUTS.dim not in dims:
+        sharded = [dim for dim in (OUTPUTS.dim, SHARDS.dim) if dim in dims]
+        if not sharded:
             return Layout(shape, None, split)
-        place = dims.index(OUTPUTS.dim)
+        place = dims.index(sharded[0])
         return Layout(shape, entries[place], split, self.copies, shard_dim=place, groups=self.groups)
 
     def _sizes(self, dim: int) -> Mapping[str, int]:
+        if dim == SHARDS.dim:
+            return dict.fromkeys(self.outputs, 1)
+        if dim == ONE.dim:
+            return {WHOLE: 1}
         return self.outputs if dim == OUTPUTS.dim else {WHOLE: self.inputs}
 
     def _check_split(self, split: Split, axis: Axis) -> None:

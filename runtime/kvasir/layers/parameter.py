@@ -1,8 +1,8 @@
 """Parameters that a checkpoint fills: each is uninitialised and has a `weight_loader`."""
 
 import threading
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Final, Protocol, TypeVar
 
 import torch
@@ -24,6 +24,7 @@ class Placement:
     batch_invariant: bool = False  # a row's bits do not depend on other rows
     name: str = ""  # in named_modules(); "" is the model
     scheme: WeightScheme = UNQUANTISED
+    renamed: Mapping[str, str] = field(default_factory=dict)  # parts of names: here → in the checkpoint
 
     def at(self, part: str) -> "Placement":
         return replace(self, name=f"{self.name}.{part}" if self.name else part)
@@ -135,11 +136,18 @@ class StackedLoader:
     """
 
     def __init__(
-        self, layout: Layout, count: int, own: range, *, transposed: bool = False, alternating: bool = False
+        self,
+        layout: Layout,
+        count: int,
+        own: range,
+        loader: Callable[[Layout], TensorLoader] = TensorLoader,
+        *,
+        transposed: bool = False,
+        alternating: bool = False,
     ) -> None:
         self._count = count
         self._first = own.start
-        self._loaders = {index: TensorLoader(layout) for index in own}
+        self._loaders = {index: loader(layout) for index in own}
         self._transposed = transposed and len(layout.shape) == 2
         self._shards = len(layout.shards) if alternating else 1
 
@@ -178,8 +186,8 @@ def _check_type(given: torch.dtype, taken: torch.dtype) -> None:
         raise ValueError(f"it is {given} and must be {taken}")
     if taken in _FLOATS and given not in _FLOATS:
         raise ValueError(
-            f"it is {given}, and quantised checkpoints are not supported: "
-            "use the model's float32, bfloat16 or float16 one"
+            f"it is {given}, and config.json has no quantization_config for it: use the quantised model's own "
+            "config.json, or the model's float32, bfloat16 or float16 version"
         )
 
 

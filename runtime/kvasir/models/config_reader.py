@@ -23,8 +23,8 @@ NO_EFFECT: Final = frozenset((
     "_commit_hash", "_name_or_path", "architectures", "auto_map", "dtype", "id2label", "is_llama_config",
     "keys_to_ignore_at_inference", "label2id", "license", "model_type", "num_labels", "prefix", "problem_type",
     "task_specific_params", "tokenizer_class", "torch_dtype", "transformers.js_config", "transformers_version",
-    # kvasir.hub accepts one for the KV cache only
-    "quantization_config",
+    # kvasir.hub reads them
+    "compression_config", "quantization_config",
     # transformers: running or training
     "_attn_implementation_autoset", "_flash_attn_2_enabled", "attention_dropout", "attn_implementation",
     "attn_pdrop", "chunk_size_feed_forward", "embd_pdrop", "finetuning_task", "hidden_dropout", "initializer_range",

@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from types import MappingProxyType
 from typing import Final
 
@@ -29,6 +30,7 @@ class Decoder(nn.Module):
     def __init__(self, config: DecoderConfig, placement: Placement, context: int) -> None:
         super().__init__()
         check_split(config, placement.parallel)
+        placement = replace(placement, renamed={ours: theirs for theirs, ours in names.items()})
         self.stage = stage = stage_of("num_hidden_layers", len(config.layers), placement.parallel)
         self.heads = config.heads.local(placement.parallel.tensor.size)
         self.vocab_size, self.hidden_size = config.vocab_size, config.hidden_size

@@ -74,7 +74,7 @@ def _with_own_code(
     build: Build, info: ModelInfo, placement: Placement, context: int, progress: Callable[[int, int], None]
 ) -> Generates:
     model = build(info.config, placement, context)
-    load_weights(model, weight_files(info.path), progress)
+    load_weights(model, weight_files(info.path), progress, info.weight_scheme)
     finish_layers(model.modules())
     return model
 

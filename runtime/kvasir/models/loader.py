@@ -15,6 +15,7 @@ import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor, nn
 
+from kvasir.hub.weight_scheme import UNQUANTISED, WeightScheme
 from kvasir.hub.weights import bytes_of, tensor_bytes
 from kvasir.layers.parameter import weight_loader_of
 from kvasir.models.causal_lm import LoadableTransformer, Target
@@ -25,7 +26,12 @@ from kvasir.models.model_load_error import ModelLoadError, UnknownTensor
 _MAX_THREADS: Final = 4
 
 
-def load_weights(model: LoadableTransformer, files: Sequence[Path], progress: Callable[[int, int], None]) -> None:
+def load_weights(
+    model: LoadableTransformer,
+    files: Sequence[Path],
+    progress: Callable[[int, int], None],
+    scheme: WeightScheme = UNQUANTISED,
+) -> None:
     """Fill the model's parameters. `progress` is called with the bytes done and the total.
 
     All ranks report the bytes of the whole checkpoint; skipped bytes count as done.
@@ -44,11 +50,11 @@ def load_weights(model: LoadableTransformer, files: Sequence[Path], progress: Ca
     @torch.inference_mode(inference)
     def fill(tensor: CheckpointTensor) -> int:
         name = tensor.origin.name
-        if is_kv_scale(name):
-            return tensor.nbytes  # read by kv_scales.py
+        if is_kv_scale(name) or (written := scheme.parameter_name(name)) is None:
+            return tensor.nbytes  # kv_scales.py reads scales of the KV cache
         if name in aliases:
             duplicates.append((tensor.origin, aliases[name]))
-        elif target := model.locate(name):
+        elif (target := model.locate(written)) and not _is_spare(parameters, target, tensor, scheme):
             _fill(parameters.get(target.parameter), target, tensor)
             sources[target] = tensor.origin
         return tensor.nbytes
@@ -106,6 +112,16 @@ def _readable(file: Path) -> Iterator[None]:
         yield
     except (SafetensorError, OSError) as error:
         raise ModelLoadError(f"{file} cannot be read as safetensors: {error}. Fetch it again") from error
+
+
+def _is_spare(
+    parameters: Mapping[str, nn.Parameter], target: Target, tensor: CheckpointTensor, scheme: WeightScheme
+) -> bool:
+    # Some programs write the groups of inputs in order, and biases of 0, for all layers.
+    if scheme == UNQUANTISED or target.parameter in parameters:
+        return False
+    last = target.parameter.rpartition(".")[2]
+    return last in ("g_idx", "weight_g_idx") or (last == "bias" and not tensor[slice(None),].any())
 
 
 def _fill(parameter: nn.Parameter | None, target: Target, tensor: CheckpointTensor) -> None:

@@ -97,11 +97,11 @@ def test_a_tensor_under_two_names_is_refused(tmp_path: Path) -> None:
         load(path)
 
 
-def test_a_quantised_checkpoint_is_refused(tmp_path: Path) -> None:
+def test_integers_without_a_quantization_config_are_refused(tmp_path: Path) -> None:
     path = save(llama(), tmp_path)
     name = "model.layers.0.mlp.up_proj.weight"
     edit(path, lambda tensors: tensors.update({name: tensors[name].to(torch.int8)}))
-    with pytest.raises(ModelLoadError, match=r"torch\.int8.*quantised"):
+    with pytest.raises(ModelLoadError, match=r"torch\.int8.*quantization_config"):
         load(path)
 
 

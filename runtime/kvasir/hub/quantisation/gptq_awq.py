@@ -1,0 +1,73 @@
+"""GPTQ (AutoGPTQ, GPTQModel) and AWQ (AutoAWQ)."""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from kvasir.hub.quantisation.float8 import OneFormat
+from kvasir.hub.quantisation.layer_formats import AWQ, GPTQ, LayerFormat
+from kvasir.hub.quantisation.layer_names import Layer, LayerNames
+from kvasir.hub.quantisation.settings import Settings
+
+
+@dataclass(frozen=True)
+class GPTQLayers:
+    format: GPTQ
+    head: bool
+    only: LayerNames | None  # None: all layers
+    # The first regex that matches a layer changes its format, or leaves it unquantised (None).
+    dynamic: tuple[tuple[str, GPTQ | None], ...]
+
+    def format_of(self, layer: Layer) -> LayerFormat | None:
+        if layer.is_head and not self.head:
+            return None
+        for regex, changed in self.dynamic:
+            if any(re.match(regex, name) for name in layer.spellings()):
+                return changed
+        return self.format if layer.is_head or self.only is None or self.only.holds(layer) else None
+
+
+def read_gptq(config: Mapping[str, Any]) -> GPTQLayers:
+    settings = Settings("gptq", config)
+    name = settings.one_of(("gptq", "gptq_v2"), "checkpoint_format", "format", default="gptq")
+    offset = 1 if name == "gptq" else 0
+    only = settings.get("modules_in_block_to_quantize")
+    parts = [part for entry in only or [] for part in ([entry] if isinstance(entry, str) else entry)]
+    dynamic = settings.part("dynamic").values if settings.get("dynamic") else {}
+    usual = _gptq(settings, offset)
+    return GPTQLayers(
+        usual,
+        settings.flag("lm_head", False),
+        LayerNames.of(parts) if only else None,
+        tuple(_override(settings, pattern, values, offset) for pattern, values in dynamic.items()),
+    )
+
+
+def _gptq(settings: Settings, offset: int) -> GPTQ:
+    bits = settings.one_of((4, 8), "bits")
+    if bits == 8:
+        settings.one_of((True,), "sym", default=True)
+    return GPTQ(bits, settings.group("group_size"), offset, settings.flag("desc_act", False))
+
+
+def _override(settings: Settings, pattern: str, values: Any, offset: int) -> tuple[str, GPTQ | None]:
+    regex = re.sub(r"^[+-]:", "", pattern)
+    try:
+        re.compile(regex)
+    except re.error:
+        raise settings.refusal("dynamic", pattern, "a regular expression") from None
+    if pattern.startswith("-:"):
+        return regex, None
+    changed = values if isinstance(values, Mapping) else {}
+    return regex, _gptq(Settings(settings.method, {**settings.values, **changed}), offset)
+
+
+def read_awq(config: Mapping[str, Any]) -> OneFormat:
+    settings = Settings("awq", config)
+    settings.one_of((4,), "bits", "w_bit")
+    settings.one_of((True,), "zero_point", default=True)
+    version = settings.get("version", "format") or "gemm"
+    Settings("awq", {"version": str(version).lower()}).one_of(("gemm",), "version")
+    excluded = LayerNames.of(settings.names("modules_to_not_convert"))
+    return OneFormat(AWQ(settings.group("group_size", "q_group_size")), excluded)

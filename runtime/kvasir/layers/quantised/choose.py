@@ -1,0 +1,73 @@
+"""Chooses the linear method of a layer of a quantised model, by the layer's name in the checkpoint."""
+
+from collections.abc import Iterator
+from typing import Final
+
+from kvasir.config.options import ConfigError
+from kvasir.hub.quantisation.layer_formats import AWQ, GPTQ, LayerFormat, Numbers, PackedNumbers
+from kvasir.hub.quantisation.layer_names import Layer
+from kvasir.layers.layout import WHOLE
+from kvasir.layers.linear_method import LinearMethod, unquantised_method
+from kvasir.layers.linear_shape import LinearShape
+from kvasir.layers.parameter import Placement
+from kvasir.layers.quantised.integers import AWQPacking, GPTQPacking, PackedPacking
+from kvasir.layers.quantised.method import Packing, QuantisedMethod
+from kvasir.layers.quantised.numbers import NumbersPacking
+
+# Every producer leaves these as they are, and some configs do not say so.
+_ROUTERS: Final = ("gate", "router", "shared_expert_gate")
+
+
+def choose_method(shape: LinearShape, placement: Placement) -> LinearMethod:
+    """Raises ConfigError if the parts of a fused layer have different formats."""
+    form = _format_of(shape, placement)
+    if form is None:
+        return unquantised_method(placement)
+    return QuantisedMethod(_packing(form), shape, placement)
+
+
+def _packing(form: LayerFormat) -> Packing:
+    match form:
+        case Numbers():
+            return NumbersPacking(form)
+        case PackedNumbers():
+            return PackedPacking(form)
+        case GPTQ():
+            return GPTQPacking(form)
+        case AWQ():
+            return AWQPacking(form)
+    raise AssertionError(form)
+
+
+def _format_of(shape: LinearShape, placement: Placement) -> LayerFormat | None:
+    formats = placement.scheme.formats
+    assert formats is not None, "the schemes of this method have a reader"
+    if placement.name.rpartition(".")[2] in _ROUTERS:
+        return None
+    found = {layer.names[0]: formats.format_of(layer) for layer in _layers(shape, placement)}
+    if len(set(found.values())) > 1:
+        described = ", ".join(f"{name}: {form or 'not quantised'}" for name, form in found.items())
+        raise ConfigError(
+            f"quantization_config gives the parts of {placement.name}, which are computed as one, different "
+            f"formats ({described}): use a version of the model in which they agree"
+        )
+    return next(iter(found.values()))
+
+
+def _layers(shape: LinearShape, placement: Placement) -> Iterator[Layer]:
+    # A shard replaces the last part of a fused layer's name; some checkpoints have the fused layer.
+    fused = placement.name
+    parent, _, last = fused.rpartition(".")
+    for shard in shape.outputs:
+        name = last if shard == WHOLE else shard
+        if shape.stack is None:
+            yield _layer(placement, [f"{parent}.{name}".removeprefix("."), fused])
+            continue
+        # A look at all experts would take seconds. Others are in the checkpoint, and have to fit.
+        for index in {0, shape.stack.total - 1}:
+            yield _layer(placement, [f"{parent}.{index}.{name}", parent, fused], is_expert=True)
+
+
+def _layer(placement: Placement, names: list[str], *, is_expert: bool = False) -> Layer:
+    written = [".".join(placement.renamed.get(part, part) for part in name.split(".")) for name in names]
+    return Layer(tuple(dict.fromkeys((*written, *names))), is_expert)

@@ -1,0 +1,50 @@
+"""The linear method of all quantised formats: a packing reads the parameters, and a product multiplies."""
+
+from collections.abc import Mapping
+from typing import Protocol
+
+from torch import Tensor, nn
+
+from kvasir.layers.linear_shape import LinearShape
+from kvasir.layers.parameter import Placement
+from kvasir.layers.quantised.product import Product, new_product
+from kvasir.layers.quantised.weight import QuantisedWeight
+
+
+class Packing(Protocol):
+    """A packing keeps no state of a layer, because stacked layers (experts) share it."""
+
+    def parameters(self, shape: LinearShape, placement: Placement) -> Mapping[str, nn.Parameter]:
+        """Return the parameters except the bias, by name in checkpoints. Raises UnevenSplit."""
+        ...
+
+    def weight(self, tensors: Mapping[str, Tensor], shape: LinearShape) -> QuantisedWeight:
+        """Return the weight that the loaded parameters of a layer hold. Raises ConfigError."""
+        ...
+
+
+class QuantisedMethod:
+    def __init__(self, packing: Packing, shape: LinearShape, placement: Placement) -> None:
+        self._packing = packing
+        self._shape = shape
+        self._placement = placement
+
+    def parameters(self, shape: LinearShape, placement: Placement) -> Mapping[str, nn.Parameter]:
+        return self._packing.parameters(shape, placement)
+
+    def finish(self, layer: nn.Module) -> None:
+        own = layer.named_parameters(recurse=False)
+        tensors = {name: parameter.data for name, parameter in own if name != "bias"}
+        for name in tensors:
+            delattr(layer, name)
+        weight = self._packing.weight(tensors, self._shape)
+        tensors.clear()
+        layer.product = new_product(weight, self._placement)
+
+    def apply(self, layer: nn.Module, x: Tensor, bias: Tensor | None) -> Tensor:
+        product: Product = layer.__dict__["product"]
+        result = product(x)
+        return result if bias is None else result.add_(bias)
+
+    def plain_weight(self, layer: nn.Module) -> Tensor | None:
+        return None

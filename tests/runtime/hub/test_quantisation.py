@@ -1,0 +1,103 @@
+"""Which layers of a checkpoint are quantised, and how, by its quantization_config."""
+
+from typing import Any
+
+import pytest
+
+from kvasir.hub.hub_errors import HubError
+from kvasir.hub.quantisation.layer_formats import AWQ, GPTQ, LayerFormat, Numbers, PackedNumbers
+from kvasir.hub.quantisation.layer_names import Layer, LayerNames
+from kvasir.hub.weight_scheme import read_scheme
+
+INT4 = {"num_bits": 4, "type": "int", "strategy": "group", "group_size": 128}
+PACKED = {"targets": ["Linear"], "weights": INT4, "format": "pack-quantized"}
+CT = {"quant_method": "compressed-tensors", "config_groups": {"group_0": PACKED}}
+GPTQ4 = {"quant_method": "gptq", "bits": 4, "group_size": 128}
+
+
+def format_of(config: dict[str, Any], name: str) -> LayerFormat | None:
+    formats = read_scheme(config).formats
+    assert formats is not None
+    return formats.format_of(Layer((name,)))
+
+
+@pytest.mark.parametrize(
+    ("entry", "held"),
+    [
+        ("model.layers.0.mlp.gate", True),
+        ("layers.0.mlp.gate", True),
+        ("gate", True),
+        ("model.layers.0", True),
+        ("re:.*gate$", True),
+        (r"re:model\.language_model\..*", True),
+        ("model.layers.0.*", True),
+        ("*.mlp.gate", True),
+        ("model.layers.0.ml", False),
+        ("ate", False),
+        ("re:gate", False),
+        ("model.layers.*.self_attn", False),
+    ],
+)
+def test_names_hold_a_layer(entry: str, held: bool) -> None:
+    assert LayerNames.of([entry]).holds(Layer(("layers.0.mlp.gate",))) is held
+
+
+def test_a_named_target_comes_before_the_class() -> None:
+    int8 = {"num_bits": 8, "type": "int", "strategy": "channel"}
+    other = {"targets": ["re:.*down_proj$"], "weights": int8, "format": "int-quantized"}
+    config = CT | {"config_groups": {"a": PACKED, "b": other}, "ignore": ["lm_head", "re:.*o_proj"]}
+    assert format_of(config, "layers.3.mlp.down_proj") == Numbers("int8", "channel")
+    assert format_of(config, "layers.3.mlp.up_proj") == PackedNumbers(4, 128, symmetric=True)
+    assert format_of(config, "lm_head") is None
+    assert format_of(config, "layers.3.self_attn.o_proj") is None
+
+
+def test_the_first_dynamic_regex_of_gptq_decides() -> None:
+    rules = {
+        r"-:model\.layers\.0\.": {},
+        r"+:.*\.down_proj": {"bits": 8},
+        r".*\.(down|up)_proj": {"group_size": 32},
+    }
+    config = GPTQ4 | {"dynamic": rules}
+    assert format_of(config, "layers.0.mlp.down_proj") is None
+    assert format_of(config, "layers.1.mlp.down_proj") == GPTQ(8, 128, 1, desc_act=False)
+    assert format_of(config, "layers.1.mlp.up_proj") == GPTQ(4, 32, 1, desc_act=False)
+    assert format_of(config, "layers.1.mlp.gate_proj") == GPTQ(4, 128, 1, desc_act=False)
+    assert format_of(config, "lm_head") is None
+    assert format_of(config | {"lm_head": True}, "lm_head") is not None
+
+
+def test_modules_of_a_block_limit_gptq() -> None:
+    config = GPTQ4 | {"modules_in_block_to_quantize": [["self_attn.q_proj"], ["mlp.up_proj"]]}
+    assert format_of(config, "layers.1.mlp.up_proj") is not None
+    assert format_of(config, "layers.1.mlp.down_proj") is None
+
+
+def test_awq_reads_its_older_names() -> None:
+    assert format_of({"quant_method": "awq", "w_bit": 4, "q_group_size": 64}, "layers.0.mlp.up_proj") == AWQ(64)
+
+
+@pytest.mark.parametrize(
+    ("config", "said"),
+    [
+        ({"quant_method": "quanto"}, "quant_method is 'quanto', and the supported ones are awq, "),
+        (GPTQ4 | {"bits": 3}, "gptq weights: bits is 3 and must be one of 4, 8"),
+        (GPTQ4 | {"checkpoint_format": "marlin"}, "gptq weights: checkpoint_format is 'marlin' and must be"),
+        (GPTQ4 | {"group_size": 0}, "gptq weights: group_size is 0 and must be a number of weights above 0"),
+        (GPTQ4 | {"bits": 8, "sym": False}, "gptq weights: sym is False and must be one of True"),
+        (GPTQ4 | {"dynamic": {"+:(": {}}}, "gptq weights: dynamic is .* regular expression"),
+        ({"quant_method": "awq", "bits": 4, "group_size": 64, "version": "GEMV"}, "awq weights: version is 'gemv'"),
+        ({"quant_method": "fp8", "weight_block_size": [128]}, "fp8 weights: weight_block_size is .* two sizes"),
+        (CT | {"sparsity_config": {"format": "sparse-24-bitmask"}}, "sparsity_config .* must be empty"),
+        (CT | {"transform_config": {"config_groups": {"R1": {}}}}, "transform_config .* must be empty"),
+        (CT | {"quantization_status": "frozen"}, "quantization_status is 'frozen' and must be one of compressed"),
+        (
+            CT | {"config_groups": {"a": PACKED | {"format": "marlin-24"}}},
+            "format is 'marlin-24' and must be one of",
+        ),
+        (CT | {"config_groups": {"a": PACKED | {"weights": INT4 | {"num_bits": 2}}}}, "num_bits is 2 and must be"),
+    ],
+)
+def test_a_scheme_is_refused_with_what_is_accepted(config: dict[str, Any], said: str) -> None:
+    with pytest.raises(HubError, match=f"{said}.*use another quantised version|{said}.*: use"):
+        read_scheme(config)

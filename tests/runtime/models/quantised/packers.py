@@ -1,0 +1,93 @@
+"""Packs random integers in the layouts of checkpoints, each by the format's own formula."""
+
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor
+
+Pair = tuple[Mapping[str, Tensor], Tensor]
+_DRAW = torch.Generator().manual_seed(5)
+
+
+def integers(low: int, high: int, *shape: int) -> Tensor:
+    return torch.randint(low, high, shape, generator=_DRAW)
+
+
+def scales(*shape: int, spread: float = 0.02) -> Tensor:
+    return (torch.rand(shape, generator=_DRAW) + 0.5) * spread
+
+
+def word(numbers: Tensor, bits: int) -> Tensor:
+    """int32 of the numbers [..., 32 / bits], the first in the lowest bits."""
+    shifted = numbers.long() << torch.arange(0, 32, bits)
+    total = shifted.sum(-1)
+    return torch.where(total >= 2**31, total - 2**32, total).to(torch.int32)
+
+
+def fp8(shape: tuple[int, int], scale_shape: tuple[int, ...], name: str = "weight_scale") -> Pair:
+    numbers = torch.randn(shape, generator=_DRAW).mul(40).to(torch.float8_e4m3fn)
+    scale = scales(*scale_shape, spread=0.005)
+    whole = scale
+    if len(scale_shape) == 2:
+        rows, columns = (size // count for size, count in zip(shape, scale_shape, strict=True))
+        whole = scale.repeat_interleave(rows, 0).repeat_interleave(columns, 1)
+    return {"weight": numbers, name: scale}, numbers.float() * whole
+
+
+def int8(shape: tuple[int, int], scale_shape: tuple[int, ...]) -> Pair:
+    numbers, scale = integers(-127, 128, *shape), scales(*scale_shape, spread=0.002)
+    whole = scale if len(scale_shape) < 2 else scale.repeat_interleave(shape[1] // scale_shape[1], 1)
+    return {"weight": numbers.to(torch.int8), "weight_scale": scale}, numbers * whole
+
+
+def compressed(shape: tuple[int, int], bits: int, group: int, *, zeros: bool = False, order: bool = False) -> Pair:
+    """weight_packed of compressed-tensors: number + 2 ** (bits - 1) along the inputs."""
+    outputs, inputs = shape
+    offset, per_word = 2 ** (bits - 1), 32 // bits
+    numbers = integers(-offset, offset, outputs, inputs)
+    scale = scales(outputs, inputs // group, spread=0.32 / offset)
+    zero = integers(-offset, offset, outputs, inputs // group) // 4 if zeros else torch.zeros_like(scale)
+    groups = torch.arange(inputs) // group
+    if order:
+        groups = groups[torch.randperm(inputs, generator=torch.Generator().manual_seed(inputs))]
+    tensors = {
+        "weight_packed": word((numbers + offset).unflatten(1, (-1, per_word)), bits),
+        "weight_scale": scale,
+        "weight_shape": torch.tensor(shape),
+    }
+    if zeros:
+        tensors["weight_zero_point"] = word((zero + offset).t().unflatten(1, (-1, per_word)), bits).t()
+    if order:
+        tensors["weight_g_idx"] = groups.int()
+    return tensors, (numbers - zero[:, groups]) * scale[:, groups]
+
+
+def gptq(
+    shape: tuple[int, int], bits: int, group: int, *, offset: int = 1, sym: bool = True, order: bool = False
+) -> Pair:
+    outputs, inputs = shape
+    per_word, half = 32 // bits, 2 ** (bits - 1)
+    numbers = integers(0, 2**bits, inputs, outputs)
+    zero = torch.full((inputs // group, outputs), half) if sym else integers(1, 2**bits, inputs // group, outputs)
+    scale = scales(inputs // group, outputs, spread=0.32 / half).half()
+    groups = torch.arange(inputs) // group
+    if order:
+        groups = groups[torch.randperm(inputs, generator=torch.Generator().manual_seed(inputs))]
+    tensors = {
+        "qweight": word(numbers.t().unflatten(1, (-1, per_word)), bits).t(),
+        "qzeros": word((zero - offset).unflatten(1, (-1, per_word)), bits),
+        "scales": scale,
+        "g_idx": groups.int(),
+    }
+    return tensors, ((numbers - zero[groups]) * scale[groups].float()).t()
+
+
+def awq(shape: tuple[int, int], group: int) -> Pair:
+    outputs, inputs = shape
+    order = [0, 2, 4, 6, 1, 3, 5, 7]
+    numbers, zero = integers(0, 16, inputs, outputs), integers(0, 16, inputs // group, outputs)
+    scale = scales(inputs // group, outputs, spread=0.04).half()
+    pack = lambda values: word(values.unflatten(1, (-1, 8))[:, :, order], 4)  # noqa: E731
+    groups = torch.arange(inputs) // group
+    tensors = {"qweight": pack(numbers), "qzeros": pack(zero), "scales": scale}
+    return tensors, ((numbers - zero[groups]) * scale[groups].float()).t()

@@ -1,0 +1,128 @@
+"""Each format of checkpoints answers as the model with the floats that its weights stand for."""
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from kvasir.config.options import ConfigError
+from kvasir.hub.model_info import load_model_info
+from kvasir.models.check_ranks import check_ranks
+from kvasir.models.model_load_error import ModelLoadError
+from kvasir.parallel.parallel_state import SINGLE, ParallelState
+from runtime.models.quantised.checkpoints import LLAMA, MOE, assert_alike, write_pair
+from runtime.models.quantised.packers import Pair, awq, compressed, fp8, gptq, int8
+from runtime.models.split_answers import answers
+from runtime.parallel.thread_group import run_ranks
+
+Pack = Callable[[tuple[int, int]], Pair]
+
+
+def group(kind: str, bits: int, strategy: str, quantised_inputs: bool = False, **weights: Any) -> dict[str, Any]:
+    """A config_group of compressed-tensors."""
+    inputs = {"num_bits": 8, "type": kind, "strategy": "token", "dynamic": True} if quantised_inputs else None
+    weights = {"num_bits": bits, "type": kind, "strategy": strategy, "symmetric": True, **weights}
+    return {"targets": ["Linear"], "weights": weights, "input_activations": inputs}
+
+
+def ct(form: str, *args: Any, **weights: Any) -> dict[str, Any]:
+    groups = {"group_0": group(*args, **weights)}
+    return {"quant_method": "compressed-tensors", "format": form, "config_groups": groups, "ignore": ["lm_head"]}
+
+
+GPTQ = {"quant_method": "gptq", "bits": 4, "group_size": 16, "desc_act": False, "sym": True}
+AWQ = {"quant_method": "awq", "bits": 4, "group_size": 32, "zero_point": True, "version": "gemm"}
+BLOCKS = {"quant_method": "fp8", "weight_block_size": [16, 16], "activation_scheme": "dynamic"}
+FORMATS: Mapping[str, tuple[dict[str, Any], Pack]] = {
+    "fp8-tensor": ({"quant_method": "fp8", "activation_scheme": "static"}, lambda shape: fp8(shape, ())),
+    "fp8-block": (BLOCKS, lambda shape: fp8(shape, (shape[0] // 16, shape[1] // 16), "weight_scale_inv")),
+    "fbgemm": ({"quant_method": "fbgemm_fp8"}, lambda shape: fp8(shape, (shape[0], 1))),
+    "ct-fp8": (ct("float-quantized", "float", 8, "channel"), lambda shape: fp8(shape, (shape[0], 1))),
+    "ct-int8": (ct("int-quantized", "int", 8, "channel"), lambda shape: int8(shape, (shape[0], 1))),
+    "ct-int8-tensor": (ct("int-quantized", "int", 8, "tensor"), lambda shape: int8(shape, (1,))),
+    "ct-w4": (ct("pack-quantized", "int", 4, "group", group_size=32), lambda shape: compressed(shape, 4, 32)),
+    "ct-w4-zeros": (
+        ct("pack-quantized", "int", 4, "group", group_size=16, symmetric=False),
+        lambda shape: compressed(shape, 4, 16, zeros=True),
+    ),
+    "ct-w4-channel": (ct("pack-quantized", "int", 4, "channel"), lambda shape: compressed(shape, 4, shape[1])),
+    "ct-w4-ordered": (
+        ct("pack-quantized", "int", 4, "group", group_size=16, actorder="group"),
+        lambda shape: compressed(shape, 4, 16, order=True),
+    ),
+    "ct-w8": (ct("pack-quantized", "int", 8, "group", group_size=32), lambda shape: compressed(shape, 8, 32)),
+    "gptq": (GPTQ, lambda shape: gptq(shape, 4, 16)),
+    "gptq-zeros": (GPTQ | {"sym": False}, lambda shape: gptq(shape, 4, 16, sym=False)),
+    "gptq-v2": (
+        GPTQ | {"sym": False, "checkpoint_format": "gptq_v2"},
+        lambda shape: gptq(shape, 4, 16, sym=False, offset=0),
+    ),
+    "gptq-ordered": (GPTQ | {"desc_act": True}, lambda shape: gptq(shape, 4, 16, order=True)),
+    "gptq-8": (GPTQ | {"bits": 8, "group_size": -1}, lambda shape: gptq(shape, 8, shape[1])),
+    "awq": (AWQ, lambda shape: awq(shape, 32)),
+}
+ORDERED = ("ct-w4-ordered", "gptq-ordered")
+NOT_QUANTISED = ("lm_head", ".mlp.gate")
+
+
+def pair(folder: Path, name: str, config: Mapping[str, Any] = LLAMA) -> tuple[Path, Path]:
+    quantization, pack = FORMATS[name]
+    quantised = lambda layer, shape: None if layer.endswith(NOT_QUANTISED) else pack(shape)  # noqa: E731
+    return write_pair(folder, quantization, quantised, config)
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_format_answers_as_its_floats_on_1_and_2_ranks(name: str, tmp_path: Path) -> None:
+    path, floats = pair(tmp_path, name)
+    assert_alike(path, floats)
+    if name not in ORDERED:
+        run_ranks(2, lambda tensor: assert_alike(path, floats, ParallelState(tensor)))
+
+
+@pytest.mark.parametrize("name", ["fp8-tensor", "fp8-block", "ct-w4-zeros", "gptq-ordered", "awq"])
+def test_experts_answer_as_their_floats(name: str, tmp_path: Path) -> None:
+    path, floats = pair(tmp_path, name, MOE)
+    assert_alike(path, floats)
+    if name not in ORDERED:
+        run_ranks(2, lambda tensor: assert_alike(path, floats, ParallelState(tensor, expert_parallel=True)))
+
+
+@pytest.mark.parametrize("name", ORDERED)
+def test_inputs_in_the_order_of_activations_are_not_split(name: str, tmp_path: Path) -> None:
+    path, _ = pair(tmp_path, name)
+    with pytest.raises(ModelLoadError, match=r"--tensor-parallel-size 2: .*desc_act"):
+        check_ranks(load_model_info(path), 64, 2, expert_parallel=False)
+
+
+def test_a_group_is_not_split_between_ranks(tmp_path: Path) -> None:
+    path, _ = pair(tmp_path, "ct-w4")
+    with pytest.raises(ModelLoadError, match=r"--tensor-parallel-size 4: 4 ranks .* 64 in units of 32"):
+        check_ranks(load_model_info(path), 64, 4, expert_parallel=False)
+
+
+def test_ignored_layers_keep_their_floats(tmp_path: Path) -> None:
+    config = FORMATS["ct-w4"][0] | {"ignore": ["re:.*self_attn.*", "model.layers.1.mlp.down_proj", "lm_head"]}
+    plain = ("self_attn.", "layers.1.mlp.down_proj", "lm_head")
+    pack = lambda name, shape: None if any(part in name for part in plain) else compressed(shape, 4, 32)  # noqa: E731
+    assert_alike(*write_pair(tmp_path, config, pack))
+
+
+def test_a_fused_layer_of_two_formats_is_refused(tmp_path: Path) -> None:
+    config = GPTQ | {"dynamic": {r"-:.*\.k_proj": {}}}
+    path, _ = write_pair(tmp_path, config, lambda name, shape: None)
+    with pytest.raises(ConfigError, match=r"parts of layers\.0\.self_attn\.qkv_proj, .*k_proj: not quantised"):
+        answers(path, SINGLE)
+
+
+def test_zero_biases_and_unused_orders_are_skipped(tmp_path: Path) -> None:
+    path, floats = pair(tmp_path, "gptq")
+    tensors = load_file(path / "model.safetensors")
+    name = "model.layers.0.mlp.up_proj.bias"
+    save_file(tensors | {name: torch.zeros(128)}, path / "model.safetensors")
+    assert_alike(path, floats)
+    save_file(tensors | {name: torch.ones(128)}, path / "model.safetensors")
+    with pytest.raises(ModelLoadError, match=f"{name}.* has no place"):
+        answers(path, SINGLE)
