@@ -1,5 +1,6 @@
 """How a checkpoint stores the weights of linear layers, from config.json. Imports no torch."""
 
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -12,13 +13,16 @@ from kvasir.hub.quantisation.float8 import read_fbgemm, read_fp8
 from kvasir.hub.quantisation.gptq_awq import read_awq, read_gptq
 from kvasir.hub.quantisation.layer_formats import LayerFormat
 from kvasir.hub.quantisation.layer_names import Layer
+from kvasir.hub.quantisation.others import read_modelopt, read_mxfp4
 from kvasir.hub.quantisation.settings import NEXT_STEP
 from kvasir.hub.reading import read_json_if_any
 
 _CHOOSE: Final = "kvasir.layers.quantised.choose:choose_method"
-SCHEMES: Final = MappingProxyType(
-    dict.fromkeys(("awq", "compressed-tensors", "fbgemm_fp8", "fp8", "gptq"), _CHOOSE)
+_METHODS: Final = (
+    *("awq", "compressed-tensors", "fbgemm_fp8", "fp8", "gptq", "modelopt", "modelopt_fp4"),
+    "mxfp4",
 )
+SCHEMES: Final = MappingProxyType(dict.fromkeys(_METHODS, _CHOOSE))
 """The supported quant_methods, with the module:function that chooses a layer's linear method."""
 
 
@@ -36,6 +40,9 @@ _READERS: Final[Mapping[str, Callable[[Mapping[str, Any]], LayerFormats]]] = Map
         "fbgemm_fp8": read_fbgemm,
         "fp8": read_fp8,
         "gptq": read_gptq,
+        "modelopt": read_modelopt,
+        "modelopt_fp4": read_modelopt,
+        "mxfp4": read_mxfp4,
     }
 )
 
@@ -47,6 +54,8 @@ _UNUSED: Final = (
 _COMPANIONS: Final = MappingProxyType(
     {"hf_quant_config.json": "modelopt", "quantize_config.json": "gptq", "quant_config.json": "awq"}
 )
+# gpt-oss: experts.gate_up_proj_blocks → experts.gate_up_proj.blocks
+_OF_STACK: Final = re.compile(r"(gate_up_proj|down_proj)_(blocks|scales)")
 _RENAMED: Final = MappingProxyType({"weight_scale_inv": "weight_scale"})
 
 
@@ -73,7 +82,11 @@ class WeightScheme:
         if self.formats is None:
             return tensor
         layer, _, last = tensor.rpartition(".")
-        return None if last in _UNUSED else f"{layer}.{_RENAMED.get(last, last)}"
+        if last in _UNUSED:
+            return None
+        if self.method == "mxfp4":
+            last = _OF_STACK.sub(r"\1.\2", last)
+        return f"{layer}.{_RENAMED.get(last, last)}"
 
 
 UNQUANTISED: Final = WeightScheme()

@@ -4,12 +4,21 @@ from collections.abc import Iterator
 from typing import Final
 
 from kvasir.config.options import ConfigError
-from kvasir.hub.quantisation.layer_formats import AWQ, GPTQ, LayerFormat, Numbers, PackedNumbers
+from kvasir.hub.quantisation.layer_formats import (
+    AWQ,
+    GPTQ,
+    Float4,
+    LayerFormat,
+    MXFP4Experts,
+    Numbers,
+    PackedNumbers,
+)
 from kvasir.hub.quantisation.layer_names import Layer
 from kvasir.layers.layout import WHOLE
 from kvasir.layers.linear_method import LinearMethod, unquantised_method
 from kvasir.layers.linear_shape import LinearShape
 from kvasir.layers.parameter import Placement
+from kvasir.layers.quantised.float4 import Float4Packing, MXFP4ExpertsPacking
 from kvasir.layers.quantised.integers import AWQPacking, GPTQPacking, PackedPacking
 from kvasir.layers.quantised.method import Packing, QuantisedMethod
 from kvasir.layers.quantised.numbers import NumbersPacking
@@ -36,6 +45,10 @@ def _packing(form: LayerFormat) -> Packing:
             return GPTQPacking(form)
         case AWQ():
             return AWQPacking(form)
+        case Float4():
+            return Float4Packing(form)
+        case MXFP4Experts():
+            return MXFP4ExpertsPacking()
     raise AssertionError(form)
 
 

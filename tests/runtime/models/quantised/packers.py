@@ -82,6 +82,34 @@ def gptq(
     return tensors, ((numbers - zero[groups]) * scale[groups].float()).t()
 
 
+E2M1 = torch.tensor([0, 0.5, 1, 1.5, 2, 3, 4, 6, -0.0, -0.5, -1, -1.5, -2, -3, -4, -6])
+
+
+def nvfp4(shape: tuple[int, int], *, compressed: bool = False) -> Pair:
+    """ModelOpt multiplies by weight_scale_2, compressed-tensors divides by weight_global_scale."""
+    outputs, inputs = shape
+    numbers = integers(0, 16, outputs, inputs)
+    scale = scales(outputs, inputs // 16, spread=30).to(torch.float8_e4m3fn)
+    whole = scales(1, spread=0.002)
+    names = ("weight_packed", "weight_global_scale") if compressed else ("weight", "weight_scale_2")
+    stored = 1 / whole if compressed else whole[0]
+    tensors = {names[0]: _bytes(numbers), "weight_scale": scale, names[1]: stored, "input_scale": torch.ones(1)}
+    return tensors, E2M1[numbers] * (scale.float() * whole).repeat_interleave(16, 1)
+
+
+def mxfp4(*shape: int) -> tuple[Tensor, Tensor, Tensor]:
+    """Return bytes [..., inputs / 2], exponents [..., inputs / 32] and floats."""
+    *others, inputs = shape
+    numbers = integers(0, 16, *shape)
+    exponents = integers(120, 125, *others, inputs // 32)
+    floats = E2M1[numbers] * torch.exp2(exponents - 127.0).repeat_interleave(32, -1)
+    return _bytes(numbers), exponents.to(torch.uint8), floats
+
+
+def _bytes(numbers: Tensor) -> Tensor:
+    return (numbers[..., 0::2] | numbers[..., 1::2] << 4).to(torch.uint8)
+
+
 def awq(shape: tuple[int, int], group: int) -> Pair:
     outputs, inputs = shape
     order = [0, 2, 4, 6, 1, 3, 5, 7]

@@ -13,8 +13,8 @@ from kvasir.hub.model_info import load_model_info
 from kvasir.models.check_ranks import check_ranks
 from kvasir.models.model_load_error import ModelLoadError
 from kvasir.parallel.parallel_state import SINGLE, ParallelState
-from runtime.models.quantised.checkpoints import LLAMA, MOE, assert_alike, write_pair
-from runtime.models.quantised.packers import Pair, awq, compressed, fp8, gptq, int8
+from runtime.models.quantised.checkpoints import LLAMA, MOE, assert_alike, write, write_pair
+from runtime.models.quantised.packers import Pair, awq, compressed, fp8, gptq, int8, mxfp4, nvfp4
 from runtime.models.split_answers import answers
 from runtime.parallel.thread_group import run_ranks
 
@@ -31,6 +31,11 @@ def group(kind: str, bits: int, strategy: str, quantised_inputs: bool = False, *
 def ct(form: str, *args: Any, **weights: Any) -> dict[str, Any]:
     groups = {"group_0": group(*args, **weights)}
     return {"quant_method": "compressed-tensors", "format": form, "config_groups": groups, "ignore": ["lm_head"]}
+
+
+def mx(shape: tuple[int, int]) -> Pair:
+    numbers, exponents, floats = mxfp4(*shape)
+    return {"weight_packed": numbers, "weight_scale": exponents}, floats
 
 
 GPTQ = {"quant_method": "gptq", "bits": 4, "group_size": 16, "desc_act": False, "sym": True}
@@ -62,6 +67,19 @@ FORMATS: Mapping[str, tuple[dict[str, Any], Pack]] = {
     ),
     "gptq-ordered": (GPTQ | {"desc_act": True}, lambda shape: gptq(shape, 4, 16, order=True)),
     "gptq-8": (GPTQ | {"bits": 8, "group_size": -1}, lambda shape: gptq(shape, 8, shape[1])),
+    "modelopt-fp8": (
+        {"quant_method": "modelopt", "quant_algo": "FP8", "ignore": ["lm_head"]},
+        lambda s: fp8(s, ()),
+    ),
+    "modelopt-nvfp4": (
+        {"quant_method": "modelopt", "quant_algo": "NVFP4", "exclude_modules": ["lm_head"]},
+        nvfp4,
+    ),
+    "ct-nvfp4": (
+        ct("nvfp4-pack-quantized", "float", 4, "tensor_group", group_size=16),
+        lambda shape: nvfp4(shape, compressed=True),
+    ),
+    "ct-mxfp4": (ct("mxfp4-pack-quantized", "float", 4, "group", group_size=32), mx),
     "awq": (AWQ, lambda shape: awq(shape, 32)),
 }
 ORDERED = ("ct-w4-ordered", "gptq-ordered")
@@ -126,3 +144,29 @@ def test_zero_biases_and_unused_orders_are_skipped(tmp_path: Path) -> None:
     save_file(tensors | {name: torch.ones(128)}, path / "model.safetensors")
     with pytest.raises(ModelLoadError, match=f"{name}.* has no place"):
         answers(path, SINGLE)
+
+
+def test_stacked_mxfp4_experts_answer_as_their_floats(tmp_path: Path) -> None:
+    """The rows of gate and up alternate, as in gpt-oss."""
+    draws = {}
+    floats = {}
+    for layer in range(MOE["num_hidden_layers"]):
+        experts = f"model.layers.{layer}.mlp.experts"
+        for name, shape in {"gate_up_proj": (4, 128, 64), "down_proj": (4, 64, 64)}.items():
+            numbers, exponents, values = mxfp4(*shape)
+            draws[f"{experts}.{name}_blocks"] = numbers.unflatten(2, (-1, 16))
+            draws[f"{experts}.{name}_scales"] = exponents
+            for expert, weight in enumerate(values):
+                if name == "down_proj":
+                    floats[f"{experts}.{expert}.down_proj.weight"] = weight
+                else:
+                    floats[f"{experts}.{expert}.gate_proj.weight"] = weight[0::2]
+                    floats[f"{experts}.{expert}.up_proj.weight"] = weight[1::2]
+    _, plain = write_pair(tmp_path, {}, lambda name, shape: None, MOE)
+    others = {name: tensor for name, tensor in load_file(plain / "model.safetensors").items() if name not in floats}
+    reference = write(tmp_path / "reference", MOE, others | {name: part.clone() for name, part in floats.items()})
+    config = {"quant_method": "mxfp4", "modules_to_not_convert": ["model.layers.*.self_attn", "lm_head"]}
+    path = write(tmp_path / "mxfp4", MOE | {"quantization_config": config}, others | draws)
+    assert_alike(path, reference)
+    run_ranks(2, lambda tensor: assert_alike(path, reference, ParallelState(tensor)))
+    run_ranks(2, lambda tensor: assert_alike(path, reference, ParallelState(tensor, expert_parallel=True)))
