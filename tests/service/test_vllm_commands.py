@@ -77,7 +77,7 @@ def test_vllms_api_key_is_asked_for(directory: Path) -> None:
     ("command", "message"),
     [
         ("serve gpt2 --tensor-parallel-size 7 --kv-cache-memory-bytes 16Mi", "--tensor-parallel-size 7"),
-        ("serve gpt2 --quantization awq", "--quantization awq: quantized weights are not supported yet"),
+        ("serve gpt2 --quantization awq", "--quantization awq: the weights of this checkpoint are not quantised"),
     ],
 )
 def test_what_cannot_be_served_ends_with_the_reason(command: str, message: str, directory: Path) -> None:

@@ -66,6 +66,13 @@ class ModelConfig:
         parse=parse_json_object,
         metavar="JSON",
     )
+    quantization: str | None = option(
+        None,
+        "quantise the weights when they are loaded: int8, int4 or fp8; a checkpoint's own method, such as awq, is "
+        "accepted too [default: as the checkpoint is]",
+        metavar="METHOD",
+        short="-q",
+    )
     generation_config: str = option(
         "auto",
         "where defaults of sampling parameters come from: the model's generation_config.json (auto), another "

@@ -57,6 +57,7 @@ def _files(config: ModelConfig) -> ModelFiles:
         overrides=json.loads(config.hf_overrides),
         generation_overrides=json.loads(config.override_generation_config),
         task=config.task,
+        quantization=config.quantization,
     )
 
 

@@ -16,7 +16,7 @@ from kvasir.hub.pooling_info import PoolingInfo, read_pooling
 from kvasir.hub.reading import read_json, read_json_if_any
 from kvasir.hub.rope_parameters import ROPE_KEYS, extended_context, override_rope, rope_parameters
 from kvasir.hub.tokenizer_files import canonical_json, read_tokenizer_config, token_id_of, tokenizer_hash
-from kvasir.hub.weight_scheme import UNQUANTISED, WeightScheme, config_of_companion, read_scheme
+from kvasir.hub.weight_scheme import UNQUANTISED, WeightScheme, chosen_scheme, config_of_companion, read_scheme
 
 _DTYPES = ("float32", "bfloat16", "float16")
 _DTYPE_ALIASES = {"half": "float16", "float": "float32"}
@@ -73,6 +73,7 @@ class ModelFiles:
     overrides: dict[str, Any] = field(default_factory=dict)
     generation_overrides: dict[str, Any] = field(default_factory=dict)
     task: str = "auto"
+    quantization: str | None = None
 
 
 _OWN_FILES: Final = ModelFiles()
@@ -105,7 +106,7 @@ def load_model_info(path: Path, files: ModelFiles = _OWN_FILES) -> ModelInfo:
     )
     architecture = _architecture(config)
     pooling = read_pooling(path, architecture, config.values, files.task)
-    scheme = _weight_scheme(config)
+    scheme = chosen_scheme(files.quantization, _weight_scheme(config))
     return ModelInfo(
         path=path,
         architecture=architecture,

@@ -13,6 +13,7 @@ from kvasir.hub.quantisation.float8 import read_fbgemm, read_fp8
 from kvasir.hub.quantisation.gptq_awq import read_awq, read_gptq
 from kvasir.hub.quantisation.layer_formats import LayerFormat
 from kvasir.hub.quantisation.layer_names import Layer
+from kvasir.hub.quantisation.on_load import ALIASES, NUMBERS, OnLoadLayers
 from kvasir.hub.quantisation.others import read_modelopt, read_mxfp4
 from kvasir.hub.quantisation.settings import NEXT_STEP
 from kvasir.hub.reading import read_json_if_any
@@ -71,7 +72,17 @@ class WeightScheme:
     @property
     def choose_method(self) -> str:
         """Return the module:function that chooses a layer's linear method."""
-        return SCHEMES[self.method]
+        return SCHEMES.get(self.method, _CHOOSE)
+
+    @property
+    def option(self) -> str:
+        """Return the value of --quantization that made this scheme, or "" for that of the checkpoint."""
+        return self.formats.numbers if isinstance(self.formats, OnLoadLayers) else ""
+
+    @property
+    def reads_tied_head(self) -> bool:
+        """Whether a head that is tied to the embedding is quantised, from the embedding's floats."""
+        return bool(self.option)
 
     def parameter_name(self, tensor: str) -> str | None:
         """Return the name under which a checkpoint's tensor is looked up. None: it is not used.
@@ -107,6 +118,26 @@ def read_scheme(quantization: Any) -> WeightScheme:
         )
     read = _READERS.get(method)
     return WeightScheme(method, dict(quantization), None if read is None else read(quantization))
+
+
+def chosen_scheme(option: str | None, checkpoint: WeightScheme) -> WeightScheme:
+    """Return the scheme for the value of --quantization. Raises HubError if the checkpoint has another."""
+    name = ALIASES.get(option or "", option)
+    if name in (None, "none", "None", ALIASES.get(checkpoint.method, checkpoint.method)):
+        return checkpoint
+    if checkpoint != UNQUANTISED:
+        raise HubError(
+            f"--quantization {option}: the weights of this checkpoint are quantised already, with "
+            f"{checkpoint.method}: leave the option out"
+        )
+    for numbers in NUMBERS:
+        if name == numbers:
+            return WeightScheme(f"--quantization {numbers}", {"numbers": numbers}, OnLoadLayers(numbers))
+    what = "the weights of this checkpoint are not quantised" if name in _METHODS else "there is no such format"
+    raise HubError(
+        f"--quantization {option}: {what}: give {', '.join(NUMBERS)} to quantise floats when they are loaded, or "
+        f"a checkpoint with {option if name in _METHODS else 'quantised'} weights without the option"
+    )
 
 
 def config_of_companion(path: Path) -> dict[str, Any] | None:

@@ -1,6 +1,6 @@
 """Matrix products with weights: whole on each rank, or split by outputs or inputs."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
 from typing import ClassVar
 
@@ -41,7 +41,8 @@ class Linear(nn.Module):
         split = None if self.split_dim is None else Split(self.split_dim, group.rank, group.size)
         shape = LinearShape(inputs, shards, split, copies, transposed, groups=groups)
         # An embedding has a plain weight in every scheme.
-        self.method = new_method(shape, placement) if tied is None else unquantised_method(placement)
+        plain = tied is not None and not placement.scheme.reads_tied_head
+        self.method = unquantised_method(placement) if plain else new_method(shape, placement)
         parameters = self.method.parameters(shape, placement) if tied is None else {"weight": tied}
         for name, parameter in parameters.items():
             self.register_parameter(name, parameter)
@@ -120,6 +121,9 @@ class StackedLinear(nn.Module):
     def _layers(self) -> "list[_StackedLayer]":
         # Not registered: the parameters would be listed twice.
         return [_StackedLayer(self._parameters, index) for index in range(self._num_own)]
+
+    def layers(self) -> Sequence[nn.Module]:
+        return self._layers
 
     def one(self, index: int, x: Tensor) -> Tensor:
         layer = self._layers[index]

@@ -30,7 +30,7 @@ class Decoder(nn.Module):
     def __init__(self, config: DecoderConfig, placement: Placement, context: int) -> None:
         super().__init__()
         check_split(config, placement.parallel)
-        placement = replace(placement, renamed={ours: theirs for theirs, ours in names.items()})
+        placement = replace(placement, renamed={ours: theirs for theirs, ours in config.names.items()})
         self.stage = stage = stage_of("num_hidden_layers", len(config.layers), placement.parallel)
         self.heads = config.heads.local(placement.parallel.tensor.size)
         self.vocab_size, self.hidden_size = config.vocab_size, config.hidden_size

@@ -27,12 +27,23 @@ def fill_with_random_numbers(model: LoadableTransformer, progress: Callable[[int
     progress(done, total)
     for name, parameter in parameters:
         generator = torch.Generator(parameter.device).manual_seed(_seed(name, parameter))
-        if parameter.is_floating_point():
-            parameter.uniform_(-_LARGEST, _LARGEST, generator=generator)
-        else:  # quantised
-            parameter.random_(generator=generator)
+        _fill(parameter, name.rpartition(".")[2], generator)
         done += parameter.nbytes
         progress(done, total)
+
+
+def _fill(parameter: nn.Parameter, name: str, generator: torch.Generator) -> None:
+    if name.endswith("g_idx"):  # all inputs are in order
+        parameter.zero_()
+    elif parameter.dtype == torch.uint8:  # exponents of up to 2 ** 0
+        parameter.random_(0, 128, generator=generator)
+    elif not parameter.is_floating_point():
+        parameter.random_(generator=generator)
+    elif parameter.element_size() > 1:
+        parameter.uniform_(-_LARGEST, _LARGEST, generator=generator)
+    else:  # no random numbers exist in 8 bits
+        floats = torch.empty(parameter.shape, device=parameter.device).uniform_(-1, 1, generator=generator)
+        parameter.copy_(floats)
 
 
 def _seed(name: str, parameter: nn.Parameter) -> int:

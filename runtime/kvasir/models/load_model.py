@@ -4,11 +4,13 @@ import logging
 from collections.abc import Callable
 
 from kvasir.hub.model_info import ModelInfo
+from kvasir.hub.weight_scheme import UNQUANTISED
 from kvasir.hub.weights import weight_files
 from kvasir.layers.attention import KVScales
 from kvasir.layers.linear import finish_layers
 from kvasir.layers.parameter import Placement
-from kvasir.models.causal_lm import Generates
+from kvasir.layers.quantised.products import described
+from kvasir.models.causal_lm import Generates, LoadableLM
 from kvasir.models.dummy_weights import fill_with_random_numbers
 from kvasir.models.kv_scales import read_kv_scales
 from kvasir.models.loader import load_weights
@@ -44,8 +46,7 @@ def load_model(
     if load_format == "dummy":
         model = build(info.config, placement, context)
         fill_with_random_numbers(model, progress)
-        finish_layers(model.modules())
-        return model
+        return _finished(model, info)
     try:
         return _with_own_code(build, info, placement, context, progress)
     except (UnsupportedSetting, UnknownTensor) as unsupported:
@@ -75,7 +76,13 @@ def _with_own_code(
 ) -> Generates:
     model = build(info.config, placement, context)
     load_weights(model, weight_files(info.path), progress, info.weight_scheme)
+    return _finished(model, info)
+
+
+def _finished(model: LoadableLM, info: ModelInfo) -> Generates:
     finish_layers(model.modules())
+    if info.weight_scheme != UNQUANTISED:
+        log.info("weights: %s; %s", info.weight_scheme.method, described(model.modules()))
     return model
 
 
@@ -93,6 +100,11 @@ def _instead(
 
 
 def _with_transformers(info: ModelInfo, placement: Placement, progress: Callable[[int, int], None]) -> Generates:
+    if info.weight_scheme != UNQUANTISED:
+        raise ModelLoadError(
+            f"{info.architecture} is computed by transformers' code, and quantised weights ("
+            f"{info.weight_scheme.method}) are for Kvasir's own architectures: use a checkpoint of floats"
+        )
     try:
         # A slow import, which our own architectures do not need.
         from kvasir.models.architectures.transformers_lm import load_with_transformers

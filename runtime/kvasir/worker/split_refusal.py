@@ -50,6 +50,7 @@ def check_early(model: ModelInfo, settings: ResolvedEngine) -> None:
                 options,
             ),
             json.dumps(model.overrides),
+            model.weight_scheme.option,
         ],
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
@@ -63,12 +64,11 @@ def check_early(model: ModelInfo, settings: ResolvedEngine) -> None:
         )
 
 
-def main(directory: str, context: str, options: str, overrides: str) -> ExitCode:
+def main(directory: str, context: str, options: str, overrides: str, quantization: str) -> ExitCode:
     executor = msgspec.json.decode(options, type=ExecutorConfig)
+    files = ModelFiles(overrides=json.loads(overrides), quantization=quantization or None)
     try:
-        check_split(
-            load_model_info(Path(directory), ModelFiles(overrides=json.loads(overrides))), int(context), executor
-        )
+        check_split(load_model_info(Path(directory), files), int(context), executor)
     except ConfigError as error:
         sys.stdout.write(str(error))
         return ExitCode.USER_ERROR

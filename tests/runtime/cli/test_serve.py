@@ -189,7 +189,10 @@ def test_a_key_with_a_comma_is_refused(place: Place, flag: str) -> None:
     ("argv", "message"),
     [
         (["demo://", "--max-num-seq", "3"], "unrecognized arguments: --max-num-seq 3"),
-        (["demo://", "--quantization", "fp8"], "quantized weights are not supported yet"),
+        (
+            ["demo://", "--quantization", "awq"],
+            "--quantization awq: the weights of this checkpoint are not quantised",
+        ),
         (
             ["demo://", "-tp", "2", "--distributed-executor-backend", "uni"],
             "--distributed-executor-backend uni has one worker, and --tensor-parallel-size 2 needs 2",

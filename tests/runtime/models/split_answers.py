@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from pathlib import Path
 
+from kvasir.hub.model_info import ModelFiles
 from kvasir.link.protocol import Logprobs
 from kvasir.parallel.parallel_state import ParallelState
 from kvasir.request.params import SamplingParams
@@ -15,9 +16,9 @@ Answers = dict[str, tuple[list[int], list[float]]]
 """The tokens of each request, and log probabilities of the likeliest tokens in each place."""
 
 
-def answers(path: Path, parallel: ParallelState) -> Answers:
+def answers(path: Path, parallel: ParallelState, files: ModelFiles | None = None) -> Answers:
     """Three requests in chunks of 16 tokens, the third next to decodes of the others."""
-    driver = Driver.load(path, parallel=parallel)
+    driver = Driver.load(path, parallel=parallel, files=files)
     params = SamplingParams(max_tokens=TOKENS, seed=0, temperature=0.0, logprobs=20, prompt_logprobs=20)
     for name, prompt in PROMPTS.items():
         driver.add(name, prompt, params)

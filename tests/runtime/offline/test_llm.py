@@ -199,7 +199,7 @@ def test_empty_lists_may_be_none_as_in_vllm() -> None:
 @pytest.mark.parametrize(
     ("options", "error"),
     [
-        ({"quantization": "fp8"}, r"LLM: quantization fp8: quantized weights are not supported yet"),
+        ({"quantization": "awq"}, r"quantization awq: .* give int8, int4, fp8 "),
         (
             {"pipeline_parallel_size": 2, "distributed_executor_backend": "external_launcher"},
             "external_launcher has no pipelines",

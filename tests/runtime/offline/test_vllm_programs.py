@@ -225,7 +225,7 @@ def test_a_program_for_vllm_runs(
         (
             "LLM('demo://', quantization='awq')",
             ValueError,
-            "quantization awq: quantized weights are not supported",
+            "quantization awq: the weights of this checkpoint are not quantised",
         ),
         ("LLM('demo://', enable_lora=True)", ValueError, "enable_lora: LoRA adapters are not supported yet"),
         (

@@ -102,8 +102,7 @@ _NOT_YET: Final = "not supported yet"
 
 REFUSED: Final = _each({
     "enable-lora lora-modules": f"LoRA adapters are {_NOT_YET}: merge the adapter into the model and serve that",
-    "quantization quantization-config":
-        f"quantized weights are {_NOT_YET}: serve the model in bfloat16, float16 or float32",
+    "quantization-config": "use --quantization int8, int4 or fp8",
     "calculate-kv-scales": "the scales of an fp8 KV cache come from the checkpoint",
     "kv-cache-dtype-skip-layers": "all layers have the precision of --kv-cache-dtype",
     "override-attention-dtype": "attention has the precision of --dtype",
@@ -184,7 +183,6 @@ NEUTRAL: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
         "--nnodes": ("1",),
         "--node-rank": ("0",),
         "--prefill-context-parallel-size": ("1",),
-        "--quantization": ("none", "None"),
         "--response-role": ("assistant",),
         "--tokenizer-mode": ("auto", "hf"),
     }

@@ -11,6 +11,7 @@ from kvasir.hub.quantisation.layer_formats import (
     LayerFormat,
     MXFP4Experts,
     Numbers,
+    OnLoad,
     PackedNumbers,
 )
 from kvasir.hub.quantisation.layer_names import Layer
@@ -22,6 +23,7 @@ from kvasir.layers.quantised.float4 import Float4Packing, MXFP4ExpertsPacking
 from kvasir.layers.quantised.integers import AWQPacking, GPTQPacking, PackedPacking
 from kvasir.layers.quantised.method import Packing, QuantisedMethod
 from kvasir.layers.quantised.numbers import NumbersPacking
+from kvasir.layers.quantised.on_load import OnLoadPacking
 
 # Every producer leaves these as they are, and some configs do not say so.
 _ROUTERS: Final = ("gate", "router", "shared_expert_gate")
@@ -49,6 +51,8 @@ def _packing(form: LayerFormat) -> Packing:
             return Float4Packing(form)
         case MXFP4Experts():
             return MXFP4ExpertsPacking()
+        case OnLoad():
+            return OnLoadPacking(form)
     raise AssertionError(form)
 
 

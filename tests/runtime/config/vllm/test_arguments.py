@@ -79,7 +79,7 @@ def test_no_option_of_vllm_is_unknown(parser: OptionParser, capsys: pytest.Captu
         ('m --allowed-origins ["https://a","https://b"]', "m --allowed-origins https://a https://b"),
         ("m --prefix-caching-hash-algo sha256_cbor", "m --prefix-caching-hash-algo sha256"),
         ("m --log-level INFO", "m --log-level info"),
-        ("m -ep -dpl 1 --no-enable-lora --quantization none", "m --enable-expert-parallel"),
+        ("m -ep -dpl 1 --no-enable-lora", "m --enable-expert-parallel"),
         ("m --seed 3 -- --x_y", "m --seed 3 -- --x_y"),
         ("m --not_ours 3", "m --not-ours 3"),
     ],
@@ -131,7 +131,7 @@ def test_fields_with_dots_are_read_as_json(given: str) -> None:
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        ("--quantization fp8", "--quantization fp8: quantized weights are not supported yet: serve the model in"),
+        ("--cpu-offload-gb 4", "--cpu-offload-gb 4: weights stay on their device: use a smaller model"),
         ("--hf-token hf_secret", "--hf-token: every user of the machine can read arguments"),
         ("--nnodes 2", "--nnodes 2: is an option of kvasir engine"),
         ("--config /no/such.yaml", "--config /no/such.yaml cannot be read: No such file"),
@@ -194,7 +194,7 @@ def test_a_file_gives_options_and_the_command_line_wins(tmp_path: Path) -> None:
     [
         ("- a", "give names of options"),
         ("a: [", "is not YAML"),
-        ("quantization: fp8", "--quantization fp8: quant"),
+        ("cpu-offload-gb: 4", "--cpu-offload-gb 4: weights"),
         ("seed: 1\nport: 1\nport: 2", "--port is there twice"),
         ("max_model_len: 8\nmax-model-len: 9", "--max-model-len is there twice"),
     ],
@@ -214,7 +214,7 @@ def test_a_file_that_cannot_be_used_is_an_error(
     [
         ("seed: 1\nblock-size: 3.5", "", "(FILE, line 2)"),
         ("seed: 1\n\nmax_modl_len: 3", "", "(FILE, line 3)"),
-        ("quantization: fp8", "", "(FILE, line 1)"),
+        ("cpu-offload-gb: 4", "", "(FILE, line 1)"),
         ("enforce-eager: 3", "", "(FILE, line 1)"),
         ("seed: 1", "--block-size 3.5", "whole number\n"),
         ("block-size: 16", "--block-size 4.5", "'4.5' is not a whole number\n"),

@@ -13,6 +13,7 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor
 
+from kvasir.hub.model_info import ModelFiles
 from kvasir.parallel.parallel_state import SINGLE, ParallelState
 from runtime.models.split_answers import answers
 
@@ -108,8 +109,10 @@ def write(path: Path, config: Mapping[str, Any], tensors: Mapping[str, Tensor]) 
     return path
 
 
-def assert_alike(path: Path, floats: Path, parallel: ParallelState = SINGLE) -> None:
-    found = answers(path, parallel)
+def assert_alike(
+    path: Path, floats: Path, parallel: ParallelState = SINGLE, quantization: str | None = None
+) -> None:
+    found = answers(path, parallel, ModelFiles(quantization=quantization))
     for request, (tokens, logprobs) in answers(floats, SINGLE).items():
         assert found[request][0] == tokens
         torch.testing.assert_close(torch.tensor(found[request][1]), torch.tensor(logprobs), atol=1e-3, rtol=0)

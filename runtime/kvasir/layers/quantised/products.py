@@ -1,0 +1,29 @@
+"""Says how the layers of a model multiply by their quantised weights."""
+
+from collections.abc import Iterable
+
+from torch import nn
+
+from kvasir.layers.linear import Linear, StackedLinear
+from kvasir.layers.quantised.product import DequantisedProduct
+
+
+def described(modules: Iterable[nn.Module]) -> str:
+    """Return how many layers have a kernel, and which ones are dequantised in each step."""
+    with_kernel, without = 0, []
+    for module in modules:
+        if not isinstance(module, Linear | StackedLinear):
+            continue
+        layers = module.layers() if isinstance(module, StackedLinear) else [module]
+        products = [layer.__dict__["product"] for layer in layers if "product" in layer.__dict__]
+        if any(isinstance(product, DequantisedProduct) for product in products):
+            without.append(module.name)
+        elif products:
+            with_kernel += 1
+    if not without:
+        return f"{with_kernel} quantised layers, all with kernels of this device"
+    some = ", ".join(without[:3]) + (", …" if len(without) > 3 else "")
+    return (
+        f"{with_kernel} quantised layers with kernels of this device, and {len(without)} without ({some}), which "
+        "are dequantised in each step"
+    )
