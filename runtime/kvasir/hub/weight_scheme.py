@@ -14,13 +14,13 @@ from kvasir.hub.quantisation.gptq_awq import read_awq, read_gptq
 from kvasir.hub.quantisation.layer_formats import LayerFormat
 from kvasir.hub.quantisation.layer_names import Layer
 from kvasir.hub.quantisation.on_load import ALIASES, NUMBERS, OnLoadLayers
-from kvasir.hub.quantisation.others import read_modelopt, read_mxfp4
+from kvasir.hub.quantisation.others import read_bitsandbytes, read_modelopt, read_mxfp4
 from kvasir.hub.quantisation.settings import NEXT_STEP
 from kvasir.hub.reading import read_json_if_any
 
 _CHOOSE: Final = "kvasir.layers.quantised.choose:choose_method"
 _METHODS: Final = (
-    *("awq", "compressed-tensors", "fbgemm_fp8", "fp8", "gptq", "modelopt", "modelopt_fp4"),
+    *("awq", "bitsandbytes", "compressed-tensors", "fbgemm_fp8", "fp8", "gptq", "modelopt", "modelopt_fp4"),
     "mxfp4",
 )
 SCHEMES: Final = MappingProxyType(dict.fromkeys(_METHODS, _CHOOSE))
@@ -37,6 +37,7 @@ class LayerFormats(Protocol):
 _READERS: Final[Mapping[str, Callable[[Mapping[str, Any]], LayerFormats]]] = MappingProxyType(
     {
         "awq": read_awq,
+        "bitsandbytes": read_bitsandbytes,
         "compressed-tensors": read_compressed_tensors,
         "fbgemm_fp8": read_fbgemm,
         "fp8": read_fp8,
@@ -51,6 +52,8 @@ _READERS: Final[Mapping[str, Callable[[Mapping[str, Any]], LayerFormats]]] = Map
 _UNUSED: Final = (
     *("activation_scale", "input_scale", "input_zero_point", "input_global_scale"),
     *("weight_shape", "weight_format"),
+    # bitsandbytes_scales.py reads these with absmax.
+    *("nested_absmax", "nested_quant_map", "bitsandbytes__nf4", "bitsandbytes__fp4"),
 )
 _COMPANIONS: Final = MappingProxyType(
     {"hf_quant_config.json": "modelopt", "quantize_config.json": "gptq", "quant_config.json": "awq"}
@@ -92,6 +95,8 @@ class WeightScheme:
         """
         if self.formats is None:
             return tensor
+        if self.method == "bitsandbytes":
+            tensor = tensor.replace(".weight.", ".")
         layer, _, last = tensor.rpartition(".")
         if last in _UNUSED:
             return None

@@ -75,7 +75,17 @@ class LinearShape:
         Raises UnevenSplit for a split within an entry.
         """
         # `transposed`: the checkpoint reverses the dimensions; of stacked layers only in a tensor of all.
-        layout = self.layout(*axes)
+        return self.parameter_of(self.layout(*axes), placement, dtype, loader, transposed=transposed)
+
+    def parameter_of(
+        self,
+        layout: Layout,
+        placement: Placement,
+        dtype: torch.dtype | None,
+        loader: Callable[[Layout], TensorLoader] | None,
+        *,
+        transposed: bool = False,
+    ) -> nn.Parameter:
         if self.stack is None:
             loader = loader or partial(TensorLoader, transposed=transposed)
             return parameter_with(loader(layout), layout.local_shape, placement, dtype)

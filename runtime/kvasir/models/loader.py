@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -17,7 +18,8 @@ from torch import Tensor, nn
 
 from kvasir.hub.weight_scheme import UNQUANTISED, WeightScheme
 from kvasir.hub.weights import bytes_of, tensor_bytes
-from kvasir.layers.parameter import weight_loader_of
+from kvasir.layers.parameter import Source, weight_loader_of
+from kvasir.models.bitsandbytes_scales import nested_scales
 from kvasir.models.causal_lm import LoadableTransformer, Target
 from kvasir.models.kv_scales import is_kv_scale
 from kvasir.models.model_load_error import ModelLoadError, UnknownTensor
@@ -55,7 +57,8 @@ def load_weights(
         if name in aliases:
             duplicates.append((tensor.origin, aliases[name]))
         elif (target := model.locate(written)) and not _is_spare(parameters, target, tensor, scheme):
-            _fill(parameters.get(target.parameter), target, tensor)
+            source = nested_scales(name, tensor, scheme, partial(_read, files)) or tensor
+            _fill(parameters.get(target.parameter), target, tensor.origin, source)
             sources[target] = tensor.origin
         return tensor.nbytes
 
@@ -86,7 +89,8 @@ class CheckpointTensor:
         self.origin = origin
         self._slice = checkpoint.get_slice(origin.name)
         self.shape: tuple[int, ...] = tuple(self._slice.get_shape())
-        self.nbytes = bytes_of(self._slice.get_dtype(), self.shape)
+        self.dtype: str = self._slice.get_dtype()
+        self.nbytes = bytes_of(self.dtype, self.shape)
 
     def __getitem__(self, part: tuple[slice, ...], /) -> Tensor:
         with _readable(self.origin.file):
@@ -124,13 +128,22 @@ def _is_spare(
     return last in ("g_idx", "weight_g_idx") or (last == "bias" and not tensor[slice(None),].any())
 
 
-def _fill(parameter: nn.Parameter | None, target: Target, tensor: CheckpointTensor) -> None:
+def _read(files: Sequence[Path], name: str) -> Tensor:
+    for file in files:
+        with _readable(file), safe_open(file, framework="pt", device="cpu") as checkpoint:
+            if name in checkpoint.keys():  # noqa: SIM118
+                tensor: Tensor = checkpoint.get_tensor(name)
+                return tensor
+    raise ModelLoadError(f"the checkpoint holds no tensor {name!r}: is it complete?")
+
+
+def _fill(parameter: nn.Parameter | None, target: Target, origin: _Origin, source: Source) -> None:
     if parameter is None:
-        raise UnknownTensor(f"{tensor.origin} has no place in this model: does config.json belong to it?")
+        raise UnknownTensor(f"{origin} has no place in this model: does config.json belong to it?")
     try:
-        weight_loader_of(parameter)(parameter, tensor, target.shard, target.index)
+        weight_loader_of(parameter)(parameter, source, target.shard, target.index)
     except ValueError as error:
-        raise ModelLoadError(f"{tensor.origin} does not fit: {error}") from error
+        raise ModelLoadError(f"{origin} does not fit: {error}") from error
 
 
 def _check_complete(parameters: Mapping[str, nn.Parameter]) -> None:

@@ -61,10 +61,9 @@ class MXFP4Experts:
 
 @dataclass(frozen=True)
 class BitsAndBytes4:
-    """The numbers of a whole tensor in a row, each an index of quant_map."""
+    """Numbers of 4 bits, each an index of quant_map, for a flat tensor with a scale (absmax) for each block."""
 
     block: int
-    nested: bool  # absmax is quantised itself
 
 
 @dataclass(frozen=True)

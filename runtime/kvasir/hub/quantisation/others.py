@@ -1,13 +1,15 @@
-"""MXFP4 of gpt-oss, and NVIDIA's ModelOpt."""
+"""MXFP4 of gpt-oss, bitsandbytes, and NVIDIA's ModelOpt."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from kvasir.hub.quantisation.float8 import OneFormat
-from kvasir.hub.quantisation.layer_formats import Float4, LayerFormat, MXFP4Experts, Numbers
+from kvasir.hub.quantisation.layer_formats import BitsAndBytes4, Float4, LayerFormat, MXFP4Experts, Numbers
 from kvasir.hub.quantisation.layer_names import Layer, LayerNames
 from kvasir.hub.quantisation.settings import Settings
+
+_BNB_BLOCK = 64
 
 
 @dataclass(frozen=True)
@@ -22,6 +24,20 @@ class _OnlyExperts:
 def read_mxfp4(config: Mapping[str, Any]) -> _OnlyExperts:
     settings = Settings("mxfp4", config)
     return _OnlyExperts(MXFP4Experts(), LayerNames.of(settings.names("modules_to_not_convert")))
+
+
+def read_bitsandbytes(config: Mapping[str, Any]) -> OneFormat:
+    settings = Settings("bitsandbytes", config)
+    skipped = settings.get("llm_int8_skip_modules")
+    excluded = LayerNames.of(["lm_head"] if skipped is None else settings.names("llm_int8_skip_modules"))
+    if settings.get("load_in_8bit", "_load_in_8bit"):
+        # Numbers of -127 to 127 for each output's largest absolute value.
+        return OneFormat(Numbers("int8", "channel", scale="SCB", unit=1 / 127), excluded)
+    if not settings.get("load_in_4bit", "_load_in_4bit"):
+        raise settings.refusal("load_in_4bit", None, "true, or load_in_8bit")
+    settings.one_of(("nf4", "fp4"), "bnb_4bit_quant_type", default="fp4")
+    settings.one_of(("uint8",), "bnb_4bit_quant_storage", default="uint8")
+    return OneFormat(BitsAndBytes4(_BNB_BLOCK), excluded)
 
 
 def read_modelopt(config: Mapping[str, Any]) -> OneFormat:

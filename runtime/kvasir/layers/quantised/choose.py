@@ -7,6 +7,7 @@ from kvasir.config.options import ConfigError
 from kvasir.hub.quantisation.layer_formats import (
     AWQ,
     GPTQ,
+    BitsAndBytes4,
     Float4,
     LayerFormat,
     MXFP4Experts,
@@ -19,6 +20,7 @@ from kvasir.layers.layout import WHOLE
 from kvasir.layers.linear_method import LinearMethod, unquantised_method
 from kvasir.layers.linear_shape import LinearShape
 from kvasir.layers.parameter import Placement
+from kvasir.layers.quantised.bits_and_bytes import BitsAndBytesPacking
 from kvasir.layers.quantised.float4 import Float4Packing, MXFP4ExpertsPacking
 from kvasir.layers.quantised.integers import AWQPacking, GPTQPacking, PackedPacking
 from kvasir.layers.quantised.method import Packing, QuantisedMethod
@@ -51,6 +53,8 @@ def _packing(form: LayerFormat) -> Packing:
             return Float4Packing(form)
         case MXFP4Experts():
             return MXFP4ExpertsPacking()
+        case BitsAndBytes4():
+            return BitsAndBytesPacking(form)
         case OnLoad():
             return OnLoadPacking(form)
     raise AssertionError(form)

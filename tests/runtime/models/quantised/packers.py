@@ -1,5 +1,6 @@
 """Packs random integers in the layouts of checkpoints, each by the format's own formula."""
 
+import json
 from collections.abc import Mapping
 
 import torch
@@ -108,6 +109,46 @@ def mxfp4(*shape: int) -> tuple[Tensor, Tensor, Tensor]:
 
 def _bytes(numbers: Tensor) -> Tensor:
     return (numbers[..., 0::2] | numbers[..., 1::2] << 4).to(torch.uint8)
+
+
+NF4 = torch.tensor(
+    [
+        *(-1.0, -0.6961928009986877, -0.5250730514526367, -0.39491748809814453, -0.28444138169288635),
+        *(-0.18477343022823334, -0.09105003625154495, 0.0, 0.07958029955625534, 0.16093020141124725),
+        *(0.24611230194568634, 0.33791524171829224, 0.44070982933044434, 0.5626170039176941, 0.7229568362236023),
+        1.0,
+    ]
+)
+
+
+def nf4(shape: tuple[int, int], *, nested: bool = False) -> Pair:
+    outputs, inputs = shape
+    numbers = integers(0, 16, outputs * inputs)
+    absmax = scales(outputs * inputs // 64, spread=0.4)
+    tensors = {"weight.quant_map": NF4.clone()}
+    state: dict[str, object] = {"quant_type": "nf4", "blocksize": 64, "dtype": "bfloat16", "shape": list(shape)}
+    if nested:
+        indexes, nested_map = integers(0, 256, len(absmax)).to(torch.uint8), scales(256, spread=0.8)
+        nested_absmax = scales(-(-len(absmax) // 256), spread=0.5)
+        absmax = nested_map[indexes.int()] * nested_absmax.repeat_interleave(256)[: len(absmax)] + 0.125
+        tensors |= {"weight.nested_absmax": nested_absmax, "weight.nested_quant_map": nested_map}
+        state |= {"nested_blocksize": 256, "nested_offset": 0.125}
+    tensors["weight.absmax"] = indexes if nested else absmax
+    tensors["weight.quant_state.bitsandbytes__nf4"] = torch.tensor(
+        list(json.dumps(state).encode()), dtype=torch.uint8
+    )
+    tensors["weight"] = (numbers[0::2] << 4 | numbers[1::2]).to(torch.uint8)[:, None]
+    return tensors, (NF4[numbers] * absmax.repeat_interleave(64)).view(shape)
+
+
+def llm_int8(shape: tuple[int, int]) -> Pair:
+    numbers, largest = integers(-127, 128, *shape), scales(shape[0], spread=0.3)
+    tensors = {
+        "weight": numbers.to(torch.int8),
+        "SCB": largest,
+        "weight_format": torch.tensor(0, dtype=torch.uint8),
+    }
+    return tensors, numbers * largest[:, None] / 127
 
 
 def awq(shape: tuple[int, int], group: int) -> Pair:

@@ -14,7 +14,7 @@ from kvasir.models.check_ranks import check_ranks
 from kvasir.models.model_load_error import ModelLoadError
 from kvasir.parallel.parallel_state import SINGLE, ParallelState
 from runtime.models.quantised.checkpoints import LLAMA, MOE, assert_alike, write, write_pair
-from runtime.models.quantised.packers import Pair, awq, compressed, fp8, gptq, int8, mxfp4, nvfp4
+from runtime.models.quantised.packers import Pair, awq, compressed, fp8, gptq, int8, llm_int8, mxfp4, nf4, nvfp4
 from runtime.models.split_answers import answers
 from runtime.parallel.thread_group import run_ranks
 
@@ -40,6 +40,7 @@ def mx(shape: tuple[int, int]) -> Pair:
 
 GPTQ = {"quant_method": "gptq", "bits": 4, "group_size": 16, "desc_act": False, "sym": True}
 AWQ = {"quant_method": "awq", "bits": 4, "group_size": 32, "zero_point": True, "version": "gemm"}
+BNB = {"quant_method": "bitsandbytes", "load_in_4bit": True, "bnb_4bit_quant_type": "nf4"}
 BLOCKS = {"quant_method": "fp8", "weight_block_size": [16, 16], "activation_scheme": "dynamic"}
 FORMATS: Mapping[str, tuple[dict[str, Any], Pack]] = {
     "fp8-tensor": ({"quant_method": "fp8", "activation_scheme": "static"}, lambda shape: fp8(shape, ())),
@@ -80,6 +81,9 @@ FORMATS: Mapping[str, tuple[dict[str, Any], Pack]] = {
         lambda shape: nvfp4(shape, compressed=True),
     ),
     "ct-mxfp4": (ct("mxfp4-pack-quantized", "float", 4, "group", group_size=32), mx),
+    "bnb-nf4": (BNB, nf4),
+    "bnb-nf4-nested": (BNB | {"bnb_4bit_use_double_quant": True}, lambda shape: nf4(shape, nested=True)),
+    "bnb-int8": ({"quant_method": "bitsandbytes", "load_in_8bit": True}, llm_int8),
     "awq": (AWQ, lambda shape: awq(shape, 32)),
 }
 ORDERED = ("ct-w4-ordered", "gptq-ordered")
@@ -94,7 +98,7 @@ def pair(folder: Path, name: str, config: Mapping[str, Any] = LLAMA) -> tuple[Pa
 
 @pytest.mark.parametrize("name", FORMATS)
 def test_format_answers_as_its_floats_on_1_and_2_ranks(name: str, tmp_path: Path) -> None:
-    path, floats = pair(tmp_path, name)
+    path, floats = pair(tmp_path, name, {**LLAMA, "head_dim": 32})  # two ranks have whole groups of 64
     assert_alike(path, floats)
     if name not in ORDERED:
         run_ranks(2, lambda tensor: assert_alike(path, floats, ParallelState(tensor)))
