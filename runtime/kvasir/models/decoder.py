@@ -143,7 +143,7 @@ _FIRST: Final = frozenset(("embed_tokens",))
 _LAST: Final = frozenset(("norm", "lm_head"))
 _LAST_WITH_EMBEDDING: Final = _FIRST | _LAST
 
-_STACKED: Final = re.compile(r"(gate_up_proj|down_proj)(?:_(bias|blocks|scales))?")
+_STACKED: Final = re.compile(r"(gate_up_proj|down_proj)(?:_(bias))?")
 
 _FUSED: Final = MappingProxyType(
     {
