@@ -13,6 +13,7 @@ from transformers import (
     GptOssConfig,
     GraniteMoeConfig,
     GraniteMoeSharedConfig,
+    HunYuanMoEV1Config,
     MiniMaxM2Config,
     MixtralConfig,
     OlmoeConfig,
@@ -39,6 +40,7 @@ MIXTURES: Mapping[str, Callable[[], PreTrainedModel]] = MappingProxyType(
     {
         "gpt-oss": lambda: mixture(
             GptOssConfig,
+            intermediate_size=64,
             head_dim=32,
             sliding_window=19,
             num_local_experts=4,
@@ -113,6 +115,13 @@ MIXTURES: Mapping[str, Callable[[], PreTrainedModel]] = MappingProxyType(
                 "long_mscale": 1.2,
                 "original_max_position_embeddings": 256,
             },
+        ),
+        "hunyuan-moe": lambda: mixture(
+            HunYuanMoEV1Config,
+            num_experts=8,
+            moe_topk=[3, 3, 3],
+            head_dim=16,
+            rope_parameters={"rope_type": "dynamic", "rope_theta": 10000.0, "alpha": 50.0, "factor": 1.0},
         ),
         "olmoe": lambda: mixture(OlmoeConfig, num_experts=8, num_experts_per_tok=3),
     }

@@ -17,12 +17,18 @@ from kvasir.worker.worker import Worker
 from runtime.models.chunked_answers import answers as chunked_answers
 from runtime.models.in_stages import assert_same_bits, computed_in_stages
 from runtime.models.mixtures import MIXTURES
+from runtime.models.quantised.packers import mxfp4
 from runtime.models.split_answers import answers
 from runtime.models.test_tensor_parallel import assert_alike
 from runtime.models.tiny import save
 from runtime.parallel.thread_group import run_ranks
 from runtime.worker.driver import Driver, greedy
 from runtime.worker.test_greedy import assert_greedy, prompts
+
+_MXFP4 = {
+    "quant_method": "mxfp4",
+    "modules_to_not_convert": ["model.layers.*.self_attn", "model.layers.*.mlp.router", "lm_head"],
+}
 
 
 @pytest.fixture(params=list(MIXTURES))
@@ -99,3 +105,23 @@ def test_layers_that_predict_further_tokens_are_skipped(tmp_path: Path) -> None:
     changed = json.loads((path / "config.json").read_text()) | config
     (path / "config.json").write_text(json.dumps(changed))
     Driver.load(path)
+
+
+def test_gpt_oss_computes_its_blocks_of_four_bits(tmp_path: Path) -> None:
+    path = save(MIXTURES["gpt-oss"](), tmp_path / "floats")
+    floats = load_file(path / "model.safetensors")
+    blocks = {}
+    for name in [name for name in floats if name.endswith(("experts.gate_up_proj", "experts.down_proj"))]:
+        experts, inputs, outputs = floats.pop(name).shape
+        packed, blocks[f"{name}_scales"], values = mxfp4(experts, outputs, inputs)
+        blocks[f"{name}_blocks"] = packed.unflatten(2, (-1, 16))
+        floats[name] = values.transpose(1, 2).contiguous()
+    save_file(floats, path / "model.safetensors")
+    others = {name: tensor for name, tensor in floats.items() if f"{name}_blocks" not in blocks}
+    config = json.loads((path / "config.json").read_text())
+    (tmp_path / "mxfp4").mkdir()
+    save_file({**others, **blocks}, tmp_path / "mxfp4/model.safetensors")
+    (tmp_path / "mxfp4/config.json").write_text(json.dumps(config | {"quantization_config": _MXFP4}))
+    expected = answers(path, SINGLE)
+    for found in run_ranks(2, lambda group: answers(tmp_path / "mxfp4", ParallelState(group))):
+        assert_alike(found, expected)

@@ -19,7 +19,7 @@ _NAMES: Final = MappingProxyType({"query_layernorm": "q_norm", "key_layernorm": 
 def read_config(config: Mapping[str, Any]) -> DecoderConfig:
     reader = ConfigReader(config)
     heads = read_heads(reader)
-    layers = [LayerConfig(_rope(reader, heads))] * reader.integer("num_hidden_layers")
+    layers = [LayerConfig(read_alpha_rope(reader, heads))] * reader.integer("num_hidden_layers")
     bias = reader.flag("attention_bias", False)
     hunyuan = replace(
         read_decoder(reader, heads, layers, eps=1e-5),
@@ -35,7 +35,7 @@ def read_config(config: Mapping[str, Any]) -> DecoderConfig:
     return hunyuan
 
 
-def _rope(reader: ConfigReader, heads: HeadShape) -> Rope:
+def read_alpha_rope(reader: ConfigReader, heads: HeadShape) -> Rope:
     """Read a rotation whose base grows by `alpha`, under the name of dynamic NTK."""
     section = reader.rope(by_layer=False)
     defaults = RopeDefaults(heads.head_dim, reader.integer("max_position_embeddings"))
