@@ -141,7 +141,9 @@ def _find(path: Path) -> tuple[str, str] | None:
             return read_bytes(file).decode(), str(file)
         except UnicodeDecodeError as error:
             raise HubError(f"{file} is not a text in UTF-8 ({error}): download it again") from None
-    file = path / "tokenizer_config.json"
+    # Multimodal models have the second file, for all parts.
+    files = path / "tokenizer_config.json", path / "chat_template.json"
+    file = next((file for file in files if read_json_if_any(file).get("chat_template") is not None), files[0])
     template = read_json_if_any(file).get("chat_template")
     if isinstance(template, list):
         template = _default_of(template, file)

@@ -15,6 +15,7 @@ from kvasir.hub.other_formats import explain
 from kvasir.hub.pooling_info import PoolingInfo, read_pooling
 from kvasir.hub.reading import read_json, read_json_if_any
 from kvasir.hub.rope_parameters import ROPE_KEYS, extended_context, override_rope, rope_parameters
+from kvasir.hub.text_part import text_config
 from kvasir.hub.tokenizer_files import canonical_json, read_tokenizer_config, token_id_of, tokenizer_hash
 from kvasir.hub.weight_scheme import UNQUANTISED, WeightScheme, chosen_scheme, config_of_companion, read_scheme
 
@@ -59,6 +60,8 @@ class ModelInfo:
     weight_scheme: WeightScheme = UNQUANTISED
     pooling: PoolingInfo | None = None
     """Of a model that makes vectors or scores; None: it generates."""
+    # The class of a multimodal checkpoint, of which the other fields describe the text model. "": text only.
+    multimodal: str = ""
 
     @property
     def tokenizer_path(self) -> Path:
@@ -125,6 +128,7 @@ def load_model_info(path: Path, files: ModelFiles = _OWN_FILES) -> ModelInfo:
         notes=tuple(generation.notes + config.notes),
         weight_scheme=scheme,
         pooling=pooling,
+        multimodal=config.multimodal,
     )
 
 
@@ -152,11 +156,14 @@ class _Config:
         values = {} if skipped else read_json_if_any(file) if optional else read_json(file)
         plain = {name: value for name, value in overrides.items() if name not in ROPE_KEYS}
         try:
-            self.values = override_rope(merged(values, plain), overrides)
+            whole = merged(values, plain)
+            text = text_config(whole, plain)
+            self.values = override_rope(whole if text is None else text, overrides)
             rope_parameters(self.values)
         except HubError as error:
             place = file if ROPE_KEYS.isdisjoint(overrides) else option
             raise HubError(f"{place}: {error}") from None
+        self.multimodal = "" if text is None else str(whole["architectures"][0])
         text = self.values.get("text_config")
         self._parts = (text, self.values) if isinstance(text, dict) else (self.values,)
         self.part: Mapping[str, Any] = self._parts[0]

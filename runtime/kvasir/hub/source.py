@@ -10,7 +10,13 @@ from kvasir.hub.other_formats import explain
 from kvasir.hub.pooling_info import POOLING_FILES
 from kvasir.hub.tokenizer_files import TOKENIZER_FILES
 
-CONFIG_FILES = ("config.json", "generation_config.json", "model.safetensors.index.json", "chat_template.jinja")
+CONFIG_FILES = (
+    "config.json",
+    "generation_config.json",
+    "model.safetensors.index.json",
+    "chat_template.jinja",
+    "chat_template.json",
+)
 DEMO = "demo://"
 _DEMO = Path(__file__).with_name("demo")
 _ACCEPTED = "hf://org/name[@revision], org/name, name, file:///path, a path, or demo://"

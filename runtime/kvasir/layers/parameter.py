@@ -132,7 +132,8 @@ class _Alternating:
 class StackedLoader:
     """Fills a parameter that stacks equal layers, from a tensor of each layer or from one of all.
 
-    In a tensor of all layers, `transposed` ones are [layers, inputs, outputs], and shards may alternate.
+    In a tensor of all layers, `transposed` ones are [layers, inputs, outputs], and shards may alternate. Without
+    `transposed`, the shape of the tensor decides: some models have both forms.
     """
 
     def __init__(
@@ -148,6 +149,7 @@ class StackedLoader:
         self._count = count
         self._first = own.start
         self._loaders = {index: loader(layout) for index in own}
+        self._layout = layout
         self._transposed = transposed and len(layout.shape) == 2
         self._shards = len(layout.shards) if alternating else 1
 
@@ -169,11 +171,15 @@ class StackedLoader:
             raise ValueError(f"its shape is {list(source.shape)} and the model stacks {self._count} layers here")
         for index, loader in self._loaders.items():
             one: Source = OneOf(source, index)
-            if self._transposed:
+            if self._transposed or self._is_turned(one):
                 one = _Turned(one)
             if self._shards > 1 and shard == WHOLE:
                 one = _Alternating(one, self._shards)
             loader.fill(parameter.data[index - self._first], one, shard)
+
+    def _is_turned(self, one: Source) -> bool:
+        shape = self._layout.shape
+        return len(shape) == 2 and tuple(one.shape) == shape[::-1] != shape
 
     def parts(self, shard: str, index: int | None = None) -> list[Part]:
         if index is None:  # all layers are split in the same way

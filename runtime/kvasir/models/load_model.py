@@ -50,6 +50,8 @@ def load_model(
     try:
         return _with_own_code(build, info, placement, context, progress)
     except (UnsupportedSetting, UnknownTensor) as unsupported:
+        if info.multimodal:  # transformers would load all parts
+            raise
         unsupported.__traceback__ = None  # its frames hold the memory of the weights
         return _instead(unsupported, info, placement, progress)
 
@@ -75,7 +77,10 @@ def _with_own_code(
     build: Build, info: ModelInfo, placement: Placement, context: int, progress: Callable[[int, int], None]
 ) -> Generates:
     model = build(info.config, placement, context)
-    load_weights(model, weight_files(info.path), progress, info.weight_scheme)
+    text_only = bool(info.multimodal)
+    if text_only:
+        log.warning("%s: only the text model is loaded; images and sound are rejected", info.multimodal)
+    load_weights(model, weight_files(info.path), progress, info.weight_scheme, text_only=text_only)
     return _finished(model, info)
 
 

@@ -16,6 +16,7 @@ import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor, nn
 
+from kvasir.hub.text_part import text_tensor
 from kvasir.hub.weight_scheme import UNQUANTISED, WeightScheme
 from kvasir.hub.weights import bytes_of, tensor_bytes
 from kvasir.layers.parameter import Source, weight_loader_of
@@ -33,10 +34,13 @@ def load_weights(
     files: Sequence[Path],
     progress: Callable[[int, int], None],
     scheme: WeightScheme = UNQUANTISED,
+    *,
+    text_only: bool = False,
 ) -> None:
     """Fill the model's parameters. `progress` is called with the bytes done and the total.
 
-    All ranks report the bytes of the whole checkpoint; skipped bytes count as done.
+    All ranks report the bytes of the whole checkpoint; skipped bytes count as done. `text_only`: the text
+    model of a multimodal checkpoint.
 
     Raises ModelLoadError, which names tensor or parameter, for anything missing, unknown, misshaped or
     unreadable.
@@ -51,8 +55,8 @@ def load_weights(
 
     @torch.inference_mode(inference)
     def fill(tensor: CheckpointTensor) -> int:
-        name = tensor.origin.name
-        if is_kv_scale(name) or (written := scheme.parameter_name(name)) is None:
+        name = text_tensor(tensor.origin.name) if text_only else tensor.origin.name
+        if name is None or is_kv_scale(name) or (written := scheme.parameter_name(name)) is None:
             return tensor.nbytes  # kv_scales.py reads scales of the KV cache
         if name in aliases:
             duplicates.append((tensor.origin, aliases[name]))

@@ -64,7 +64,7 @@ def decoder(config: type[PreTrainedConfig], **changes: Any) -> PreTrainedModel:
         "max_position_embeddings": 256,
         "initializer_range": 0.2,
     }
-    return _randomised(AutoModelForCausalLM.from_config(config(**SPECIAL | defaults | changes)))
+    return randomised(AutoModelForCausalLM.from_config(config(**SPECIAL | defaults | changes)))
 
 
 def llama(**changes: Any) -> PreTrainedModel:
@@ -80,7 +80,7 @@ def gpt2(**changes: Any) -> PreTrainedModel:
         "n_positions": 256,
         "initializer_range": 0.2,
     }
-    return _randomised(GPT2LMHeadModel(GPT2Config(**SPECIAL | defaults | changes)))
+    return randomised(GPT2LMHeadModel(GPT2Config(**SPECIAL | defaults | changes)))
 
 
 LLAMA3_ROPE = {
@@ -257,7 +257,7 @@ def reference_logits(model: PreTrainedModel, prompt: list[int], outputs: list[in
     return logits[0, len(prompt) - 1 : -1].float()
 
 
-def _randomised(model: PreTrainedModel) -> PreTrainedModel:
+def randomised(model: PreTrainedModel) -> PreTrainedModel:
     """transformers starts biases at 0 and norms at 1, where an error in using them would not show."""
     generator = torch.Generator().manual_seed(7)
     for name, parameter in model.named_parameters():
