@@ -9,6 +9,7 @@ from kvasir.hub.hub_errors import HubError, ModelNotFound
 from kvasir.hub.other_formats import explain
 from kvasir.hub.pooling_info import POOLING_FILES
 from kvasir.hub.tokenizer_files import TOKENIZER_FILES
+from kvasir.hub.weight_scheme import COMPANIONS
 
 CONFIG_FILES = (
     "config.json",
@@ -16,6 +17,7 @@ CONFIG_FILES = (
     "model.safetensors.index.json",
     "chat_template.jinja",
     "chat_template.json",
+    *COMPANIONS,
 )
 DEMO = "demo://"
 _DEMO = Path(__file__).with_name("demo")

@@ -55,9 +55,10 @@ _UNUSED: Final = (
     # bitsandbytes_scales.py reads these with absmax.
     *("nested_absmax", "nested_quant_map", "bitsandbytes__nf4", "bitsandbytes__fp4"),
 )
-_COMPANIONS: Final = MappingProxyType(
+COMPANIONS: Final = MappingProxyType(
     {"hf_quant_config.json": "modelopt", "quantize_config.json": "gptq", "quant_config.json": "awq"}
 )
+"""Files of a quantization_config of its own, with their quant_method."""
 # gpt-oss: experts.gate_up_proj_blocks → experts.gate_up_proj.blocks
 _OF_STACK: Final = re.compile(r"(gate_up_proj|down_proj)_(blocks|scales)")
 _RENAMED: Final = MappingProxyType({"weight_scale_inv": "weight_scale"})
@@ -147,7 +148,7 @@ def chosen_scheme(option: str | None, checkpoint: WeightScheme) -> WeightScheme:
 
 def config_of_companion(path: Path) -> dict[str, Any] | None:
     """Return the quantization_config that older producers write to a file of their own, with its quant_method."""
-    for name, method in _COMPANIONS.items():
+    for name, method in COMPANIONS.items():
         found = read_json_if_any(path / name)
         if method == "modelopt":
             found = found.get("quantization") or {}

@@ -90,7 +90,6 @@ def test_awq_reads_its_older_names() -> None:
         ({"quant_method": "fp8", "weight_block_size": [128]}, "fp8 weights: weight_block_size is .* two sizes"),
         (CT | {"sparsity_config": {"format": "sparse-24-bitmask"}}, "sparsity_config .* must be empty"),
         (CT | {"transform_config": {"config_groups": {"R1": {}}}}, "transform_config .* must be empty"),
-        (CT | {"quantization_status": "frozen"}, "quantization_status is 'frozen' and must be one of compressed"),
         (
             CT | {"config_groups": {"a": PACKED | {"format": "marlin-24"}}},
             "format is 'marlin-24' and must be one of",

@@ -40,7 +40,6 @@ def read_compressed_tensors(config: Mapping[str, Any]) -> CompressedTensors:
     if isinstance(sparsity, Mapping) and sparsity.get("format") != "dense":
         settings.absent("sparsity_config")
     settings.absent("transform_config")
-    settings.one_of(("compressed",), "quantization_status", default="compressed")
     groups = settings.part("config_groups")
     return CompressedTensors(
         tuple(_group(settings, groups.part(name)) for name in groups.values),

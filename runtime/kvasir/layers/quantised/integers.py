@@ -11,7 +11,7 @@ from kvasir.hub.quantisation.layer_formats import AWQ, GPTQ, PackedNumbers
 from kvasir.hub.quantisation.settings import NEXT_STEP
 from kvasir.layers.linear_shape import INPUTS, ONE, OUTPUTS, SHARDS, Axis, LinearShape
 from kvasir.layers.parameter import Placement
-from kvasir.layers.quantised.nibbles import pack_nibbles, unpack
+from kvasir.layers.quantised.nibbles import as_bytes, pack_nibbles, unpack
 from kvasir.layers.quantised.scales import ScaleLoader, ShardLoader, equal_groups
 from kvasir.layers.quantised.weight import QuantisedWeight
 from kvasir.parallel.parallel_state import UnevenSplit
@@ -46,9 +46,9 @@ class PackedPacking:
     def weight(self, tensors: Mapping[str, Tensor], shape: LinearShape) -> QuantisedWeight:
         words, scales, zeros = tensors["weight_packed"], tensors["weight_scale"], tensors.get("weight_zero_point")
         if zeros is not None:
-            zeros = unpack(zeros.t(), self._form.bits).t()
+            zeros = unpack(as_bytes(zeros.t()), self._form.bits).t()
         order = _order(tensors.get("weight_g_idx"), self._form.group)
-        return _weight(self._form.bits, unpack(words, self._form.bits), scales, zeros, self._form.group, order)
+        return _weight(self._form.bits, as_bytes(words), scales, zeros, self._form.group, order)
 
 
 class GPTQPacking:
@@ -70,10 +70,10 @@ class GPTQPacking:
 
     def weight(self, tensors: Mapping[str, Tensor], shape: LinearShape) -> QuantisedWeight:
         bits, group = self._form.bits, self._form.group
-        zeros = unpack(tensors["qzeros"], bits) + self._form.zero_offset
+        zeros = unpack(as_bytes(tensors["qzeros"]), bits) + self._form.zero_offset
         zeros = zeros & (2**bits - 1)  # v1 stores 0 as 15
         order = _order(tensors.get("g_idx"), group)
-        return _weight(bits, unpack(tensors["qweight"].t(), bits), tensors["scales"].t(), zeros.t(), group, order)
+        return _weight(bits, as_bytes(tensors["qweight"].t()), tensors["scales"].t(), zeros.t(), group, order)
 
 
 class AWQPacking:
@@ -92,7 +92,7 @@ class AWQPacking:
 
     def weight(self, tensors: Mapping[str, Tensor], shape: LinearShape) -> QuantisedWeight:
         numbers, zeros = (_awq_outputs(tensors[name]) for name in ("qweight", "qzeros"))
-        return _weight(4, numbers.t(), tensors["scales"].t(), zeros.t(), self._form.group, None)
+        return _weight(4, pack_nibbles(numbers.t()), tensors["scales"].t(), zeros.t(), self._form.group, None)
 
 
 def _groups(group: int | None) -> Axis:
@@ -129,22 +129,22 @@ def _order(groups: Tensor | None, group: int | None) -> Tensor | None:
 
 
 def _weight(
-    bits: int, numbers: Tensor, scales: Tensor, zeros: Tensor | None, group: int | None, order: Tensor | None
+    bits: int, packed: Tensor, scales: Tensor, zeros: Tensor | None, group: int | None, order: Tensor | None
 ) -> QuantisedWeight:
-    # numbers uint8 [outputs, inputs]; scales and zeros [outputs, groups]
+    # packed uint8 [outputs, inputs * bits / 8]; scales and zeros [outputs, groups]
     if order is not None:
-        numbers = numbers[:, order]
-    inputs = numbers.shape[1]
+        packed = pack_nibbles(unpack(packed, 4)[:, order]) if bits == 4 else packed[:, order]
+    inputs = packed.shape[1] * 8 // bits
     scales = equal_groups(scales.contiguous(), inputs, group or inputs)
     if bits == 8:
         if zeros is not None and bool((zeros != _ZERO_OF_8_BITS).any()):
             raise ConfigError("a weight of 8 bits has zeros other than 128, which is not supported: " + NEXT_STEP)
-        return QuantisedWeight((numbers ^ _ZERO_OF_8_BITS).view(torch.int8), scales, order=order)
+        return QuantisedWeight((packed ^ _ZERO_OF_8_BITS).view(torch.int8), scales, order=order)
     if zeros is not None:
         symmetric = bool((zeros == _ZERO_OF_4_BITS).all())
         zeros = None if symmetric else equal_groups(zeros.contiguous(), inputs, group or inputs)
-    return QuantisedWeight(pack_nibbles(numbers), scales, zeros, order=order)
+    return QuantisedWeight(packed, scales, zeros, order=order)
 
 
 def _awq_outputs(words: Tensor) -> Tensor:  # int32 [rows, outputs / 8] → uint8 [rows, outputs]
-    return unpack(words, 4).unflatten(1, (-1, 8))[:, :, list(_AWQ_PLACES)].flatten(1)
+    return unpack(as_bytes(words), 4).unflatten(1, (-1, 8))[:, :, list(_AWQ_PLACES)].flatten(1)

@@ -9,16 +9,20 @@ def pack_nibbles(numbers: Tensor) -> Tensor:
     return numbers[:, 0::2] | (numbers[:, 1::2] << 4)
 
 
-def unpack(words: Tensor, bits: int) -> Tensor:
-    """Return uint8 [rows, columns * 32 / bits] of int32 [rows, columns], the lowest bits of a word first.
+def as_bytes(words: Tensor) -> Tensor:
+    """Return uint8 [rows, columns * 4] of int32 [rows, columns], the lowest bits of a word first."""
+    return words.contiguous().view(torch.uint8)  # little-endian, as all machines that torch supports
 
-    >>> unpack(torch.tensor([[0x76543210]], dtype=torch.int32), 4).tolist()
-    [[0, 1, 2, 3, 4, 5, 6, 7]]
+
+def unpack(packed: Tensor, bits: int) -> Tensor:
+    """Return the numbers uint8 [rows, columns * 8 / bits] of bytes [rows, columns], the lowest bits first.
+
+    >>> unpack(torch.tensor([[0x10, 0x32]], dtype=torch.uint8), 4).tolist()
+    [[0, 1, 2, 3]]
     """
-    numbers = words.contiguous().view(torch.uint8)  # little-endian, as all machines that torch supports
     if bits == 8:
-        return numbers
-    return torch.stack((numbers & 15, numbers >> 4), dim=2).flatten(1)
+        return packed
+    return torch.stack((packed & 15, packed >> 4), dim=2).flatten(1)
 
 
 def swap_nibbles(numbers: Tensor) -> Tensor:

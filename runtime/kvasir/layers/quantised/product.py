@@ -5,6 +5,7 @@ from typing import Protocol
 import torch.nn.functional as F
 from torch import Tensor
 
+from kvasir.kernels.cpu import kernels_for
 from kvasir.layers.parameter import Placement
 from kvasir.layers.quantised.weight import QuantisedWeight
 
@@ -19,14 +20,17 @@ class Product(Protocol):
 class DequantisedProduct:
     """The reference, and the product of layouts that no kernel reads: dequantises the weight in each call."""
 
-    def __init__(self, weight: QuantisedWeight) -> None:
+    def __init__(self, weight: QuantisedWeight, placement: Placement | None = None) -> None:
         self._weight = weight
+        invariant = placement is not None and placement.batch_invariant
+        self._kernels = kernels_for(placement.device, placement.dtype) if invariant else None
 
     def __call__(self, x: Tensor) -> Tensor:
         rows = x if self._weight.order is None else x[:, self._weight.order]
-        return F.linear(rows, self._weight.dequantised(x.dtype))
+        weight = self._weight.dequantised(x.dtype)
+        return F.linear(rows, weight) if self._kernels is None else self._kernels.linear(rows, weight, None)
 
 
 def new_product(weight: QuantisedWeight, placement: Placement) -> Product:
     """Return the fastest product of this device for a layer's part of this rank."""
-    return DequantisedProduct(weight)
+    return DequantisedProduct(weight, placement)

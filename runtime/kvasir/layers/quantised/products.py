@@ -21,9 +21,11 @@ def described(modules: Iterable[nn.Module]) -> str:
         elif products:
             with_kernel += 1
     if not without:
-        return f"{with_kernel} quantised layers, all with kernels of this device"
+        return f"{with_kernel} quantised layers, all with kernels for this device"
+    if not with_kernel:
+        return f"{len(without)} quantised layers, all dequantised in each step: this device has no kernel for them"
     some = ", ".join(without[:3]) + (", …" if len(without) > 3 else "")
     return (
-        f"{with_kernel} quantised layers with kernels of this device, and {len(without)} without ({some}), which "
-        "are dequantised in each step"
+        f"{with_kernel} quantised layers with kernels for this device, and {len(without)} that are dequantised in "
+        f"each step ({some})"
     )
