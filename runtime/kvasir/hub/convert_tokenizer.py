@@ -8,11 +8,13 @@ import hashlib
 import os
 import subprocess
 import sys
-import tempfile
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 
+from kvasir.hub.gguf.gguf_model import NO_TOKENIZER
 from kvasir.hub.hub_errors import HubError
+from kvasir.hub.made_once import made_once
 from kvasir.hub.reading import read_json_if_any
 from kvasir.hub.tokenizer_files import VOCABULARY_FILES, canonical_json, tokenizer_hash
 
@@ -33,35 +35,13 @@ def tokenizer_directory(path: Path) -> Path:
 
 def converted_tokenizer(path: Path) -> Path:
     """Raises HubError."""
+    if (path / NO_TOKENIZER).exists():
+        raise HubError((path / NO_TOKENIZER).read_text())
     if not any(file.is_file() for pattern in VOCABULARY_FILES for file in path.glob(pattern)):
         raise HubError(
             f"{path} holds no tokenizer: neither tokenizer.json nor a vocabulary; download the model again"
         )
-    target = _cache_directory() / _key(path)
-    if (target / "tokenizer.json").exists():
-        return target
-    try:
-        target.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(dir=target.parent, prefix=".convert-") as folder:
-            made = Path(folder) / "made"
-            _run_child(path, made)
-            _publish(made, target)
-    except OSError as error:
-        raise HubError(
-            f"the tokenizer of {path} has to be converted and kept in {target.parent}, which cannot be written "
-            f"({error.strerror or error}): set XDG_CACHE_HOME to a writable directory"
-        ) from None
-    return target
-
-
-def _cache_directory() -> Path:
-    try:
-        base = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    except RuntimeError:
-        raise HubError(
-            "a converted tokenizer has to be kept, and this user has no home: set XDG_CACHE_HOME"
-        ) from None
-    return base / "kvasir" / "tokenizers"
+    return made_once("tokenizers", _key(path), f"the tokenizer of {path}", partial(_run_child, path))
 
 
 def _key(path: Path) -> str:
@@ -92,15 +72,6 @@ def _run_child(path: Path, folder: Path) -> None:
         raise HubError(
             f"{path} has no tokenizer.json and transformers could not make one ({lines[-1]}): {install}{_BY_HAND}"
         )
-
-
-def _publish(made: Path, target: Path) -> None:
-    # another process uses this result
-    try:
-        made.rename(target)
-    except OSError:
-        if not (target / "tokenizer.json").exists():
-            raise
 
 
 def main(path: str, folder: str) -> int:

@@ -5,12 +5,15 @@ HF_HUB_OFFLINE, HF_ENDPOINT and HF_HOME.
 """
 
 import io
+import logging
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from huggingface_hub import constants, get_token, snapshot_download
+from huggingface_hub import HfApi, constants, get_token, snapshot_download
 from huggingface_hub.errors import (
     GatedRepoError,
     HfHubHTTPError,
@@ -18,9 +21,15 @@ from huggingface_hub.errors import (
     RepositoryNotFoundError,
     RevisionNotFoundError,
 )
+from huggingface_hub.file_download import repo_folder_name
 from tqdm.auto import tqdm
 
+from kvasir.hub.gguf.gguf_choice import choose_files
+from kvasir.hub.gguf.gguf_model import described_directory, link_weights, open_file
+from kvasir.hub.gguf.remote_file import open_remote
 from kvasir.hub.hub_errors import DownloadFailed, HubError, ModelNotFound
+
+log = logging.getLogger(__name__)
 
 # Sub-folders hold other formats, except 1_Pooling and the like; `consolidated` files hold the same weights in
 # Mistral's.
@@ -35,6 +44,69 @@ def download(
     progress: Callable[[int, int], None] | None,
 ) -> Path:
     """Return the directory of a repository with these files. Raises HubError."""
+    with _explained(repository, revision, cache_dir):
+        return _snapshot(
+            repository, revision, cache_dir, progress, allow_patterns=patterns, ignore_patterns=_IGNORED
+        )
+
+
+def download_gguf(
+    repository: str,
+    quantisation: str | None,
+    revision: str | None,
+    weights: bool,
+    cache_dir: str | None,
+    progress: Callable[[int, int], None] | None,
+) -> Path:
+    """Return the directory that describes a model in GGUF; of its files, read only a header without `weights`.
+
+    Raises HubError.
+    """
+    name = _name(repository, revision)
+    with _explained(repository, revision, cache_dir):
+        snapshot, names = _list(repository, revision, cache_dir)
+        chosen = choose_files(names, quantisation, name)
+        if weights:
+            snapshot = _snapshot(repository, revision, cache_dir, progress, allow_patterns=chosen)
+        files = [snapshot / file for file in chosen]
+        identity = f"{repository}@{snapshot.name} {' '.join(chosen)}"
+        here = all(file.exists() for file in files)
+        first = partial(open_file, files[0]) if here else partial(open_remote, repository, snapshot.name, chosen[0])
+        directory = described_directory(f"{name}/{chosen[0]}", identity, first)
+        if here:
+            link_weights(directory, files)
+        return directory
+
+
+def _list(repository: str, revision: str | None, cache_dir: str | None) -> tuple[Path, list[str]]:
+    # the commit's directory, which may not exist yet, and its files
+    if not constants.HF_HUB_OFFLINE:
+        try:
+            info = HfApi(endpoint=constants.ENDPOINT).model_info(repository, revision=revision)
+        except (HfHubHTTPError, ValueError):
+            raise
+        except Exception as error:  # the hub cannot be reached
+            log.debug("%s cannot be listed: %s", repository, error)
+        else:
+            names = [entry.rfilename for entry in info.siblings or []]
+            return _snapshots(repository, cache_dir) / str(info.sha), names
+    cached = _snapshot(repository, revision, cache_dir, None, local_files_only=True)
+    return cached, [file.relative_to(cached).as_posix() for file in cached.rglob("*.gguf")]
+
+
+def _snapshots(repository: str, cache_dir: str | None) -> Path:
+    folder = repo_folder_name(repo_id=repository, repo_type="model")
+    return Path(cache_dir or constants.HF_HUB_CACHE) / folder / "snapshots"
+
+
+def _snapshot(
+    repository: str,
+    revision: str | None,
+    cache_dir: str | None,
+    progress: Callable[[int, int], None] | None,
+    local_files_only: bool = False,
+    **patterns: list[str],
+) -> Path:
     meter = _Meter(progress)
     try:
         return Path(
@@ -42,17 +114,37 @@ def download(
                 repository,
                 revision=revision,
                 cache_dir=cache_dir,
-                local_files_only=constants.HF_HUB_OFFLINE,  # some versions fail offline without it
-                allow_patterns=patterns,
-                ignore_patterns=_IGNORED,
+                local_files_only=local_files_only
+                or constants.HF_HUB_OFFLINE,  # some versions fail offline without it
                 tqdm_class=meter.bar_class(),
+                **patterns,
             )
         )
-    except Exception as error:  # there is no common base class
+    except Exception:
         if meter.raised is not None:
-            raise meter.raised from None
-        name = f"hf://{repository}" + (f"@{revision}" if revision else "")
+            raise _Ended(meter.raised) from None
+        raise
+
+
+class _Ended(Exception):
+    """The caller's progress raised this error."""
+
+
+@contextmanager
+def _explained(repository: str, revision: str | None, cache_dir: str | None) -> Iterator[None]:
+    try:
+        yield
+    except HubError:
+        raise
+    except _Ended as ended:
+        raise ended.args[0] from None
+    except Exception as error:  # there is no common base class
+        name = _name(repository, revision)
         raise _explain(error, name, repository, cache_dir or constants.HF_HUB_CACHE) from error
+
+
+def _name(repository: str, revision: str | None) -> str:
+    return f"hf://{repository}" + (f"@{revision}" if revision else "")
 
 
 class _Meter:

@@ -148,8 +148,8 @@ class _Config:
             raise ModelNotFound(
                 explain(file.parent)
                 or f"{file.parent} holds no model: it has no {file.name}; give the directory that holds "
-                f"{file.name} and the weights. Repositories of GGUF files or of a LoRA adapter have none: give the "
-                "model behind them"
+                f"{file.name} and the weights. Repositories of a LoRA adapter have none: give the model behind it; "
+                "those of GGUF files take a quantisation, hf://org/name:Q4_K_M"
             )
         self.file = file
         self._overrides, self._option = overrides, option

@@ -36,14 +36,14 @@ def _of_file(path: Path) -> str | None:
     has_model = (folder / "config.json").exists() and any(
         is_own_weights(file.name) for file in folder.glob("*.safetensors")
     )
-    return None if has_model and path.suffix != ".gguf" else _of_names(folder, [path.name])
+    return None if has_model else _of_names(folder, [path.name])
 
 
 def _of_directory(path: Path) -> str | None:
     names = sorted(file.name for file in path.iterdir())
     if any(name.startswith("adapter_") for name in names):
         return _adapter(path)
-    return _of_names(path, names) or _of_parts(path, names) or _of_repository(path)
+    return _of_names(path, names) or _of_parts(path, names)
 
 
 def _of_names(path: Path, names: list[str]) -> str | None:
@@ -67,13 +67,6 @@ def _of_parts(path: Path, names: list[str]) -> str | None:
     return None
 
 
-def _of_repository(path: Path) -> str | None:
-    # a repository of GGUF files in the hub's cache
-    if "gguf" not in path.as_posix().lower().partition("/snapshots/")[0].rpartition("/")[2]:
-        return None
-    return "comes from a repository of GGUF files, which are not read: give the repository that it was made from"
-
-
 def _models_within(path: Path) -> Iterator[Path]:
     # the latest checkpoint of a training, a snapshot of the cache, or another directory
     for pattern in ("snapshots/*", "checkpoint-*", "*"):
@@ -91,24 +84,8 @@ def _adapter(path: Path) -> str:
     )
 
 
-def _gguf(path: Path, name: str) -> str:
-    source = f"{json.dumps(str(path))}, gguf_file={json.dumps(name)}"
-    return (
-        f"has its weights in {name}, and GGUF is not read: give the model that it was made from, or convert it "
-        "where transformers, gguf and accelerate are installed, AutoModelForCausalLM.from_pretrained("
-        f"{source}, quantization_config=GgufConfig(dequantize=True)).save_pretrained(DIR) and "
-        f"AutoTokenizer.from_pretrained({source}).save_pretrained(DIR), and give DIR"
-    )
-
-
-def _pickled(path: Path, name: str) -> str:
-    folder = json.dumps(str(path))
-    if not (path / "config.json").exists():
-        return f"has its weights in {name} and lacks config.json: add it from the model's repository"
-    return (
-        f"has its weights in {name}, and only safetensors are read: convert them where transformers is installed, "
-        f"AutoModelForCausalLM.from_pretrained({folder}).save_pretrained({folder})"
-    )
+def _pickled(_: Path, name: str) -> str:
+    return f"has its weights in {name} and lacks config.json: add it from the model's repository"
 
 
 def _published(program: str) -> Callable[[Path, str], str]:
@@ -124,7 +101,6 @@ def _published(program: str) -> Callable[[Path, str], str]:
 
 # most specific first
 _FORMATS: Final = (
-    ("*.gguf", _gguf),
     ("*.ggml", _published("llama.cpp")),
     ("ggml-*.bin", _published("llama.cpp")),
     ("pytorch_model*.bin", _pickled),

@@ -1,15 +1,22 @@
-"""Find a model by hf://, file:// or demo://, and put it on this machine."""
+"""Find a model by hf://, file:// or demo://, and put it on this machine.
+
+A model in GGUF is named as a file, as the only one of a directory, or as hf://org/name:QUANTISATION.
+"""
 
 import os
 import re
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 
+from kvasir.hub.gguf.gguf_choice import choose_files, parts_of
+from kvasir.hub.gguf.gguf_model import local_directory
 from kvasir.hub.hub_errors import HubError, ModelNotFound
 from kvasir.hub.other_formats import explain
 from kvasir.hub.pooling_info import POOLING_FILES
 from kvasir.hub.tokenizer_files import TOKENIZER_FILES
 from kvasir.hub.weight_scheme import COMPANIONS
+from kvasir.hub.weights import has_weights
 
 CONFIG_FILES = (
     "config.json",
@@ -19,12 +26,27 @@ CONFIG_FILES = (
     "chat_template.json",
     *COMPANIONS,
 )
+_SAFETENSORS = ["*.safetensors"]
+_PICKLED = ["pytorch_model*.bin", "pytorch_model.bin.index.json"]
 DEMO = "demo://"
 _DEMO = Path(__file__).with_name("demo")
-_ACCEPTED = "hf://org/name[@revision], org/name, name, file:///path, a path, or demo://"
+_ACCEPTED = "hf://org/name[:QUANTISATION][@revision], org/name, name, file:///path, a path, or demo://"
+_MODEL = "the model's config.json and weights"
 _SEGMENT = r"[A-Za-z0-9_](?:[A-Za-z0-9._-]*[A-Za-z0-9_])?"
 _REPOSITORY = re.compile(rf"(?:{_SEGMENT}/)?{_SEGMENT}")
+_QUANTISATION = re.compile(r"[A-Za-z0-9_](?:[A-Za-z0-9._-]*[A-Za-z0-9_])?")
 _REVISION = re.compile(r"[A-Za-z0-9._/+-]+")  # a test compares the CRD's grammar
+
+
+@dataclass(frozen=True)
+class _Repository:
+    name: str
+    quantisation: str | None  # or the name of a GGUF file
+    revision: str | None
+
+    @property
+    def is_gguf(self) -> bool:
+        return self.quantisation is not None or "gguf" in self.name.lower()
 
 
 def normalise(text: str) -> str:
@@ -66,7 +88,7 @@ def fetch(
     weights: bool,
     download_dir: str | None = None,
     progress: Callable[[int, int], None] | None = None,
-    content: str = "the model's config.json and weights",
+    content: str = _MODEL,
 ) -> Path:
     """Return the local directory of a normalised source, downloaded if necessary.
 
@@ -78,44 +100,52 @@ def fetch(
     if scheme == "demo":
         return _DEMO
     if scheme == "file":
-        return _existing_directory(Path(rest), content)
+        return _local(Path(rest), content)
     if scheme != "hf":
         raise HubError(f"{source} is not a model source: give {_ACCEPTED}")
-    from kvasir.hub.huggingface import download
+    from kvasir.hub.huggingface import download, download_gguf
 
-    repository, revision = _repository(rest)
-    patterns = [*CONFIG_FILES, *POOLING_FILES, *TOKENIZER_FILES] + (["*.safetensors"] if weights else [])
-    return download(repository, revision, patterns, download_dir, progress)
+    repository = _repository(rest)
+    name, revision = repository.name, repository.revision
+    if repository.is_gguf:
+        return download_gguf(name, repository.quantisation, revision, weights, download_dir, progress)
+    described = [*CONFIG_FILES, *POOLING_FILES, *TOKENIZER_FILES]
+    path = download(name, revision, described + _SAFETENSORS * weights, download_dir, progress)
+    if weights and not has_weights(path):
+        path = download(name, revision, described + _PICKLED, download_dir, progress)
+    return path
 
 
-def _repository(text: str) -> tuple[str, str | None]:
-    name, at, revision = text.partition("@")
-    if not _REPOSITORY.fullmatch(name) or ".." in name or "--" in name:
+def _repository(text: str) -> _Repository:
+    rest, at, revision = text.partition("@")
+    name, colon, quantisation = rest.partition(":")
+    if not _REPOSITORY.fullmatch(name) or ".." in name or "--" in name or (colon and _is_ollama(name)):
         raise HubError(
             _hint(text) or f"hf://{text} does not name a model: write hf://org/name or hf://org/name@revision"
         )
+    if colon and not _QUANTISATION.fullmatch(quantisation):
+        raise HubError(f"hf://{text}: write a quantisation such as Q4_K_M after the colon, or no colon")
     if at and not _REVISION.fullmatch(revision):
         raise HubError(f"hf://{text}: write a branch, tag or commit after the @, or no @")
-    return name, revision or None
+    return _Repository(name, quantisation or None, revision or None)
+
+
+def _is_ollama(name: str) -> bool:
+    return "/" not in name or name.startswith("library/")
 
 
 def _hint(text: str) -> str:
     name = re.sub(r"^(https?://)?(www\.)?(huggingface\.co|hf\.co)/", "", text)
     if "://" in name:
         return ""
-    _, slash, rest = name.partition("/")
-    repository, colon, tag = rest.partition(":")
-    if colon and slash:
-        made_from = re.sub(r"(?i)[-_.]?gguf$", "", repository)
+    repository, colon, _ = name.partition(":")
+    if colon and _is_ollama(repository):
         return (
-            f"{text} names a GGUF file ({tag}), and GGUF is not read: give the repository with the safetensors "
-            f"that it was made from, such as hf://ORG/{made_from}"
+            f"{text} is a name of Ollama, whose registry is not read: give a repository of the hub, with the model "
+            f"in safetensors or GGUF, such as hf://ORG/{repository.rpartition('/')[2]}-GGUF:Q4_K_M"
         )
-    if ":" in name and not slash:
-        return (
-            f"{text} is a name of Ollama, whose models are GGUF files, which are not read: give the repository "
-            f"with the model's safetensors, such as hf://ORG/{name.partition(':')[0]}"
-        )
+    if colon and name != text and _REPOSITORY.fullmatch(repository):
+        return f"{text} is a page of the hub: give hf://{name}"
     page = re.split(r"/(?:tree|blob|resolve|raw|commits?|discussions)(?:/|$)|[?#]", name)[0]
     repository = "/".join(page.split("/")[:2]).rstrip("/")  # the oldest ones have no organization
     if name != text and _REPOSITORY.fullmatch(repository):
@@ -123,12 +153,29 @@ def _hint(text: str) -> str:
     return ""
 
 
-def _existing_directory(path: Path, content: str) -> Path:
+def _local(path: Path, content: str) -> Path:
+    path = _readable(path, content)
+    if path.is_file():
+        return local_directory([path.parent / name for name in parts_of(path.name, _names(path.parent))])
+    if content != _MODEL and any(any(path.glob(pattern)) for pattern in (*CONFIG_FILES, *TOKENIZER_FILES)):
+        return path
+    names = [] if has_weights(path, besides="gguf") else _names(path)
+    return local_directory([path / name for name in choose_files(names, None, str(path))]) if names else path
+
+
+def _names(path: Path) -> list[str]:
+    return [file.name for file in path.iterdir() if file.suffix.lower() == ".gguf"]
+
+
+def _readable(path: Path, content: str) -> Path:
+    # a directory, or a GGUF file
     wanted = f"give the directory that holds {content}"
     if not os.path.exists(path):
         raise ModelNotFound(f"{path} does not exist, or may not be seen by this user: {wanted}")
-    if not os.path.isdir(path):
+    if os.path.isdir(path):
+        if not os.access(path, os.R_OK | os.X_OK):
+            raise HubError(f"{path} may not be read by this user: change its permissions")
+        return path
+    if path.suffix.lower() != ".gguf":
         raise HubError(explain(path) or f"{path} is a file: {wanted}")
-    if not os.access(path, os.R_OK | os.X_OK):
-        raise HubError(f"{path} may not be read by this user: change its permissions")
     return path

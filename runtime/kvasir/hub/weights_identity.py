@@ -8,6 +8,7 @@ import os
 from pathlib import Path
 from typing import Final
 
+from kvasir.hub.gguf.gguf_file import read_tensors
 from kvasir.hub.hub_errors import HubError
 from kvasir.hub.weights import weight_files
 
@@ -33,9 +34,16 @@ def _add(digest: "hashlib._Hash", file: Path, every: int) -> None:
     descriptor = os.open(file, os.O_RDONLY | os.O_CLOEXEC)
     try:
         size = os.fstat(descriptor).st_size
-        first = 8 + int.from_bytes(os.pread(descriptor, 8, 0), "little")  # checked by weight_files
+        first = _header_bytes(file, descriptor)
         digest.update(os.pread(descriptor, first, 0))
         for start in range(first, size, every):
             digest.update(os.pread(descriptor, min(SAMPLE_BYTES, every), start))
     finally:
         os.close(descriptor)
+
+
+def _header_bytes(file: Path, descriptor: int) -> int:
+    # weight_files has checked the file
+    if file.suffix == ".gguf":
+        return read_tensors(file).num_bytes
+    return 0 if file.suffix == ".bin" else 8 + int.from_bytes(os.pread(descriptor, 8, 0), "little")

@@ -5,7 +5,7 @@ absmax = nested_quant_map[index] * nested_absmax[block] + nested_offset, with th
 
 import json
 from collections.abc import Callable, Sequence
-from typing import Final, Protocol
+from typing import Final
 
 import torch
 from torch import Tensor
@@ -17,14 +17,9 @@ from kvasir.layers.parameter import Source
 _SUFFIX: Final = ".weight.absmax"
 
 
-class _Stored(Source, Protocol):
-    @property
-    def dtype(self) -> str: ...  # as safetensors has it
-
-
-def nested_scales(name: str, tensor: _Stored, scheme: WeightScheme, read: Callable[[str], Tensor]) -> Source | None:
+def nested_scales(name: str, tensor: Source, scheme: WeightScheme, read: Callable[[str], Tensor]) -> Source | None:
     """Return the floats of a tensor if it holds scales that are quantised. `read` returns tensors by name."""
-    if not name.endswith(_SUFFIX) or tensor.dtype != "U8":
+    if not name.endswith(_SUFFIX) or tensor[(slice(1),)].dtype != torch.uint8:
         return None
     kind = scheme.config.get("bnb_4bit_quant_type") or "fp4"
     return _NestedScales(name, tensor.shape, f"quant_state.bitsandbytes__{kind}", read)

@@ -58,7 +58,10 @@ def load_model(
 
 def load_kv_scales(info: ModelInfo, model: Generates, load_format: str) -> dict[int, KVScales]:
     """Return the scales of an fp8 KV cache by layer, of all stages; the default is 1."""
-    return {} if load_format == "dummy" else read_kv_scales(weight_files(info.path), len(model.windows))
+    if load_format == "dummy":
+        return {}
+    files = [file for file in weight_files(info.path) if file.suffix == ".safetensors"]  # others have none
+    return read_kv_scales(files, len(model.windows))
 
 
 def check_whole(architecture: str, parallel: ParallelState) -> None:

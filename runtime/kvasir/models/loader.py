@@ -1,4 +1,4 @@
-"""Streams safetensors files into a model.
+"""Streams files with weights into a model.
 
 Threads copy from mapped files, each rank its own parts. Every tensor must find its parameter and every parameter
 must be filled, so that a model never runs on uninitialised memory.
@@ -7,21 +7,21 @@ must be filled, so that a model never runs on uninitialised memory.
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import torch
-from safetensors import SafetensorError, safe_open
 from torch import Tensor, nn
 
 from kvasir.hub.text_part import text_tensor
 from kvasir.hub.weight_scheme import UNQUANTISED, WeightScheme
-from kvasir.hub.weights import bytes_of, tensor_bytes
+from kvasir.hub.weights import tensor_bytes
 from kvasir.layers.parameter import Source, weight_loader_of
 from kvasir.models.bitsandbytes_scales import nested_scales
 from kvasir.models.causal_lm import LoadableTransformer, Target
+from kvasir.models.checkpoints.checkpoint import CheckpointTensor, Origin
+from kvasir.models.checkpoints.open_checkpoint import open_checkpoint
 from kvasir.models.kv_scales import is_kv_scale
 from kvasir.models.model_load_error import ModelLoadError, UnknownTensor
 
@@ -47,8 +47,8 @@ def load_weights(
     """
     parameters = dict(model.named_parameters())
     aliases = model.aliases()
-    sources: dict[Target, _Origin] = {}
-    duplicates: list[tuple[_Origin, Target]] = []
+    sources: dict[Target, Origin] = {}
+    duplicates: list[tuple[Origin, Target]] = []
     done, total = 0, tensor_bytes(files)
     progress(done, total)
     inference = torch.is_inference_mode_enabled()  # the mode belongs to a thread
@@ -68,58 +68,14 @@ def load_weights(
 
     with ThreadPoolExecutor(min(_MAX_THREADS, torch.get_num_threads()), "load-weights") as threads:
         for file in files:
-            with _tensors(file) as tensors:
+            with open_checkpoint(file) as tensors:
                 for size in threads.map(fill, tensors):
                     done += size
                     progress(done, total)
+    progress(total, total)
     _check_complete(parameters)
     for duplicate, target in duplicates:
         _check_equal(duplicate, sources[target], parameters[target.parameter], target)
-
-
-@dataclass(frozen=True)
-class _Origin:
-    name: str
-    file: Path
-
-    def __str__(self) -> str:
-        return f"tensor {self.name!r} in {self.file}"
-
-
-class CheckpointTensor:
-    """A tensor of an open file, of which only the requested parts are read."""
-
-    def __init__(self, origin: _Origin, checkpoint: Any) -> None:
-        self.origin = origin
-        self._slice = checkpoint.get_slice(origin.name)
-        self.shape: tuple[int, ...] = tuple(self._slice.get_shape())
-        self.dtype: str = self._slice.get_dtype()
-        self.nbytes = bytes_of(self.dtype, self.shape)
-
-    def __getitem__(self, part: tuple[slice, ...], /) -> Tensor:
-        with _readable(self.origin.file):
-            piece: Tensor = self._slice[part]
-            return piece
-
-
-@contextmanager
-def _opened(origin: _Origin) -> Iterator[CheckpointTensor]:
-    with _readable(origin.file), safe_open(origin.file, framework="pt", device="cpu") as checkpoint:
-        yield CheckpointTensor(origin, checkpoint)
-
-
-@contextmanager
-def _tensors(file: Path) -> Iterator[list[CheckpointTensor]]:
-    with _readable(file), safe_open(file, framework="pt", device="cpu") as checkpoint:
-        yield [CheckpointTensor(_Origin(name, file), checkpoint) for name in checkpoint.keys()]  # noqa: SIM118
-
-
-@contextmanager
-def _readable(file: Path) -> Iterator[None]:
-    try:
-        yield
-    except (SafetensorError, OSError) as error:
-        raise ModelLoadError(f"{file} cannot be read as safetensors: {error}. Fetch it again") from error
 
 
 def _is_spare(
@@ -134,14 +90,20 @@ def _is_spare(
 
 def _read(files: Sequence[Path], name: str) -> Tensor:
     for file in files:
-        with _readable(file), safe_open(file, framework="pt", device="cpu") as checkpoint:
-            if name in checkpoint.keys():  # noqa: SIM118
-                tensor: Tensor = checkpoint.get_tensor(name)
-                return tensor
+        with open_checkpoint(file) as tensors:
+            for tensor in tensors:
+                if tensor.origin.name == name:
+                    return tensor[slice(None),]
     raise ModelLoadError(f"the checkpoint holds no tensor {name!r}: is it complete?")
 
 
-def _fill(parameter: nn.Parameter | None, target: Target, origin: _Origin, source: Source) -> None:
+@contextmanager
+def _opened(origin: Origin) -> Iterator[CheckpointTensor]:
+    with open_checkpoint(origin.file) as tensors:
+        yield next(tensor for tensor in tensors if tensor.origin == origin)
+
+
+def _fill(parameter: nn.Parameter | None, target: Target, origin: Origin, source: Source) -> None:
     if parameter is None:
         raise UnknownTensor(f"{origin} has no place in this model: does config.json belong to it?")
     try:
@@ -161,7 +123,7 @@ def _check_complete(parameters: Mapping[str, nn.Parameter]) -> None:
         raise ModelLoadError(f"the checkpoint holds no weights for {shown}: is it complete?")
 
 
-def _check_equal(duplicate: _Origin, original: _Origin, parameter: nn.Parameter, target: Target) -> None:
+def _check_equal(duplicate: Origin, original: Origin, parameter: nn.Parameter, target: Target) -> None:
     parts = weight_loader_of(parameter).parts(target.shard, target.index)
     with _opened(duplicate) as one, _opened(original) as other:
         if one.shape == other.shape and all(torch.equal(one[part], other[part]) for part in parts):

@@ -16,6 +16,7 @@ from kvasir.config.options import ConfigError
 from kvasir.config.resolve import ResolvedEngine
 from kvasir.config.settings import ExecutorConfig
 from kvasir.hub.model_info import ModelFiles, ModelInfo, load_model_info
+from kvasir.hub.weights import has_weights
 from kvasir_contract.exits import ExitCode
 
 # Workers take seconds of a core and hundreds of megabytes.
@@ -34,7 +35,7 @@ def check_split(model: ModelInfo, context: int, executor: ExecutorConfig) -> Non
 
 def check_early(model: ModelInfo, settings: ResolvedEngine) -> None:
     # Otherwise rank 0 finds out as early and cheaply.
-    is_local = settings.load_format == "dummy" or any(model.path.glob("*.safetensors"))
+    is_local = settings.load_format == "dummy" or has_weights(model.path)
     num_workers = settings.executor.num_workers
     if num_workers == 1 or (is_local and num_workers <= _FEW):
         return

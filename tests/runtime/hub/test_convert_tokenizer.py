@@ -124,12 +124,3 @@ def test_cache_that_cannot_be_written_is_told_with_the_variable(
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
     with pytest.raises(HubError, match=r"cannot be written .* set XDG_CACHE_HOME to a writable directory"):
         load_tokenizer(path)
-
-
-def test_second_of_two_conversions_at_once_uses_the_first_ones(tmp_path: Path) -> None:
-    made, target = tmp_path / "made", tmp_path / "target"
-    for folder, text in ((made, "second"), (target, "first")):
-        folder.mkdir()
-        (folder / "tokenizer.json").write_text(text)
-    convert_tokenizer._publish(made, target)
-    assert (target / "tokenizer.json").read_text() == "first"

@@ -37,8 +37,6 @@ def directory(path: Path, names: list[str], config: bool) -> Path:
 @pytest.mark.parametrize(
     ("names", "said"),
     [
-        (["x.Q4_K_M.gguf"], 'gguf_file="x.Q4_K_M.gguf"'),
-        (["X.GGUF", "params.json"], "GGUF is not read"),
         (["consolidated.safetensors"], "weights in consolidated.safetensors, in the format of Mistral"),
         (["consolidated.00.pth", "params.json"], "in the format of Meta"),
         (["model.onnx"], "in the format of ONNX"),
@@ -48,7 +46,6 @@ def directory(path: Path, names: list[str], config: bool) -> Path:
         (["weights.npz"], "in the format of MLX"),
         (["openvino_model.xml", "openvino_model.bin"], "in the format of OpenVINO"),
         (["model.pt"], "in the format of another program"),
-        (["pytorch_model-00001-of-00002.bin", "training_args.bin"], "weights in pytorch_model-00001-of-00002.bin"),
     ],
 )
 def test_a_directory_of_another_format_is_explained(
@@ -61,10 +58,8 @@ def test_a_directory_of_another_format_is_explained(
 @pytest.mark.parametrize(
     ("name", "said"),
     [
-        ("x.Q4_K_M.gguf", 'gguf_file="x.Q4_K_M.gguf"'),
         ("consolidated.safetensors", "in the format of Mistral"),
         ("model.onnx", "in the format of ONNX"),
-        ("pytorch_model.bin", "has its weights in pytorch_model.bin"),
         ("adapter_model.safetensors", "holds a LoRA adapter"),
     ],
 )
@@ -75,10 +70,9 @@ def test_a_file_is_explained_like_its_directory(tmp_path: Path, name: str, said:
 
 
 def test_a_file_of_a_whole_model_asks_for_its_directory(tmp_path: Path) -> None:
-    path = directory(tmp_path / "m", ["model.safetensors", "pytorch_model.bin", "x.gguf"], config=True)
+    path = directory(tmp_path / "m", ["model.safetensors", "pytorch_model.bin"], config=True)
     for name in ("config.json", "model.safetensors", "pytorch_model.bin"):
         assert "is a file: give the directory that holds" in message(path / name)
-    assert "GGUF is not read" in message(path / "x.gguf")
 
 
 @pytest.mark.parametrize("config", [True, False])
@@ -118,7 +112,7 @@ def test_an_unknown_directory_has_no_explanation(tmp_path: Path) -> None:
     assert "holds no model: it has no config.json" in message(tmp_path / "m")
 
 
-@pytest.mark.parametrize("config", [True, False])
-def test_a_gguf_repository_without_its_files_is_explained(tmp_path: Path, config: bool) -> None:
-    path = directory(tmp_path / "models--org--x-GGUF/snapshots/0123", ["README.md"], config)
-    assert "comes from a repository of GGUF files, which are not read" in message(path)
+def test_pickled_weights_without_a_config_are_explained(tmp_path: Path) -> None:
+    names = ["pytorch_model-00001-of-00002.bin", "training_args.bin"]
+    path = directory(tmp_path / "m", names, config=False)
+    assert f"{path} has its weights in {names[0]} and lacks config.json" in message(path)

@@ -1,0 +1,118 @@
+"""The directory of a model in GGUF: config and tokenizer made of the file's header, and links to the files.
+
+The rest of the program reads it as a model's directory. It is kept in the user's cache.
+"""
+
+import hashlib
+import json
+import os
+import struct
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from functools import partial
+from pathlib import Path
+from typing import Any, BinaryIO, Final
+
+from kvasir.hub.gguf.gguf_config import config_of
+from kvasir.hub.gguf.gguf_file import GGUFHeader, parse_header
+from kvasir.hub.gguf.gguf_metadata import Metadata, shortest
+from kvasir.hub.gguf.gguf_tokenizer import Vocabulary
+from kvasir.hub.hub_errors import HubError
+from kvasir.hub.made_once import made_once
+
+# changes with what is made
+_FORMAT: Final = 1
+NO_TOKENIZER: Final = "no_tokenizer.txt"
+_SAMPLING: Final = (
+    ("temp", "temperature"), ("top_k", "top_k"), ("top_p", "top_p"), ("min_p", "min_p"),
+    ("penalty_repeat", "repetition_penalty"),
+)  # fmt: skip
+# Opens the first file, which has the metadata, and returns its size, too.
+OpenFirst = Callable[[], tuple[BinaryIO, int]]
+
+
+def local_directory(files: Sequence[Path]) -> Path:
+    """Return the directory of a model whose parts are these files. Raises HubError."""
+    try:
+        files[0].open("rb").close()
+        facts = [(str(file.resolve()), file.stat().st_size, file.stat().st_mtime_ns) for file in files]
+    except OSError as error:
+        raise HubError(f"{files[0]} cannot be read: {error.strerror or error}") from None
+    directory = described_directory(str(files[0]), json.dumps(facts), partial(open_file, files[0]))
+    link_weights(directory, files)
+    return directory
+
+
+def described_directory(name: str, identity: str, open_first: OpenFirst) -> Path:
+    """Return the directory of a model without its weights. Raises HubError."""
+    key = hashlib.sha256(f"{_FORMAT} {identity}".encode()).hexdigest()[:32]
+    return made_once("gguf", key, name, partial(_describe, name, open_first))
+
+
+def link_weights(directory: Path, files: Sequence[Path]) -> None:
+    names = ["model.gguf"]
+    if len(files) > 1:
+        names = [f"model-{number:05}-of-{len(files):05}.gguf" for number in range(1, len(files) + 1)]
+    for name, file in zip(names, files, strict=True):
+        with suppress(FileExistsError):
+            os.symlink(file.absolute(), directory / name)
+
+
+def open_file(file: Path) -> tuple[BinaryIO, int]:
+    return file.open("rb"), file.stat().st_size
+
+
+def _describe(name: str, open_first: OpenFirst, folder: Path) -> None:
+    stream, size = open_first()
+    with stream:
+        header = parse_header(stream, size, name)
+        metadata = Metadata(header, name)
+        config = config_of(metadata, partial(_small_tensor, header, stream))
+        stream.seek(0)
+        digest = hashlib.sha256(stream.read(header.num_bytes)).hexdigest()
+    config["dtype"] = _dtype(header)
+    # Frontends have no weights, and compare this with the engine's.
+    config["quantization_config"] = {"quant_method": "gguf", "header": digest}
+    try:
+        vocabulary = Vocabulary(metadata)
+        tokenizer = vocabulary.tokenizer_json()
+    except HubError as error:  # --tokenizer may name another
+        (folder / NO_TOKENIZER).write_text(f"{name}: {error}: give --tokenizer with the tokenizer of its origin")
+    else:
+        if ends := vocabulary.end_ids():
+            config["eos_token_id"] = ends
+        _write(folder / "tokenizer.json", tokenizer)
+        _write(folder / "tokenizer_config.json", vocabulary.tokenizer_config())
+    _write(folder / "config.json", config)
+    if sampling := _sampling(metadata):
+        _write(folder / "generation_config.json", sampling)
+
+
+def _small_tensor(header: GGUFHeader, stream: BinaryIO, name: str) -> list[float]:
+    tensor = next(tensor for tensor in header.tensors if tensor.name == name)
+    if tensor.type != "F32":
+        raise HubError(f"the tensor {name} of a GGUF file is {tensor.type} and must be F32")
+    stream.seek(tensor.start)
+    return list(map(shortest, struct.unpack(f"<{tensor.num_bytes // 4}f", stream.read(tensor.num_bytes))))
+
+
+def _dtype(header: GGUFHeader) -> str:
+    # matrices only: norms are always F32
+    types = {tensor.type for tensor in header.tensors if len(tensor.shape) > 1}
+    # Gemma's activations exceed float16.
+    if types == {"F16"} and not header.architecture.startswith("gemma"):
+        return "float16"
+    return "float32" if types == {"F32"} else "bfloat16"
+
+
+def _sampling(metadata: Metadata) -> dict[str, Any]:
+    values = {name: metadata.of_file(f"general.sampling.{key}") for key, name in _SAMPLING}
+    return {
+        name: shortest(value) if isinstance(value, float) else value
+        for name, value in values.items()
+        if value is not None
+    }
+
+
+def _write(file: Path, value: Any) -> None:
+    file.write_text(json.dumps(value, ensure_ascii=False), encoding="utf-8")

@@ -1,0 +1,101 @@
+"""Check that a safetensors file is whole, without torch.
+
+A safetensors file is 8 bytes of little-endian length, that many bytes of JSON (tensor name → dtype, shape, offsets
+into the rest) and the tensors, one after the other without a gap.
+"""
+
+import json
+import math
+import struct
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from kvasir.hub.hub_errors import HubError
+from kvasir.hub.reading import LFS_POINTER, refuse_pointer
+
+# the format's own limit
+_MAX_HEADER = 100_000_000
+_LENGTH = struct.Struct("<Q")
+_BITS = {
+    "BOOL": 8, "U8": 8, "I8": 8, "U16": 16, "I16": 16, "U32": 32, "I32": 32, "U64": 64, "I64": 64,
+    "F16": 16, "BF16": 16, "F32": 32, "F64": 64, "C64": 64,
+    "F8_E4M3": 8, "F8_E5M2": 8, "F8_E8M0": 8, "F6_E2M3": 6, "F6_E3M2": 6, "F4": 4,
+}  # fmt: skip
+
+
+def check_safetensors(file: Path) -> int:
+    """Return the bytes of a file's tensors. Raises HubError if its header and size disagree."""
+    try:
+        size = file.stat().st_size
+        with file.open("rb") as stream:
+            refuse_pointer(file, stream.read(len(LFS_POINTER)))
+            stream.seek(0)
+            start = stream.read(_LENGTH.size)
+            if len(start) < _LENGTH.size:
+                raise _broken(file, f"it has {size} bytes" if size else "it is empty")
+            (length,) = _LENGTH.unpack(start)
+            if length > _MAX_HEADER or _LENGTH.size + length > size:
+                raise _broken(file, f"its header would be {length} bytes long and the file has {size}")
+            header = stream.read(length)
+    except OSError as error:
+        raise HubError(f"{file} cannot be read: {error.strerror or error}") from None
+    return _check_layout(file, _parse(file, header), size - _LENGTH.size - length)
+
+
+def bytes_of(dtype: str, shape: Sequence[int]) -> int:
+    return math.prod(shape) * _BITS[dtype] // 8
+
+
+@dataclass(frozen=True)
+class _Tensor:
+    name: str
+    begin: int
+    end: int
+    bits: int
+
+
+def _parse(file: Path, header: bytes) -> list[_Tensor]:
+    try:
+        entries = json.loads(header)
+    except (ValueError, RecursionError):
+        raise _broken(file, "its header is not JSON") from None
+    if not isinstance(entries, dict):
+        raise _broken(file, "its header is not a JSON object")
+    return [_tensor(file, name, entry) for name, entry in entries.items() if name != "__metadata__"]
+
+
+def _tensor(file: Path, name: str, entry: Any) -> _Tensor:
+    try:
+        dtype, shape, (begin, end) = entry["dtype"], entry["shape"], entry["data_offsets"]
+        numbers = [*shape, begin, end]
+    except (TypeError, KeyError, ValueError):
+        raise _broken(file, f"its header describes the tensor {name} as {str(entry)[:200]}") from None
+    if not isinstance(dtype, str) or dtype not in _BITS:
+        raise _broken(file, f"the tensor {name} has the unknown dtype {dtype!r}")
+    if not all(type(number) is int and number >= 0 for number in numbers):
+        raise _broken(file, f"the tensor {name} has the shape {shape} at {begin}:{end}")
+    return _Tensor(name, begin, end, math.prod(shape) * _BITS[dtype])
+
+
+def _check_layout(file: Path, tensors: list[_Tensor], size: int) -> int:
+    # tensors must fill the `size` bytes behind the header exactly
+    position = 0
+    for tensor in sorted(tensors, key=lambda tensor: (tensor.begin, tensor.end)):
+        if tensor.begin != position:
+            raise _broken(file, f"the tensor {tensor.name} begins at byte {tensor.begin} and not at {position}")
+        if (tensor.end - tensor.begin) * 8 != tensor.bits:
+            raise _broken(
+                file,
+                f"the tensor {tensor.name} has {tensor.end - tensor.begin} bytes and needs {tensor.bits / 8:g}",
+            )
+        position = tensor.end
+    if position != size:
+        state = "was cut off" if position > size else "is too long"
+        raise _broken(file, f"it {state}: the tensors take {position} bytes and there are {size}")
+    return position
+
+
+def _broken(file: Path, what: str) -> HubError:
+    return HubError(f"{file} is not a whole safetensors file: {what}; download it again")
