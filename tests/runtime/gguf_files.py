@@ -130,7 +130,7 @@ def _tensors(model: PreTrainedModel, architecture: str) -> Sequence[tuple[str, t
 
 def _with_stacked_experts(state: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
     # transformers 5 joins gate and up
-    result = {}
+    result: dict[str, torch.Tensor] = {}
     for name, tensor in state.items():
         if name.endswith("experts.gate_up_proj"):
             gate, up = tensor.chunk(2, dim=1)

@@ -212,7 +212,9 @@ def _latency(args: argparse.Namespace) -> int:
 
 def _add_engine(parser: OptionParser) -> None:
     parser.takes_vllm = True
-    parser.add_argument("model", metavar="MODEL", help="hf://org/name[@revision], a directory, or demo://")
+    parser.add_argument(
+        "model", metavar="MODEL", help="hf://org/name[@revision], a directory, a GGUF file, or demo://"
+    )
     add_options(parser, OfflineWorkload, "requests")
     add_options(parser, ModelConfig, "model", without=("served_model_name", "seed"))
     add_options(parser, DeviceConfig, "device")

@@ -34,7 +34,9 @@ def parser() -> OptionParser:
     )
     result.set_defaults(notes=[])
     result.takes_vllm = MANAGED_VARIABLES not in os.environ  # the rules of extraArgs know no other names of options
-    result.add_argument("model", metavar="MODEL", help="hf://org/name[@revision], a directory, or demo://")
+    result.add_argument(
+        "model", metavar="MODEL", help="hf://org/name[@revision], a directory, a GGUF file, or demo://"
+    )
     add_options(result, ModelConfig, "model")
     add_options(result, DeviceConfig, "device")
     add_options(result, CacheConfig, "KV cache")

@@ -26,7 +26,9 @@ def parser() -> OptionParser:
     )
     result.set_defaults(notes=[])
     result.takes_vllm = MANAGED_VARIABLES not in os.environ  # the rules of extraArgs know no other names of options
-    result.add_argument("model", metavar="MODEL", help="hf://org/name[@revision], a directory, or demo://")
+    result.add_argument(
+        "model", metavar="MODEL", help="hf://org/name[@revision], a directory, a GGUF file, or demo://"
+    )
     result.add_argument(
         "--fetch-only",
         action="store_true",

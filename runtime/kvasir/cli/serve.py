@@ -102,7 +102,9 @@ def parser() -> OptionParser:
 
 
 def add_serve_options(parser: OptionParser, without: Collection[str] = ()) -> None:
-    parser.add_argument("model", metavar="MODEL", help="hf://org/name[@revision], a directory, or demo://")
+    parser.add_argument(
+        "model", metavar="MODEL", help="hf://org/name[@revision], a directory, a GGUF file, or demo://"
+    )
     add_service_options(parser, without)
 
 

@@ -25,7 +25,7 @@ from huggingface_hub.file_download import repo_folder_name
 from tqdm.auto import tqdm
 
 from kvasir.hub.gguf.gguf_choice import choose_files
-from kvasir.hub.gguf.gguf_model import described_directory, link_weights, open_file
+from kvasir.hub.gguf.gguf_model import described_directory, link_weights, open_file, remember, remembered
 from kvasir.hub.gguf.remote_file import open_remote
 from kvasir.hub.hub_errors import DownloadFailed, HubError, ModelNotFound
 
@@ -45,9 +45,7 @@ def download(
 ) -> Path:
     """Return the directory of a repository with these files. Raises HubError."""
     with _explained(repository, revision, cache_dir):
-        return _snapshot(
-            repository, revision, cache_dir, progress, allow_patterns=patterns, ignore_patterns=_IGNORED
-        )
+        return _snapshot(repository, revision, cache_dir, progress, patterns=patterns, ignored=_IGNORED)
 
 
 def download_gguf(
@@ -64,10 +62,17 @@ def download_gguf(
     """
     name = _name(repository, revision)
     with _explained(repository, revision, cache_dir):
-        snapshot, names = _list(repository, revision, cache_dir)
+        source = f"{name} {quantisation}"
+        try:
+            snapshot, names = _list(repository, revision, cache_dir)
+        except LocalEntryNotFoundError:
+            # an init container with a token has read the header, and this container has none
+            if not weights and (directory := remembered(source)):
+                return directory
+            raise
         chosen = choose_files(names, quantisation, name)
         if weights:
-            snapshot = _snapshot(repository, revision, cache_dir, progress, allow_patterns=chosen)
+            snapshot = _snapshot(repository, revision, cache_dir, progress, patterns=chosen)
         files = [snapshot / file for file in chosen]
         identity = f"{repository}@{snapshot.name} {' '.join(chosen)}"
         here = all(file.exists() for file in files)
@@ -75,6 +80,7 @@ def download_gguf(
         directory = described_directory(f"{name}/{chosen[0]}", identity, first)
         if here:
             link_weights(directory, files)
+        remember(source, directory)
         return directory
 
 
@@ -90,8 +96,11 @@ def _list(repository: str, revision: str | None, cache_dir: str | None) -> tuple
         else:
             names = [entry.rfilename for entry in info.siblings or []]
             return _snapshots(repository, cache_dir) / str(info.sha), names
-    cached = _snapshot(repository, revision, cache_dir, None, local_files_only=True)
-    return cached, [file.relative_to(cached).as_posix() for file in cached.rglob("*.gguf")]
+    cached = _snapshot(repository, revision, cache_dir, None, local=True)
+    names = [file.relative_to(cached).as_posix() for file in cached.rglob("*.gguf")]
+    if not names:
+        raise LocalEntryNotFoundError(f"{cached} has no GGUF file")
+    return cached, names
 
 
 def _snapshots(repository: str, cache_dir: str | None) -> Path:
@@ -104,8 +113,10 @@ def _snapshot(
     revision: str | None,
     cache_dir: str | None,
     progress: Callable[[int, int], None] | None,
-    local_files_only: bool = False,
-    **patterns: list[str],
+    *,
+    patterns: list[str] | None = None,
+    ignored: list[str] | None = None,
+    local: bool = False,
 ) -> Path:
     meter = _Meter(progress)
     try:
@@ -114,10 +125,11 @@ def _snapshot(
                 repository,
                 revision=revision,
                 cache_dir=cache_dir,
-                local_files_only=local_files_only
-                or constants.HF_HUB_OFFLINE,  # some versions fail offline without it
+                # some versions fail offline without it
+                local_files_only=local or constants.HF_HUB_OFFLINE,
+                allow_patterns=patterns,
+                ignore_patterns=ignored,
                 tqdm_class=meter.bar_class(),
-                **patterns,
             )
         )
     except Exception:

@@ -13,7 +13,7 @@ def made_once(kind: str, key: str, what: str, make: Callable[[Path], None]) -> P
 
     `what`: the subject of an error, such as "the tokenizer of /models/x".
     """
-    target = _cache(what) / kind / key
+    target = cache_of(what) / kind / key
     if target.exists():
         return target
     try:
@@ -33,7 +33,7 @@ def made_once(kind: str, key: str, what: str, make: Callable[[Path], None]) -> P
     return target
 
 
-def _cache(what: str) -> Path:
+def cache_of(what: str) -> Path:
     try:
         base = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
     except RuntimeError:

@@ -38,7 +38,7 @@ class LLM:
     def __init__(
         self, model: str | os.PathLike[str], tokenizer: str | os.PathLike[str] | None = None, **engine_options: Any
     ) -> None:
-        """Load hf://org/name[@revision], a directory, or demo://.
+        """Load hf://org/name[@revision], a directory, a GGUF file, or demo://.
 
         `engine_options`: options of `kvasir engine` with underscores, such as `max_model_len=4096`, and vLLM's.
         Raises ConfigError (a ValueError) for unusable options and models, ModelLoadError, and FailureError if a

@@ -57,6 +57,7 @@ VIOLATIONS: list[tuple[dict[str, Any], str]] = [
     ({"model__source": "pvc://claim/path"}, "spec.model.source: unknown URI scheme"),
     ({"model__source": "Qwen/Qwen3"}, "spec.model.source: unknown URI scheme"),
     ({"model__source": "hf://a/b/c"}, "spec.model.source: write hf://org/name"),
+    ({"model__source": "hf://org/name:"}, "spec.model.source: write hf://org/name"),
     ({"model__source": "file://models/x"}, "spec.model.source: write file:///path"),
     ({"model__servedNames": ["a", "a"]}, "spec.model.servedNames: a is there more than once"),
     ({"model__servedNames": "a"}, "spec.model.servedNames: must be a list, not the string 'a'"),
@@ -203,7 +204,9 @@ VALID: list[dict[str, Any]] = [
         }
     },
     {"model__source": "hf://Qwen/Qwen3-0.6B@refs/pr/1"},
+    {"model__source": "hf://org/name-GGUF:UD-Q4_K_XL@v1"},
     {"model__source": "file:///models/my model"},
+    {"model__source": "file:///models/model-Q4_K_M.gguf"},
     {"model__tokenSecret": {"name": "hf"}},
     {"engine": {"resourceName": "", "kvCache": {"memory": 67108864}}},
     {"engine": {"maxNumSeqs": 16, "maxNumBatchedTokens": 16}},

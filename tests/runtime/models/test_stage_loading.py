@@ -13,8 +13,8 @@ from transformers import OlmoConfig
 from kvasir.hub.model_info import load_model_info
 from kvasir.layers.linear import Linear, StackedLinear
 from kvasir.layers.parameter import Placement
+from kvasir.models.checkpoints.safetensors_tensors import SafetensorsTensor
 from kvasir.models.load_model import load_model
-from kvasir.models.loader import CheckpointTensor
 from kvasir.models.model_load_error import ModelLoadError
 from kvasir.parallel.parallel_state import ParallelState
 from runtime.models.tiny import MODELS, decoder, save
@@ -67,16 +67,16 @@ class Reads:
         self.num_bytes = 0
         self.names: set[str] = set()
         self._lock = threading.Lock()
-        read_part = CheckpointTensor.__getitem__
+        read_part = SafetensorsTensor.__getitem__
 
-        def count(tensor: CheckpointTensor, part: tuple[slice, ...]) -> Tensor:
+        def count(tensor: SafetensorsTensor, part: tuple[slice, ...]) -> Tensor:
             piece = read_part(tensor, part)
             with self._lock:  # several threads read
                 self.num_bytes += piece.nbytes
                 self.names.add(tensor.origin.name)
             return piece
 
-        monkeypatch.setattr(CheckpointTensor, "__getitem__", count)
+        monkeypatch.setattr(SafetensorsTensor, "__getitem__", count)
 
 
 @pytest.mark.parametrize("ranks", [1, 2])

@@ -15,8 +15,8 @@ from kvasir.hub.source import fetch
 from kvasir.hub.tokenizer import load_tokenizer
 from kvasir.layers.linear import Linear, StackedLinear
 from kvasir.layers.parameter import Placement
+from kvasir.models.checkpoints.safetensors_tensors import SafetensorsTensor
 from kvasir.models.load_model import load_model
-from kvasir.models.loader import CheckpointTensor
 from kvasir.models.model_load_error import ModelLoadError
 from kvasir.parallel.parallel_state import SINGLE, ParallelState
 from runtime.models.split_answers import TOKENS, Answers, answers, answers_of_all
@@ -92,16 +92,16 @@ def test_a_rank_reads_the_parts_that_it_holds(
 ) -> None:
     read = 0
     lock = threading.Lock()
-    read_part = CheckpointTensor.__getitem__
+    read_part = SafetensorsTensor.__getitem__
 
-    def count(tensor: CheckpointTensor, part: tuple[slice, ...]) -> Tensor:
+    def count(tensor: SafetensorsTensor, part: tuple[slice, ...]) -> Tensor:
         nonlocal read
         piece = read_part(tensor, part)
         with lock:  # several threads read
             read += piece.nbytes
         return piece
 
-    monkeypatch.setattr(CheckpointTensor, "__getitem__", count)
+    monkeypatch.setattr(SafetensorsTensor, "__getitem__", count)
     path = save(ALL[name](), tmp_path)
     held = []
     for rank in range(2):

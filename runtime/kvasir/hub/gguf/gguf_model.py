@@ -18,10 +18,11 @@ from kvasir.hub.gguf.gguf_file import GGUFHeader, parse_header
 from kvasir.hub.gguf.gguf_metadata import Metadata, shortest
 from kvasir.hub.gguf.gguf_tokenizer import Vocabulary
 from kvasir.hub.hub_errors import HubError
-from kvasir.hub.made_once import made_once
+from kvasir.hub.made_once import cache_of, made_once
 
 # changes with what is made
 _FORMAT: Final = 1
+_KIND: Final = "gguf"
 NO_TOKENIZER: Final = "no_tokenizer.txt"
 _SAMPLING: Final = (
     ("temp", "temperature"), ("top_k", "top_k"), ("top_p", "top_p"), ("min_p", "min_p"),
@@ -46,7 +47,7 @@ def local_directory(files: Sequence[Path]) -> Path:
 def described_directory(name: str, identity: str, open_first: OpenFirst) -> Path:
     """Return the directory of a model without its weights. Raises HubError."""
     key = hashlib.sha256(f"{_FORMAT} {identity}".encode()).hexdigest()[:32]
-    return made_once("gguf", key, name, partial(_describe, name, open_first))
+    return made_once(_KIND, key, name, partial(_describe, name, open_first))
 
 
 def link_weights(directory: Path, files: Sequence[Path]) -> None:
@@ -56,6 +57,24 @@ def link_weights(directory: Path, files: Sequence[Path]) -> None:
     for name, file in zip(names, files, strict=True):
         with suppress(FileExistsError):
             os.symlink(file.absolute(), directory / name)
+
+
+def remember(source: str, directory: Path) -> None:
+    """Keep the directory of a source for a start without a network."""
+    link = _link_of(source, directory.parent)
+    link.parent.mkdir(exist_ok=True)
+    new = link.with_name(f"{link.name}.{os.getpid()}")
+    new.symlink_to(directory)
+    new.replace(link)
+
+
+def remembered(source: str) -> Path | None:
+    link = _link_of(source, cache_of(source) / _KIND)
+    return link.resolve() if link.exists() else None
+
+
+def _link_of(source: str, folder: Path) -> Path:
+    return folder / "sources" / hashlib.sha256(source.encode()).hexdigest()[:32]
 
 
 def open_file(file: Path) -> tuple[BinaryIO, int]:

@@ -4,7 +4,8 @@ import io
 from typing import Any, BinaryIO, Final, cast
 
 from huggingface_hub import constants, hf_hub_url
-from huggingface_hub.utils import build_hf_headers, get_session, hf_raise_for_status
+from huggingface_hub.utils._headers import build_hf_headers
+from huggingface_hub.utils._http import get_session, hf_raise_for_status
 
 from kvasir.hub.hub_errors import DownloadFailed
 

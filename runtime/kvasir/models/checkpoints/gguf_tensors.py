@@ -112,7 +112,7 @@ def _named(
         layer, part = match.groups()
         for expert in range(count):
             name = f"{family.layers}.{layer}.mlp.experts.{expert}.{part}_proj.weight"
-            own = rows.slice(expert * outputs, outputs)
+            own = rows.section(expert * outputs, outputs)
             yield _Tensor(Origin(name, file), (outputs, inputs), tensor.num_bytes // count, own)
         return
     path = tensor.name.split(".")
@@ -153,7 +153,7 @@ class Rows:
         self._bytes = content[tensor.start : end].reshape(-1, tensor.shape[-1] // block * block_bytes)
         self._order: NDArray[np.int64] | None = None
 
-    def slice(self, start: int, count: int) -> "Rows":
+    def section(self, start: int, count: int) -> "Rows":
         other = copy(self)
         other._bytes = self._bytes[start : start + count]
         return other

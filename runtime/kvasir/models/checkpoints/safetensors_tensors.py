@@ -17,10 +17,10 @@ from kvasir.models.model_load_error import ModelLoadError
 @contextmanager
 def safetensors_tensors(file: Path) -> Iterator[list[CheckpointTensor]]:
     with _readable(file), safe_open(file, framework="pt", device="cpu") as checkpoint:
-        yield [_Tensor(Origin(name, file), checkpoint) for name in checkpoint.keys()]  # noqa: SIM118
+        yield [SafetensorsTensor(Origin(name, file), checkpoint) for name in checkpoint.keys()]  # noqa: SIM118
 
 
-class _Tensor:
+class SafetensorsTensor:
     def __init__(self, origin: Origin, checkpoint: Any) -> None:
         self.origin = origin
         self._slice = checkpoint.get_slice(origin.name)
