@@ -125,7 +125,20 @@ def _tensors(model: PreTrainedModel, architecture: str) -> Sequence[tuple[str, t
         target = names.get_name(name, try_suffixes=(".weight", ".bias"))
         assert target is not None, name
         found.append((target, _converted(tensor, name, model.config)))
-    return found
+    return found + _factors(getattr(model.config, "rope_parameters", None) or {}, model.config)
+
+
+def _factors(rope: Mapping[str, Any], config: Any) -> list[tuple[str, torch.Tensor]]:
+    if rope.get("rope_type") == "longrope":
+        names = (("rope_factors_long.weight", "long_factor"), ("rope_factors_short.weight", "short_factor"))
+        return [(name, torch.tensor(rope[key])) for name, key in names]
+    if rope.get("rope_type") != "llama3":
+        return []
+    dim, factor, original = config.head_dim, rope["factor"], rope["original_max_position_embeddings"]
+    low, high = rope["low_freq_factor"], rope["high_freq_factor"]
+    turns = original / (2 * torch.pi * rope["rope_theta"] ** (torch.arange(0, dim, 2) / dim))
+    smooth = ((turns - low) / (high - low)).clamp(0, 1)
+    return [("rope_freqs.weight", 1 / ((1 - smooth) / factor + smooth))]
 
 
 def _with_stacked_experts(state: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:

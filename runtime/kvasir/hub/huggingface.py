@@ -76,8 +76,10 @@ def download_gguf(
         files = [snapshot / file for file in chosen]
         identity = f"{repository}@{snapshot.name} {' '.join(chosen)}"
         here = all(file.exists() for file in files)
-        first = partial(open_file, files[0]) if here else partial(open_remote, repository, snapshot.name, chosen[0])
-        directory = described_directory(f"{name}/{chosen[0]}", identity, first)
+        parts = [partial(open_remote, repository, snapshot.name, file) for file in chosen]
+        directory = described_directory(
+            f"{name}/{chosen[0]}", identity, [partial(open_file, file) for file in files] if here else parts
+        )
         if here:
             link_weights(directory, files)
         remember(source, directory)
@@ -96,7 +98,12 @@ def _list(repository: str, revision: str | None, cache_dir: str | None) -> tuple
         else:
             names = [entry.rfilename for entry in info.siblings or []]
             return _snapshots(repository, cache_dir) / str(info.sha), names
-    cached = _snapshot(repository, revision, cache_dir, None, local=True)
+    try:
+        cached = _snapshot(repository, revision, cache_dir, None, local=True)
+    except LocalEntryNotFoundError as error:
+        if not getattr(error, "snapshot_path", None):
+            raise
+        cached = Path(error.snapshot_path)  # other quantisations are not there
     names = [file.relative_to(cached).as_posix() for file in cached.rglob("*.gguf")]
     if not names:
         raise LocalEntryNotFoundError(f"{cached} has no GGUF file")

@@ -27,7 +27,7 @@ class _Handler(LoopbackHandler):
         if self.server.status:
             return self.send(self.server.status, b"{}")
         if path.startswith("api/models/"):
-            org, name, kind, revision = path.removeprefix("api/models/").split("/", 3)
+            org, name, kind, revision = (path.removeprefix("api/models/") + "/revision/main").split("/")[:4]
             return self._api(f"{org}/{name}", kind, revision)
         org, name, _, _, file = path.split("/", 4)
         return self._file(self.server.models[f"{org}/{name}"][file])
@@ -51,7 +51,13 @@ class _Handler(LoopbackHandler):
 
     def _file(self, content: bytes) -> None:
         etag = hashlib.sha1(content).hexdigest()
-        self.send(200, content, {"ETag": f'"{etag}"', "X-Repo-Commit": COMMIT})
+        headers = {"ETag": f'"{etag}"', "X-Repo-Commit": COMMIT}
+        if "Range" in self.headers:
+            start, end = map(int, self.headers["Range"].removeprefix("bytes=").split("-"))
+            headers["Content-Range"] = f"bytes {start}-{end}/{len(content)}"
+            content = content[start : end + 1]
+            self.server.sent_parts += len(content)
+        self.send(206 if "Range" in self.headers else 200, content, headers)
 
     def _refuse(self, status: int, code: str) -> None:
         self.send(status, b"{}", {"X-Error-Code": code, "X-Error-Message": code})
@@ -65,6 +71,8 @@ class FakeHub(LoopbackServer):
         self.status = 0
         """The status of every answer, if it is not 0."""
         self.requested: list[str] = []
+        self.sent_parts = 0
+        """Bytes of answers to requests for ranges."""
 
 
 def running() -> AbstractContextManager[FakeHub]:

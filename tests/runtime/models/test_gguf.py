@@ -1,11 +1,15 @@
 """A model in GGUF answers as the checkpoint that it was made from."""
 
+import math
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
+import gguf
+import numpy as np
 import pytest
+import torch
 from transformers import (
     Gemma2Config,
     Gemma3TextConfig,
@@ -18,9 +22,16 @@ from transformers import (
     Qwen3MoeConfig,
 )
 
+from kvasir.hub.gguf.gguf_file import TYPES, GGUFTensor
+from kvasir.hub.model_info import load_model_info
 from kvasir.hub.source import fetch
+from kvasir.layers.parameter import Placement
+from kvasir.models.checkpoints.gguf_tensors import Rows
+from kvasir.models.load_model import load_model
+from kvasir.parallel.parallel_state import ParallelState
 from runtime.gguf_files import write_gguf
-from runtime.models.tiny import MOE, decoder, gpt2, llama, save
+from runtime.models.tiny import LLAMA3_ROPE, LONG_ROPE, MOE, YARN_ROPE, decoder, gpt2, llama, save
+from runtime.parallel.thread_group import Meeting, ThreadGroup
 from runtime.worker.driver import Driver, greedy
 
 PROMPT = list(range(3, 33))
@@ -31,6 +42,16 @@ MODELS: Mapping[str, tuple[Callable[[], PreTrainedModel], dict[str, Any]]] = Map
         "llama-linear-rope": (
             lambda: llama(rope_parameters={"rope_type": "linear", "rope_theta": 500.0, "factor": 4.0}),
             {"rope__scaling__type": "linear", "rope__scaling__factor": 4.0},
+        ),
+        "llama-3-rope": (lambda: llama(rope_parameters=LLAMA3_ROPE), {}),
+        "llama-yarn": (
+            lambda: llama(rope_parameters=YARN_ROPE),
+            {
+                "rope__scaling__type": "yarn",
+                "rope__scaling__factor": 4.0,
+                "rope__scaling__original_context_length": 64,
+                "rope__scaling__yarn_beta_fast": 8.0,
+            },
         ),
         "qwen2": (lambda: decoder(Qwen2Config, tie_word_embeddings=True), {}),
         "qwen3": (lambda: decoder(Qwen3Config, head_dim=32), {}),
@@ -71,6 +92,13 @@ MODELS: Mapping[str, tuple[Callable[[], PreTrainedModel], dict[str, Any]]] = Map
         ),
         "phi2": (lambda: decoder(PhiConfig, partial_rotary_factor=0.5, num_key_value_heads=4), {}),
         "phi3": (lambda: decoder(Phi3Config, sliding_window=30), {"attention__sliding_window": 30}),
+        "phi3-long": (
+            lambda: decoder(Phi3Config, original_max_position_embeddings=16, rope_parameters=LONG_ROPE),
+            {
+                "rope__scaling__original_context_length": 16,
+                "rope__scaling__attn_factor": math.sqrt(1 + math.log(256 / 16) / math.log(16)),
+            },
+        ),
         "gpt2": (lambda: gpt2(tie_word_embeddings=False), {}),
     }
 )
@@ -97,3 +125,69 @@ def test_gguf_gives_the_tokens_of_its_origin(name: str, tmp_path: Path) -> None:
     model = build()
     expected = tokens(save(model, tmp_path / "origin"))
     assert tokens(served(write_gguf(tmp_path / "m.gguf", model, **keys))) == expected
+
+
+def test_gguf_in_parts_gives_the_tokens_of_its_origin(tmp_path: Path) -> None:
+    model = llama(attention_bias=True)
+    expected = tokens(save(model, tmp_path / "origin"))
+    write_gguf(tmp_path / "m.gguf", model, parts=10)
+    parts = sorted(tmp_path.glob("m-*.gguf"))
+    assert len(parts) == 5
+    assert served(parts[1]) == served(tmp_path)
+    assert tokens(served(tmp_path)) == expected
+
+
+@pytest.mark.parametrize("name", ["llama-biases", "qwen3-moe", "phi3", "gpt2"])
+def test_a_rank_reads_its_part_of_a_gguf_file(name: str, tmp_path: Path) -> None:
+    model = MODELS[name][0]()
+    paths = [save(model, tmp_path / "origin"), served(write_gguf(tmp_path / "m.gguf", model))]
+    for rank in range(2):
+        expected, found = (parameters(path, ParallelState(ThreadGroup(rank, Meeting(2)))) for path in paths)
+        assert expected.keys() == found.keys()
+        assert all(torch.equal(expected[key], found[key]) for key in expected)
+
+
+def parameters(path: Path, parallel: ParallelState) -> dict[str, torch.Tensor]:
+    placement = Placement(torch.device("cpu"), torch.float32, parallel)
+    model = load_model(load_model_info(path), placement, 64, lambda done, total: None)
+    assert isinstance(model, torch.nn.Module)
+    return dict(model.named_parameters())
+
+
+# where a block has its float16 numbers
+SCALES = {
+    "Q2_K": (80, 82),
+    "Q3_K": (108,),
+    "Q4_K": (0, 2),
+    "Q5_K": (0, 2),
+    "Q6_K": (208,),
+    "Q4_1": (0, 2),
+    "Q5_1": (0, 2),
+}
+KINDS = [name for name, _, _ in TYPES.values() if name.startswith(("Q", "IQ4", "BF", "F"))]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_gguf_type_is_dequantised_as_by_its_package(kind: str, tmp_path: Path) -> None:
+    number = gguf.GGMLQuantizationType[kind]
+    block, block_bytes = gguf.GGML_QUANT_SIZES[number]
+    rows, columns = 6, 2 * max(block, 32)
+    raw = random_blocks(number, rows * columns // block, block_bytes).reshape(rows, -1)
+    tensor = GGUFTensor("x.weight", (rows, columns), kind, 0, raw.nbytes)
+    order = np.array([3, 1, 2, 0, 5, 4])
+    expected = torch.from_numpy(gguf.dequantize(raw, number))
+    source = Rows(tensor, raw.reshape(-1))
+    assert torch.equal(source.floats(slice(1, 4)).float(), expected[1:4])
+    assert torch.equal(source.in_order(order).floats(slice(1, 6)).float(), expected[order[1:]])
+
+
+def random_blocks(kind: gguf.GGMLQuantizationType, count: int, size: int) -> Any:
+    """Bytes of blocks whose scales are small and finite."""
+    random = np.random.default_rng(0)
+    if kind in (gguf.GGMLQuantizationType.F32, gguf.GGMLQuantizationType.F16, gguf.GGMLQuantizationType.BF16):
+        return gguf.quantize(random.standard_normal((count, 1), np.float32), kind).view(np.uint8)
+    blocks = random.integers(0, 256, (count, size), np.uint8)
+    scale = np.array([0.01], np.float16).view(np.uint8)
+    for start in SCALES.get(kind.name, (0,)):
+        blocks[:, start : start + 2] = scale
+    return blocks

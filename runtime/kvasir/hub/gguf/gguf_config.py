@@ -7,8 +7,8 @@ from typing import Any, Final
 from kvasir.hub.gguf.gguf_metadata import Metadata
 from kvasir.hub.hub_errors import HubError
 
-# reads a small float32 tensor
-ReadTensor = Callable[[str], Sequence[float]]
+# the small tensors of the file, by name
+Small = Mapping[str, Sequence[float]]
 _Config = dict[str, Any]
 
 # Keys that change what is computed, if they have another value.
@@ -19,15 +19,15 @@ _NEUTRAL: Final = MappingProxyType({
 })  # fmt: skip
 
 
-def config_of(metadata: Metadata, read_tensor: ReadTensor) -> _Config:
+def config_of(metadata: Metadata, small: Small) -> _Config:
     """Raises HubError for an architecture or a setting that is not supported."""
     family = FAMILIES.get(metadata.architecture)
     if family is None:
         raise HubError(
-            f"the GGUF file has the architecture {metadata.architecture}, which is not read from GGUF; read are "
+            f"{metadata.name} has the architecture {metadata.architecture}, which is not read from GGUF; read are "
             f"{', '.join(sorted(FAMILIES))}: give the model in safetensors"
         )
-    config = family(metadata, read_tensor)
+    config = family(metadata, small)
     allowed = {"expert_count"} if "num_experts" in config else set()
     for key, neutral in _NEUTRAL.items():
         value = metadata.value(key, neutral)
@@ -53,7 +53,7 @@ def _decoder(metadata: Metadata, architecture: str, model_type: str) -> _Config:
     }
 
 
-def _rms_decoder(metadata: Metadata, read_tensor: ReadTensor, architecture: str, model_type: str) -> _Config:
+def _rms_decoder(metadata: Metadata, small: Small, architecture: str, model_type: str) -> _Config:
     config = _decoder(metadata, architecture, model_type)
     rotary, head_dim = _rotary_size(metadata, config), _head_dim(metadata, config)
     if rotary != head_dim:
@@ -61,32 +61,32 @@ def _rms_decoder(metadata: Metadata, read_tensor: ReadTensor, architecture: str,
     return config | {
         "head_dim": head_dim,
         "rms_norm_eps": metadata.number("attention.layer_norm_rms_epsilon"),
-        "rope_parameters": _rope(metadata, read_tensor),
+        "rope_parameters": _rope(metadata, small),
     }
 
 
-def _llama(metadata: Metadata, read_tensor: ReadTensor) -> _Config:
-    return _rms_decoder(metadata, read_tensor, "LlamaForCausalLM", "llama") | {
+def _llama(metadata: Metadata, small: Small) -> _Config:
+    return _rms_decoder(metadata, small, "LlamaForCausalLM", "llama") | {
         "attention_bias": metadata.has("blk.0.attn_q.bias"),
         "mlp_bias": metadata.has("blk.0.ffn_up.bias"),
     }
 
 
-def _qwen2(metadata: Metadata, read_tensor: ReadTensor) -> _Config:
-    return _rms_decoder(metadata, read_tensor, "Qwen2ForCausalLM", "qwen2")
+def _qwen2(metadata: Metadata, small: Small) -> _Config:
+    return _rms_decoder(metadata, small, "Qwen2ForCausalLM", "qwen2")
 
 
-def _qwen3(metadata: Metadata, read_tensor: ReadTensor) -> _Config:
-    return _rms_decoder(metadata, read_tensor, "Qwen3ForCausalLM", "qwen3") | {
+def _qwen3(metadata: Metadata, small: Small) -> _Config:
+    return _rms_decoder(metadata, small, "Qwen3ForCausalLM", "qwen3") | {
         "attention_bias": metadata.has("blk.0.attn_q.bias")
     }
 
 
-def _qwen3_moe(metadata: Metadata, read_tensor: ReadTensor) -> _Config:
+def _qwen3_moe(metadata: Metadata, small: Small) -> _Config:
     width = metadata.count("expert_feed_forward_length")
     if metadata.value("feed_forward_length") is None:  # no dense layer has it
         metadata = metadata.with_default("feed_forward_length", width)
-    config = _rms_decoder(metadata, read_tensor, "Qwen3MoeForCausalLM", "qwen3_moe")
+    config = _rms_decoder(metadata, small, "Qwen3MoeForCausalLM", "qwen3_moe")
     layers = range(config["num_hidden_layers"])
     return config | {
         "attention_bias": metadata.has("blk.0.attn_q.bias"),
@@ -98,12 +98,12 @@ def _qwen3_moe(metadata: Metadata, read_tensor: ReadTensor) -> _Config:
     }
 
 
-def _gemma(metadata: Metadata, read_tensor: ReadTensor) -> _Config:
-    return _rms_decoder(metadata, read_tensor, "GemmaForCausalLM", "gemma")
+def _gemma(metadata: Metadata, small: Small) -> _Config:
+    return _rms_decoder(metadata, small, "GemmaForCausalLM", "gemma")
 
 
-def _gemma2(metadata: Metadata, read_tensor: ReadTensor) -> _Config:
-    config = _rms_decoder(metadata, read_tensor, "Gemma2ForCausalLM", "gemma2")
+def _gemma2(metadata: Metadata, small: Small) -> _Config:
+    config = _rms_decoder(metadata, small, "Gemma2ForCausalLM", "gemma2")
     return config | {
         "sliding_window": metadata.count("attention.sliding_window", 4096),
         "query_pre_attn_scalar": _query_scalar(config, layers_of_largest=46),
@@ -112,8 +112,8 @@ def _gemma2(metadata: Metadata, read_tensor: ReadTensor) -> _Config:
     }
 
 
-def _gemma3(metadata: Metadata, read_tensor: ReadTensor) -> _Config:
-    config = _rms_decoder(metadata, read_tensor, "Gemma3ForCausalLM", "gemma3_text")
+def _gemma3(metadata: Metadata, small: Small) -> _Config:
+    config = _rms_decoder(metadata, small, "Gemma3ForCausalLM", "gemma3_text")
     within_window = {"rope_type": "default", "rope_theta": metadata.number("rope.freq_base_swa", 10000.0)}
     return config | {
         "sliding_window": metadata.count("attention.sliding_window"),
@@ -124,20 +124,20 @@ def _gemma3(metadata: Metadata, read_tensor: ReadTensor) -> _Config:
     }
 
 
-def _phi2(metadata: Metadata, read_tensor: ReadTensor) -> _Config:
+def _phi2(metadata: Metadata, small: Small) -> _Config:
     config = _decoder(metadata, "PhiForCausalLM", "phi")
     rotary = _rotary_size(metadata, config)
-    rope = _rope(metadata, read_tensor) | {"partial_rotary_factor": rotary / _head_dim(metadata, config)}
+    rope = _rope(metadata, small) | {"partial_rotary_factor": rotary / _head_dim(metadata, config)}
     return config | {
         "layer_norm_eps": metadata.number("attention.layer_norm_epsilon"),
         "rope_parameters": rope,
     }
 
 
-def _phi3(metadata: Metadata, read_tensor: ReadTensor) -> _Config:
+def _phi3(metadata: Metadata, small: Small) -> _Config:
     config = _decoder(metadata, "Phi3ForCausalLM", "phi3")
     rotary = _rotary_size(metadata, config)
-    rope = _rope(metadata, read_tensor) | {"partial_rotary_factor": rotary / _head_dim(metadata, config)}
+    rope = _rope(metadata, small) | {"partial_rotary_factor": rotary / _head_dim(metadata, config)}
     original = metadata.count("rope.scaling.original_context_length", config["max_position_embeddings"])
     return config | {
         "rms_norm_eps": metadata.number("attention.layer_norm_rms_epsilon"),
@@ -147,7 +147,7 @@ def _phi3(metadata: Metadata, read_tensor: ReadTensor) -> _Config:
     }
 
 
-def _gpt2(metadata: Metadata, _: ReadTensor) -> _Config:
+def _gpt2(metadata: Metadata, _: Small) -> _Config:
     return {
         "architectures": ["GPT2LMHeadModel"],
         "model_type": "gpt2",
@@ -162,7 +162,7 @@ def _gpt2(metadata: Metadata, _: ReadTensor) -> _Config:
     }
 
 
-FAMILIES: Final[Mapping[str, Callable[[Metadata, ReadTensor], _Config]]] = MappingProxyType(
+FAMILIES: Final[Mapping[str, Callable[[Metadata, Small], _Config]]] = MappingProxyType(
     {
         "gemma": _gemma,
         "gemma2": _gemma2,
@@ -181,7 +181,7 @@ FAMILIES: Final[Mapping[str, Callable[[Metadata, ReadTensor], _Config]]] = Mappi
 def _vocab_size(metadata: Metadata) -> int:
     shape = metadata.shapes.get("token_embd.weight")
     if shape is None or len(shape) != 2:
-        raise HubError("the GGUF file has no embedding token_embd.weight: is it a whole model?")
+        raise HubError(f"{metadata.name} has no embedding token_embd.weight: is it a whole model?")
     return shape[0]
 
 
@@ -211,15 +211,15 @@ def _pattern(metadata: Metadata, layers: int, default: int) -> _Config:
     return {"layer_types": ["sliding_attention" if slides else "full_attention" for slides in pattern[:layers]]}
 
 
-def _rope(metadata: Metadata, read_tensor: ReadTensor) -> _Config:
+def _rope(metadata: Metadata, small: Small) -> _Config:
     rope: _Config = {"rope_theta": metadata.number("rope.freq_base", 10000.0)}
     kind = metadata.value("rope.scaling.type", "none")
     original = metadata.value("rope.scaling.original_context_length") or metadata.count("context_length")
-    if metadata.has("rope_freqs.weight"):  # Llama 3's scaling, as divisors of the frequencies
-        divisors = list(read_tensor("rope_freqs.weight"))
+    if "rope_freqs.weight" in small:  # Llama 3's scaling, as divisors of the frequencies
+        divisors = list(small["rope_freqs.weight"])
         return rope | _divided(divisors, divisors, original) | {"attention_factor": 1.0}
-    if metadata.has("rope_factors_long.weight", "rope_factors_short.weight"):
-        short, long = (list(read_tensor(f"rope_factors_{name}.weight")) for name in ("short", "long"))
+    if "rope_factors_long.weight" in small and "rope_factors_short.weight" in small:
+        short, long = (list(small[f"rope_factors_{name}.weight"]) for name in ("short", "long"))
         factor = metadata.value("rope.scaling.attn_factor")
         return rope | _divided(short, long, original) | ({"attention_factor": factor} if factor else {})
     if kind == "none":

@@ -15,15 +15,15 @@ class Metadata:
         self.architecture = header.architecture
         self.shapes = {tensor.name: tensor.shape for tensor in header.tensors}
         self._values = header.metadata
-        self._name = name
+        self.name = name
 
     def with_default(self, key: str, value: Any) -> "Metadata":
         other = copy(self)
         other._values = {f"{self.architecture}.{key}": value} | self._values
         return other
 
-    def has(self, *tensors: str) -> bool:
-        return all(tensor in self.shapes for tensor in tensors)
+    def has(self, tensor: str) -> bool:
+        return tensor in self.shapes
 
     def of_file(self, key: str, default: Any = None) -> Any:
         return self._values.get(key, default)
@@ -49,7 +49,7 @@ class Metadata:
 
     def error(self, key: str, value: Any, wanted: str) -> HubError:
         found = "is missing" if value is None else f"is {str(value)[:80]}"
-        return HubError(f"{self._name}: {self.architecture}.{key} {found}, it must be {wanted}")
+        return HubError(f"{self.name}: {self.architecture}.{key} {found}, it must be {wanted}")
 
 
 def shortest(value: float) -> float:

@@ -9,6 +9,7 @@ import os
 import struct
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any, BinaryIO, Final
@@ -22,14 +23,16 @@ from kvasir.hub.made_once import cache_of, made_once
 
 # changes with what is made
 _FORMAT: Final = 1
+# A divisor for each frequency of a rotary embedding.
+_MAX_SMALL_BYTES: Final = 4096
 _KIND: Final = "gguf"
 NO_TOKENIZER: Final = "no_tokenizer.txt"
 _SAMPLING: Final = (
     ("temp", "temperature"), ("top_k", "top_k"), ("top_p", "top_p"), ("min_p", "min_p"),
     ("penalty_repeat", "repetition_penalty"),
 )  # fmt: skip
-# Opens the first file, which has the metadata, and returns its size, too.
-OpenFirst = Callable[[], tuple[BinaryIO, int]]
+# Opens a part of the model, and returns its size, too. The first part has the metadata.
+OpenPart = Callable[[], tuple[BinaryIO, int]]
 
 
 def local_directory(files: Sequence[Path]) -> Path:
@@ -39,15 +42,15 @@ def local_directory(files: Sequence[Path]) -> Path:
         facts = [(str(file.resolve()), file.stat().st_size, file.stat().st_mtime_ns) for file in files]
     except OSError as error:
         raise HubError(f"{files[0]} cannot be read: {error.strerror or error}") from None
-    directory = described_directory(str(files[0]), json.dumps(facts), partial(open_file, files[0]))
+    directory = described_directory(str(files[0]), json.dumps(facts), [partial(open_file, file) for file in files])
     link_weights(directory, files)
     return directory
 
 
-def described_directory(name: str, identity: str, open_first: OpenFirst) -> Path:
+def described_directory(name: str, identity: str, parts: Sequence[OpenPart]) -> Path:
     """Return the directory of a model without its weights. Raises HubError."""
     key = hashlib.sha256(f"{_FORMAT} {identity}".encode()).hexdigest()[:32]
-    return made_once(_KIND, key, name, partial(_describe, name, open_first))
+    return made_once(_KIND, key, name, partial(_describe, name, parts))
 
 
 def link_weights(directory: Path, files: Sequence[Path]) -> None:
@@ -81,17 +84,16 @@ def open_file(file: Path) -> tuple[BinaryIO, int]:
     return file.open("rb"), file.stat().st_size
 
 
-def _describe(name: str, open_first: OpenFirst, folder: Path) -> None:
-    stream, size = open_first()
-    with stream:
-        header = parse_header(stream, size, name)
-        metadata = Metadata(header, name)
-        config = config_of(metadata, partial(_small_tensor, header, stream))
-        stream.seek(0)
-        digest = hashlib.sha256(stream.read(header.num_bytes)).hexdigest()
+def _describe(name: str, parts: Sequence[OpenPart], folder: Path) -> None:
+    small: dict[str, list[float]] = {}
+    digest = hashlib.sha256()
+    headers = [_read(name, open_part, small, digest) for open_part in parts]
+    header = replace(headers[0], tensors=tuple(tensor for part in headers for tensor in part.tensors))
+    metadata = Metadata(header, name)
+    config = config_of(metadata, small)
     config["dtype"] = _dtype(header)
     # Frontends have no weights, and compare this with the engine's.
-    config["quantization_config"] = {"quant_method": "gguf", "header": digest}
+    config["quantization_config"] = {"quant_method": "gguf", "header": digest.hexdigest()}
     try:
         vocabulary = Vocabulary(metadata)
         tokenizer = vocabulary.tokenizer_json()
@@ -107,12 +109,18 @@ def _describe(name: str, open_first: OpenFirst, folder: Path) -> None:
         _write(folder / "generation_config.json", sampling)
 
 
-def _small_tensor(header: GGUFHeader, stream: BinaryIO, name: str) -> list[float]:
-    tensor = next(tensor for tensor in header.tensors if tensor.name == name)
-    if tensor.type != "F32":
-        raise HubError(f"the tensor {name} of a GGUF file is {tensor.type} and must be F32")
-    stream.seek(tensor.start)
-    return list(map(shortest, struct.unpack(f"<{tensor.num_bytes // 4}f", stream.read(tensor.num_bytes))))
+def _read(name: str, open_part: OpenPart, small: dict[str, list[float]], digest: "hashlib._Hash") -> GGUFHeader:
+    stream, size = open_part()
+    with stream:
+        header = parse_header(stream, size, name)
+        stream.seek(0)
+        digest.update(stream.read(header.num_bytes))
+        for tensor in header.tensors:
+            if tensor.name.startswith("rope_") and tensor.type == "F32" and tensor.num_bytes <= _MAX_SMALL_BYTES:
+                stream.seek(tensor.start)
+                numbers = struct.unpack(f"<{tensor.num_bytes // 4}f", stream.read(tensor.num_bytes))
+                small[tensor.name] = list(map(shortest, numbers))
+    return header
 
 
 def _dtype(header: GGUFHeader) -> str:

@@ -1,0 +1,62 @@
+"""What a GGUF file says that cannot be computed is refused by name."""
+
+import struct
+from pathlib import Path
+from typing import Any
+
+import gguf
+import pytest
+
+from kvasir.hub.gguf.gguf_metadata import shortest
+from kvasir.hub.hub_errors import HubError
+from kvasir.hub.model_info import load_model_info
+from kvasir.hub.source import fetch
+from runtime.gguf_files import finish, write_gguf
+from runtime.models.tiny import llama
+
+
+@pytest.fixture(autouse=True)
+def _cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+
+
+@pytest.mark.parametrize(
+    ("keys", "said"),
+    [
+        ({"attention__scale": 0.5}, r"llama\.attention\.scale is 0\.5, it must be 0 for this architecture"),
+        ({"expert_count": 8}, r"llama\.expert_count is 8, it must be 0 for this architecture"),
+        ({"rope__scaling__type": "ntk", "rope__scaling__factor": 2.0}, r"llama\.rope\.scaling\.type is ntk"),
+        ({"rope__dimension_count": 8}, r"llama\.rope\.dimension_count is 8, it must be 16, the size of a head"),
+        ({"block_count": 0}, r"llama\.block_count is 0, it must be a whole number, 1 or more"),
+    ],
+)
+def test_gguf_settings_that_change_answers_are_refused(tmp_path: Path, keys: dict[str, Any], said: str) -> None:
+    file = write_gguf(tmp_path / "m.gguf", llama(), **keys)
+    with pytest.raises(HubError, match=rf"^{file}: {said}") as refused:
+        fetch(f"file://{file}", weights=True)
+    assert "\n" not in str(refused.value)
+
+
+def test_gguf_architecture_that_is_not_read_lists_the_others(tmp_path: Path) -> None:
+    writer = gguf.GGUFWriter(tmp_path / "m.gguf", "mamba")
+    finish(writer)
+    with pytest.raises(
+        HubError, match=r"m\.gguf has the architecture mamba, .*; read are gemma, .*, qwen3moe: give"
+    ):
+        fetch(f"file://{tmp_path}/m.gguf", weights=True)
+
+
+def test_gguf_file_gives_sampling_defaults_and_precision(tmp_path: Path) -> None:
+    for kind, dtype in (("F32", "float32"), ("F16", "float16"), ("Q8_0", "bfloat16")):
+        number = gguf.GGMLQuantizationType[kind]
+        path = fetch(f"file://{write_gguf(tmp_path / f'{kind}.gguf', llama(), kind=number)}", weights=True)
+        (path / "generation_config.json").write_text('{"temperature": 0.6}')
+        info = load_model_info(path)
+        assert (info.dtype, info.generation_defaults) == (dtype, {"temperature": 0.6})
+
+
+@pytest.mark.parametrize("value", [1e-5, 1e-6, 0.1, 10000.0, 1e6, 0.7071067811865476])
+def test_shortest_decimal_is_the_one_that_was_meant(value: float) -> None:
+    stored = struct.unpack("<f", struct.pack("<f", value))[0]
+    assert shortest(stored) == pytest.approx(value, rel=1e-7)
+    assert len(repr(shortest(stored))) <= 11
