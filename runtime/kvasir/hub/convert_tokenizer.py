@@ -1,7 +1,7 @@
 """Make a tokenizer.json of other vocabularies, such as vocab.json with merges.txt or a sentencepiece model.
 
-Only transformers can do this, and it imports torch, so a child process runs this module once. The user's cache
-keeps the result under a hash of the files.
+Only transformers can do this, except for Mistral's tekken.json. It imports torch, so a child process runs this
+module once. The user's cache keeps the result under a hash of the files.
 """
 
 import hashlib
@@ -16,6 +16,7 @@ from kvasir.hub.gguf.gguf_model import NO_TOKENIZER
 from kvasir.hub.hub_errors import HubError
 from kvasir.hub.made_once import made_once
 from kvasir.hub.reading import read_json_if_any
+from kvasir.hub.tekken import TEKKEN, convert_tekken
 from kvasir.hub.tokenizer_files import VOCABULARY_FILES, canonical_json, tokenizer_hash
 
 _TIMEOUT = 600.0
@@ -41,7 +42,8 @@ def converted_tokenizer(path: Path) -> Path:
         raise HubError(
             f"{path} holds no tokenizer: neither tokenizer.json nor a vocabulary; download the model again"
         )
-    return made_once("tokenizers", _key(path), f"the tokenizer of {path}", partial(_run_child, path))
+    make = partial(convert_tekken, path / TEKKEN) if (path / TEKKEN).exists() else partial(_run_child, path)
+    return made_once("tokenizers", _key(path), f"the tokenizer of {path}", make)
 
 
 def _key(path: Path) -> str:

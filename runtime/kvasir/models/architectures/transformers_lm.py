@@ -50,6 +50,8 @@ def load_with_transformers(
     architecture = info.architecture
     model_class = find_class(architecture)
     files = weight_files(info.path)
+    if files[0].suffix == ".gguf":
+        raise ModelLoadError("transformers' code does not compute models in GGUF here: give one in safetensors")
     total = tensor_bytes(files)
     progress(0, total)
     transformers.AttentionInterface.register(_NAME, _attention)
@@ -122,7 +124,7 @@ def _from_checkpoint(
         config=config,
         dtype=placement.dtype,
         attn_implementation=attention,
-        use_safetensors=True,
+        use_safetensors=weight_files(info.path)[0].suffix != ".bin",
         local_files_only=True,
         output_loading_info=True,
     )

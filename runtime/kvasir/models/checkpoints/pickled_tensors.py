@@ -48,7 +48,7 @@ def _load(file: Path) -> Mapping[str, object]:
             f"{file} holds more than tensors and is not loaded, because that may run code: save the state_dict of "
             f"the model as safetensors ({str(error).splitlines()[0]})"
         ) from error
-    except (RuntimeError, OSError, EOFError, ValueError) as error:
+    except Exception as error:  # whatever a broken pickle raises
         raise ModelLoadError(f"{file} cannot be read: {' '.join(str(error).split())}. Fetch it again") from error
     if not isinstance(loaded, Mapping):
         raise ModelLoadError(f"{file} holds a {type(loaded).__name__}, not the tensors of a model by name")
