@@ -40,6 +40,8 @@ LLAMA: Final = {
     "architectures": ["LlamaForCausalLM"],
     "intermediate_size": 128,
 }
+# Its checkpoints have q, k and v in one tensor, and gate and up in another.
+PHI3: Final = {**LLAMA, "model_type": "phi3", "architectures": ["Phi3ForCausalLM"]}
 MOE: Final = {
     **_SIZES,
     "model_type": "qwen3_moe",
@@ -57,6 +59,10 @@ def linear_layers(config: Mapping[str, Any]) -> dict[str, tuple[int, int]]:
     heads = config["head_dim"]
     for index in range(config["num_hidden_layers"]):
         block = f"model.layers.{index}"
+        if config["model_type"] == "phi3":
+            layers |= {f"{block}.self_attn.qkv_proj": (8 * heads, HIDDEN), f"{block}.self_attn.o_proj": (64, 64)}
+            layers |= {f"{block}.mlp.gate_up_proj": (256, HIDDEN), f"{block}.mlp.down_proj": (HIDDEN, 128)}
+            continue
         for name, count in {"q": 4, "k": 2, "v": 2}.items():
             layers[f"{block}.self_attn.{name}_proj"] = (count * heads, HIDDEN)
         layers[f"{block}.self_attn.o_proj"] = (HIDDEN, 4 * heads)

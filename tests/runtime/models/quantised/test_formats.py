@@ -13,7 +13,7 @@ from kvasir.hub.model_info import load_model_info
 from kvasir.models.check_ranks import check_ranks
 from kvasir.models.model_load_error import ModelLoadError
 from kvasir.parallel.parallel_state import SINGLE, ParallelState
-from runtime.models.quantised.checkpoints import LLAMA, MOE, assert_alike, write, write_pair
+from runtime.models.quantised.checkpoints import LLAMA, MOE, PHI3, assert_alike, write, write_pair
 from runtime.models.quantised.packers import Pair, awq, compressed, fp8, gptq, int8, llm_int8, mxfp4, nf4, nvfp4
 from runtime.models.split_answers import answers
 from runtime.parallel.thread_group import run_ranks
@@ -110,6 +110,11 @@ def test_experts_answer_as_their_floats(name: str, tmp_path: Path) -> None:
     assert_alike(path, floats)
     if name not in ORDERED:
         run_ranks(2, lambda tensor: assert_alike(path, floats, ParallelState(tensor, expert_parallel=True)))
+
+
+@pytest.mark.parametrize("name", ["fp8-tensor", "fp8-block", "ct-int8", "gptq-ordered", "awq", "bnb-nf4-nested"])
+def test_a_fused_tensor_fills_all_its_parts(name: str, tmp_path: Path) -> None:
+    assert_alike(*pair(tmp_path, name, PHI3))
 
 
 @pytest.mark.parametrize("name", ORDERED)
