@@ -5,6 +5,7 @@ from pathlib import Path
 
 from kvasir.models.architectures import seed_oss
 from kvasir.models.registry import ARCHITECTURES
+from runtime.models.mixtures import MIXTURES
 from runtime.models.tiny import FAMILIES, MODELS
 
 PAGE = Path(__file__).resolve().parents[3] / "docs/design/adding-a-model.md"
@@ -16,4 +17,5 @@ def test_the_example_is_the_module_of_seed_oss() -> None:
 
 
 def test_every_architecture_has_a_tiny_model() -> None:
-    assert {type(build()).__name__ for build in (*MODELS.values(), *FAMILIES.values())} == set(ARCHITECTURES)
+    tiny = {**MODELS, **FAMILIES, **MIXTURES}
+    assert {type(build()).__name__ for build in tiny.values()} == set(ARCHITECTURES)

@@ -167,9 +167,9 @@ def test_checkpoints_in_another_precision_are_converted(tmp_path: Path) -> None:
     assert greedy_tokens(tmp_path / "half") == greedy_tokens(tmp_path / "full")
 
 
-def test_an_unknown_architecture_is_refused_with_those_supported(tmp_path: Path) -> None:
+def test_a_config_of_another_architecture_is_refused(tmp_path: Path) -> None:
     path = save(llama(), tmp_path)
     config = json.loads((path / "config.json").read_text())
     (path / "config.json").write_text(json.dumps(config | {"architectures": ["MambaForCausalLM"]}))
-    with pytest.raises(ModelLoadError, match=r"'MambaForCausalLM'.*GPT2LMHeadModel, .*LlamaForCausalLM"):
+    with pytest.raises(ModelLoadError, match="transformers cannot load this MambaForCausalLM"):
         load(path)

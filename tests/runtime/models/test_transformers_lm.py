@@ -192,14 +192,6 @@ def test_settings_that_only_transformers_computes_are_served(
     assert "Kvasir's own code for" in caplog.text
 
 
-def test_tensors_that_only_transformers_reads_are_served(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    model = decoder(Qwen3MoeConfig, num_experts=4, num_experts_per_tok=2, moe_intermediate_size=32)
-    model.save_pretrained(tmp_path, save_original_format=False)  # the experts as one tensor
-    with caplog.at_level(logging.WARNING):
-        assert tokens(tmp_path) == expected(tmp_path)
-    assert "Kvasir's own code for Qwen3MoeForCausalLM was not used: tensor 'model.layers.0.mlp.exp" in caplog.text
-
-
 def test_tensors_that_neither_code_reads_name_both_reasons(tmp_path: Path) -> None:
     save(decoder(LlamaConfig), tmp_path)
     file = tmp_path / "model.safetensors"

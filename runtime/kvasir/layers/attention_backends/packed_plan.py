@@ -42,7 +42,14 @@ class PackedPlan:
         raise NotImplementedError("without a KV cache, nothing reads K and V later")
 
     def attend(
-        self, q: Tensor, cache: KVCache, scale: float, *, window: int | None = None, softcap: float | None = None
+        self,
+        q: Tensor,
+        cache: KVCache,
+        scale: float,
+        *,
+        window: int | None = None,
+        softcap: float | None = None,
+        sinks: Tensor | None = None,
     ) -> Tensor:
         raise NotImplementedError("without a KV cache, K and V come with the queries")
 
@@ -55,8 +62,9 @@ class PackedPlan:
         window: int | None = None,
         softcap: float | None = None,
         rotation: Rotation | None = None,
+        sinks: Tensor | None = None,
     ) -> Tensor:
-        return self.attend_packed(qkv, scale, window=window, softcap=softcap, rotation=rotation)
+        return self.attend_packed(qkv, scale, window=window, softcap=softcap, rotation=rotation, sinks=sinks)
 
     def attend_packed(
         self,
@@ -67,6 +75,7 @@ class PackedPlan:
         softcap: float | None = None,
         rotation: Rotation | None = None,
         bias: Bias | None = None,
+        sinks: Tensor | None = None,
     ) -> Tensor:
         """Attend: [T, (heads + 2 kv_heads) * head_dim] → [T, heads * head_dim]. Changes qkv.
 
@@ -85,15 +94,22 @@ class PackedPlan:
             if bias is not None:
                 added = bias(alike.length).to(q.dtype)
                 mask = added if mask is None else added.masked_fill(~mask, -torch.inf)
-            attended = self._attend(q, k, v, mask, scale, softcap)
+            attended = self._attend(q, k, v, mask, scale, softcap, sinks)
             out[alike.tokens] = attended.transpose(1, 2).reshape(-1, heads.query_size)
         return out
 
     def _attend(
-        self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, scale: float, softcap: float | None
+        self,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        mask: Tensor | None,
+        scale: float,
+        softcap: float | None,
+        sinks: Tensor | None,
     ) -> Tensor:
         grouped = self.heads.group > 1
-        if softcap is None:
+        if softcap is None and sinks is None:
             causal = self.causal and mask is None
             return F.scaled_dot_product_attention(
                 q, k, v, attn_mask=mask, is_causal=causal, scale=scale, enable_gqa=grouped
@@ -102,13 +118,16 @@ class PackedPlan:
             k, v = (each.repeat_interleave(self.heads.group, 1) for each in (k, v))
         seen = self._window(q.shape[2], None, q) if mask is None and self.causal else mask
         parts = []
-        for start in range(0, q.shape[2], _MAX_QUERIES):  # torch's attention cannot cap scores
+        for start in range(0, q.shape[2], _MAX_QUERIES):  # torch's attention has no caps and no sinks
             some = slice(start, start + _MAX_QUERIES)
             scores = (q[:, :, some].float() * scale) @ k.float().mT
-            scores = scores.div_(softcap).tanh_().mul_(softcap)
+            if softcap is not None:
+                scores = scores.div_(softcap).tanh_().mul_(softcap)
             if seen is not None:
                 scores.masked_fill_(~seen[some], -torch.inf)
-            parts.append(scores.softmax(dim=-1).to(v.dtype) @ v)
+            if sinks is not None:
+                scores = torch.cat((scores, sinks.view(-1, 1, 1).expand(*scores.shape[:-1], 1)), dim=-1)
+            parts.append(scores.softmax(dim=-1)[..., : k.shape[2]].to(v.dtype) @ v)
         return torch.cat(parts, dim=2)
 
     def _window(self, length: int, window: int | None, like: Tensor) -> Tensor:

@@ -76,7 +76,9 @@ class _Layer(nn.Module):
                 size, config.intermediate_size, config.activation, bias=config.biases, placement=placement.at("mlp")
             )
         else:
-            self.mlp = MLP(size, config.intermediate_size, config.activation, placement.at("mlp"))
+            self.mlp = MLP(
+                size, config.intermediate_size, config.activation, bias=True, placement=placement.at("mlp")
+            )
         self.mlp_norm = LayerNorm(size, config.eps, placement)
 
     def forward(self, x: Tensor, plan: PackedPlan, rotation: Rotation | None, bias: Bias | None) -> Tensor:
