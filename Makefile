@@ -30,7 +30,7 @@ SERVICE := tests/service
 # pytest prints the stacks of a test that has run for ten minutes, and exits.
 LIMIT   := -o faulthandler_timeout=600 -o faulthandler_exit_on_timeout=true
 APART   := $(KERNELS) $(WORKERS) $(SERVICE) tests/clients tests/dashboard tests/page tests/weights tests/producers
-PRODUCERS := $(HOME)/.cache/kvasir-producers
+PRODUCERS := ~/.cache/kvasir-producers
 # One process more than cores, because many tests wait; each runs whole modules. More than four take gigabytes.
 # PYTEST_ARGS="-n 0" for a debugger.
 CORES   := -n $$(($$(nproc) + 1)) --maxprocesses 4 --dist loadscope
