@@ -10,7 +10,7 @@ from typing import Any, Final, Protocol
 from kvasir.hub.hub_errors import HubError
 from kvasir.hub.quantisation.compressed_tensors import read_compressed_tensors
 from kvasir.hub.quantisation.float8 import read_fbgemm, read_fp8
-from kvasir.hub.quantisation.gptq_awq import read_awq, read_gptq
+from kvasir.hub.quantisation.gptq_awq import read_auto_round, read_awq, read_gptq
 from kvasir.hub.quantisation.layer_formats import LayerFormat
 from kvasir.hub.quantisation.layer_names import Layer
 from kvasir.hub.quantisation.on_load import ALIASES, NUMBERS, OnLoadLayers
@@ -19,12 +19,6 @@ from kvasir.hub.quantisation.settings import NEXT_STEP
 from kvasir.hub.reading import read_json_if_any
 
 _CHOOSE: Final = "kvasir.layers.quantised.choose:choose_method"
-_METHODS: Final = (
-    *("awq", "bitsandbytes", "compressed-tensors", "fbgemm_fp8", "fp8", "gptq", "modelopt", "modelopt_fp4"),
-    "mxfp4",
-)
-SCHEMES: Final = MappingProxyType(dict.fromkeys(_METHODS, _CHOOSE))
-"""The supported quant_methods, with the module:function that chooses a layer's linear method."""
 
 
 class LayerFormats(Protocol):
@@ -33,9 +27,9 @@ class LayerFormats(Protocol):
         ...
 
 
-# Of the methods without one, only the config is kept.
 _READERS: Final[Mapping[str, Callable[[Mapping[str, Any]], LayerFormats]]] = MappingProxyType(
     {
+        "auto-round": read_auto_round,
         "awq": read_awq,
         "bitsandbytes": read_bitsandbytes,
         "compressed-tensors": read_compressed_tensors,
@@ -47,6 +41,9 @@ _READERS: Final[Mapping[str, Callable[[Mapping[str, Any]], LayerFormats]]] = Map
         "mxfp4": read_mxfp4,
     }
 )
+
+SCHEMES: Final = MappingProxyType(dict.fromkeys(_READERS, _CHOOSE))
+"""The supported quant_methods, with the module:function that chooses a layer's linear method."""
 
 # Scales of activations, which are measured in each step instead, and facts that the config has too.
 _UNUSED: Final = (
@@ -139,10 +136,10 @@ def chosen_scheme(option: str | None, checkpoint: WeightScheme) -> WeightScheme:
     for numbers in NUMBERS:
         if name == numbers:
             return WeightScheme(f"--quantization {numbers}", {"numbers": numbers}, OnLoadLayers(numbers))
-    what = "the weights of this checkpoint are not quantised" if name in _METHODS else "there is no such format"
+    what = "the weights of this checkpoint are not quantised" if name in _READERS else "there is no such format"
     raise HubError(
         f"--quantization {option}: {what}: give {', '.join(NUMBERS)} to quantise floats when they are loaded, or "
-        f"a checkpoint with {option if name in _METHODS else 'quantised'} weights without the option"
+        f"a checkpoint with {option if name in _READERS else 'quantised'} weights without the option"
     )
 
 

@@ -5,7 +5,15 @@ from typing import Any
 import pytest
 
 from kvasir.hub.hub_errors import HubError
-from kvasir.hub.quantisation.layer_formats import AWQ, GPTQ, LayerFormat, Numbers, PackedNumbers
+from kvasir.hub.quantisation.layer_formats import (
+    AWQ,
+    GPTQ,
+    BitsAndBytes4,
+    LayerFormat,
+    MXFP4Experts,
+    Numbers,
+    PackedNumbers,
+)
 from kvasir.hub.quantisation.layer_names import Layer, LayerNames
 from kvasir.hub.weight_scheme import read_scheme
 
@@ -80,7 +88,7 @@ def test_awq_reads_its_older_names() -> None:
 @pytest.mark.parametrize(
     ("config", "said"),
     [
-        ({"quant_method": "quanto"}, "quant_method is 'quanto', and the supported ones are awq, "),
+        ({"quant_method": "quanto"}, "quant_method is 'quanto', and the supported ones are auto-round, "),
         (GPTQ4 | {"bits": 3}, "gptq weights: bits is 3 and must be one of 4, 8"),
         (GPTQ4 | {"checkpoint_format": "marlin"}, "gptq weights: checkpoint_format is 'marlin' and must be"),
         (GPTQ4 | {"group_size": 0}, "gptq weights: group_size is 0 and must be a number of weights above 0"),
@@ -100,3 +108,125 @@ def test_awq_reads_its_older_names() -> None:
 def test_a_scheme_is_refused_with_what_is_accepted(config: dict[str, Any], said: str) -> None:
     with pytest.raises(HubError, match=f"{said}.*use another quantised version|{said}.*: use"):
         read_scheme(config)
+
+
+# From the config.json of published checkpoints, without the fields that describe how they were made.
+_INT8 = {"num_bits": 8, "type": "int", "strategy": "channel", "symmetric": True, "dynamic": False}
+_TOKENS = {"num_bits": 8, "type": "int", "strategy": "token", "symmetric": True, "dynamic": True}
+_NONE = {"block_structure": None, "actorder": None, "observer": "minmax", "observer_kwargs": {}}
+PUBLISHED: dict[str, tuple[dict[str, Any], LayerFormat | None, LayerFormat | None]] = {
+    "Qwen3-8B-FP8": (
+        {
+            "quant_method": "fp8",
+            "fmt": "e4m3",
+            "activation_scheme": "dynamic",
+            "weight_block_size": [128, 128],
+            "modules_to_not_convert": ["lm_head", "model.layers.0.input_layernorm"],
+        },
+        Numbers("float8_e4m3fn", "block", (128, 128), quantise_inputs=True),
+        None,
+    ),
+    "Llama-3.1-8B-Instruct-quantized.w8a8": (
+        {
+            "quant_method": "compressed-tensors",
+            "format": "int-quantized",
+            "quantization_status": "frozen",
+            "kv_cache_scheme": None,
+            "global_compression_ratio": 1.2,
+            "ignore": ["lm_head"],
+            "config_groups": {
+                "group_0": {
+                    "targets": ["Linear"],
+                    "weights": _INT8 | _NONE | {"group_size": None},
+                    "input_activations": _TOKENS | _NONE | {"group_size": None},
+                    "output_activations": None,
+                }
+            },
+        },
+        Numbers("int8", "channel", quantise_inputs=True),
+        None,
+    ),
+    "TheBloke-GPTQ": (
+        {
+            "quant_method": "gptq",
+            "bits": 4,
+            "group_size": 128,
+            "desc_act": True,
+            "sym": True,
+            "damp_percent": 0.1,
+            "static_groups": False,
+            "true_sequential": True,
+            "model_name_or_path": None,
+            "is_marlin_format": False,
+            "model_file_base_name": "model",
+            "lm_head": False,
+        },
+        GPTQ(4, 128, 1, desc_act=True),
+        None,
+    ),
+    "Qwen2.5-7B-Instruct-AWQ": (
+        {
+            "quant_method": "awq",
+            "bits": 4,
+            "group_size": 128,
+            "version": "gemm",
+            "zero_point": True,
+            "modules_to_not_convert": None,
+        },
+        AWQ(128),
+        None,
+    ),
+    "unsloth-bnb-4bit": (
+        {
+            "quant_method": "bitsandbytes",
+            "_load_in_4bit": True,
+            "load_in_4bit": True,
+            "load_in_8bit": False,
+            "bnb_4bit_quant_storage": "uint8",
+            "bnb_4bit_quant_type": "nf4",
+            "llm_int8_threshold": 6.0,
+            "bnb_4bit_use_double_quant": True,
+            "llm_int8_skip_modules": None,
+        },
+        BitsAndBytes4(64),
+        None,
+    ),
+    "Llama-3.1-8B-Instruct-FP8 of NVIDIA": (
+        {
+            "quant_method": "modelopt",
+            "quant_algo": "FP8",
+            "kv_cache_quant_algo": "FP8",
+            "exclude_modules": ["lm_head"],
+        },
+        Numbers("float8_e4m3fn", "tensor", quantise_inputs=True),
+        None,
+    ),
+    "int4-AutoRound": (
+        {
+            "quant_method": "auto-round",
+            "bits": 4,
+            "group_size": 128,
+            "sym": True,
+            "data_type": "int",
+            "packing_format": "auto_round:auto_gptq",
+            "extra_config": {"model.layers.9.mlp.down_proj": {"bits": 16, "data_type": "fp"}},
+        },
+        GPTQ(4, 128, 1, desc_act=False),
+        None,
+    ),
+}
+
+
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_published_configs_are_read(name: str) -> None:
+    config, layer, head = PUBLISHED[name]
+    assert format_of(config, "layers.0.mlp.down_proj") == layer
+    assert format_of(config, "lm_head") == head
+
+
+def test_only_the_experts_of_gpt_oss_are_quantised() -> None:
+    names = ["model.layers.*.self_attn", "model.layers.*.mlp.router", "model.embed_tokens", "lm_head"]
+    formats = read_scheme({"quant_method": "mxfp4", "modules_to_not_convert": names}).formats
+    assert formats is not None
+    assert formats.format_of(Layer(("layers.0.self_attn.q_proj",))) is None
+    assert formats.format_of(Layer(("layers.0.mlp.experts.0.down_proj",), is_expert=True)) == MXFP4Experts()

@@ -1,14 +1,17 @@
-"""GPTQ (AutoGPTQ, GPTQModel) and AWQ (AutoAWQ)."""
+"""GPTQ (AutoGPTQ, GPTQModel), AWQ (AutoAWQ), and AutoRound, which packs as these do."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 from kvasir.hub.quantisation.float8 import OneFormat
 from kvasir.hub.quantisation.layer_formats import AWQ, GPTQ, LayerFormat
 from kvasir.hub.quantisation.layer_names import Layer, LayerNames
 from kvasir.hub.quantisation.settings import Settings
+
+_AUTO_ROUND: Final = ("auto_round:auto_gptq", "auto_round:auto_awq")
+_FLOAT_BITS: Final = 16
 
 
 @dataclass(frozen=True)
@@ -71,3 +74,21 @@ def read_awq(config: Mapping[str, Any]) -> OneFormat:
     Settings("awq", {"version": str(version).lower()}).one_of(("gemm",), "version")
     excluded = LayerNames.of(settings.names("modules_to_not_convert"))
     return OneFormat(AWQ(settings.group("group_size", "q_group_size")), excluded)
+
+
+def read_auto_round(config: Mapping[str, Any]) -> OneFormat:
+    settings = Settings("auto-round", config)
+    packing = settings.one_of(_AUTO_ROUND, "packing_format")
+    settings.one_of(("int",), "data_type", default="int")
+    settings.one_of((4, 8) if packing == _AUTO_ROUND[0] else (4,), "bits")
+    excluded = LayerNames.of(_float_layers(settings))
+    if packing == _AUTO_ROUND[0]:
+        return OneFormat(_gptq(settings, offset=1), excluded)
+    return OneFormat(AWQ(settings.group("group_size")), excluded)
+
+
+def _float_layers(settings: Settings) -> Iterator[str]:
+    for name, values in (settings.get("extra_config") or {}).items():
+        if not isinstance(values, Mapping) or values.get("bits", 0) < _FLOAT_BITS:
+            raise settings.refusal("extra_config", {name: values}, f"of layers with {_FLOAT_BITS} bits")
+        yield name
