@@ -18,7 +18,7 @@ def table() -> str:
         module = inspect.getmodule(reader_of(build))
         assert module is not None
         assert module.__doc__, f"{module.__name__} needs a docstring"
-        file = module.__name__.rpartition(".")[2]
+        file = module.__name__.partition("architectures.")[2].replace(".", "/")
         names.setdefault(file, []).append(f"`{name}`")
         docs[file] = module.__doc__.partition("\n")[0].rstrip(".")
     return _HEAD + "\n".join(_row(file, names[file], docs[file]) for file in names) + "\n"

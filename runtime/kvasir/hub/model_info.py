@@ -227,7 +227,7 @@ def _context(config: _Config, pooling: PoolingInfo | None) -> int:
     positions = _positions(config)
     if pooling is not None and config.get("model_type") in _OFFSET_POSITIONS:
         positions -= 1 + (config.get("pad_token_id") or 0)  # the first token's position follows the padding's
-    context = extended_context(positions, config.part)
+    context = _of_first_chunk(config, extended_context(positions, config.part))
     return context if pooling is None or pooling.max_tokens is None else min(context, pooling.max_tokens)
 
 
@@ -238,6 +238,20 @@ def _architecture(config: _Config) -> str:
     if not isinstance(names, list) or not names or not isinstance(names[0], str):
         raise config.error("architectures", names, 'a list with the model\'s class, such as ["LlamaForCausalLM"]')
     return names[0]
+
+
+def _of_first_chunk(config: _Config, context: int) -> int:
+    if config.values.get("architectures") != ["Llama4ForCausalLM"]:
+        return context
+    # Within a chunk, Llama 4's attention by chunks equals full attention; queries grow from `floor_scale` on.
+    chunk, growth = (config.get(name) or 8192 for name in ("attention_chunk_size", "floor_scale"))
+    computed = min(context, chunk, growth - 1)
+    if computed < context:
+        config.notes.append(
+            f"{config.file}: contexts are limited to {computed} tokens, because attention by chunks "
+            f"(attention_chunk_size {chunk}, floor_scale {growth}) is not computed"
+        )
+    return computed
 
 
 def _dtype(config: _Config) -> str:

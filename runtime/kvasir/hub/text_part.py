@@ -14,7 +14,7 @@ from kvasir.hub.hub_errors import HubError
 # Their config.json has the text model in `text_config`, or is the text model's with more keys.
 MULTIMODAL: Final = frozenset((
     "AyaVisionForConditionalGeneration", "Gemma3ForConditionalGeneration", "Idefics3ForConditionalGeneration",
-    "InternVLForConditionalGeneration", "LlavaForConditionalGeneration",
+    "InternVLForConditionalGeneration", "Llama4ForConditionalGeneration", "LlavaForConditionalGeneration",
     "LlavaNextForConditionalGeneration", "LlavaOnevisionForConditionalGeneration",
     "Mistral3ForConditionalGeneration", "Qwen2VLForConditionalGeneration", "Qwen2_5_VLForConditionalGeneration",
     "Qwen3VLForConditionalGeneration", "Qwen3VLMoeForConditionalGeneration", "SmolVLMForConditionalGeneration",
@@ -23,7 +23,7 @@ MULTIMODAL: Final = frozenset((
 # By the text model's model_type.
 TEXT_MODELS: Final = MappingProxyType({
     "cohere2": "Cohere2ForCausalLM", "gemma3_text": "Gemma3ForCausalLM", "gpt_oss": "GptOssForCausalLM",
-    "llama": "LlamaForCausalLM", "ministral3": "Ministral3ForCausalLM",
+    "llama": "LlamaForCausalLM", "llama4_text": "Llama4ForCausalLM", "ministral3": "Ministral3ForCausalLM",
     "mistral": "MistralForCausalLM", "qwen2": "Qwen2ForCausalLM", "qwen2_5_vl": "Qwen2ForCausalLM",
     "qwen2_5_vl_text": "Qwen2ForCausalLM", "qwen2_vl": "Qwen2ForCausalLM", "qwen2_vl_text": "Qwen2ForCausalLM",
     "qwen3": "Qwen3ForCausalLM", "qwen3_moe": "Qwen3MoeForCausalLM", "qwen3_vl_moe_text": "Qwen3MoeForCausalLM",

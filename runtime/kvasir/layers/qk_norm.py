@@ -64,6 +64,18 @@ class ProjectionRMSNorm(Norm):
         x.copy_(exact.view(x.shape))
 
 
+class L2Norm(Norm):
+    """A norm of each head without weights (Llama 4)."""
+
+    def __init__(self, heads: HeadSplit, eps: float, placement: Placement) -> None:
+        super().__init__()
+        self._eps = eps
+
+    def normalise_(self, x: Tensor) -> None:  # x [T, own heads, head_dim]
+        exact = x.float()
+        x.copy_(exact * exact.square().mean(dim=-1, keepdim=True).add_(self._eps).rsqrt_())
+
+
 def _split_of(heads: HeadSplit, placement: Placement) -> Split:
     group = placement.parallel.tensor
     return Split(0, group.rank, group.size).shared_by(heads.copies)

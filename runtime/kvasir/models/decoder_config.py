@@ -41,6 +41,8 @@ class LayerConfig:
     window: int | None = None
     # None: one feed-forward layer for all tokens.
     experts: ExpertsConfig | None = None
+    # False: without the decoder's norm of queries and keys.
+    qk_norm: bool = True
 
 
 @dataclass(frozen=True)

@@ -35,7 +35,7 @@ class Attention(nn.Module):
             heads.query_size, config.hidden_size, bias=config.output_bias, placement=placement.at("o_proj")
         )
         self.q_norm = self.k_norm = None
-        if config.qk_norm is not None:
+        if config.qk_norm is not None and layer.qk_norm:
             self.q_norm = config.qk_norm(HeadSplit(heads.heads, heads.head_dim), config.eps, placement)
             self.k_norm = config.qk_norm(HeadSplit(heads.kv_heads, heads.head_dim, copies), config.eps, placement)
         self.sinks = _sinks(heads.heads, placement) if config.sinks else None
@@ -46,7 +46,7 @@ class Attention(nn.Module):
         self._halved = layer.rope.dim if layer.rope is not None and layer.rope.interleaved else 0
         self._rotates_first = config.rotates_first
         grows = layer.rope is not None and layer.rope.query_growth is not None
-        self._prepares = config.qk_norm is not None or self._halved > 0 or grows
+        self._prepares = self.q_norm is not None or self._halved > 0 or grows
 
     def forward(self, x: Tensor, rotation: Rotation | None, cache: KVCache, plan: AttentionPlan) -> Tensor:
         return self.o_proj(self.attend(self.qkv_proj(x), rotation, cache, plan))  # type: ignore[no-any-return]

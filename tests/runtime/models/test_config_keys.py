@@ -33,6 +33,18 @@ from kvasir.models.architectures import (
     stablelm,
     starcoder2,
 )
+from kvasir.models.architectures.mixtures import (
+    ernie,
+    glm4_moe,
+    gpt_oss,
+    granite_moe,
+    hunyuan_moe,
+    llama4,
+    minimax_m2,
+    mixtral,
+    olmoe,
+    phi_moe,
+)
 from kvasir.models.model_load_error import ModelLoadError
 from runtime.models.test_config import LLAMA
 
@@ -69,6 +81,20 @@ READERS: Mapping[str, Callable[[dict[str, Any]], Any]] = {
     "SmolLM3Config": smollm3.read_config,
     "StableLmConfig": stablelm.read_config,
     "Starcoder2Config": starcoder2.read_config,
+    "Dots1Config": glm4_moe.read_dots1,
+    "Ernie4_5Config": ernie.read_ernie,
+    "Ernie4_5_MoeConfig": ernie.read_ernie_moe,
+    "Glm4MoeConfig": lambda values: glm4_moe.read_glm4_moe({"head_dim": 128, **values}),
+    "GptOssConfig": gpt_oss.read_config,
+    "GraniteMoeConfig": granite_moe.read_config,
+    "GraniteMoeSharedConfig": granite_moe.read_config,
+    "HunYuanMoEV1Config": hunyuan_moe.read_config,
+    "Llama4TextConfig": llama4.read_config,
+    "MiniMaxM2Config": minimax_m2.read_config,
+    "MixtralConfig": mixtral.read_config,
+    "OlmoeConfig": olmoe.read_config,
+    "PhimoeConfig": phi_moe.read_config,
+    "Qwen2MoeConfig": qwen.read_qwen2_moe,
 }
 NOTES: dict[str, Any] = {
     "_attn_implementation": "sdpa",

@@ -23,6 +23,7 @@ from kvasir.models.architectures import (
     smollm3,
     starcoder2,
 )
+from kvasir.models.architectures.mixtures import glm4_moe, gpt_oss, hunyuan_moe, minimax_m2
 from kvasir.models.decoder_config import DecoderConfig
 from runtime.models.published_families import (
     COMMAND_R7B,
@@ -38,6 +39,7 @@ from runtime.models.published_families import (
     Config,
     sizes,
 )
+from runtime.models.published_mixtures import GLM_4_5_AIR, GPT_OSS_20B, HUNYUAN_A13B, MINIMAX_M2, QWEN1_5_MOE
 
 ANY = {
     "architectures": ["NameForCausalLM"],
@@ -233,6 +235,11 @@ PHI_2 = sizes(2560, 10240, 32, 32, 32, 2048, 51200) | {
         (gpt_neox.read_config, PYTHIA_1_4B, {None}, 32),
         (falcon.read_config, FALCON_7B, {None}, 64),
         (starcoder2.read_config, STARCODER2_3B, {4096}, 128),
+        (gpt_oss.read_config, GPT_OSS_20B, {None, 128}, 64),
+        (glm4_moe.read_glm4_moe, GLM_4_5_AIR, {None}, 64),
+        (minimax_m2.read_config, MINIMAX_M2, {None}, 64),
+        (qwen.read_qwen2_moe, QWEN1_5_MOE, {None}, 128),
+        (hunyuan_moe.read_config, HUNYUAN_A13B, {None}, 128),
     ],
 )
 def test_a_published_config_is_read(

@@ -69,6 +69,8 @@ class _TopScoresRouter(nn.Module):
         routing = self._routing
         scores = routing.score(logits)  # [T, count]
         ranked = scores if self.correction is None else scores + self.correction
+        if routing.score is sigmoid_scores and self.correction is None:
+            ranked = logits  # sigmoids of large logits are equal
         if routing.groups > routing.top_groups:
             ranked = _within_groups(ranked, routing.groups, routing.top_groups)
         weights, chosen = ranked.topk(routing.top_k, dim=-1)

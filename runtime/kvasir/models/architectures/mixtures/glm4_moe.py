@@ -16,7 +16,6 @@ from kvasir.models.rope_config import RopeDefaults, read_rope, read_whole_rope
 _NAMES: Final = MappingProxyType(
     {"mlp.shared_experts": "mlp.shared_expert", "mlp.gate.e_score_correction_bias": "mlp.router.correction"}
 )
-_NUM_PREDICTORS: Final = "num_nextn_predict_layers"
 
 
 def read_glm4_moe(config: Mapping[str, Any]) -> DecoderConfig:
@@ -26,6 +25,7 @@ def read_glm4_moe(config: Mapping[str, Any]) -> DecoderConfig:
     experts = _experts(reader, ExpertCounts(128, 8), shared=1, renormalise=True)
     dense, count = reader.integer("first_k_dense_replace", 1, least=0), reader.integer("num_hidden_layers")
     layers = [LayerConfig(rope, experts=experts if index >= dense else None) for index in range(count)]
+    predictors = reader.integer("num_nextn_predict_layers", reader.integer("num_mtp_layers", 1, least=0), least=0)
     qk_norm = norm_of_each_head(RMSNorm) if reader.flag("use_qk_norm", False) else None
     glm = replace(
         read_decoder(reader, heads, layers, eps=1e-5),
@@ -33,7 +33,7 @@ def read_glm4_moe(config: Mapping[str, Any]) -> DecoderConfig:
         qkv_bias=reader.flag("attention_bias", False),
         names=_NAMES,
         # layers that predict further tokens
-        unused=tuple(f"layers.{count + index}" for index in range(reader.integer(_NUM_PREDICTORS, 1, least=0))),
+        unused=tuple(f"layers.{count + index}" for index in range(predictors)),
     )
     reader.finish(NO_EFFECT)
     return glm

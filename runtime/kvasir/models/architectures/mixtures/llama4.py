@@ -1,0 +1,80 @@
+"""Llama 4 (Meta, 2025), the text models: layers without positions, experts whose inputs are weighted.
+
+Attention by chunks equals full attention while a context fits into one chunk, and queries do not grow before
+`floor_scale`. Contexts end there: kvasir.hub.model_info limits them.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from types import MappingProxyType
+from typing import Any, Final
+
+from kvasir.layers.moe.experts import ExpertForm
+from kvasir.layers.moe.routing import TopScores, sigmoid_scores
+from kvasir.layers.moe.sparse_moe import ExpertsConfig, SharedExpert
+from kvasir.layers.qk_norm import L2Norm
+from kvasir.models.architectures.mixtures.read_experts import ExpertCounts, read_counts
+from kvasir.models.config_reader import NO_EFFECT, ConfigReader
+from kvasir.models.decoder_config import DecoderConfig, LayerConfig, read_decoder, read_heads
+from kvasir.models.rope_config import RopeDefaults, read_rope
+
+_NAMES: Final = MappingProxyType({"feed_forward": "mlp", "feed_forward.router": "mlp.gate"})
+_LAYER_TYPES: Final = MappingProxyType({"full_attention": None, "chunked_attention": None})
+# Of long contexts and of training.
+_NO_EFFECT: Final = frozenset((
+    "attention_chunk_size", "attn_scale", "attn_temperature_tuning", "floor_scale",
+    "for_llm_compressor", "router_jitter_noise",
+))  # fmt: skip
+
+
+def read_config(config: Mapping[str, Any]) -> DecoderConfig:
+    # Both kinds of layers compute the same here, so the shared reader, which knows other kinds, gets none.
+    reader = ConfigReader({**config, "layer_types": None})
+    heads, count = read_heads(reader, head_dim=128), reader.integer("num_hidden_layers")
+    ConfigReader(config).choices("layer_types", count, _LAYER_TYPES)
+    defaults = RopeDefaults(heads.head_dim, reader.integer("max_position_embeddings"), theta=5e5)
+    rope = replace(read_rope(reader, defaults), interleaved=True)
+    rotated, mixed, experts = _rotated(reader, count), _mixed(reader, count), _experts(reader)
+    layers = [
+        LayerConfig(
+            rope if rotates else None,
+            experts=experts if index in mixed else None,
+            qk_norm=bool(rotates),
+        )
+        for index, rotates in zip(range(count), rotated, strict=True)
+    ]
+    bias = reader.flag("attention_bias", False)
+    llama = replace(
+        read_decoder(reader, heads, layers, eps=1e-5),
+        intermediate_size=reader.integer("intermediate_size_mlp", 16384),
+        # Without weights, a norm before the rotation equals one after it.
+        qk_norm=L2Norm if reader.flag("use_qk_norm", True) else None,
+        qkv_bias=bias,
+        output_bias=bias,
+        names=_NAMES,
+    )
+    reader.finish(NO_EFFECT | _NO_EFFECT)
+    return llama
+
+
+def _rotated(reader: ConfigReader, count: int) -> Sequence[int]:
+    every = reader.integer("no_rope_layer_interval", 4)
+    given = reader.integers("no_rope_layers")  # 1: the layer is rotated
+    return given or [int((index + 1) % every != 0) for index in range(count)]
+
+
+def _mixed(reader: ConfigReader, count: int) -> Sequence[int]:
+    step = reader.integer("interleave_moe_layer_step", 1)
+    return reader.integers("moe_layers") or range(step - 1, count, step)
+
+
+def _experts(reader: ConfigReader) -> ExpertsConfig:
+    counts = read_counts(reader, "num_local_experts", "num_experts", defaults=ExpertCounts(16, 1))
+    inner = reader.integer("intermediate_size", 8192)
+    return ExpertsConfig(
+        TopScores(*counts, score=sigmoid_scores),
+        inner,
+        form=ExpertForm(transposed=True),
+        shared=SharedExpert(inner),
+        weights_inputs=True,
+    )
