@@ -2,6 +2,7 @@
 
 import json
 import logging
+import re
 import subprocess
 import sys
 from collections.abc import Callable, Mapping
@@ -14,9 +15,9 @@ import torch
 from safetensors.torch import load_file, save_file
 from transformers import (
     CwmConfig,
+    FlexOlmoConfig,
     GPTBigCodeConfig,
     LlamaConfig,
-    MixtralConfig,
     OlmoConfig,
     OPTConfig,
     PreTrainedConfig,
@@ -26,6 +27,7 @@ from transformers import (
 
 from kvasir.hub.model_info import ModelFiles, load_model_info
 from kvasir.layers.parameter import Placement
+from kvasir.models import decoder as decoder_module
 from kvasir.models.architectures import transformers_lm
 from kvasir.models.load_model import load_model
 from kvasir.models.model_load_error import ModelLoadError
@@ -39,7 +41,7 @@ MODELS: Mapping[str, Callable[[], PreTrainedModel]] = MappingProxyType(
         "cwm": lambda: decoder(
             CwmConfig, sliding_window=20, layer_types=["full_attention", "sliding_attention", "sliding_attention"]
         ),
-        "mixtral": lambda: decoder(MixtralConfig, num_local_experts=4, num_experts_per_tok=2),
+        "flex-olmo": lambda: decoder(FlexOlmoConfig, num_experts=4, num_experts_per_tok=2),
         "opt": lambda: decoder(OPTConfig, ffn_dim=96, word_embed_proj_dim=64),
     }
 )
@@ -94,7 +96,7 @@ def test_a_log_line_says_who_serves(tmp_path: Path, caplog: pytest.LogCaptureFix
 
 
 def test_bfloat16_passes_the_check_against_the_reference(tmp_path: Path) -> None:
-    driver = Driver.load(save(MODELS["mixtral"]().bfloat16(), tmp_path), dtype="bfloat16")
+    driver = Driver.load(save(MODELS["flex-olmo"]().bfloat16(), tmp_path), dtype="bfloat16")
     driver.add("r", prompts()[1], greedy(6))
     assert len(driver.run()["r"]) == 6
 
@@ -190,6 +192,17 @@ def test_settings_that_only_transformers_computes_are_served(
     with caplog.at_level(logging.WARNING):
         assert tokens(path) == expected(path)
     assert "Kvasir's own code for" in caplog.text
+
+
+def test_tensors_that_only_transformers_reads_are_served(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(decoder_module, "_STACKED", re.compile("unknown"))
+    model = decoder(Qwen3MoeConfig, num_experts=4, num_experts_per_tok=2, moe_intermediate_size=32)
+    model.save_pretrained(tmp_path, save_original_format=False)  # the experts as one tensor
+    with caplog.at_level(logging.WARNING):
+        assert tokens(tmp_path) == expected(tmp_path)
+    assert "Kvasir's own code for Qwen3MoeForCausalLM was not used: tensor 'model.layers.0.mlp.exp" in caplog.text
 
 
 def test_tensors_that_neither_code_reads_name_both_reasons(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Qwen2 (Yang et al., 2024), Qwen3 and Qwen3-MoE (Yang et al., 2025): Llama with biases, norms or experts."""
+"""Qwen2 (Yang et al., 2024) and Qwen3 (Yang et al., 2025), also with experts: Llama with biases or norms."""
 
 from collections.abc import Mapping
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""Granite 3 with a mixture of experts (IBM, 2024), and optionally a shared expert."""
+"""Granite 3 with experts (IBM, 2024): Granite with a mixture of experts, and in some a shared expert."""
 
 from collections.abc import Mapping
 from dataclasses import replace
