@@ -31,7 +31,7 @@ TEXT_MODELS: Final = MappingProxyType({
 })  # fmt: skip
 
 # What transformers leaves out of `text_config`: defaults of its class.
-DEFAULTS: Final = MappingProxyType({
+DEFAULTS: Final = MappingProxyType[str, dict[str, Any]]({
     "gemma3_text": {
         "vocab_size": 262208, "hidden_size": 2304, "intermediate_size": 9216, "num_hidden_layers": 26,
         "num_attention_heads": 8, "num_key_value_heads": 4, "max_position_embeddings": 131072,
@@ -47,7 +47,7 @@ DEFAULTS: Final = MappingProxyType({
     "qwen3_vl_moe_text": {"norm_topk_prob": True},
 })  # fmt: skip
 
-# What the whole model's config says of its text model too.
+# Keys of the whole model that hold for its text model.
 _OF_THE_WHOLE: Final = ("tie_word_embeddings", "quantization_config")
 _OF_EITHER: Final = ("dtype", "torch_dtype", "bos_token_id", "eos_token_id", "pad_token_id", "transformers_version")
 _OTHER_PARTS: Final = frozenset(("architectures", "audio_config", "text_config", "vision_config"))
@@ -65,7 +65,7 @@ def text_config(values: Mapping[str, Any], overrides: Mapping[str, Any]) -> dict
         return None
     nested = values.get("text_config")
     text = dict(nested) if isinstance(nested, dict) else {k: v for k, v in values.items() if k not in _OTHER_PARTS}
-    kind = text.get("model_type")
+    kind = str(text.get("model_type"))
     if kind not in TEXT_MODELS:
         raise HubError(
             f"architectures: the text model of {names[0]} is of the type {kind!r}; supported are "

@@ -112,7 +112,7 @@ class Decoder(nn.Module):
 def _expert_of(path: list[str]) -> int | None:
     """Change the path of a tensor of experts to that of our parameter, and return the expert's index.
 
-    None: it is no tensor of an expert, or it has those of all: experts.gate_up_proj, experts.gate_up_proj_bias.
+    None: it is not of an expert, or of all experts: experts.gate_up_proj, experts.gate_up_proj_bias.
     """
     if len(path) > 3 and path[-4] == "experts" and path[-3].isdecimal():
         return int(path.pop(-3))

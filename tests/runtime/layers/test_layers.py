@@ -6,7 +6,7 @@ from transformers.activations import ACT2FN
 
 from kvasir.layers.activation import ACTIVATIONS
 from kvasir.layers.linear import Linear, finish_layers
-from kvasir.layers.moe.routing import TopScores
+from kvasir.layers.moe.expert_routing import TopScores
 from kvasir.layers.moe.sparse_moe import ExpertsConfig, SparseMoE
 from kvasir.layers.norm import OffsetRMSNorm, RMSNorm
 from kvasir.layers.parameter import Placement, weight_loader_of

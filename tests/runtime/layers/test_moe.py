@@ -10,8 +10,8 @@ from torch import Tensor
 from kvasir.layers import linear_method
 from kvasir.layers.layout import WHOLE
 from kvasir.layers.linear import finish_layers
-from kvasir.layers.moe.exchange import ExpertExchange
-from kvasir.layers.moe.routing import TopScores
+from kvasir.layers.moe.expert_exchange import ExpertExchange
+from kvasir.layers.moe.expert_routing import TopScores
 from kvasir.layers.moe.sparse_moe import ExpertsConfig, SparseMoE
 from kvasir.layers.parameter import Placement, weight_loader_of
 from kvasir.parallel.parallel_state import ParallelState

@@ -4,6 +4,7 @@ import importlib.util
 import logging
 import threading
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -31,7 +32,7 @@ def interpreted(monkeypatch: pytest.MonkeyPatch) -> None:
     """Layers on a CPU use the Triton kernels, one after the other: the interpreter changes triton while it runs."""
     lock, compute, add = threading.Lock(), ExpertKernels.__call__, ExpertKernels.weighted_sum
 
-    def locked_compute(kernels: ExpertKernels, *tensors: Tensor) -> Tensor:
+    def locked_compute(kernels: ExpertKernels, *tensors: Any) -> Tensor:
         with lock:
             return compute(kernels, *tensors)
 
@@ -108,7 +109,7 @@ def test_a_model_gives_the_tokens_of_plain_torch(tmp_path: Path, monkeypatch: py
     launched = []
     compute = ExpertKernels._compute
 
-    def noted(kernels: ExpertKernels, out: Tensor, *tensors: Tensor) -> None:
+    def noted(kernels: ExpertKernels, out: Tensor, *tensors: Any) -> None:
         launched.append(len(out))
         compute(kernels, out, *tensors)
 

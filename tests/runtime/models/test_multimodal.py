@@ -83,7 +83,7 @@ def test_text_model_computes_the_tokens_of_the_whole(
         driver.add(f"r{index}", prompt, greedy(12))
     outputs = driver.run(budget=16)
     # transformers 5.24 cannot compute the whole Llama 4 without an image.
-    reference = model.language_model if name == "llama4" else model
+    reference: Any = model.language_model if name == "llama4" else model
     for index, prompt in enumerate(batch):
         assert_greedy(reference, prompt, outputs[f"r{index}"])
 

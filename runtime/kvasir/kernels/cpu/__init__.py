@@ -108,9 +108,8 @@ class Kernels:
         _require(weight.shape == (size,) and self.takes_norm(size), "weight", weight)
         x, weight = x.contiguous(), weight.contiguous()
         out = torch.empty_like(x)
-        rows = x.numel() // size
         pointers = x.data_ptr(), weight.data_ptr(), out.data_ptr()
-        self._rms_norm(*pointers, rows, size, eps, shift, torch.get_num_threads())
+        self._rms_norm(*pointers, x.numel() // size, size, eps, shift, torch.get_num_threads())
         return out
 
     def rms_norm_(self, x: Tensor, weight: Tensor, eps: float, shift: float) -> None:
@@ -167,8 +166,7 @@ class Kernels:
     def write(self, step: PagedStep, kv: Tensor, cache: Tensor) -> None:
         # kv [T, 2 * kv_heads * head_dim], any token stride; cache [num_blocks, 2, kv_heads, block_size, head_dim]
         self._check_step(step, kv, 2 * step.kv_heads, cache, "kv")
-        pointers = ctypes.addressof(step), kv.data_ptr(), cache.data_ptr()
-        self._write(*pointers, kv.stride(0), torch.get_num_threads())
+        self._write(ctypes.addressof(step), kv.data_ptr(), cache.data_ptr(), kv.stride(0), torch.get_num_threads())
 
     def attend(
         self,

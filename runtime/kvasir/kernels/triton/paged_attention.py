@@ -45,6 +45,17 @@ def _added(total, sums, rescale, weights, v, EXACT: tl.constexpr, INTERPRETED: t
     return total, sums * rescale[:, None] + _product(weights, v, EXACT, INTERPRETED)
 
 
+@triton.jit
+def _keys_of(position, num_tokens, segment, segments, window, KEYS: tl.constexpr, WINDOWED: tl.constexpr):
+    begin = 0
+    if WINDOWED:
+        begin = tl.maximum(position - window + 1, 0)
+    end = position + num_tokens
+    length = tl.cdiv(tl.cdiv(end - begin, segments), KEYS) * KEYS
+    begin += segment * length
+    return begin, tl.minimum(end, begin + length)
+
+
 @triton.jit(do_not_specialize=["window"])
 def attend_paged(
     out,  # [T, KV_HEADS * GROUP * HEAD_DIM]
@@ -96,13 +107,7 @@ def attend_paged(
     queries = tl.load(q + places[:, None] + dims[None, :], mask=mask, other=0.0)  # [ROWS, PADDED_DIM]
 
     last = position + token  # [ROWS] the last key that each row sees
-    begin = 0
-    if WINDOWED:
-        begin = tl.maximum(position - window + 1, 0)
-    end = position + num_tokens
-    length = tl.cdiv(tl.cdiv(end - begin, segments), KEYS) * KEYS
-    begin += segment * length
-    end = tl.minimum(end, begin + length)
+    begin, end = _keys_of(position, num_tokens, segment, segments, window, KEYS, WINDOWED)
 
     block_numbers = 2 * KV_HEADS * BLOCK_SIZE * HEAD_DIM
     k_head = cache + kv_head * (BLOCK_SIZE * HEAD_DIM)

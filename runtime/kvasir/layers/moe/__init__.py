@@ -1,1 +1,1 @@
-"""Mixtures of experts. Reading order: routing.py, experts.py, exchange.py, sparse_moe.py."""
+"""Mixtures of experts. Reading order: expert_routing.py, experts.py, expert_exchange.py, sparse_moe.py."""

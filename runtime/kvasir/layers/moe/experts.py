@@ -24,10 +24,7 @@ _KERNEL_DEVICE: Final = "cuda"
 
 @dataclass(frozen=True)
 class ExpertForm:
-    """What differs between the experts of architectures.
-
-    `transposed` and `alternating`: how a checkpoint's tensor of all experts stores them (StackedLoader).
-    """
+    """The parameters of experts, and how a checkpoint's tensor of all experts stores them (StackedLoader)."""
 
     bias: bool = False
     transposed: bool = False

@@ -8,9 +8,9 @@ from torch import Tensor, nn
 from kvasir.layers.activation import Activation
 from kvasir.layers.linear import Linear
 from kvasir.layers.mlp import GatedMLP
-from kvasir.layers.moe.exchange import ExpertExchange
+from kvasir.layers.moe.expert_exchange import ExpertExchange
+from kvasir.layers.moe.expert_routing import Routing
 from kvasir.layers.moe.experts import ExpertForm, Experts
-from kvasir.layers.moe.routing import Routing
 from kvasir.layers.parameter import Placement
 
 

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from kvasir.layers.moe.routing import TopScores
+from kvasir.layers.moe.expert_routing import TopScores
 from kvasir.layers.moe.sparse_moe import ExpertsConfig, SharedExpert
 from kvasir.layers.norm import RMSNorm
 from kvasir.layers.qk_norm import norm_of_each_head

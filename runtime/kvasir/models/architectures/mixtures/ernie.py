@@ -6,7 +6,7 @@ from types import MappingProxyType
 from typing import Any, Final
 
 from kvasir.layers.attention import HeadShape
-from kvasir.layers.moe.routing import TopScores
+from kvasir.layers.moe.expert_routing import TopScores
 from kvasir.layers.moe.sparse_moe import ExpertsConfig, SharedExpert
 from kvasir.layers.rotary import Rope
 from kvasir.models.architectures.mixtures.read_experts import ExpertCounts, read_counts

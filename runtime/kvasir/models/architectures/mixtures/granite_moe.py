@@ -5,7 +5,7 @@ from dataclasses import replace
 from types import MappingProxyType
 from typing import Any, Final
 
-from kvasir.layers.moe.routing import TopScores
+from kvasir.layers.moe.expert_routing import TopScores
 from kvasir.layers.moe.sparse_moe import ExpertsConfig, SharedExpert
 from kvasir.models.architectures.mixtures.read_experts import ExpertCounts, read_counts
 from kvasir.models.config_reader import NO_EFFECT, ConfigReader

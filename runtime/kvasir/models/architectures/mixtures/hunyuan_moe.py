@@ -5,7 +5,7 @@ from dataclasses import replace
 from types import MappingProxyType
 from typing import Any, Final
 
-from kvasir.layers.moe.routing import TopScores
+from kvasir.layers.moe.expert_routing import TopScores
 from kvasir.layers.moe.sparse_moe import ExpertsConfig, SharedExpert
 from kvasir.layers.norm import RMSNorm
 from kvasir.layers.qk_norm import norm_of_each_head

@@ -9,8 +9,8 @@ from dataclasses import replace
 from types import MappingProxyType
 from typing import Any, Final
 
+from kvasir.layers.moe.expert_routing import TopScores, sigmoid_scores
 from kvasir.layers.moe.experts import ExpertForm
-from kvasir.layers.moe.routing import TopScores, sigmoid_scores
 from kvasir.layers.moe.sparse_moe import ExpertsConfig, SharedExpert
 from kvasir.layers.qk_norm import L2Norm
 from kvasir.models.architectures.mixtures.read_experts import ExpertCounts, read_counts
@@ -28,7 +28,7 @@ _NO_EFFECT: Final = frozenset((
 
 
 def read_config(config: Mapping[str, Any]) -> DecoderConfig:
-    # Both kinds of layers compute the same here, so the shared reader, which knows other kinds, gets none.
+    # Both kinds of layers compute the same here. The shared reader would reject one of them.
     reader = ConfigReader({**config, "layer_types": None})
     heads, count = read_heads(reader, head_dim=128), reader.integer("num_hidden_layers")
     ConfigReader(config).choices("layer_types", count, _LAYER_TYPES)

@@ -5,7 +5,7 @@ from dataclasses import replace
 from types import MappingProxyType
 from typing import Any, Final
 
-from kvasir.layers.moe.routing import TopScores, sigmoid_scores
+from kvasir.layers.moe.expert_routing import TopScores, sigmoid_scores
 from kvasir.layers.moe.sparse_moe import ExpertsConfig
 from kvasir.layers.qk_norm import ProjectionRMSNorm
 from kvasir.models.architectures.mixtures import mixtral

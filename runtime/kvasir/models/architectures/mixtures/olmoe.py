@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from kvasir.layers.moe.routing import TopScores
+from kvasir.layers.moe.expert_routing import TopScores
 from kvasir.layers.moe.sparse_moe import ExpertsConfig
 from kvasir.layers.qk_norm import ProjectionRMSNorm
 from kvasir.models.architectures.mixtures.read_experts import ExpertCounts, read_counts

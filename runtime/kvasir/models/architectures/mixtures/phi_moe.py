@@ -5,7 +5,7 @@ from dataclasses import replace
 from types import MappingProxyType
 from typing import Any, Final
 
-from kvasir.layers.moe.routing import SparseMixer
+from kvasir.layers.moe.expert_routing import SparseMixer
 from kvasir.layers.moe.sparse_moe import ExpertsConfig
 from kvasir.layers.norm import LayerNorm
 from kvasir.models.architectures.mixtures import mixtral
@@ -25,7 +25,7 @@ def read_config(config: Mapping[str, Any]) -> DecoderConfig:
     defaults = RopeDefaults(heads.head_dim, longest, theta=1e6, original_max_position_embeddings=original)
     counts = read_counts(reader, "num_local_experts", "num_experts", defaults=ExpertCounts(16, 2))
     reader.require("num_experts_per_tok", 2)
-    mixer = SparseMixer(counts.count, reader.number("router_jitter_noise", 0.01))
+    mixer = SparseMixer(counts.experts, reader.number("router_jitter_noise", 0.01))
     experts = ExpertsConfig(mixer, reader.integer("intermediate_size"))
     window = reader.optional(reader.integer, "sliding_window", None)
     layers = [LayerConfig(read_rope(reader, defaults), window, experts)] * reader.integer("num_hidden_layers")

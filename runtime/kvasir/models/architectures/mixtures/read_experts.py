@@ -2,13 +2,13 @@
 
 from typing import NamedTuple
 
-from kvasir.layers.moe.routing import TopScores, sigmoid_scores
+from kvasir.layers.moe.expert_routing import TopScores, sigmoid_scores
 from kvasir.models.config_reader import ConfigReader
 from kvasir.models.model_load_error import ModelLoadError
 
 
 class ExpertCounts(NamedTuple):
-    count: int
+    experts: int
     top_k: int
 
 
@@ -16,7 +16,7 @@ def read_counts(
     reader: ConfigReader, *names: str, top_k: str = "num_experts_per_tok", defaults: ExpertCounts
 ) -> ExpertCounts:
     """Return the numbers of experts. The first of `names` that is set has their count."""
-    count = defaults.count
+    count = defaults.experts
     for name in reversed(names):
         count = reader.integer(name, count)
     chosen = reader.integer(top_k, defaults.top_k)
@@ -32,15 +32,16 @@ def read_grouped(reader: ConfigReader, counts: ExpertCounts, *, renormalise: boo
     """
     groups = reader.integer("n_group", 1)
     top_groups = reader.integer("topk_group", 1)
-    if counts.count % groups or top_groups > groups:
+    if counts.experts % groups or top_groups > groups:
         raise ModelLoadError(
             f"config.json sets n_group to {groups} and topk_group to {top_groups}: the first must divide the "
-            f"{counts.count} experts, and the second be at most the first"
+            f"{counts.experts} experts, and the second be at most the first"
         )
-    if counts.top_k > counts.count // groups * top_groups:
+    most = counts.experts // groups * top_groups
+    if counts.top_k > most:
         raise ModelLoadError(
-            f"config.json sets num_experts_per_tok to {counts.top_k} and has {counts.count // groups * top_groups} "
-            f"experts only in topk_group = {top_groups} groups"
+            f"config.json sets num_experts_per_tok to {counts.top_k} and has only {most} experts in {top_groups} "
+            "groups (topk_group)"
         )
     return TopScores(
         *counts,

@@ -10,8 +10,8 @@ from torch import Tensor, nn
 from kvasir.layers.layout import Layout
 from kvasir.layers.parameter import OneOf, Placement, Source, TensorLoader, parameter_with
 
-# Sums of weights are divided by at least this.
-_LEAST_SUM: Final = 1e-20
+# Weights are divided by their sum, or at least by this.
+_MIN_SUM: Final = 1e-20
 
 
 class Routing(Protocol):
@@ -77,7 +77,7 @@ class _TopScoresRouter(nn.Module):
         if ranked is not scores:
             weights = scores.gather(1, chosen)
         if routing.renormalise:
-            weights = weights / weights.sum(dim=-1, keepdim=True).clamp_(min=_LEAST_SUM)
+            weights = weights / weights.sum(dim=-1, keepdim=True).clamp_(min=_MIN_SUM)
         return weights if routing.scale == 1 else weights * routing.scale, chosen
 
 
