@@ -29,6 +29,8 @@ log = logging.getLogger(__name__)
 
 _PLAIN: Final = MappingProxyType({"F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16})
 _BYTES_OF_BLOCK: Final = MappingProxyType({name: (block, size) for name, block, size in TYPES.values()})
+# More at a time do not fit into the cache of a core, and take three times as long.
+_MAX_WEIGHTS: Final = 2**18
 # Numbers that the config has instead.
 _IN_CONFIG: Final = re.compile(r"(blk\.\d+\.)?rope_(freqs|factors_long|factors_short)\.weight")
 _EXPERTS: Final = re.compile(r"blk\.(\d+)\.ffn_(gate|up|down)_exps\.weight")
@@ -166,10 +168,17 @@ class Rows:
         return other
 
     def floats(self, part: slice) -> Tensor:  # [rows, inputs]
-        data = np.array(self._bytes[part if self._order is None else self._order[part]])
+        blocks = self._bytes[part if self._order is None else self._order[part]]
         if self.type in _PLAIN:
-            return torch.from_numpy(data).view(_PLAIN[self.type])
-        return torch.from_numpy(_dequantised(data, self.type))
+            return torch.from_numpy(np.array(blocks)).view(_PLAIN[self.type])
+        block, block_bytes = _BYTES_OF_BLOCK[self.type]
+        inputs = blocks.shape[1] // block_bytes * block
+        floats = torch.empty(len(blocks), inputs)
+        step = max(1, _MAX_WEIGHTS // inputs)
+        for start in range(0, len(blocks), step):
+            some = _dequantised(np.array(blocks[start : start + step]), self.type)
+            floats[start : start + step] = torch.from_numpy(some)
+        return floats
 
 
 def _dequantised(data: NDArray[np.uint8], kind: str) -> NDArray[np.float32]:
