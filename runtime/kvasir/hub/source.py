@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from kvasir.hub.gguf.gguf_choice import choose_files, parts_of
+from kvasir.hub.gguf.gguf_choice import choose_files, models_of, parts_of
 from kvasir.hub.gguf.gguf_model import local_directory
 from kvasir.hub.hub_errors import HubError, ModelNotFound
 from kvasir.hub.other_formats import explain
@@ -35,6 +35,7 @@ _MODEL = "the model's config.json and weights"
 _SEGMENT = r"[A-Za-z0-9_](?:[A-Za-z0-9._-]*[A-Za-z0-9_])?"
 _REPOSITORY = re.compile(rf"(?:{_SEGMENT}/)?{_SEGMENT}")
 _QUANTISATION = re.compile(r"[A-Za-z0-9_](?:[A-Za-z0-9._-]*[A-Za-z0-9_])?")
+_GGUF_PAGE = re.compile(r"([^/]+/[^/]+)/(?:blob|resolve)/[^/]+/(?:[^?]+/)?([^/?]+\.gguf)(?:\?.*)?")
 _REVISION = re.compile(r"[A-Za-z0-9._/+-]+")  # a test compares the CRD's grammar
 
 
@@ -146,6 +147,8 @@ def _hint(text: str) -> str:
         )
     if colon and name != text and _REPOSITORY.fullmatch(repository):
         return f"{text} is a page of the hub: give hf://{name}"
+    if file := _GGUF_PAGE.fullmatch(name):
+        return f"{text} is a page of the hub: give hf://{file[1]}:{file[2]}"
     page = re.split(r"/(?:tree|blob|resolve|raw|commits?|discussions)(?:/|$)|[?#]", name)[0]
     repository = "/".join(page.split("/")[:2]).rstrip("/")  # the oldest ones have no organization
     if name != text and _REPOSITORY.fullmatch(repository):
@@ -160,7 +163,13 @@ def _local(path: Path, content: str) -> Path:
     if content != _MODEL and any(any(path.glob(pattern)) for pattern in (*CONFIG_FILES, *TOKENIZER_FILES)):
         return path
     names = [] if has_weights(path, besides="gguf") else _names(path)
-    return local_directory([path / name for name in choose_files(names, None, str(path))]) if names else path
+    if not names:
+        return path
+    models = models_of(names)
+    if len(models) > 1:
+        files = ", ".join(model.files[0] for model in models)
+        raise ModelNotFound(f"{path} has {len(models)} models in GGUF: give one of the files {files}")
+    return local_directory([path / name for name in choose_files(names, None, str(path))])
 
 
 def _names(path: Path) -> list[str]:

@@ -64,6 +64,8 @@ def test_existing_directory_wins_over_a_repository_of_that_name(
         ("org/name:", "write a quantisation such as Q4_K_M after the colon"),
         ("org/name:a b", "write a quantisation such as Q4_K_M after the colon"),
         ("hf.co/org/Qwen3-GGUF:Q4_K_M", "is a page of the hub: give hf://org/Qwen3-GGUF:Q4_K_M"),
+        ("https://huggingface.co/org/x/blob/main/x-Q8_0.gguf", "page of the hub: give hf://org/x:x-Q8_0.gguf"),
+        ("https://huggingface.co/org/x/resolve/main/a/x.gguf?download=true", "give hf://org/x:x.gguf"),
         ("s3://bucket/a:b", "the scheme s3:// is unknown"),
         ("file://models/llama", "file:///path"),
         ("demo://llama", "without a name"),
@@ -90,6 +92,13 @@ def test_page_of_the_hub_names_its_repository(repository: str, page: str) -> Non
 
 def test_file_source_is_the_directory_itself(tmp_path: Path) -> None:
     assert fetch(f"file://{tmp_path}", weights=True) == tmp_path
+
+
+def test_directory_with_several_models_in_gguf_lists_their_files(tmp_path: Path) -> None:
+    for name in ("b-Q8_0.gguf", "a-Q4_K_M.gguf", "mmproj-F16.gguf"):
+        (tmp_path / name).touch()
+    with pytest.raises(ModelNotFound, match=r"has 2 models in GGUF: give one .* a-Q4_K_M.gguf, b-Q8_0.gguf"):
+        fetch(f"file://{tmp_path}", weights=True)
 
 
 def test_missing_directory_and_plain_file_are_told_apart(tmp_path: Path) -> None:

@@ -15,7 +15,9 @@ _OTHER: Final = re.compile(r"(?i)(^|[-._])(mmproj|imatrix)([-._]|$)")
 
 
 @dataclass(frozen=True)
-class _Model:
+class GGUFFiles:
+    """The files of one model."""
+
     stem: str  # with the folder; without the number of the part
     files: tuple[str, ...]
     missing: int
@@ -35,11 +37,11 @@ class _Model:
 
 
 def choose_files(names: Sequence[str], wanted: str | None, where: str) -> list[str]:
-    """Return the model's file, or its parts in order. `wanted`: a quantisation or a name; None: there is one model.
+    """Return the model's file, or its parts in order. `wanted`: a quantisation or a name; None: the only model.
 
     Raises ModelNotFound with the models that are there, and HubError if a part is missing.
     """
-    models = _models(names)
+    models = models_of(names)
     found = models if wanted is None else [model for model in models if model.is_called(wanted)]
     exact = [model for model in found if wanted is not None and model.label.lower() == wanted.lower()]
     if len(found) > 1 and len(exact) == 1:
@@ -57,13 +59,13 @@ def parts_of(name: str, names: Sequence[str]) -> list[str]:
     return sorted(other for other in names if _stem(other) == stem) or [name]
 
 
-def _models(names: Sequence[str]) -> list[_Model]:
+def models_of(names: Sequence[str]) -> list[GGUFFiles]:
     files: dict[str, list[str]] = {}
     for name in sorted(names):
         path = PurePosixPath(name)
         if path.suffix.lower() == ".gguf" and not _OTHER.search(path.stem):
             files.setdefault(_stem(name), []).append(name)
-    return [_Model(stem, tuple(parts), _missing(parts)) for stem, parts in files.items()]
+    return [GGUFFiles(stem, tuple(parts), _missing(parts)) for stem, parts in files.items()]
 
 
 def _stem(name: str) -> str:
@@ -77,7 +79,7 @@ def _missing(parts: Sequence[str]) -> int:
     return int(part[3]) - len(parts) if part else 0
 
 
-def _not_one(models: Sequence[_Model], found: Sequence[_Model], wanted: str | None, where: str) -> HubError:
+def _not_one(models: Sequence[GGUFFiles], found: Sequence[GGUFFiles], wanted: str | None, where: str) -> HubError:
     if not models:
         return ModelNotFound(f"{where} has no GGUF file of a model")
     if wanted is None:
