@@ -1,7 +1,6 @@
 """Real GGUF files are served: tokens equal those of transformers; chats, calls and schemas end well."""
 
 import json
-import sys
 from collections.abc import Iterator
 from typing import Any
 
@@ -12,7 +11,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from kvasir import LLM, SamplingParams
 from service.running import running
-from weights.real_models import GEMMA3, READERS, SMOLLM2, RealModel
+from weights.real_models import GEMMA3, SMOLLM2, RealModel
 
 PROMPTS = ["The capital of France is", "def fibonacci(n):", "Once upon a time", "1, 2, 3, 4,", "Water boils at"]
 TOKENS = 24
@@ -33,7 +32,6 @@ TOOL = {
 
 @pytest.mark.parametrize("model", [SMOLLM2, GEMMA3], ids=lambda model: model.name)
 def test_greedy_tokens_equal_those_of_transformers(model: RealModel) -> None:
-    sys.path.append(str(READERS))
     origin = {"pretrained_model_name_or_path": model.path.parent, "gguf_file": model.path.name}
     tokenizer = AutoTokenizer.from_pretrained(**origin)
     reference = AutoModelForCausalLM.from_pretrained(**origin, dtype=torch.float32)

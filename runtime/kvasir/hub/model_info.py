@@ -10,6 +10,7 @@ from typing import Any, Final
 
 from kvasir.hub.convert_tokenizer import tokenizer_directory
 from kvasir.hub.generation_config import eos_token_ids, max_new_tokens, sampling_defaults
+from kvasir.hub.gguf.kept_layers import GGUF, KeptLayers
 from kvasir.hub.hub_errors import HubError, ModelNotFound
 from kvasir.hub.other_formats import explain
 from kvasir.hub.pooling_info import PoolingInfo, read_pooling
@@ -109,7 +110,7 @@ def load_model_info(path: Path, files: ModelFiles = _OWN_FILES) -> ModelInfo:
     )
     architecture = _architecture(config)
     pooling = read_pooling(path, architecture, config.values, files.task)
-    scheme = chosen_scheme(files.quantization, _weight_scheme(config))
+    scheme = chosen_scheme(files.quantization, _weight_scheme(config, files.quantization))
     return ModelInfo(
         path=path,
         architecture=architecture,
@@ -210,13 +211,15 @@ def merged(values: Mapping[str, Any], overrides: Mapping[str, Any]) -> dict[str,
     return result
 
 
-def _weight_scheme(config: _Config) -> WeightScheme:
+def _weight_scheme(config: _Config, option: str | None) -> WeightScheme:
     if config.get("quantization"):
         raise HubError(
             f"{config.file}: quantization: weights that MLX quantised are not supported: use the model that this "
             "one was made from"
         )
     written = config.get("quantization_config", "compression_config")
+    if option == GGUF and isinstance(written, dict) and "kept" in written:
+        return WeightScheme(GGUF, {"kept": written["kept"]}, KeptLayers(written["kept"]))
     try:
         return read_scheme(written if written is not None else config_of_companion(config.file.parent))
     except HubError as error:

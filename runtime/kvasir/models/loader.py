@@ -68,7 +68,7 @@ def load_weights(
 
     with ThreadPoolExecutor(min(_MAX_THREADS, torch.get_num_threads()), "load-weights") as threads:
         for file in files:
-            with open_checkpoint(file) as tensors:
+            with open_checkpoint(file, scheme) as tensors:
                 for size in threads.map(fill, tensors):
                     done += size
                     progress(done, total)

@@ -23,13 +23,19 @@ from transformers import (
 )
 
 from kvasir.hub.gguf.gguf_file import TYPES, GGUFTensor
-from kvasir.hub.model_info import load_model_info
+from kvasir.hub.gguf.kept_layers import FORMATS
+from kvasir.hub.model_info import ModelFiles, load_model_info
 from kvasir.hub.source import fetch
 from kvasir.layers.parameter import Placement
-from kvasir.models.checkpoints.gguf_tensors import Rows
+from kvasir.layers.quantised.nibbles_packing import IQ4_NL
+from kvasir.layers.quantised.weight import QuantisedWeight
+from kvasir.models.checkpoints.gguf_kept import kept_tensors
+from kvasir.models.checkpoints.gguf_rows import Rows
 from kvasir.models.load_model import load_model
 from kvasir.parallel.parallel_state import ParallelState
+from kvasir.request.params import SamplingParams
 from runtime.gguf_files import write_gguf
+from runtime.models.split_answers import numbers
 from runtime.models.tiny import LLAMA3_ROPE, LONG_ROPE, MOE, YARN_ROPE, decoder, gpt2, llama, save
 from runtime.parallel.thread_group import Meeting, ThreadGroup
 from runtime.worker.driver import Driver, greedy
@@ -147,9 +153,10 @@ def test_a_rank_reads_its_part_of_a_gguf_file(name: str, tmp_path: Path) -> None
         assert all(torch.equal(expected[key], found[key]) for key in expected)
 
 
-def parameters(path: Path, parallel: ParallelState) -> dict[str, torch.Tensor]:
-    placement = Placement(torch.device("cpu"), torch.float32, parallel)
-    model = load_model(load_model_info(path), placement, 64, lambda done, total: None)
+def parameters(path: Path, parallel: ParallelState, quantization: str | None = None) -> dict[str, torch.Tensor]:
+    info = load_model_info(path, ModelFiles(quantization=quantization))
+    placement = Placement(torch.device("cpu"), torch.float32, parallel, scheme=info.weight_scheme)
+    model = load_model(info, placement, 64, lambda done, total: None)
     assert isinstance(model, torch.nn.Module)
     return dict(model.named_parameters())
 
@@ -191,3 +198,50 @@ def random_blocks(kind: gguf.GGMLQuantizationType, count: int, size: int) -> Any
     for start in SCALES.get(kind.name, (0,)):
         blocks[:, start : start + 2] = scale
     return blocks
+
+
+@pytest.mark.parametrize("kind", list(FORMATS))
+def test_kept_gguf_type_stands_for_the_same_weights(kind: str) -> None:
+    number = gguf.GGMLQuantizationType[kind]
+    block, block_bytes = gguf.GGML_QUANT_SIZES[number]
+    raw = random_blocks(number, 6 * 512 // block, block_bytes).reshape(6, -1)
+    if kind == "Q4_K":
+        raw[0, 4:16] = 0  # without scales and minima
+    rows = Rows(GGUFTensor("x", (6, 512), kind, 0, raw.nbytes), raw.reshape(-1)).in_order(np.arange(6)[::-1].copy())
+    parts = [tensor[slice(None), slice(None)] for tensor in kept_tensors("x", Path(), (6, 512), 0, rows)]
+    zeros = parts[2] if len(parts) == 3 else None
+    table = torch.tensor(IQ4_NL, dtype=torch.float32) if kind == "IQ4_NL" else None
+    found = QuantisedWeight(parts[0], parts[1], zeros, table).dequantised(torch.float32)
+    expected = torch.from_numpy(gguf.dequantize(raw, number)).flip(0)
+    torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-6)
+
+
+KEPT: Mapping[str, tuple[Callable[[], PreTrainedModel], str]] = MappingProxyType(
+    {
+        "llama": (lambda: llama(intermediate_size=128), "Q8_0"),
+        "llama-4-bits": (lambda: llama(intermediate_size=128, attention_bias=True), "Q4_1"),
+        "qwen3-moe": (lambda: decoder(Qwen3MoeConfig, **MOE | {"moe_intermediate_size": 64}), "Q4_0"),
+        "phi3": (lambda: decoder(Phi3Config, intermediate_size=128), "Q5_0"),
+        "gpt2": (gpt2, "Q8_0"),
+    }
+)
+
+
+@pytest.mark.parametrize("name", list(KEPT))
+def test_kept_gguf_layers_give_the_logits_of_floats(name: str, tmp_path: Path) -> None:
+    build, kind = KEPT[name]
+    path = served(write_gguf(tmp_path / "m.gguf", build(), kind=gguf.GGMLQuantizationType[kind]))
+    expected, found = logprobs(path, None), logprobs(path, "gguf")
+    assert torch.allclose(expected, found, atol=1e-3)
+    parallel = ParallelState(ThreadGroup(1, Meeting(2)))
+    if name != "gpt2":
+        assert parameters(path, parallel, "gguf").keys() < parameters(path, parallel).keys()
+
+
+def logprobs(path: Path, quantization: str | None) -> torch.Tensor:
+    driver = Driver.load(path, files=ModelFiles(quantization=quantization))
+    params = SamplingParams(max_tokens=1, seed=0, temperature=0.0, prompt_logprobs=20)
+    driver.add("r", PROMPT, params)
+    driver.run()
+    entries = driver.done["r"].prompt_logprobs
+    return torch.tensor([float(value) for entry in entries for value in numbers(entry)])

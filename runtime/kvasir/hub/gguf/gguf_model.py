@@ -18,11 +18,12 @@ from kvasir.hub.gguf.gguf_config import config_of
 from kvasir.hub.gguf.gguf_file import GGUFHeader, parse_header
 from kvasir.hub.gguf.gguf_metadata import Metadata, shortest
 from kvasir.hub.gguf.gguf_tokenizer import Vocabulary
+from kvasir.hub.gguf.kept_layers import GGUF, kept_layers
 from kvasir.hub.hub_errors import HubError
 from kvasir.hub.made_once import cache_of, made_once
 
 # changes with what is made
-_FORMAT: Final = 1
+_FORMAT: Final = 2
 # A divisor for each frequency of a rotary embedding.
 _MAX_SMALL_BYTES: Final = 4096
 _KIND: Final = "gguf"
@@ -93,7 +94,11 @@ def _describe(name: str, parts: Sequence[OpenPart], folder: Path) -> None:
     config = config_of(metadata, small)
     config["dtype"] = _dtype(header)
     # Frontends have no weights, and compare this with the engine's.
-    config["quantization_config"] = {"quant_method": "gguf", "header": digest.hexdigest()}
+    config["quantization_config"] = {
+        "quant_method": GGUF,
+        "header": digest.hexdigest(),
+        "kept": kept_layers(config["model_type"], header.tensors),
+    }
     try:
         vocabulary = Vocabulary(metadata)
         tokenizer = vocabulary.tokenizer_json()

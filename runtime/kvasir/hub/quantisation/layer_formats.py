@@ -73,4 +73,13 @@ class OnLoad:
     numbers: Literal["int8", "int4", "fp8"]
 
 
-LayerFormat = Numbers | PackedNumbers | GPTQ | AWQ | Float4 | MXFP4Experts | BitsAndBytes4 | OnLoad
+@dataclass(frozen=True)
+class Nibbles:
+    """Two numbers of 4 bits in each byte along the inputs, and a scale for each group of inputs (GGUF)."""
+
+    group: int
+    zeros: bool = False  # weight_zero is float32
+    table: bool = False  # numbers are indexes of IQ4_NL's table
+
+
+LayerFormat = Numbers | PackedNumbers | GPTQ | AWQ | Float4 | MXFP4Experts | BitsAndBytes4 | OnLoad | Nibbles

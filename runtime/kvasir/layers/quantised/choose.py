@@ -11,6 +11,7 @@ from kvasir.hub.quantisation.layer_formats import (
     Float4,
     LayerFormat,
     MXFP4Experts,
+    Nibbles,
     Numbers,
     OnLoad,
     PackedNumbers,
@@ -24,6 +25,7 @@ from kvasir.layers.quantised.bits_and_bytes import BitsAndBytesPacking
 from kvasir.layers.quantised.float4 import Float4Packing, MXFP4ExpertsPacking
 from kvasir.layers.quantised.integers import AWQPacking, GPTQPacking, PackedPacking
 from kvasir.layers.quantised.method import Packing, QuantisedMethod
+from kvasir.layers.quantised.nibbles_packing import NibblesPacking
 from kvasir.layers.quantised.numbers import NumbersPacking
 from kvasir.layers.quantised.on_load import OnLoadPacking
 
@@ -55,6 +57,8 @@ def _packing(form: LayerFormat) -> Packing:
             return MXFP4ExpertsPacking()
         case BitsAndBytes4():
             return BitsAndBytesPacking(form)
+        case Nibbles():
+            return NibblesPacking(form)
         case OnLoad():
             return OnLoadPacking(form)
     raise AssertionError(form)

@@ -16,7 +16,7 @@ class QuantisedWeight:
     # int8 or float8_e4m3fn [outputs, inputs]; 4 bits: uint8 [outputs, inputs / 2], even inputs in the low half.
     numbers: Tensor
     scales: Tensor  # float32 [outputs, groups]; one group: a scale for each output
-    zeros: Tensor | None = None  # uint8 [outputs, groups], for 4 bits; None: 8 everywhere
+    zeros: Tensor | None = None  # uint8 or (GGUF) float32 [outputs, groups], for 4 bits; None: 8 everywhere
     table: Tensor | None = None  # float32 [16], for 4 bits that are no integers: MXFP4, NF4, IQ4
     # int64 [inputs]: numbers[:, j] belongs to x[:, order[j]] (GPTQ's desc_act). None: to x[:, j].
     order: Tensor | None = None
