@@ -32,9 +32,9 @@ TOOL = {
 
 @pytest.mark.parametrize("model", [SMOLLM2, GEMMA3], ids=lambda model: model.name)
 def test_greedy_tokens_equal_those_of_transformers(model: RealModel) -> None:
-    origin = {"pretrained_model_name_or_path": model.path.parent, "gguf_file": model.path.name}
-    tokenizer = AutoTokenizer.from_pretrained(**origin)
-    reference = AutoModelForCausalLM.from_pretrained(**origin, dtype=torch.float32)
+    folder, file = model.path.parent, model.path.name
+    tokenizer = AutoTokenizer.from_pretrained(folder, gguf_file=file)
+    reference = AutoModelForCausalLM.from_pretrained(folder, gguf_file=file, dtype=torch.float32)
     expected = []
     for prompt in PROMPTS:
         ids = tokenizer(prompt, return_tensors="pt").input_ids

@@ -101,9 +101,10 @@ def _list(repository: str, revision: str | None, cache_dir: str | None) -> tuple
     try:
         cached = _snapshot(repository, revision, cache_dir, None, local=True)
     except LocalEntryNotFoundError as error:
-        if not getattr(error, "snapshot_path", None):
+        path = getattr(error, "snapshot_path", None)  # other quantisations are not there
+        if path is None:
             raise
-        cached = Path(error.snapshot_path)  # other quantisations are not there
+        cached = Path(path)
     names = [file.relative_to(cached).as_posix() for file in cached.rglob("*.gguf")]
     if not names:
         raise LocalEntryNotFoundError(f"{cached} has no GGUF file")

@@ -11,7 +11,7 @@ from kvasir.hub.hub_errors import HubError
 Small = Mapping[str, Sequence[float]]
 _Config = dict[str, Any]
 
-# Keys that change what is computed, if they have another value.
+# Keys that change the computation if they have another value.
 _NEUTRAL: Final = MappingProxyType({
     "attention.scale": 0, "attention.clamp_kqv": 0, "attention.max_alibi_bias": 0, "attention.causal": True,
     "attention.temperature_scale": 0, "logit_scale": 0, "residual_scale": 0, "embedding_scale": 0,

@@ -22,7 +22,7 @@ from kvasir.hub.gguf.kept_layers import GGUF, kept_layers
 from kvasir.hub.hub_errors import HubError
 from kvasir.hub.made_once import cache_of, made_once
 
-# changes with what is made
+# raise it when the files of a directory change
 _FORMAT: Final = 2
 # A divisor for each frequency of a rotary embedding.
 _MAX_SMALL_BYTES: Final = 4096

@@ -68,7 +68,7 @@ FAMILIES: Final = MappingProxyType(
 
 
 def leaf_of(tensor: str) -> str:
-    """Return the part of a name that tells what a tensor is.
+    """Return the part of a name that identifies the kind of a tensor.
 
     >>> leaf_of("blk.3.attn_q.weight"), leaf_of("output.weight")
     ('attn_q', 'output')

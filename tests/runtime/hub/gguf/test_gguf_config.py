@@ -1,4 +1,4 @@
-"""What a GGUF file says that cannot be computed is refused by name."""
+"""Settings of a GGUF file that cannot be computed are refused by name."""
 
 import struct
 from pathlib import Path

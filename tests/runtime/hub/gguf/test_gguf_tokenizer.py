@@ -122,8 +122,7 @@ def test_gguf_tokenizer_keeps_the_tokens_of_its_origin(tmp_path: Path) -> None:
 
 
 def test_gguf_tokenizer_cuts_user_defined_tokens_first(tmp_path: Path) -> None:
-    keys = {"user_defined": ("  ", "<think>"), "ggml__add_space_prefix": False}
-    file = write(tmp_path / "m.gguf", sentencepiece(), "llama", **keys)
+    file = write(tmp_path / "m.gguf", sentencepiece(), "llama", ("  ", "<think>"), ggml__add_space_prefix=False)
     ours = converted(file)
     ids = ours.encode("fox  fox<think>", add_special_tokens=False)
     tokens = [ours.backend.id_to_token(token_id) for token_id in ids]
@@ -134,7 +133,7 @@ def test_gguf_tokenizer_cuts_user_defined_tokens_first(tmp_path: Path) -> None:
 @pytest.mark.parametrize(("pre", "adds"), [("gpt-2", False), ("llama-bpe", True), ("qwen2", False)])
 @pytest.mark.parametrize("stated", [None, True, False])
 def test_gguf_tokenizer_adds_bos_as_llama_cpp(tmp_path: Path, pre: str, adds: bool, stated: bool | None) -> None:
-    keys = {} if stated is None else {"ggml__add_bos_token": stated}
+    keys: dict[str, Any] = {} if stated is None else {"ggml__add_bos_token": stated}
     ids = converted(write(tmp_path / "m.gguf", byte_level(), "gpt2", pre=pre, **keys)).encode("fox", True)
     assert (ids[0] == 1) is (adds if stated is None else stated)
 
