@@ -21,7 +21,13 @@ COMPILER: Final = "ziglang>=0.17.1,<0.18"
 FOLDER: Final = Path("runtime/kvasir/kernels/cpu")
 MODELS: Final = MappingProxyType(  # machine → level in kvasir.kernels.cpu → processor in the compiler's words
     {
-        "x86_64": MappingProxyType({"x86-64-v4": "x86_64_v4", "x86-64-v3": "x86_64_v3"}),
+        "x86_64": MappingProxyType(
+            {
+                "x86-64-v4-bf16": "x86_64_v4+avx512bf16+avx512vnni",
+                "x86-64-v4": "x86_64_v4",
+                "x86-64-v3": "x86_64_v3",
+            }
+        ),
         "aarch64": MappingProxyType({"aarch64": "baseline"}),
     }
 )

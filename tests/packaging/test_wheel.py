@@ -127,7 +127,16 @@ def test_the_source_distribution_has_all_inputs_of_a_wheel(tree: Tree) -> None:
 @pytest.mark.parametrize(
     ("system", "libc", "machine", "libraries"),
     [
-        ("linux", "glibc", "x86_64", {"kernels-x86-64-v4.so": "x86_64_v4", "kernels-x86-64-v3.so": "x86_64_v3"}),
+        (
+            "linux",
+            "glibc",
+            "x86_64",
+            {
+                "kernels-x86-64-v4-bf16.so": "x86_64_v4+avx512bf16+avx512vnni",
+                "kernels-x86-64-v4.so": "x86_64_v4",
+                "kernels-x86-64-v3.so": "x86_64_v3",
+            },
+        ),
         ("linux", "glibc", "aarch64", {"kernels-aarch64.so": "baseline"}),
         ("linux", "glibc", "riscv64", {}),
         ("linux", "", "x86_64", {}),

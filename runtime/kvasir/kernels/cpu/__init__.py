@@ -27,10 +27,12 @@ MAX_TILE_ROWS: Final = 16
 MAX_HEAD_NUMBERS: Final = 256
 
 _V3: Final = frozenset(("avx2", "bmi1", "bmi2", "f16c", "fma", "abm", "movbe"))
+_V4: Final = frozenset(("avx512f", "avx512bw", "avx512cd", "avx512dq", "avx512vl"))
 # Levels of x86-64 by flags in /proc/cpuinfo, the best first.
 _LEVELS: Final = MappingProxyType(
     {
-        "x86-64-v4": _V3 | {"avx512f", "avx512bw", "avx512cd", "avx512dq", "avx512vl"},
+        "x86-64-v4-bf16": _V3 | _V4 | {"avx512_bf16", "avx512_vnni"},
+        "x86-64-v4": _V3 | _V4,
         "x86-64-v3": _V3,
     }
 )
@@ -83,7 +85,8 @@ class Kernels:
     # Kernels receive addresses, so everything is checked here.
 
     def __init__(self, library: ctypes.CDLL, dtype: torch.dtype, suffix: str) -> None:
-        self._dtype = dtype
+        self.dtype = dtype
+        self.library = library
 
         def find(name: str) -> Callable[..., None]:
             function = library[f"{name}_{suffix}"]
@@ -223,8 +226,8 @@ class Kernels:
 
     def _check(self, *tensors: Tensor) -> None:
         for tensor in tensors:
-            if tensor.dtype != self._dtype:
-                raise TypeError(f"the kernel takes {self._dtype}, not {tensor.dtype}")
+            if tensor.dtype != self.dtype:
+                raise TypeError(f"the kernel takes {self.dtype}, not {tensor.dtype}")
 
 
 def _require(fits: bool, name: str, tensor: Tensor) -> None:

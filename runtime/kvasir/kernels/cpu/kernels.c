@@ -3,6 +3,7 @@
 
 #include "team.h"
 #include "vector.h"
+#include "packed_numbers.h"
 
 #define GRAIN 16384      // numbers per thread, at least
 #define LINE 64          // bytes of a cache line
@@ -18,6 +19,9 @@
 #define INPUTS_AT_ONCE 512 // of a matrix product with more than ROWS_AT_ONCE rows
 #define GROUP_BYTES 262144 // weights that stay in the L2 cache
 #define NUMBERS_OF_SUM 4096 // added up as float32 before the sum becomes double
+#define CHUNK_ROWS 128   // of a product with a quantised weight: their totals are on the stack
+#define BYTES_AHEAD 4096 // of the prefetched numbers
+#define MAX_BLOCK 128    // inputs whose widened numbers stay in the L1 cache
 #define LOWEST -1e30f    // finite: the difference of two is not NaN
 
 enum { SILU, GELU_TANH };
@@ -30,8 +34,13 @@ struct paged_step {
     int64_t heads, kv_heads, head_dim, block_size;
 };
 
+#include "packed.inc"
+
 // The sizes of fixed arrays, vectors and the structure above. `_LIMITS` in __init__.py must have the same numbers.
 const int32_t kvasir_limits[] = {LANES, MAX_TILE_ROWS, MAX_HEAD_NUMBERS, sizeof(struct paged_step)};
+
+// Outputs of a panel, whether bfloat16 is multiplied as such and not as float32, and limits as in packed_product.py.
+const int32_t kvasir_packed[] = {PANEL, HAS_PAIRS, MAX_BLOCK, sizeof(struct packed)};
 
 void use_team(start_team parallel) { start = parallel; }
 
@@ -43,11 +52,16 @@ void use_team(start_team parallel) { start = parallel; }
 #define LOAD_WIDE NAME(load_wide)
 
 #define T bf16
+#define USES_PAIRS HAS_PAIRS
 #include "attention.inc"
 #include "layers.inc"
 #include "linear.inc"
+#include "packed_rows.inc"
 #undef T
+#undef USES_PAIRS
 #define T f32
+#define USES_PAIRS 0
 #include "attention.inc"
 #include "layers.inc"
 #include "linear.inc"
+#include "packed_rows.inc"
