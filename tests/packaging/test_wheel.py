@@ -31,7 +31,7 @@ def test_a_wheel_has_the_libraries_and_the_tag_of_its_machine(tree: Tree) -> Non
         data = {"kvasir/py.typed", "kvasir/hub/demo/model.safetensors", "kvasir_operator/crds/Kustomization"}
         data.add("kvasir/kernels/triton/device_tiles.json")
         assert data <= set(archive.namelist())
-    assert sorted(names) == ["__init__.py", *LIBRARIES]
+    assert sorted(names) == ["__init__.py", *LIBRARIES, "packed_product.py"]
 
 
 def test_libraries_need_no_newer_c_library_than_the_tag_says() -> None:
