@@ -53,7 +53,8 @@ typedef uint8x16x4_t float_table;
 INLINE float_table load_table(const float *from) { return vld1q_u8_x4((const uint8_t *)from); }
 INLINE wide look_up(float_table table, wide_bits index) {
     union { wide_bits bits; uint8x16_t bytes[2]; } i = {(index & 15) * 0x04040404 + 0x03020100};
-    union { uint8x16_t bytes[2]; wide numbers; } found = {{vqtbl4q_u8(table, i.bytes[0]), vqtbl4q_u8(table, i.bytes[1])}};
+    union { uint8x16_t bytes[2]; wide numbers; } found;
+    for (int half = 0; half < 2; half++) found.bytes[half] = vqtbl4q_u8(table, i.bytes[half]);
     return found.numbers;
 }
 #endif
@@ -105,12 +106,14 @@ INLINE pairs pair_of(int form, const uint8_t *step, int k, int v, tables table) 
     }
     const __m128i *from = (const __m128i *)step + (k * VECTORS + v) * 2;
     if (KIND(form) == INT8) {
-        __m512i low = _mm512_cvtepi8_epi32(_mm_loadu_si128(from)), high = _mm512_cvtepi8_epi32(_mm_loadu_si128(from + 1));
+        __m512i low = _mm512_cvtepi8_epi32(_mm_loadu_si128(from));
+        __m512i high = _mm512_cvtepi8_epi32(_mm_loadu_si128(from + 1));
         return (pairs)_mm512_cvtne2ps_pbh(_mm512_cvtepi32_ps(high), _mm512_cvtepi32_ps(low));
     }
     __m512i words = _mm512_cvtepi8_epi16(_mm256_loadu_si256((const __m256i *)from));
     __m512i bits = _mm512_and_si512(_mm512_slli_epi16(words, 7), _mm512_set1_epi16((short)0xbfff));
-    __m512 low = _mm512_cvtph_ps(_mm512_castsi512_si256(bits)), high = _mm512_cvtph_ps(_mm512_extracti64x4_epi64(bits, 1));
+    __m512 low = _mm512_cvtph_ps(_mm512_castsi512_si256(bits));
+    __m512 high = _mm512_cvtph_ps(_mm512_extracti64x4_epi64(bits, 1));
     return (pairs)_mm512_cvtne2ps_pbh(high, low);
 }
 

@@ -1,8 +1,6 @@
 """Products with quantised weights: chosen once for each layer, when it has been loaded."""
 
-from collections.abc import Callable
 from dataclasses import replace
-from functools import partial
 from typing import Final, Protocol
 
 import torch
@@ -28,17 +26,21 @@ class Product(Protocol):
 class DequantisedProduct:
     """The reference, and the product of layouts that no kernel reads: dequantises the weight in each call."""
 
-    def __init__(self, weight: QuantisedWeight, multiply: Callable[[Tensor, Tensor], Tensor] = F.linear) -> None:
-        self._multiply = multiply
+    def __init__(self, weight: QuantisedWeight, placement: Placement | None = None) -> None:
+        invariant = placement is not None and placement.batch_invariant
+        self._kernels = kernels_for(placement.device, placement.dtype) if placement and invariant else None
         self._order = weight.order
         outputs = max(1, MAX_DEQUANTISED_NUMBERS // weight.inputs)
-        self._parts = [
-            _outputs_of(weight, slice(first, first + outputs)) for first in range(0, weight.outputs, outputs)
-        ]
+        firsts = range(0, weight.outputs, outputs)
+        self._parts = [_outputs_of(weight, slice(first, first + outputs)) for first in firsts]
 
     def __call__(self, x: Tensor) -> Tensor:
         rows = x if self._order is None else x[:, self._order]
-        return torch.cat([self._multiply(rows, part.dequantised(x.dtype)) for part in self._parts], 1)
+        products = [self._multiply(rows, part.dequantised(x.dtype)) for part in self._parts]
+        return products[0] if len(products) == 1 else torch.cat(products, 1)
+
+    def _multiply(self, x: Tensor, weight: Tensor) -> Tensor:
+        return F.linear(x, weight) if self._kernels is None else self._kernels.linear(x, weight, None)
 
 
 def _outputs_of(weight: QuantisedWeight, some: slice) -> QuantisedWeight:
@@ -50,8 +52,8 @@ def new_product(weight: QuantisedWeight, placement: Placement) -> Product:
     """Return the fastest product of this device for a layer's part of this rank."""
     kernels = kernels_for(placement.device, placement.dtype)
     if kernels is None:
-        return device_product(weight, placement) or DequantisedProduct(weight)
-    if takes(weight.numbers, weight.scales):
-        fields = (weight.numbers, weight.scales, weight.zeros, weight.table, weight.order, weight.quantise_inputs)
-        return PackedProduct(kernels, *fields)
-    return DequantisedProduct(weight, partial(kernels.linear, bias=None) if placement.batch_invariant else F.linear)
+        return device_product(weight, placement) or DequantisedProduct(weight, placement)
+    if not takes(weight.numbers, weight.scales):
+        return DequantisedProduct(weight, placement)
+    fields = (weight.numbers, weight.scales, weight.zeros, weight.table, weight.order, weight.quantise_inputs)
+    return PackedProduct(kernels, *fields)

@@ -41,14 +41,16 @@ def test_new_product_multiplies_the_ordered_inputs(inputs: int) -> None:
 def test_dequantised_product_holds_a_part_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
     weight, x = weight_of(36), torch.randn(5, 36)
     whole = DequantisedProduct(weight)(x)
-    monkeypatch.setattr(product, "MAX_DEQUANTISED_NUMBERS", 36 * 7)
     sizes: list[int] = []
+    dequantised = QuantisedWeight.dequantised
 
-    def multiply(rows: torch.Tensor, part: torch.Tensor) -> torch.Tensor:
-        sizes.append(len(part))
-        return F.linear(rows, part)
+    def watched(part: QuantisedWeight, dtype: torch.dtype) -> torch.Tensor:
+        sizes.append(part.outputs)
+        return dequantised(part, dtype)
 
-    torch.testing.assert_close(DequantisedProduct(weight, multiply)(x), whole, rtol=1e-5, atol=1e-4)
+    monkeypatch.setattr(QuantisedWeight, "dequantised", watched)
+    monkeypatch.setattr(product, "MAX_DEQUANTISED_NUMBERS", 36 * 7)
+    torch.testing.assert_close(DequantisedProduct(weight)(x), whole, rtol=1e-5, atol=1e-4)
     assert sizes == [7, 7, 7, 7, 7, 5]
 
 
