@@ -19,6 +19,8 @@ class Delta(msgspec.Struct):
     logprobs: Logprobs | None = None
     prompt_logprobs: Logprobs | None = None
     """Set only in the first delta, from the second token on."""
+    pooled: bytes | None = None
+    """Set only in the delta of a request of kind POOL: float32, little endian."""
 
 
 class Collector:
@@ -29,6 +31,7 @@ class Collector:
         self._stop_reason: int | str | None = None
         self._logprobs: Logprobs | None = None
         self._prompt_logprobs: Logprobs | None = None
+        self._pooled: bytes | None = None
         self._error: Exception | None = None
         self._waiter: asyncio.Future[None] | None = None
 
@@ -53,6 +56,10 @@ class Collector:
             self._logprobs = joined(self._logprobs, logprobs)
         if prompt_logprobs is not None:
             self._prompt_logprobs = prompt_logprobs
+
+    def put_pooled(self, vector: bytes) -> None:
+        # before `put` of the end
+        self._pooled = vector
 
     def fail(self, error: Exception) -> None:
         self._error = error
@@ -86,6 +93,7 @@ class Collector:
             self._stop_reason,
             self._logprobs,
             self._prompt_logprobs,
+            self._pooled,
         )
         self._texts, self._token_ids = [], []
         self._logprobs = self._prompt_logprobs = None

@@ -200,6 +200,9 @@ class OutputProcessor:
         if token_ids:
             self._end_interruption(request)
             self._observe_tokens(request.trace, len(token_ids), now)
+        elif output.pooled is not None:
+            self._end_interruption(request)
+            request.collector.put_pooled(output.pooled)
         self._journal.append(request, token_ids)
         if output.logprobs is not None or output.prompt_logprobs is not None:
             self._pass_logprobs(request, output, len(token_ids))

@@ -16,6 +16,7 @@ from kvasir.frontend.http.shares import Shares
 from kvasir.frontend.http.user_middleware import load_middleware
 from kvasir.frontend.parsers import Parsers
 from kvasir.frontend.telemetry.metrics import Metrics
+from kvasir.hub.pooling_info import EMBED
 from kvasir.version import __version__
 
 if TYPE_CHECKING:
@@ -79,6 +80,24 @@ class Service:
             param="model",
             code="model_not_found",
         )
+
+    @property
+    def pools(self) -> bool:
+        """Return whether the model makes vectors or scores instead of text."""
+        return self.llm.input.pooling is not None
+
+    def wrong_kind(self, path: str) -> ApiError:
+        name = self.model_names[0]
+        pooling = self.llm.input.pooling
+        if pooling is None:
+            text = (
+                f"{path} needs a model that makes vectors or scores, and {name} generates text: serve an embedding "
+                "model or a cross-encoder, or this model with --task embed"
+            )
+        else:
+            other = "/v1/embeddings" if pooling.info.task == EMBED else "/classify, /score or /rerank"
+            text = f"{path} needs a model that generates text, and {name} makes vectors or scores: use {other}"
+        return ApiError(404, text, param="model", code="endpoint_not_supported")
 
     def unready_reason(self) -> str | None:
         if self.stopping:

@@ -121,7 +121,7 @@ def load_model_info(path: Path, files: ModelFiles = _OWN_FILES) -> ModelInfo:
         width=config.count(*_WIDTHS) if config.get(*_WIDTHS) is not None else None,
         eos_token_ids=_eos_token_ids(generation, config, files.tokenizer or path),
         generation_defaults=sampling_defaults(generation.values, generation.refuse),
-        fingerprint=_fingerprint(path, config.values, scheme),
+        fingerprint=_fingerprint(path, config.values, scheme, "" if pooling is None else pooling.task),
         tokenizer_hash=tokenizer_hash(files.tokenizer or path),
         tokenizer=files.tokenizer,
         overrides=files.overrides,
@@ -286,13 +286,15 @@ def _eos_of_tokenizer(path: Path) -> tuple[int, ...]:
     return () if token_id is None else (token_id,)
 
 
-def _fingerprint(path: Path, config: dict[str, Any], scheme: WeightScheme) -> str:
+def _fingerprint(path: Path, config: dict[str, Any], scheme: WeightScheme, task: str) -> str:
     # frontends have no weights, so their index and commit stand for them
     commit = path.name if path.parent.name == "snapshots" and re.fullmatch(r"[0-9a-f]{40}", path.name) else ""
     index = read_json_if_any(path / "model.safetensors.index.json")
     facts = [config, index, commit]
     if scheme.config and scheme.config != config.get("quantization_config"):
         facts.append(scheme.config)
+    if task:
+        facts.append(task)
     return hashlib.sha256(canonical_json(facts)).hexdigest()[:32]
 
 

@@ -8,11 +8,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 from kvasir.hub.hub_errors import HubError
 from kvasir.hub.reading import read_bytes, read_json, read_json_if_any
 
+Task = Literal["generate", "embed", "classify"]
 GENERATE: Final = "generate"
 EMBED: Final = "embed"
 CLASSIFY: Final = "classify"
@@ -54,7 +55,7 @@ class DenseFiles:
 
 @dataclass(frozen=True)
 class PoolingInfo:
-    task: str
+    task: Task
     """EMBED (a vector) or CLASSIFY (a score for each label)."""
     # Names of sentence-transformers, whose vectors are concatenated. None: the architecture's own.
     modes: tuple[str, ...] | None = None
@@ -114,9 +115,10 @@ def read_pooling(path: Path, architecture: str, config: Mapping[str, Any], task:
     )
 
 
-def _task(path: Path, architecture: str, asked: str) -> str:
-    if asked in (GENERATE, EMBED, CLASSIFY):
-        return asked
+def _task(path: Path, architecture: str, asked: str) -> Task:
+    for task in (GENERATE, EMBED, CLASSIFY):
+        if asked == task:
+            return task
     if architecture.endswith(CLASSIFIER):
         return CLASSIFY
     generates = architecture.endswith(("ForCausalLM", "LMHeadModel", "ForConditionalGeneration"))

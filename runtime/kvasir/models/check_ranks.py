@@ -7,9 +7,9 @@ import torch
 from kvasir.hub.model_info import ModelInfo
 from kvasir.layers.moe.experts import Experts
 from kvasir.layers.parameter import Placement
+from kvasir.models.build_pooling import build_pooling
 from kvasir.models.load_model import check_whole
 from kvasir.models.model_load_error import ModelLoadError
-from kvasir.models.pooling.build_pooling import build_pooling
 from kvasir.models.registry import ARCHITECTURES
 from kvasir.parallel.group import Alone
 from kvasir.parallel.parallel_state import ParallelState, UnevenExperts, UnevenSplit

@@ -11,7 +11,7 @@ import msgspec
 from kvasir.client.input.input_processor import InputProcessor
 from kvasir.client.input.prompted import Prompted
 from kvasir.client.live_request import LiveRequest
-from kvasir.client.text.detokenizer import Detokenizer
+from kvasir.client.text.detokenizer import Detokenizer, NoText
 from kvasir.frontend.endpoints.chat.request import ChatRequest
 from kvasir.frontend.endpoints.request_body import parse
 from kvasir.frontend.errors import ApiError
@@ -98,7 +98,7 @@ class RequestBuilder:
 
     def live(self, request_id: str, prepared: PreparedRequest, index: int) -> LiveRequest:
         prompted = prepared.prompted.child(index)
-        text = prompted.text(self._detokenizer) if prepared.params.detokenize else _NoText()
+        text = prompted.text(self._detokenizer) if prepared.params.detokenize else NoText()
         return LiveRequest(request_id, prompted, text)
 
     def _kept(self, params: SamplingParams) -> int | None:
@@ -131,16 +131,6 @@ class RequestBuilder:
             constraint=None if structured is None else OutputConstraint(structured.source().grammar()),
         )
         return PreparedRequest(text, prompted, params)
-
-
-class _NoText:
-    """A TextStream for outputs without text."""
-
-    def push(self, token_ids: Sequence[int]) -> str:
-        return ""
-
-    def finish(self) -> str:
-        return ""
 
 
 def prepared(index: int, make: Callable[[], PreparedRequest]) -> PreparedRequest:

@@ -22,6 +22,7 @@ from kvasir.frontend.http.connections.listener import listen
 from kvasir.frontend.server import Server, build_service
 from kvasir.frontend.service import Service
 from kvasir.frontend.status import FrontendStatus
+from kvasir.hub.located_model import read_model
 from kvasir.hub.model_info import ModelInfo, load_model_info
 from kvasir.hub.source import fetch
 from kvasir.hub.tokenizer import Tokenizer, load_tokenizer
@@ -51,10 +52,11 @@ def frontend_config(
     source: str = "demo://",
     chat: ChatConfig | None = None,
     tls: TlsConfig | None = None,
+    model: ModelConfig | None = None,
     **server: object,
 ) -> FrontendConfig:
     return FrontendConfig(
-        model=ModelConfig(source=source, served_model_name=(MODEL, "demo-alias")),
+        model=model or ModelConfig(source=source, served_model_name=(MODEL, "demo-alias")),
         server=ServerConfig(port=0, **server),  # type: ignore[arg-type]
         tls=tls or TlsConfig(),
         chat=chat or ChatConfig(),
@@ -93,7 +95,7 @@ class Frontend:
         self, script: Script | None = None, *, ready: bool = True, features: tuple[str, ...] = ()
     ) -> ScriptedEngine:
         """Connect an engine and wait until the frontend has it (as usable, if it is to be ready)."""
-        model, _ = demo_model()
+        model = read_model(self.config.model)
         engine = ScriptedEngine(self.config.link, model, script or script_for(), len(self.engines), features)
         self.engines.append(engine)
         engine.start(ready=ready)

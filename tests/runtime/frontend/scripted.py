@@ -1,5 +1,6 @@
 """An engine with a script in place of a model, on the real link: for tests of what stands before the engine."""
 
+import struct
 import threading
 import time
 from collections.abc import Callable
@@ -23,6 +24,7 @@ from kvasir.link.protocol import (
     RequestOutput,
     Result,
 )
+from kvasir.request.request_core import RequestKind
 from kvasir_contract.phases import Phase
 from runtime.link.queued_link import QueuedLink
 from runtime.link_messages import prompt_of
@@ -63,6 +65,8 @@ class Script:
     """Other answers for requests of these seeds."""
     turns: list[list[int]] = field(default_factory=list)
     """Instead of `answer`: those of the first request, the second, and so on; then again from the first."""
+    vector: Callable[[AddRequest], list[float]] = lambda request: [1.0, float(len(request.prompt_tokens) // 4)]
+    """Of a request of kind POOL."""
     pace: float = 0.0
     """Seconds before each token. Without them, a frontend may get several tokens in one delta."""
 
@@ -186,6 +190,9 @@ class ScriptedEngine:
                 return
             time.sleep(script.pace)
             last = running.sent == limit - 1
+            if running.request.kind is RequestKind.POOL and not script.error:
+                self._send(running, [], FinishReason.STOP)
+                break
             if last and script.error:
                 self._send(running, [], FinishReason.ERROR, script.error)
             elif running.sent == len(answer):
@@ -208,10 +215,17 @@ class ScriptedEngine:
             prompt_logprobs=self._of_prompt(request) if running.sent == 0 else None,
             num_cached_tokens=self.script.cached if running.sent == 0 else None,
             queue_seconds=0.0 if running.sent == 0 else None,
+            pooled=self._pooled(request) if reason is FinishReason.STOP else None,
         )
         running.sent += 1
         stats = EngineStats(waiting=0, running=len(self._running), kv_blocks_used=1, step=running.sent)
         self._link.send(running.frontend, Outputs([output], stats))
+
+    def _pooled(self, request: AddRequest) -> bytes | None:
+        if request.kind is not RequestKind.POOL:
+            return None
+        vector = self.script.vector(request)
+        return struct.pack(f"<{len(vector)}f", *vector)
 
     def _of_output(self, request: AddRequest, tokens: list[int]) -> Logprobs | None:
         if (top := request.params.logprobs) is None:

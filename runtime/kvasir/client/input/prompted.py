@@ -6,10 +6,10 @@ from dataclasses import dataclass, replace
 import msgspec
 
 from kvasir.client.input.prompt_hashes import PromptHashes
-from kvasir.client.text.detokenizer import Detokenizer, TextStream
+from kvasir.client.text.detokenizer import Detokenizer, NoText, TextStream
 from kvasir.client.text.stop_strings import StopStrings
 from kvasir.request.params import SamplingParams
-from kvasir.request.request_core import RequestCore
+from kvasir.request.request_core import RequestCore, RequestKind
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +42,8 @@ class Prompted:
         return self.with_core(params=msgspec.structs.replace(self.params, seed=seed, prompt_logprobs=None))
 
     def text(self, detokenizer: Detokenizer) -> TextStream:
+        if self.core.kind is RequestKind.POOL:
+            return NoText()
         return detokenizer.stream(
             self.prompt_token_ids,
             self.skip_special_tokens,

@@ -27,6 +27,16 @@ class TextStream(Protocol):
         """Return the rest. Incomplete characters become U+FFFD."""
 
 
+class NoText:
+    """A TextStream for outputs without text."""
+
+    def push(self, token_ids: Sequence[int]) -> str:
+        return ""
+
+    def finish(self) -> str:
+        return ""
+
+
 class Detokenizer:
     def __init__(self, tokenizer: Tokenizer) -> None:
         self._backend = tokenizer.backend

@@ -33,6 +33,8 @@ class Model(Struct):
     root: str
     parent: str | None
     max_model_len: int
+    task: Literal["generate", "embed", "classify"]
+    """What the model is served for."""
 
 
 class ModelList(Struct):

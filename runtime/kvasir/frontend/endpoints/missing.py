@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Final
 
-_POOLING = "this server generates text, and serves no embedding, classification or scoring models"
+_SCORING = "give the texts to /score of a cross-encoder, or ask for logprobs in /v1/completions"
 _AUDIO = "this server reads and writes text, and no audio"
 _ADAPTERS = "LoRA adapters are not supported yet"
 _SLEEP = "engines keep the model in memory until they end; stop the service instead"
@@ -29,9 +29,7 @@ _RESPONSE: Final = re.compile(r"/v1/responses/[^/]+(/cancel)?")
 
 REASONS: Final[Mapping[str, str]] = MappingProxyType(
     {
-        **dict.fromkeys(("/v1/embeddings", "/v2/embed", "/pooling", "/classify"), _POOLING),
-        **dict.fromkeys(("/score", "/v1/score", "/generative_scoring"), _POOLING),
-        **dict.fromkeys(("/rerank", "/v1/rerank", "/v2/rerank"), _POOLING),
+        "/generative_scoring": _SCORING,
         **dict.fromkeys(("/v1/audio/transcriptions", "/v1/audio/translations", "/v1/realtime"), _AUDIO),
         **dict.fromkeys(("/v1/load_lora_adapter", "/v1/unload_lora_adapter"), _ADAPTERS),
         **dict.fromkeys(("/sleep", "/wake_up", "/is_sleeping", "/release_kv_cache_memory"), _SLEEP),

@@ -20,6 +20,7 @@ async def retrieve_model(name: str, service: ServiceDep) -> Model:
 
 
 def _model(service: Service, name: str) -> Model:
+    pooling = service.llm.input.pooling
     return Model(
         id=name,
         object="model",
@@ -28,4 +29,5 @@ def _model(service: Service, name: str) -> Model:
         root=service.model_source,
         parent=None,
         max_model_len=service.llm.max_model_len,
+        task="generate" if pooling is None else pooling.info.task,
     )

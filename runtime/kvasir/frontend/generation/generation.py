@@ -25,11 +25,13 @@ class Choice:
     stop_reason: int | str | None = None
     logprobs: Logprobs | None = None
     prompt_logprobs: Logprobs | None = None
+    pooled: bytes | None = None
 
     def add(self, delta: Delta) -> None:
         self.text += delta.text
         self.token_ids += delta.token_ids
         self.finish_reason, self.stop_reason = delta.finish_reason, delta.stop_reason
+        self.pooled = delta.pooled
         if delta.logprobs is not None:
             self.logprobs = joined(self.logprobs, delta.logprobs)
         if delta.prompt_logprobs is not None:

@@ -27,6 +27,12 @@ GENERATING: Final = frozenset(
     {"/v1/completions", "/v1/chat/completions", "/v1/responses", "/v1/messages", "/invocations"}
 )
 
+_TOKEN_COUNTS: Final = frozenset({"/v1/messages/count_tokens"})
+POOLING: Final = frozenset(
+    {"/v1/embeddings", "/v2/embed", "/pooling", "/classify", "/score", "/v1/score"}
+    | {"/rerank", "/v1/rerank", "/v2/rerank"}
+)
+
 # for response headers and logs
 _SANE_REQUEST_ID: Final = re.compile(rb"[\x21-\x7e]{1,128}")
 
@@ -106,7 +112,10 @@ class AccessMiddleware:
         path = scope["path"]
         if path not in OPEN and (error := self._service.access.refusal(scope["headers"])):
             return error
-        if path in GENERATING and scope["method"] == "POST":
+        generates = path in GENERATING or path in _TOKEN_COUNTS
+        if (generates or path in POOLING) and scope["method"] == "POST":
+            if generates is self._service.pools:
+                return self._service.wrong_kind(path)
             try:
                 # before the body is read; the journal checks again for each prompt
                 self._service.llm.check_room()
@@ -123,7 +132,7 @@ def _request_id(scope: Scope) -> str:
 def _route(scope: Scope) -> str:
     # the route's path: metrics need few of them
     path: str = scope["path"]
-    return getattr(scope.get("route"), "path", path if path in GENERATING else "none")
+    return getattr(scope.get("route"), "path", path if path in GENERATING | POOLING else "none")
 
 
 def _header(scope: Scope, name: bytes) -> bytes:

@@ -1,3 +1,3 @@
-"""Models that make vectors and scores: pooled_sequences.py, vector_head.py, score_head.py, pooling_model.py,
-encoder.py, build_pooling.py.
+"""Models that make vectors and scores: vector_head.py, score_head.py, pooling_model.py,
+encoder.py, encoder_family.py.
 """

@@ -45,7 +45,7 @@ async def test_other_paths_are_unknown(frontend: Frontend) -> None:
     assert response.json()["error"]["code"] == "unknown_url"
 
 
-@pytest.mark.parametrize("path", ["/v1/embeddings", "/tokenizer_info"])
+@pytest.mark.parametrize("path", ["/pause", "/tokenizer_info"])
 async def test_they_need_a_key(path: str) -> None:
     async with running_frontend(api_key=("k",)) as frontend, frontend.http() as client:
         assert (await client.get(path)).status_code == 401

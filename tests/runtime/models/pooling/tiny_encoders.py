@@ -23,7 +23,7 @@ from transformers import (
 
 from kvasir.hub.model_info import ModelFiles, load_model_info
 from kvasir.layers.parameter import Placement
-from kvasir.models.pooling.load_pooling import load_pooling
+from kvasir.models.load_pooling import load_pooling
 from kvasir.request.params import SamplingParams
 from kvasir.request.pooling_params import PoolingParams
 from kvasir.request.tokens import packed

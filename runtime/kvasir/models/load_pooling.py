@@ -6,10 +6,10 @@ from kvasir.hub.model_info import ModelInfo
 from kvasir.hub.weights import weight_files
 from kvasir.layers.linear import finish_layers
 from kvasir.layers.parameter import Placement
+from kvasir.models.build_pooling import build_pooling
 from kvasir.models.causal_lm import Pools
 from kvasir.models.dummy_weights import fill_with_random_numbers
 from kvasir.models.loader import load_weights
-from kvasir.models.pooling.build_pooling import build_pooling
 
 
 def load_pooling(

@@ -1,0 +1,200 @@
+"""Makes requests of kind POOL from texts, pairs of texts and tokens, and rejects mistakes."""
+
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import tokenizers
+
+from kvasir.client.input.prompted import Prompted
+from kvasir.client.input.sampling import check_in_vocabulary
+from kvasir.client.request_errors import InvalidRequest
+from kvasir.client.service_limits import ServiceLimits
+from kvasir.hub.model_info import ModelInfo
+from kvasir.hub.pooling_info import PoolingInfo
+from kvasir.hub.tokenizer import Tokenizer
+from kvasir.process.words import count
+from kvasir.request.params import SamplingParams
+from kvasir.request.pooling_params import PoolingParams
+from kvasir.request.request_core import RequestCore, RequestKind
+from kvasir.request.tokens import token_array
+
+# A text, a pair of texts, or tokens.
+PoolingText = str | tuple[str, str] | Sequence[int]
+# The engine samples nothing, but counts the end of the request by them.
+_NO_SAMPLING: Final = SamplingParams(max_tokens=1, seed=0, temperature=0.0)
+
+
+@dataclass(frozen=True)
+class TextForm:
+    """How texts become tokens."""
+
+    add_special_tokens: bool = True
+    keep: int | None = None  # tokens, with the special ones; None: longer inputs are rejected
+    keeps_end: bool = False  # instead of the beginning
+    before: str = ""  # the text of a prompt, before each input
+
+    def check(self, limit: int) -> "TextForm":
+        """Return the form with a length for keep -1. Raises InvalidRequest."""
+        name = "truncate_prompt_tokens"
+        if self.keep is None or 1 <= self.keep <= limit:
+            return self
+        if self.keep == -1:
+            return TextForm(self.add_special_tokens, limit, self.keeps_end, self.before)
+        raise InvalidRequest(
+            f"{name} is {self.keep}: give 1 to {limit}, the tokens that this model takes, or -1 for as many as "
+            "it takes",
+            name,
+        )
+
+
+@dataclass(frozen=True)
+class PoolingTokens:
+    token_ids: list[int]
+    second_text: int | None = None  # the place where token types change
+
+
+class PoolingInput:
+    def __init__(
+        self,
+        model: ModelInfo,
+        pooling: PoolingInfo,
+        tokenizer: Tokenizer,
+        limits: ServiceLimits,
+        check_rank: Callable[[int], None],
+    ) -> None:
+        os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")  # its threads would take the engine's cores
+        self.info = pooling
+        self._vocab_size = model.vocab_size
+        self._width = pooling.dense[-1].outputs if pooling.dense else model.width
+        self._tokenizer = tokenizer
+        self._limits = limits
+        self._check_rank = check_rank
+
+    def prompt(self, name: str | None) -> str:
+        """Return the text of a prompt of the model's files. Raises InvalidRequest for an unknown name."""
+        if name is None:
+            return ""
+        if name not in self.info.prompts:
+            known = ", ".join(sorted(self.info.prompts)) or "none"
+            raise InvalidRequest(f"prompt_name: the model has no prompt {name!r}; it has {known}", "prompt_name")
+        return self.info.prompts[name]
+
+    def encode(self, inputs: Sequence[PoolingText], form: TextForm, param: str) -> list[PoolingTokens]:
+        """Return the tokens of each input. Raises InvalidRequest. Takes milliseconds for long texts."""
+        form = form.check(self._limits.max_model_len)
+        texts = [self._text(each, form.before, param) for each in inputs if not _is_tokens(each)]
+        encodings = iter(
+            self._tokenizer.backend.encode_batch(texts, add_special_tokens=form.add_special_tokens) if texts else ()
+        )
+        tokens = []
+        for each in inputs:
+            if _is_tokens(each):
+                tokens.append(self._given(each, form, param))
+            else:
+                tokens.append(_cut(next(encodings), form))
+        for one in tokens:
+            self._check_length(len(one.token_ids), param)
+        return tokens
+
+    def prepare(
+        self,
+        tokens: PoolingTokens,
+        params: PoolingParams,
+        *,
+        priority: int = 0,
+        data_parallel_rank: int | None = None,
+    ) -> Prompted:
+        if priority and not self._limits.takes_priority:
+            raise InvalidRequest(
+                "priority is not used here: start the engines with --scheduling-policy priority, or leave it out",
+                "priority",
+            )
+        if data_parallel_rank is not None:
+            self._check_rank(data_parallel_rank)
+        pooling = PoolingParams(params.dimensions, params.normalize, params.activate, tokens.second_text)
+        core = RequestCore(_NO_SAMPLING, priority, kind=RequestKind.POOL, pooling=pooling)
+        return Prompted(token_array(tokens.token_ids), core, data_parallel_rank=data_parallel_rank)
+
+    def check_dimensions(self, dimensions: int | None) -> None:
+        """Raise InvalidRequest for a length that the model's vectors cannot be cut to."""
+        if dimensions is None:
+            return
+        cuts, most = self.info.cuts, self._width
+        if cuts is None:
+            raise InvalidRequest(
+                "dimensions: this model's vectors were not made to be cut (config.json has neither is_matryoshka "
+                "nor matryoshka_dimensions): leave it out; if they were, start the server with "
+                """--hf-overrides '{"is_matryoshka": true}'""",
+                "dimensions",
+            )
+        if cuts and dimensions not in cuts:
+            raise InvalidRequest(
+                f"dimensions is {dimensions}: this model has {', '.join(map(str, cuts))}", "dimensions"
+            )
+        if dimensions < 1 or (most is not None and dimensions > most):
+            raise InvalidRequest(f"dimensions is {dimensions}: give 1 to {most}", "dimensions")
+
+    def _text(self, text: PoolingText, before: str, param: str) -> str | tuple[str, str]:
+        several = (text,) if isinstance(text, str) else text
+        characters = self._limits.max_model_len * self._tokenizer.longest_token
+        for each in several:
+            assert isinstance(each, str)
+            try:
+                each.encode()
+            except UnicodeEncodeError:
+                raise InvalidRequest(
+                    "the text holds half of a surrogate pair (\\ud800 to \\udfff): send complete characters", param
+                ) from None
+            if len(each) > characters:
+                raise InvalidRequest(
+                    f"this model's maximum context length is {self._limits.max_model_len} tokens, {characters} "
+                    f"characters at the very most, and an input has {len(each)} characters. Shorten it",
+                    param,
+                    "context_length_exceeded",
+                )
+        if isinstance(text, str):
+            return self._cased(before + text)
+        assert isinstance(text, tuple)
+        return self._cased(before + str(text[0])), self._cased(str(text[-1]))
+
+    def _cased(self, text: str) -> str:
+        return text.lower() if self.info.lowercase else text
+
+    def _given(self, token_ids: PoolingText, form: TextForm, param: str) -> PoolingTokens:
+        ids = [each for each in token_ids if isinstance(each, int)]
+        check_in_vocabulary(ids, self._vocab_size, param)
+        if form.keep is not None:
+            ids = ids[-form.keep :] if form.keeps_end else ids[: form.keep]
+        return PoolingTokens(ids)
+
+    def _check_length(self, length: int, param: str) -> None:
+        limit = self._limits.max_model_len
+        if length == 0:
+            raise InvalidRequest("an input is empty: it needs at least one token", param)
+        if length > limit:
+            # litellm detects an overflow by these words
+            raise InvalidRequest(
+                f"this model's maximum context length is {limit} tokens, and an input has "
+                f"{count(length, 'token')}. Shorten it, or send truncate_prompt_tokens: -1 to use its beginning",
+                param,
+                "context_length_exceeded",
+            )
+
+
+def _is_tokens(text: PoolingText) -> bool:
+    return not isinstance(text, str) and not (text and isinstance(text[0], str))
+
+
+def _cut(encoding: tokenizers.Encoding, form: TextForm) -> PoolingTokens:
+    """Return the tokens; those that are too many are left out next to the special tokens."""
+    ids, types = encoding.ids, encoding.type_ids
+    if form.keep is not None and len(ids) > form.keep:
+        special = encoding.special_tokens_mask
+        places = [place for place, is_special in enumerate(special) if not is_special]
+        excess = len(ids) - form.keep
+        left_out = set(places[:excess] if form.keeps_end else places[len(places) - min(excess, len(places)) :])
+        kept = [place for place in range(len(ids)) if place not in left_out][: form.keep]
+        ids, types = [ids[place] for place in kept], [types[place] for place in kept]
+    return PoolingTokens(ids, types.index(1) if 1 in types else None)

@@ -1,0 +1,39 @@
+"""POST /classify: the most likely label of each text, in vLLM's form."""
+
+import time
+
+from fastapi import Request
+
+from kvasir.frontend.endpoints.answers import errors
+from kvasir.frontend.endpoints.pooling.answer import ClassifyAnswer, LabelEntry
+from kvasir.frontend.endpoints.pooling.pooled import pool, pooling_of
+from kvasir.frontend.endpoints.pooling.request import ClassifyRequest
+from kvasir.frontend.errors import bad_field
+from kvasir.frontend.routing import new_router
+from kvasir.frontend.service import ServiceDep
+from kvasir.frontend.telemetry.request_log import RecordDep
+from kvasir.hub.pooling_info import CLASSIFY
+from kvasir.request.pooling_params import PoolingParams
+
+router = new_router()
+
+
+@router.post("/classify", responses=errors(404, body=True))
+async def classify(
+    request: Request, body: ClassifyRequest, service: ServiceDep, record: RecordDep
+) -> ClassifyAnswer:
+    """The probabilities of the model's labels for each input."""
+    info = pooling_of(service).info
+    if info.task != CLASSIFY:
+        raise bad_field(
+            "model", "/classify needs a model with labels, and this one makes vectors: use /v1/embeddings"
+        )
+    params = PoolingParams(activate=body.activation)
+    pooled = await pool(
+        service, request.scope, record, body, body.inputs(), params, field="input", prefix="classify"
+    )
+    data = []
+    for index, probs in enumerate(pooled.numbers()):
+        best = max(range(len(probs)), key=probs.__getitem__)
+        data.append(LabelEntry(index, info.labels[best], probs, len(probs)))
+    return ClassifyAnswer(pooled.id, "list", int(time.time()), pooled.model, data, pooled.usage)

@@ -1,0 +1,81 @@
+"""Computes the inputs of a body: one request for each, which the engines pack into steps, aborted together."""
+
+import base64
+import secrets
+import sys
+from array import array
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from starlette.types import Scope
+
+from kvasir.client.input.pooling_input import PoolingInput, PoolingText
+from kvasir.client.request_errors import RequestFailed
+from kvasir.frontend.endpoints.pooling.answer import PoolingUsage
+from kvasir.frontend.endpoints.pooling.request import PoolingBody, check_count
+from kvasir.frontend.generation.generation import Generation
+from kvasir.frontend.service import Service
+from kvasir.frontend.telemetry.request_log import RequestRecord
+from kvasir.request.pooling_params import PoolingParams
+
+
+@dataclass(frozen=True)
+class Pooled:
+    id: str
+    model: str
+    vectors: list[bytes]  # float32, little endian
+    usage: PoolingUsage
+
+    def numbers(self) -> list[list[float]]:
+        return [floats(vector) for vector in self.vectors]
+
+
+def pooling_of(service: Service) -> PoolingInput:
+    pooling = service.llm.input.pooling
+    assert pooling is not None, "the middleware rejects other models"
+    return pooling
+
+
+async def pool(
+    service: Service,
+    scope: Scope,
+    record: RequestRecord,
+    body: PoolingBody,
+    inputs: Sequence[PoolingText],
+    params: PoolingParams,
+    *,
+    field: str,
+    prefix: str,
+) -> Pooled:
+    """Return the vectors of all inputs. Raises ApiError and the errors of AsyncLLM. `field`: with the inputs."""
+    check_count(field, inputs, service.max_prompts)
+    model = service.model_name(body.model)
+    pooling = pooling_of(service)
+    body.take_rank(scope)
+    form = body.form(pooling.prompt(body.prompt_name))
+    tokens = await service.llm.input.pooling_tokens(inputs, form, field)
+    prompts = [
+        pooling.prepare(each, params, priority=body.priority, data_parallel_rank=body.data_parallel_rank)
+        for each in tokens
+    ]
+    name = f"{prefix}-{secrets.token_hex(16)}"
+    generation = Generation(service.llm, (name, name), prompts, 1)
+    record.follow(model, generation)
+    async with service.live.watch(scope):
+        choices = await generation.choices(1)
+    vectors = [choice.pooled for choice in choices if choice.pooled]
+    if len(vectors) != len(prompts):
+        raise RequestFailed("an engine ended a request without its vector: are all engines of this version?")
+    num_tokens = generation.usage.prompt_tokens
+    return Pooled(name, model, vectors, PoolingUsage(num_tokens, num_tokens))
+
+
+def floats(vector: bytes) -> list[float]:
+    numbers = array("f", vector)
+    if sys.byteorder == "big":
+        numbers.byteswap()
+    return numbers.tolist()
+
+
+def written(vector: bytes, encoding_format: str) -> list[float] | str:
+    return base64.b64encode(vector).decode() if encoding_format == "base64" else floats(vector)

@@ -1,0 +1,155 @@
+"""The bodies of the endpoints for vectors, scores and labels, in the forms of OpenAI, Jina, Cohere and vLLM."""
+
+from collections.abc import Sequence
+from typing import Annotated, Any, ClassVar, Literal, cast
+
+from pydantic import Field
+from starlette.types import Scope
+
+from kvasir.client.input.pooling_input import PoolingText, TextForm
+from kvasir.frontend.endpoints.completions.request import Prompt
+from kvasir.frontend.endpoints.request_body import BodyPart, RequestBody
+from kvasir.frontend.errors import bad_field
+from kvasir.frontend.generation.rank_header import header_rank
+
+# OpenAI's limit.
+MAX_INPUTS = 2048
+
+Texts = Annotated[list[str], Field(fail_fast=True)]
+
+
+class PoolingBody(RequestBody):
+    model: str | None = None
+    truncate_prompt_tokens: Annotated[int, Field(ge=-1)] | None = None
+    """Use this many tokens of each input, the special ones included; -1: as many as the model takes."""
+    truncation_side: Literal["left", "right"] = "right"
+    """Leave tokens out at the beginning (left) or at the end of an input."""
+    add_special_tokens: bool = True
+    """Add the tokenizer's special tokens to inputs that are texts."""
+    prompt_name: str | None = None
+    """Put the model's prompt of this name before each input (config_sentence_transformers.json)."""
+    priority: Annotated[int, Field(ge=-(2**63), le=2**63 - 1)] = 0
+    data_parallel_rank: Annotated[int, Field(ge=0, lt=10**9)] | None = None
+    """Only engines of this rank compute it."""
+    user: str | None = None
+    """A label, without effect."""
+    request_id: str | None = None
+    """A label, without effect."""
+
+    def take_rank(self, scope: Scope) -> None:
+        """Take the rank from the header. Raises ApiError."""
+        self.data_parallel_rank = header_rank(scope, self.data_parallel_rank)
+
+    def form(self, before: str) -> TextForm:
+        keep = self.truncate_prompt_tokens
+        if keep == 0:
+            raise bad_field("truncate_prompt_tokens", "truncate_prompt_tokens is 0: keep at least 1 token")
+        return TextForm(self.add_special_tokens, keep, self.truncation_side == "left", before)
+
+
+class InputBody(PoolingBody):
+    input: Prompt
+    """A text, a list of texts, token ids, or a list of lists of token ids."""
+
+    def inputs(self) -> list[PoolingText]:
+        """Raises ApiError for an empty list."""
+        given = self.input
+        if isinstance(given, str):
+            return [given]
+        if not given:
+            raise bad_field("input", "input: the list is empty")
+        if isinstance(given[0], int):
+            return [cast(list[int], given)]
+        return cast(list[PoolingText], given)
+
+
+class EmbeddingRequest(InputBody):
+    not_yet: ClassVar = {
+        "messages": (),
+        "embed_dtype": ("float32",),
+        "endianness": ("native", "little"),
+        "mm_processor_kwargs": ({},),
+    }
+
+    encoding_format: Literal["float", "base64"] = "float"
+    """base64: the float32 numbers of a vector, little endian."""
+    dimensions: Annotated[int, Field(ge=1)] | None = None
+    """Cut vectors to their first numbers, if the model was trained for that."""
+    normalize: bool | None = None
+    """Scale vectors to length 1; the default is that of the model's files."""
+
+
+class PoolingRequest(EmbeddingRequest):
+    task: Literal["embed", "classify"] | None = None
+    """It must be what the model is served for."""
+
+
+class ClassifyRequest(InputBody):
+    activation: bool = True
+    """false: the logits instead of probabilities."""
+
+
+class TextPart(BodyPart):
+    text: str
+
+
+class CohereEmbedRequest(RequestBody):
+    not_yet: ClassVar = {"images": ([],), "inputs": ([],), "max_tokens": ()}
+
+    model: str | None = None
+    texts: Annotated[Texts, Field(min_length=1)]
+    input_type: str | None = None
+    """The name of a prompt of the model; search_query and search_document stand for query and document."""
+    embedding_types: Annotated[list[Literal["float", "base64"]], Field(min_length=1)] | None = None
+    """The default is float."""
+    output_dimension: Annotated[int, Field(ge=1)] | None = None
+    truncate: Literal["NONE", "START", "END"] = "END"
+    """What is left out of a text that is too long; NONE: it is an error."""
+
+
+class ScoreRequest(PoolingBody):
+    """Either text_1 and text_2, or queries and documents."""
+
+    text_1: str | Texts | None = None
+    text_2: str | Texts | None = None
+    queries: str | Texts | None = None
+    """The same as text_1."""
+    documents: str | Texts | None = None
+    """The same as text_2."""
+    activation: bool = True
+    """false: the logit of a pair instead of its score."""
+
+    def pairs(self) -> tuple[list[str], list[str]]:
+        """Return both sides, of one length or with one text on the first. Raises ApiError."""
+        first = self.text_1 if self.text_1 is not None else self.queries
+        second = self.text_2 if self.text_2 is not None else self.documents
+        if first is None or second is None:
+            raise bad_field("text_1", "give text_1 and text_2 (texts or lists of them), or queries and documents")
+        left, right = ([each] if isinstance(each, str) else each for each in (first, second))
+        if not left or not right or len(left) not in (1, len(right)):
+            raise bad_field(
+                "text_1",
+                f"text_1 has {len(left)} and text_2 {len(right)} texts: give one and any number, or equally many",
+            )
+        return left, right
+
+
+class RerankRequest(PoolingBody):
+    not_yet: ClassVar = {"max_chunks_per_doc": (), "max_tokens_per_doc": (), "rank_fields": ()}
+
+    query: str
+    documents: Annotated[list[str | TextPart], Field(min_length=1, fail_fast=True)]
+    top_n: Annotated[int, Field(ge=0)] | None = None
+    """How many of the best documents to return; 0 and null: all."""
+    return_documents: bool | None = None
+    """Repeat the documents in the answer; the default is yes, and no for /v2/rerank."""
+
+    def texts(self) -> list[str]:
+        return [each if isinstance(each, str) else each.text for each in self.documents]
+
+
+def check_count(name: str, items: Sequence[Any], most: int) -> None:
+    """Raise ApiError for more items than a client may have in flight."""
+    limit = min(most, MAX_INPUTS)
+    if len(items) > limit:
+        raise bad_field(name, f"{name}: {len(items)} items are too many, send at most {limit}")
