@@ -133,3 +133,8 @@ def argument_type(parse: Callable[[str], Any]) -> Callable[[str], Any]:
             raise argparse.ArgumentTypeError(str(error)) from error
 
     return convert
+
+
+def parse_task(text: str) -> str:
+    # vLLM's names for --task, --runner and --convert
+    return {"pooling": "pool", "embedding": "embed", "score": "classify", "none": "auto"}.get(text, text)

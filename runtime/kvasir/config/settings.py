@@ -17,6 +17,7 @@ from kvasir.config.parsers import (
     parse_json_object,
     parse_length,
     parse_switch,
+    parse_task,
     parse_tokens,
 )
 from kvasir.config.process_settings import LinkConfig, OpsConfig, ProcessConfig
@@ -91,6 +92,7 @@ class ModelConfig:
         "what the model is served for: text (generate), vectors (embed), scores (classify), or vectors or scores, "
         "by its architecture (pool) [default: by the model's files]",
         choices=TASKS,
+        parse=parse_task,
     )
     seed: int | None = option(
         None,

@@ -18,6 +18,12 @@ from kvasir.offline.metric_values import Gauge as Gauge
 from kvasir.offline.metric_values import Histogram as Histogram
 from kvasir.offline.metric_values import Metric as Metric
 from kvasir.offline.metric_values import Vector as Vector
+from kvasir.offline.pooling_calls import PoolingParams as PoolingParams
+from kvasir.offline.pooling_output import ClassificationOutput as ClassificationOutput
+from kvasir.offline.pooling_output import EmbeddingOutput as EmbeddingOutput
+from kvasir.offline.pooling_output import PoolingOutput as PoolingOutput
+from kvasir.offline.pooling_output import PoolingRequestOutput as PoolingRequestOutput
+from kvasir.offline.pooling_output import ScoringOutput as ScoringOutput
 from kvasir.offline.request_builder import TextPrompt as TextPrompt
 from kvasir.offline.request_builder import TokensPrompt as TokensPrompt
 from kvasir.offline.request_output import CompletionOutput as CompletionOutput

@@ -9,9 +9,23 @@ from functools import partial
 from types import TracebackType
 from typing import Any, Final, Self
 
+from kvasir.client.collector import Delta
+from kvasir.client.input.prompted import Prompted
+from kvasir.client.live_request import LiveRequest
+from kvasir.client.text.detokenizer import NoText
+from kvasir.hub.pooling_info import CLASSIFY, EMBED
 from kvasir.offline.beam_search import BeamSearches, BeamSearchOutput, BeamSearchParams
 from kvasir.offline.llm_engine import LLMEngine, check_lora
 from kvasir.offline.metric_values import Metric
+from kvasir.offline.pooling_calls import PoolingCalls, PoolingParams, Vector
+from kvasir.offline.pooling_output import (
+    ClassificationOutput,
+    EmbeddingOutput,
+    Output,
+    PoolingOutput,
+    PoolingRequestOutput,
+    ScoringOutput,
+)
 from kvasir.offline.request_builder import PreparedRequest, Prompt, PromptOptions, for_each, listed, prepared
 from kvasir.offline.request_output import RequestOutput, request_output
 from kvasir.offline.sampling_params import SamplingParams
@@ -20,10 +34,9 @@ from kvasir.worker.worker_calls import WorkerCall
 
 Message = Mapping[str, Any]
 
-_POOLING: Final = "models that do not generate text are not supported yet"
 # methods of vLLM that are missing, and why
 _NOT_YET: Final = {
-    **dict.fromkeys(("encode", "embed", "classify", "score", "reward"), _POOLING),
+    "reward": "it is not supported yet: classify has the scores of a model with labels",
     **dict.fromkeys(("sleep", "wake_up"), "a sleep mode is not supported yet: close() frees the memory"),
     "apply_model": "functions are not sent to workers: see collective_rpc",
 }
@@ -50,6 +63,7 @@ class LLM:
         self._engine = self.llm_engine.engine
         self._builder = self.llm_engine.builder
         self._numbers = itertools.count()
+        self._pooling = PoolingCalls(self.llm_engine.input, self._run_pooling)
         self._running = threading.Lock()
 
     @classmethod
@@ -76,6 +90,7 @@ class LLM:
         scheduling_policy="priority". Raises ValueError for a bad prompt or parameter before any computation.
         """
         check_lora(lora_request)
+        self.llm_engine.check_generates()
         several = listed(prompts)
         asked = for_each(sampling_params, len(several))
         options = _options(priority, tokenization_kwargs, len(several))
@@ -142,6 +157,60 @@ class LLM:
         requests = [prepared(index, partial(searches.prepare, prompt)) for index, prompt in enumerate(several)]
         with self._alone(), progress_bar("prompts", shown=use_tqdm and self.llm_engine.shows_progress) as progress:
             return searches.run(requests, concurrency_limit or max(1, len(requests)), progress)
+
+    def embed(
+        self,
+        prompts: Prompt | Sequence[Prompt],
+        *,
+        pooling_params: PoolingParams | None = None,
+        use_tqdm: bool = True,
+    ) -> list[PoolingRequestOutput[EmbeddingOutput]]:
+        """Return a vector for each prompt. Raises ValueError for a model that makes none."""
+        self._pooling.check_task(EMBED, "embed")
+        vectors = self._pooling.prompts(prompts, pooling_params or PoolingParams())
+        return [self._output(each, EmbeddingOutput(each.numbers)) for each in vectors]
+
+    def classify(
+        self,
+        prompts: Prompt | Sequence[Prompt],
+        *,
+        pooling_params: PoolingParams | None = None,
+        use_tqdm: bool = True,
+    ) -> list[PoolingRequestOutput[ClassificationOutput]]:
+        """Return the probabilities of the model's labels for each prompt."""
+        self._pooling.check_task(CLASSIFY, "classify")
+        scores = self._pooling.prompts(prompts, pooling_params or PoolingParams())
+        return [self._output(each, ClassificationOutput(each.numbers)) for each in scores]
+
+    def score(
+        self,
+        data_1: str | Sequence[str],
+        data_2: str | Sequence[str],
+        /,
+        *,
+        pooling_params: PoolingParams | None = None,
+        use_tqdm: bool = True,
+    ) -> list[PoolingRequestOutput[ScoringOutput]]:
+        """Return how well texts fit each other: one with any number, or in pairs."""
+        left, right = ([each] if isinstance(each, str) else list(each) for each in (data_1, data_2))
+        scores = self._pooling.scores(left, right, pooling_params or PoolingParams())
+        return [self._output(each, ScoringOutput(each.numbers[0])) for each in scores]
+
+    def encode(
+        self,
+        prompts: Prompt | Sequence[Prompt],
+        pooling_params: PoolingParams | None = None,
+        *,
+        pooling_task: str | None = None,
+        use_tqdm: bool = True,
+    ) -> list[PoolingRequestOutput[PoolingOutput]]:
+        """Return the vector or the scores of each prompt as a tensor. `pooling_task`: embed or classify."""
+        import torch
+
+        if pooling_task is not None:
+            self._pooling.check_task(pooling_task, "encode")
+        vectors = self._pooling.prompts(prompts, pooling_params or PoolingParams())
+        return [self._output(each, PoolingOutput(torch.tensor(each.numbers))) for each in vectors]
 
     def collective_rpc(
         self,
@@ -220,6 +289,14 @@ class LLM:
             yield
         finally:
             self._running.release()
+
+    def _run_pooling(self, prompts: Sequence[Prompted]) -> list[Delta]:
+        with self._alone():
+            requests = [LiveRequest(str(next(self._numbers)), each, NoText()) for each in prompts]
+            return self._engine.run(requests, lambda done, total: None)
+
+    def _output(self, vector: Vector, output: Output) -> PoolingRequestOutput[Output]:
+        return PoolingRequestOutput(str(next(self._numbers)), output, vector.token_ids)
 
     def _run(self, requests: Sequence[PreparedRequest], use_tqdm: bool) -> list[RequestOutput]:
         with self._alone():

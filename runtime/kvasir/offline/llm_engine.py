@@ -186,6 +186,11 @@ class LLMEngine:
 
     # ------------------------------------------------------------------------------------------------ the model
 
+    def check_generates(self) -> None:
+        """Raise ValueError for a model that makes vectors or scores."""
+        if self.input.pooling is not None:
+            raise ValueError("this LLM makes vectors or scores: use embed, classify, score or encode")
+
     def get_tokenizer(self) -> Any:
         """Return the tokenizer as transformers has it. Raises ImportError and the errors of transformers."""
         from transformers import AutoTokenizer

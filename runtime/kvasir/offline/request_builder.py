@@ -78,7 +78,7 @@ class RequestBuilder:
 
     def completion(self, prompt: Prompt, params: SamplingParams, options: PromptOptions) -> PreparedRequest:
         """Raises ValueError and ApiError."""
-        text, token_ids, salt = _parts(prompt)
+        text, token_ids, salt = parts_of(prompt)
         keep = self._kept(params)
         if token_ids is None:
             token_ids = self._input.encode(text or "", options.add_special_tokens, "prompt", keep)
@@ -158,7 +158,7 @@ def for_each(asked: SamplingParams | Sequence[SamplingParams] | None, count: int
     return asked
 
 
-def _parts(prompt: Prompt) -> tuple[str | None, Sequence[int] | None, str]:
+def parts_of(prompt: Prompt) -> tuple[str | None, Sequence[int] | None, str]:
     """Return the text, the tokens and the cache salt of a prompt; at least one of the first two."""
     if isinstance(prompt, str):
         return prompt, None, ""

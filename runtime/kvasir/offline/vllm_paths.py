@@ -21,7 +21,11 @@ _PATHS: Final[dict[str, tuple[str, ...]]] = {
     "entrypoints.llm": ("LLM",),
     "inputs": ("TextPrompt", "TokensPrompt"),
     "logprobs": ("Logprob",),
-    "outputs": ("CompletionOutput", "RequestOutput"),
+    "outputs": (
+        *("CompletionOutput", "RequestOutput", "PoolingRequestOutput", "PoolingOutput"),
+        *("EmbeddingOutput", "ClassificationOutput", "ScoringOutput"),
+    ),
+    "pooling_params": ("PoolingParams",),
     "sampling_params": ("BeamSearchParams", "RequestOutputKind", "SamplingParams", "StructuredOutputsParams"),
     "sequence": ("Logprob",),
     "utils": ("FlexibleArgumentParser",),
@@ -38,7 +42,6 @@ _MISSING: Final = {
     "assets": "images and audio are not supported yet",
     "lora": "LoRA adapters are not supported yet: merge the adapter into the model",
     "multimodal": "images and audio are not supported yet",
-    "pooling_params": "models that do not generate text are not supported yet",
 }
 
 

@@ -199,7 +199,7 @@ def test_default_parameters_are_those_of_the_model() -> None:
     assert (params.temperature, params.top_k, params.max_tokens) == (0.5, 7, 16)
 
 
-@pytest.mark.parametrize("name", ["embed", "score", "sleep", "apply_model"])
+@pytest.mark.parametrize("name", ["reward", "sleep", "apply_model"])
 def test_a_missing_method_gives_its_reason(llm: LLM, name: str) -> None:
     assert not hasattr(llm, name)
     with pytest.raises(AttributeError, match=f"no attribute '{name}': .*not"):

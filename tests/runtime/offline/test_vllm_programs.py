@@ -233,7 +233,7 @@ def test_a_program_for_vllm_runs(
             ValueError,
             "speculative_config .*: speculative decoding is not supported yet",
         ),
-        ("LLM('demo://', runner='pooling')", ValueError, "runner pooling: models that do not generate text"),
+        ("LLM('demo://', pooler_config='{}')", ValueError, "the pooling is that of the model's files"),
         ("LLM('demo://', tokenizer_mode='mistral')", ValueError, "tokenizer_mode mistral: the tokenizer is always"),
         (
             "LLM('demo://', data_parallel_size=2)",
@@ -242,9 +242,8 @@ def test_a_program_for_vllm_runs(
         ),
         ("from vllm.lora.request import LoRARequest", ModuleNotFoundError, "LoRA adapters are not supported yet"),
         ("from vllm.multimodal.image import convert_image_mode", ModuleNotFoundError, "images and audio"),
-        ("from vllm.pooling_params import PoolingParams", ModuleNotFoundError, "do not generate text"),
         ("from vllm.no_such_module import x", ModuleNotFoundError, "No module named 'kvasir.no_such_module'"),
-        ("LLM.embed(None, 'x')", AttributeError, "embed"),
+        ("LLM.__getattr__(None, 'reward')", AttributeError, "reward"),
     ],
 )
 def test_a_program_for_a_missing_feature_is_refused(line: str, error: type[Exception], reason: str) -> None:

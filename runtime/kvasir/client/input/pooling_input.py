@@ -22,6 +22,8 @@ from kvasir.request.tokens import token_array
 
 # A text, a pair of texts, or tokens.
 PoolingText = str | tuple[str, str] | Sequence[int]
+# Tokenizers of encoders leave out spaces, which belong to no token.
+MAX_TOKEN_CHARACTERS: Final = 64
 # The engine samples nothing, but counts the end of the request by them.
 _NO_SAMPLING: Final = SamplingParams(max_tokens=1, seed=0, temperature=0.0)
 
@@ -84,7 +86,7 @@ class PoolingInput:
     def encode(self, inputs: Sequence[PoolingText], form: TextForm, param: str) -> list[PoolingTokens]:
         """Return the tokens of each input. Raises InvalidRequest. Takes milliseconds for long texts."""
         form = form.check(self._limits.max_model_len)
-        texts = [self._text(each, form.before, param) for each in inputs if not _is_tokens(each)]
+        texts = [self._text(each, form, param) for each in inputs if not _is_tokens(each)]
         encodings = iter(
             self._tokenizer.backend.encode_batch(texts, add_special_tokens=form.add_special_tokens) if texts else ()
         )
@@ -136,28 +138,33 @@ class PoolingInput:
         if dimensions < 1 or (most is not None and dimensions > most):
             raise InvalidRequest(f"dimensions is {dimensions}: give 1 to {most}", "dimensions")
 
-    def _text(self, text: PoolingText, before: str, param: str) -> str | tuple[str, str]:
-        several = (text,) if isinstance(text, str) else text
-        characters = self._limits.max_model_len * self._tokenizer.longest_token
-        for each in several:
-            assert isinstance(each, str)
-            try:
-                each.encode()
-            except UnicodeEncodeError:
-                raise InvalidRequest(
-                    "the text holds half of a surrogate pair (\\ud800 to \\udfff): send complete characters", param
-                ) from None
-            if len(each) > characters:
-                raise InvalidRequest(
-                    f"this model's maximum context length is {self._limits.max_model_len} tokens, {characters} "
-                    f"characters at the very most, and an input has {len(each)} characters. Shorten it",
-                    param,
-                    "context_length_exceeded",
-                )
+    def _text(self, text: PoolingText, form: TextForm, param: str) -> str | tuple[str, str]:
         if isinstance(text, str):
-            return self._cased(before + text)
+            return self._cased(form.before + self._bounded(text, form, param))
         assert isinstance(text, tuple)
-        return self._cased(before + str(text[0])), self._cased(str(text[-1]))
+        first, second = (self._bounded(each, form, param) for each in map(str, text))
+        return self._cased(form.before + first), self._cased(second)
+
+    def _bounded(self, text: str, form: TextForm, param: str) -> str:
+        """Return the text, without what is sure to be cut: megabytes take long. Raises InvalidRequest."""
+        try:
+            text.encode()
+        except UnicodeEncodeError:
+            raise InvalidRequest(
+                "the text holds half of a surrogate pair (\\ud800 to \\udfff): send complete characters", param
+            ) from None
+        limit = self._limits.max_model_len
+        characters = limit * max(self._tokenizer.longest_token, MAX_TOKEN_CHARACTERS)
+        if len(text) <= characters:
+            return text
+        if form.keep is not None:
+            return text[-characters:] if form.keeps_end else text[:characters]
+        raise InvalidRequest(
+            f"this model's maximum context length is {limit} tokens, {characters} characters at the very most, and "
+            f"an input has {len(text)} characters. Shorten it",
+            param,
+            "context_length_exceeded",
+        )
 
     def _cased(self, text: str) -> str:
         return text.lower() if self.info.lowercase else text

@@ -198,7 +198,6 @@ VALUES: Final[Mapping[str, Mapping[str, str]]] = MappingProxyType(
     {
         "--log-level": {"trace": "debug", "critical": "error"},
         "--prefix-caching-hash-algo": {"sha256_cbor": "sha256"},
-        "--task": {"pooling": "pool", "embedding": "embed", "score": "classify", "none": "auto"},
     }
 )
 """Value of vLLM → value here."""
