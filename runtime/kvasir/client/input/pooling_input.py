@@ -146,7 +146,7 @@ class PoolingInput:
         return self._cased(form.before + first), self._cased(second)
 
     def _bounded(self, text: str, form: TextForm, param: str) -> str:
-        """Return the text, without what is sure to be cut: megabytes take long. Raises InvalidRequest."""
+        """Return the text, or as much of it as can have an effect: megabytes take long. Raises InvalidRequest."""
         try:
             text.encode()
         except UnicodeEncodeError:

@@ -104,7 +104,7 @@ class CohereEmbedRequest(RequestBody):
     """The default is float."""
     output_dimension: Annotated[int, Field(ge=1)] | None = None
     truncate: Literal["NONE", "START", "END"] = "END"
-    """What is left out of a text that is too long; NONE: it is an error."""
+    """The end of a text that is too long that is left out; NONE: such a text is an error."""
 
 
 class ScoreRequest(PoolingBody):

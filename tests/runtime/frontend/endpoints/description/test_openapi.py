@@ -6,6 +6,7 @@ import httpx
 import jsonschema
 import pytest
 
+from runtime.frontend.endpoints.pooling.pooling_models import embedding_frontend
 from runtime.frontend.harness import MODEL, Frontend, running_frontend
 
 USER = {"role": "user", "content": "Hi"}
@@ -38,6 +39,17 @@ BODIES: list[tuple[str, dict[str, Any]]] = [
             "response_format": {"type": "json_schema", "json_schema": {"name": "a", "schema": {"type": "object"}}},
         },
     ),
+]
+POOLING_BODIES: list[tuple[str, dict[str, Any]]] = [
+    ("/v1/embeddings", {"input": "Hi", "encoding_format": "base64", "user": None}),
+    ("/v1/embeddings", {"input": [[1, 2], [3]], "truncate_prompt_tokens": -1}),
+    ("/v2/embed", {"texts": ["Hi"], "input_type": "search_query", "embedding_types": ["float", "base64"]}),
+    ("/pooling", {"input": ["Hi"], "task": "embed"}),
+    ("/score", {"text_1": "Hi", "text_2": ["a", "b"]}),
+    ("/v1/score", {"queries": ["Hi"], "documents": "a"}),
+    ("/rerank", {"query": "Hi", "documents": ["a", {"text": "b"}], "top_n": 1}),
+    ("/v1/rerank", {"query": "Hi", "documents": ["a"]}),
+    ("/v2/rerank", {"query": "Hi", "documents": ["a"], "return_documents": True}),
 ]
 BAD_BODIES: list[tuple[str, dict[str, Any]]] = [
     ("/v1/completions", {"prompt": "Hi", "max_tokens": "3"}),
@@ -115,6 +127,17 @@ async def test_forbidden_body_is_refused_in_the_described_form(
         answer = await client.post(path, json=body)
         assert answer.status_code == 400
         check_answer(document, path, "post", answer)
+
+
+async def test_described_pooling_bodies_are_accepted() -> None:
+    async with embedding_frontend() as frontend, frontend.http() as client:
+        document = await description(client)
+        for path, body in POOLING_BODIES:
+            request = document["paths"][path]["post"]["requestBody"]["content"]["application/json"]["schema"]
+            check(document, request, body)
+            answer = await client.post(path, json=body)
+            assert answer.status_code == 200, answer.text
+            check_answer(document, path, "post", answer)
 
 
 async def test_the_answers_of_all_get_endpoints_are_as_described(frontend: Frontend) -> None:
