@@ -22,6 +22,7 @@ class ModelSpec:
     source: str  # hf://org/name[@revision], file:///path or demo://
     served_names: tuple[str, ...]  # never empty
     token_secret: SecretKey | None
+    task: str = "auto"
 
 
 @dataclass(frozen=True)
@@ -161,6 +162,7 @@ def _model(model: Json, name: str) -> ModelSpec:
         source=model["source"],
         served_names=tuple(model.get("servedNames", ())) or (name,),
         token_secret=SecretKey(token["name"], token["key"]) if token else None,
+        task=model["task"],
     )
 
 

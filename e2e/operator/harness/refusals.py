@@ -115,6 +115,13 @@ REFUSALS: Final = (
         name="there",
     ),
     Refusal(
+        "spec.model.task",
+        f"{_CANNOT_CHANGE} task",
+        {"model": {"source": "demo://", "task": "embed"}},
+        before={"model": {"source": "demo://"}},
+        name="there",
+    ),
+    Refusal(
         "spec.engine",
         "engine.maxNumBatchedTokens is below engine.maxNumSeqs",
         _engine(maxNumSeqs=64, maxNumBatchedTokens=32),

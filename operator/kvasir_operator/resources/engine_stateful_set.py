@@ -84,6 +84,7 @@ def _options(service: InferenceService) -> list[str]:
     on_gpu = engine.resource_name != ""
     return option_args(
         served_model_name=service.model.served_names,
+        task=None if service.model.task == "auto" else service.model.task,
         max_model_len=engine.max_model_len,
         device="cuda" if on_gpu else "cpu",
         dtype=engine.dtype,
