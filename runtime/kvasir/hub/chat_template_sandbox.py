@@ -53,15 +53,20 @@ class Budget:
         if self._steps % _STEPS_PER_CHECK == 0 and time.thread_time() > self._end:
             raise TemplateTooCostly("it takes too long for these messages and variables")
 
-    def make(self, size: int) -> None:
-        self._sizes += size
-        if size > MAX_SIZE or self._sizes > MAX_SIZES:
-            raise TemplateTooCostly("it makes too long texts of these messages and variables")
+    def made(self, value: Any) -> Any:
+        if isinstance(value, str | list | tuple):
+            size = len(value)
+            self._sizes += size
+            if size > MAX_SIZE or self._sizes > MAX_SIZES:
+                raise TemplateTooCostly("it makes too long texts of these messages and variables")
+        return value
 
-    def write(self, size: int) -> None:
-        self._written += size
-        if self._written > self._characters:
-            raise TemplateTooCostly("its text is much longer than the context: shorten messages and variables")
+    def written(self, value: Any) -> Any:
+        if isinstance(value, str):
+            self._written += len(value)
+            if self._written > self._characters:
+                raise TemplateTooCostly("its text is much longer than the context: shorten messages and variables")
+        return value
 
 
 _budget: ContextVar[Budget] = ContextVar("budget")
@@ -92,16 +97,17 @@ class BoundedSandbox(ImmutableSandboxedEnvironment):
 
     def call(__self, __context: Context, __obj: Any, *args: Any, **kwargs: Any) -> Any:
         if __obj is _written:  # the most frequent one
-            return _written(args[0])
-        _budget.get().step()
+            return _budget.get().written(args[0])
+        budget = _budget.get()
+        budget.step()
         if __obj is _step:
             return True
         _check_arguments(__obj, args, kwargs)
-        return _made(super().call(__context, __obj, *args, **kwargs))
+        return budget.made(super().call(__context, __obj, *args, **kwargs))
 
     def call_binop(self, context: Context, operator: str, left: Any, right: Any) -> Any:
         _check_operation(operator, left, right)
-        return _made(super().call_binop(context, operator, left, right))
+        return _budget.get().made(super().call_binop(context, operator, left, right))
 
     def wrap_str_format(self, value: Any) -> Callable[..., str] | None:
         function = super().wrap_str_format(value)
@@ -150,8 +156,7 @@ def _step() -> bool:
 
 
 def _written(value: Any) -> Any:
-    if isinstance(value, str):
-        _budget.get().write(len(value))
+    # BoundedSandbox.call counts the text
     return value
 
 
@@ -159,18 +164,13 @@ def _joined(*values: Any) -> str:
     return "".join(map(str, values))
 
 
-def _made(value: Any) -> Any:
-    if isinstance(value, str | list | tuple):
-        _budget.get().make(len(value))
-    return value
-
-
 def _counted(function: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(function)
     def filter_(*args: Any, **kwargs: Any) -> Any:
-        _budget.get().step()
+        budget = _budget.get()
+        budget.step()
         _check_arguments(function, args, kwargs)
-        return _made(function(*args, **kwargs))
+        return budget.made(function(*args, **kwargs))
 
     return filter_
 
@@ -221,7 +221,8 @@ def _check_operation(operator: str, left: Any, right: Any) -> None:
         if _WIDE_PERCENT.search(left):
             raise TemplateTooCostly("it formats a text with a width that is too large")
     elif operator == "+" and isinstance(left, str | list | tuple) and isinstance(right, str | list | tuple):
-        _check_size(len(left) + len(right))
+        if len(left) + len(right) > MAX_SIZE:
+            _check_size(len(left) + len(right))
     elif operator == "*":
         for value, times in ((left, right), (right, left)):
             if isinstance(value, str | list | tuple) and isinstance(times, int):

@@ -6,7 +6,7 @@ first that keeps all texts unchanged counts.
 
 import json
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import product
 from typing import Any, Final
@@ -70,20 +70,19 @@ class MessageForms:
             for each in self.shaped(message)
         ]
 
-    def shaped(self, message: Message) -> Iterator[Message]:
+    def shaped(self, message: Message) -> list[Message]:
         # one message may become two
         calls = message.get("tool_calls")
         if not calls:
-            yield message
-            return
+            return [message]
         if self.arguments_are_text:
             message = {**message, "tool_calls": [_with_text(call) for call in calls]}
-        if message.get("content"):
-            if not self.splits_calls:
-                yield message
-                return
-            yield {name: value for name, value in message.items() if name != "tool_calls"}
-        yield {**_without_content(message), **self.absent_content}
+        called = {**_without_content(message), **self.absent_content}
+        if not message.get("content"):
+            return [called]
+        if not self.splits_calls:
+            return [message]
+        return [{name: value for name, value in message.items() if name != "tool_calls"}, called]
 
     def content(self, role: str | None, content: Any) -> Any:
         form = self.contents.get(role or "", ContentForm())
@@ -100,7 +99,7 @@ def find_forms(render: Render) -> MessageForms:
     found.add("system", [{"role": "system", "content": _ASKED}, _USER])
     found.add("assistant", [_USER, _ASSISTANT, _USER], [_USER, _ASSISTANT])
     found.add_calls()
-    call = list(found.forms.shaped({"role": "assistant", "tool_calls": [_CALL]}))
+    call = found.forms.shaped({"role": "assistant", "tool_calls": [_CALL]})
     answer = {**_ANSWER, "content": _ASKED}
     found.add("tool", [_USER, *call, answer], [_USER, answer])
     return found.forms
