@@ -47,9 +47,10 @@ class Journal:
         """Raises TooManyRequests, or InvalidRequest for a live id."""
         if request.request_id in self._requests:
             raise InvalidRequest(f"a request with id {request.request_id!r} is still running: choose another id")
-        self.check_room(request.num_tokens)
+        num_tokens = request.num_tokens
+        self.check_room(num_tokens)
         self._requests[request.request_id] = request
-        self._num_tokens += request.num_tokens
+        self._num_tokens += num_tokens
         self._empty.clear()
 
     def append(self, request: LiveRequest, token_ids: list[int]) -> None:

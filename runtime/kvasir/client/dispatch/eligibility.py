@@ -27,7 +27,7 @@ class Eligibility:
         engines = self.of_lane(lane_of(request))
         if without:
             engines = [engine for engine in engines if engine not in without]
-        return self._resumes.suitable(request, engines)
+        return engines if request.interruption is None else self._resumes.suitable(request, engines)
 
     def with_room(self, request: LiveRequest, without: Collection[RemoteEngine] = ()) -> list[RemoteEngine]:
         engines = self.suitable(request, without)

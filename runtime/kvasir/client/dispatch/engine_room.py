@@ -41,7 +41,10 @@ class EngineRoom:
         usable = [engine for engine in engines if engine.usable and not self.is_full(engine)]
         # A request may wait for its prefix in a full engine. Otherwise a loaded service computes popular prefixes
         # on all engines.
-        return usable if any(self.has_room(engine, num_tokens) for engine in usable) else []
+        for engine in usable:
+            if self.has_room(engine, num_tokens):
+                return usable
+        return []
 
     def has_room(self, engine: RemoteEngine, num_tokens: int) -> bool:
         capacity = engine.capacity

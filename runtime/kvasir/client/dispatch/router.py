@@ -135,6 +135,8 @@ class Router:
         if not usable:
             return None
         choices = self._choices(usable, request, peers)
+        if len(choices) == 1:
+            return choices[0]
         best = min([choice.cost for choice in choices])
         near = best + TIE_SHARE * request.num_tokens / self._default_rate
         # A cold prompt goes to the engine whose last one is the oldest, so that caches fill evenly.
@@ -172,9 +174,8 @@ class Router:
     def _hits(
         self, engines: list[RemoteEngine], request: Routed, peers: Collection[RemoteEngine], now: float
     ) -> dict[str, _Hit]:
-        hashes = request.hashes
-        # Prompt log probabilities are never cached, and one engine needs no comparison.
-        if hashes is None or request.params.prompt_logprobs is not None or len(self._loads) < 2:
+        # One engine needs no comparison, and prompt log probabilities are never cached.
+        if len(self._loads) < 2 or (hashes := request.hashes) is None or request.params.prompt_logprobs is not None:
             return {}
         same: dict[BlockHashing, dict[str, RemoteEngine]] = {}
         for engine in engines:
@@ -228,9 +229,13 @@ class Router:
         return EngineChoice(engine, hit.blocks, cached, num_tokens, hit.chain, source, fetched, prefill, cost)
 
     def _measure_defaults(self, engines: list[RemoteEngine]) -> None:
-        loads = [self._load(engine.incarnation) for engine in engines]
-        rates = [rate for load in loads if (rate := load.prefill_rate) is not None]
-        seconds = [load.row_seconds for load in loads if load.row_seconds is not None]
+        rates, seconds = [], []
+        for engine in engines:
+            load = self._load(engine.incarnation)
+            if (rate := load.prefill_rate) is not None:
+                rates.append(rate)
+            if load.row_seconds is not None:
+                seconds.append(load.row_seconds)
         self._default_rate = sum(rates) / len(rates) if rates else DEFAULT_PREFILL_RATE
         self._default_row_seconds = sum(seconds) / len(seconds) if seconds else DEFAULT_ROW_SECONDS
 

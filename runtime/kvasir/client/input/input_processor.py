@@ -54,7 +54,7 @@ class InputProcessor:
         check_rank: Callable[[int], None] = lambda rank: None,
         seed: int | None = None,
     ) -> None:
-        self._vocab_size = model.vocab_size
+        self.vocab_size = model.vocab_size
         self._sampling = Sampling(model, tokenizer, seed)
         self._max_new_tokens = model.max_new_tokens
         self._tokenizer = tokenizer
@@ -85,7 +85,7 @@ class InputProcessor:
             raise InvalidRequest(
                 f"{len(token_ids)} tokens are more than the context of {limit} holds: send them in parts", "tokens"
             )
-        check_in_vocabulary(token_ids, self._vocab_size, "tokens")
+        check_in_vocabulary(token_ids, self.vocab_size, "tokens")
         return await self._run(
             lambda: self._tokenizer.decode(token_ids, skip_special_tokens),
             inline=len(token_ids) <= INLINE_TOKENS,
@@ -109,9 +109,9 @@ class InputProcessor:
         """Return a conversation's last `keep` tokens. Raises InvalidRequest, TooManyRequests."""
         template = kwargs.get("chat_template")
         text = await self._rendered(messages, kwargs)
-        return await self._run(
-            lambda: self.encode_chat(text, keep, template), inline=len(text) <= INLINE_CHARACTERS
-        )
+        if len(text) <= INLINE_CHARACTERS:
+            return self.encode_chat(text, keep, template)
+        return await self._run(lambda: self.encode_chat(text, keep, template), inline=False)
 
     def encode_chat(self, text: str, keep: int | None = None, chat_template: str | None = None) -> list[int]:
         """Return the tokens of a text from `chat_text`."""
@@ -137,10 +137,6 @@ class InputProcessor:
         self._check_length(len(text), param)
         return tokenizer.encode(text, add_special_tokens, keep)
 
-    @property
-    def vocab_size(self) -> int:
-        return self._vocab_size
-
     async def _rendered(self, messages: list[dict[str, Any]], variables: dict[str, Any]) -> str:
         # Most chats take less time than a change of threads, but a request's own template must be compiled.
         few = len(messages) <= INLINE_MESSAGES and count_values(variables, INLINE_VARIABLES) <= INLINE_VARIABLES
@@ -161,7 +157,7 @@ class InputProcessor:
         if self._quoted is not None:
             messages = [{**self._quoted.quoted(message), "role": message.get("role")} for message in messages]
             variables = {**variables, "tools": self._quoted.quoted(variables.get("tools"))}
-        characters = MACRO_DEPTH * self._max_characters() + INLINE_CHARACTERS
+        characters = MACRO_DEPTH * self._limits.max_model_len * self._tokenizer.longest_token + INLINE_CHARACTERS
         try:
             return self._chat_templates.render(messages, seconds, characters, **variables)
         except ChatTemplateTooSlow:
@@ -196,9 +192,10 @@ class InputProcessor:
         if data_parallel_rank is not None:
             self._check_rank(data_parallel_rank)
         max_tokens = self._max_tokens(len(prompt_token_ids), max_tokens, asked.min_tokens)
-        of_prompt = [count for count in (asked.prompt_logprobs, prompt_logprobs) if count is not None]
+        if prompt_logprobs is None or (asked.prompt_logprobs or 0) > prompt_logprobs:
+            prompt_logprobs = asked.prompt_logprobs
         token_ids = token_array(prompt_token_ids)
-        params = self._sampling.params(asked, max_tokens, logprobs, max(of_prompt, default=None))
+        params = self._sampling.params(asked, max_tokens, logprobs, prompt_logprobs)
         return Prompted(
             token_ids,
             RequestCore(params, priority, cache_salt, constraint),
@@ -259,7 +256,8 @@ class InputProcessor:
 
     def _check_length(self, length: int, param: str) -> None:
         """Raise InvalidRequest for a text that cannot fit, before its tokenization: megabytes take minutes."""
-        limit, characters = self._limits.max_model_len, self._max_characters()
+        limit = self._limits.max_model_len
+        characters = limit * self._tokenizer.longest_token
         if length > characters:
             raise InvalidRequest(
                 f"{_maximum(limit)}, {characters} characters at the very most, and the prompt is too long: it has "
@@ -268,30 +266,28 @@ class InputProcessor:
                 "context_length_exceeded",
             )
 
-    def _max_characters(self) -> int:
-        return self._limits.max_model_len * self._tokenizer.longest_token
-
     def _check_prompt(self, prompt_token_ids: Sequence[int]) -> None:
         if not prompt_token_ids:
             raise InvalidRequest("the prompt is empty: it needs at least one token", "prompt")
-        check_in_vocabulary(prompt_token_ids, self._vocab_size, "prompt")
+        check_in_vocabulary(prompt_token_ids, self.vocab_size, "prompt")
 
     def _max_tokens(self, prompt_length: int, asked: int | None, least: int) -> int:
         limit = self._limits.max_model_len
-        left, has = limit - prompt_length, f"it has {count(prompt_length, 'token')}"
+        left = limit - prompt_length
         if asked is not None and asked < 1:
             raise InvalidRequest(f"max_tokens is {asked}: ask for at least 1 token", "max_tokens")
         if left < 1:
             raise InvalidRequest(
-                f"{_maximum(limit)}, the answer included, and the prompt is too long: {has}. "
-                f"Shorten it to at most {count(limit - 1, 'token')}",
+                f"{_maximum(limit)}, the answer included, and the prompt is too long: it has "
+                f"{count(prompt_length, 'token')}. Shorten it to at most {count(limit - 1, 'token')}",
                 "prompt",
                 "context_length_exceeded",
             )
         if asked is not None and asked > left:
             raise InvalidRequest(
-                f"{_maximum(limit)}, and the prompt is too long for an answer of {count(asked, 'token')}: {has}. "
-                f"Lower max_tokens to at most {left}, leave it out, or shorten the prompt",
+                f"{_maximum(limit)}, and the prompt is too long for an answer of {count(asked, 'token')}: "
+                f"it has {count(prompt_length, 'token')}. Lower max_tokens to at most {left}, leave it out, or shorten "
+                "the prompt",
                 "max_tokens",
                 "context_length_exceeded",
             )

@@ -83,14 +83,19 @@ class Sampling:
                 "(max_tokens, or the rest of the context): lower it",
                 "min_tokens",
             )
-        same = {name: self._or_default(name, getattr(asked, name)) for name in _SAME}
+        defaults = self._defaults
+        same = {name: defaults[name] if (own := getattr(asked, name)) is None else own for name in _SAME}
+        temperature = defaults["temperature"] if asked.temperature is None else asked.temperature
+        if TEMPERATURE.most < temperature < math.inf:  # the effect is the same
+            temperature = TEMPERATURE.most
+        top_k = defaults["top_k"] if asked.top_k is None else asked.top_k
         params = SamplingParams(
             max_tokens=max_tokens,
             seed=self._seeds.getrandbits(64) - 2**63 if asked.seed is None else asked.seed,
-            temperature=_within_range(self._or_default("temperature", asked.temperature)),
-            top_k=self._top_k(self._or_default("top_k", asked.top_k)),
-            stop_token_ids=_stop_token_ids(asked.stop_token_ids),
-            logit_bias=_logit_bias(asked.logit_bias),
+            temperature=temperature,
+            top_k=0 if top_k == -1 else min(top_k, self._vocab_size),  # a client's number may exceed 64 bits
+            stop_token_ids=_stop_token_ids(asked.stop_token_ids) if asked.stop_token_ids else (),
+            logit_bias=_logit_bias(asked.logit_bias) if asked.logit_bias else (),
             allowed_token_ids=tuple(dict.fromkeys(asked.allowed_token_ids or ())),
             bad_words=self._bad_words(tuple(asked.bad_words)),
             logprobs=logprobs,
@@ -102,13 +107,6 @@ class Sampling:
         except BadParameter as error:
             raise InvalidRequest(str(error), error.name) from None
         return params
-
-    def _or_default(self, name: str, asked: Any) -> Any:
-        return self._defaults[name] if asked is None else asked
-
-    def _top_k(self, asked: int) -> int:
-        # a client's number may exceed 64 bits
-        return 0 if asked == -1 else min(asked, self._vocab_size)
 
     def _bad_word_tokens(self, words: tuple[str, ...]) -> tuple[tuple[int, ...], ...]:
         """Return each word's tokens, at the beginning of a text and after a space, as vLLM does."""
@@ -126,11 +124,6 @@ class Sampling:
                 raise InvalidRequest(f"bad_words: {word!r} has no token: leave it out", "bad_words")
             sequences.update(dict.fromkeys(tokens))
         return tuple(sequences)
-
-
-def _within_range(temperature: float) -> float:
-    """Limit a finite temperature to the range; the effect is the same."""
-    return TEMPERATURE.most if TEMPERATURE.most < temperature < math.inf else temperature
 
 
 def _stop_token_ids(token_ids: Sequence[int]) -> tuple[int, ...]:

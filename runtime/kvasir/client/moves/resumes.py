@@ -50,8 +50,7 @@ class Resumes:
         return resuming == 0 or resuming + request.num_tokens <= MAX_RESUMING_TOKENS
 
     def suitable(self, request: LiveRequest, engines: list[RemoteEngine]) -> list[RemoteEngine]:
-        if request.interruption is None:
-            return engines
+        """Return the engines to which a moved request may go."""
         # Never other weights; another numerics class or a shorter context only without a better engine.
         usable = [engine for engine in engines if engine.usable and _has_its_weights(request, engine)]
         fitting = [engine for engine in usable if _fits(request, engine)] or usable
