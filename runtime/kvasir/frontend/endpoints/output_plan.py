@@ -35,6 +35,8 @@ class OutputPlan:
 
     def apply(self, prompted: Prompted) -> Prompted:
         """Return the request with its constraint and the special tokens for the parser."""
+        if self.constraint is None and not self.shown_special_ids:
+            return prompted
         return replace(
             prompted.with_core(constraint=self.constraint),
             constraint_field=None if self.constraint is None else self.constraint_field,
@@ -60,6 +62,8 @@ async def plan_output(
     `continued`: the output continues a message, so it has no reasoning. Raises ApiError, InvalidRequest for choices
     that cannot be enforced, and TooManyRequests.
     """
+    if source is None and not use.offered and service.parsers.reasoning_format is None:
+        return OutputPlan(use, None)
     answer = await service.llm.input.grammar(source)
     parsers, field = service.parsers, use.field if source is None else source.param
     if use.callable and parsers.tool_format is None:

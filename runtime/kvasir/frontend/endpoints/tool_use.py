@@ -59,6 +59,9 @@ class ToolUse:
         return None if hides_unused and self.choice is ToolChoice.NONE else self.for_template
 
 
+NO_TOOLS: Final = ToolUse()
+
+
 def use_all(offered: tuple[Tool, ...], choice: str | None) -> ToolUse:
     """`choice`: none, auto (or None) or required."""
     match choice:

@@ -43,8 +43,10 @@ def _check_parts(messages: Any) -> None:
     if not isinstance(messages, list):
         return
     for field, what in (("content", "parts of content"), ("tool_calls", "tool calls")):
-        lists = (message.get(field) for message in messages if isinstance(message, dict))
-        count = sum(len(each) for each in lists if isinstance(each, list))
+        count = 0
+        for message in messages:
+            if isinstance(message, dict) and isinstance(parts := message.get(field), list):
+                count += len(parts)
         if count > MAX_PARTS:
             raise bad_field("messages", f"messages: {count} {what} are too many, send at most {MAX_PARTS}")
 

@@ -14,6 +14,7 @@ from kvasir.frontend.generation.beam_request import LENGTH_PENALTY, check_beam_s
 from kvasir.frontend.generation.rank_header import header_rank
 from kvasir.frontend.generation.sampling_body import SamplingBody
 from kvasir.frontend.generation.structured_output import (
+    CONSTRAINING_FIELDS,
     Choices,
     ResponseFormat,
     StructuredOutputs,
@@ -109,7 +110,7 @@ class GenerationRequest(SamplingBody):
 
     def grammar_source(self) -> GrammarSource | None:
         """Return the constraint, or None. Raises ApiError."""
-        return grammar_source(self)
+        return None if self.model_fields_set.isdisjoint(CONSTRAINING_FIELDS) else grammar_source(self)
 
     def grammar(self) -> Grammar | None:
         """Raises ApiError, InvalidRequest."""
@@ -119,16 +120,18 @@ class GenerationRequest(SamplingBody):
     def check(self) -> None:
         if self.stream_options is not None and not self.stream:
             raise bad_field("stream_options", "stream_options is for streams: set stream, or leave it out")
-        if self.continuous_usage and not self.include_usage:
+        if self.stream_options is not None and self.continuous_usage and not self.include_usage:
             name = "stream_options.continuous_usage_stats"
             raise bad_field(name, f"{name} needs stream_options.include_usage")
-        check_beam_search(self)
+        if self.use_beam_search or self.length_penalty != 1:
+            check_beam_search(self)
         if self.use_beam_search and (source := self.grammar_source()) is not None:
             name = source.param
             raise bad_field(name, f"{name} is not supported with use_beam_search: leave out one of them")
-        if self.sampling.prompt_logprobs is not None and self.stream:
+        sampling = self.sampling
+        if sampling.prompt_logprobs is not None and self.stream:
             raise bad_field("prompt_logprobs", "prompt_logprobs cannot be streamed: leave out one of the two")
-        stop = self.sampling.stop
+        stop = sampling.stop
         if isinstance(stop, list) and len(stop) > MAX_STOP_STRINGS:
             raise bad_field("stop", f"stop: {len(stop)} strings are too many, give at most {MAX_STOP_STRINGS}")
         if self.truncate_prompt_tokens == 0:

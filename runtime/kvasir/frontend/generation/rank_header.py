@@ -16,7 +16,11 @@ _RANK: Final = re.compile(rb"[0-9]{1,9}")
 
 def header_rank(scope: Scope, field: int | None = None) -> int | None:
     """Return the rank of the header or of the body's `field`; None: any. Raises ApiError if they differ."""
-    text = next((value for name, value in scope["headers"] if name == _NAME), None)
+    text = None
+    for name, value in scope["headers"]:
+        if name == _NAME:
+            text = value
+            break
     if text is None:
         return field
     if not _RANK.fullmatch(text):

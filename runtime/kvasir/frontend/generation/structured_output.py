@@ -1,7 +1,7 @@
 """Fields that constrain an output, with vLLM's names: response_format, structured_outputs, guided_*."""
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from types import MappingProxyType
 from typing import Annotated, Any, Final, Literal, Protocol
 
@@ -111,6 +111,9 @@ class OutputFields:
     guided_choice: list[str] | None = None
     guided_grammar: str | None = None
     guided_whitespace_pattern: str | None = None
+
+
+CONSTRAINING_FIELDS: Final = frozenset(field.name for field in fields(OutputFields))
 
 
 def grammar_source(body: StructuredFields) -> GrammarSource | None:

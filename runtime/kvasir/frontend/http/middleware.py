@@ -137,4 +137,7 @@ def _route(scope: Scope) -> str:
 
 def _header(scope: Scope, name: bytes) -> bytes:
     headers: list[tuple[bytes, bytes]] = scope["headers"]
-    return next((value for key, value in headers if key == name), b"")
+    for key, value in headers:
+        if key == name:
+            return value
+    return b""

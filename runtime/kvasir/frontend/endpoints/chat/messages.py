@@ -76,7 +76,10 @@ def template_messages(messages: list[Message]) -> list[dict[str, Any]]:
     """Return the messages for the chat template. Raises ApiError for content that is not text."""
     if not messages:
         raise bad_field("messages", "messages: the list is empty")
-    _check_arguments(messages)
+    for message in messages:
+        if message.tool_calls or message.function_call is not None:
+            _check_arguments(messages)
+            break
     return [_template_message(message, f"messages[{i}]") for i, message in enumerate(messages)]
 
 

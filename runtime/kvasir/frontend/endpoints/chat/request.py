@@ -7,7 +7,7 @@ from pydantic import Field
 from kvasir.client.input.chat_templates import RESERVED_VARIABLES
 from kvasir.frontend.endpoints.chat.messages import Messages, template_messages
 from kvasir.frontend.endpoints.chat.tools import Choice, FunctionTool, OlderChoice, function_use, tool_use
-from kvasir.frontend.endpoints.tool_use import Function, ToolUse
+from kvasir.frontend.endpoints.tool_use import NO_TOOLS, Function, ToolUse
 from kvasir.frontend.errors import bad_field, empty_list
 from kvasir.frontend.generation.generation_request import GenerationRequest
 from kvasir.request.params import TOP_LOGPROBS
@@ -83,6 +83,8 @@ class ChatRequest(GenerationRequest):
 
     def tool_use(self) -> ToolUse:
         if not self.functions and self.function_call is None:
+            if not self.tools and self.tool_choice is None:
+                return NO_TOOLS
             return tool_use(self.tools, self.tool_choice, self.parallel_tool_calls)
         if self.tools:
             raise bad_field("functions", "functions is the older form of tools: leave out one of them")

@@ -71,7 +71,7 @@ async def _prepare(service: Service, body: ChatRequest) -> tuple[Prompted, Outpu
     _check_budget(service, body)
     use = body.tool_use()
     variables = body.template_variables()
-    variables["tools"] = use.template_tools(hides_unused=service.hides_unused_tools)
+    variables["tools"] = use.template_tools(hides_unused=service.hides_unused_tools) if use.offered else None
     prompt = await llm.input.render_chat(body.template_messages(), keep, **variables)
     plan = await plan_output(
         service,

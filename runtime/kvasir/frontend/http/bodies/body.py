@@ -52,14 +52,15 @@ async def read_json(request: Request, limit: int) -> dict[str, Any]:
     if not body:
         raise ApiError(400, "the request has no body: send a JSON object", code="invalid_json")
     _hold_memory(body, service)  # bodies wait for their turn to be counted
-    async with service.cost_check.turn(body, service.llm.max_model_len):
+    context = service.llm.max_model_len
+    async with service.cost_check.turn(body, context):
         try:
             value = orjson.loads(body)
         except orjson.JSONDecodeError as error:
             raise ApiError(400, f"the request body is not valid JSON: {error}", code="invalid_json") from None
         if not isinstance(value, dict):
             raise ApiError(400, "the request body must be a JSON object", code="invalid_json")
-        check_counts(value, service.llm.max_model_len, service.llm.input.vocab_size, service.max_prompts)
+        check_counts(value, context, service.llm.input.vocab_size, service.max_prompts)
         _hold_share(request, value, service)
     return value
 

@@ -39,11 +39,11 @@ class HttpParser:
         return False
 
     def on_headers_complete(self) -> None:
-        if not self._offered():
+        if not self._parser.should_upgrade() or not self._offered():
             self._connection.on_headers_complete()
 
     def on_message_complete(self) -> None:
-        if not self._offered():
+        if not self._parser.should_upgrade() or not self._offered():
             self._connection.on_message_complete()
 
     def close(self) -> None:
