@@ -6,8 +6,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 
 from kvasir.client.collector import Collector
-from kvasir.client.input.prompt_hashes import PromptHashes
-from kvasir.client.input.prompted import Prompted
+from kvasir.client.input.prompted import Prompted, PromptHashes
 from kvasir.client.request_observer import Trace
 from kvasir.client.text.detokenizer import TextStream
 from kvasir.client.text.stop_strings import StopSearch

@@ -31,8 +31,8 @@ from kvasir.frontend.http.connections.acceptor import Acceptor
 from kvasir.frontend.http.connections.connection import Connection
 from kvasir.frontend.http.connections.idle_connections import close_idle
 from kvasir.frontend.http.connections.listener import BACKLOG, listen
-from kvasir.frontend.http.connections.receiver import Receiver
 from kvasir.frontend.http.connections.tls import Tls
+from kvasir.frontend.http.connections.transports import Receiver
 from kvasir.frontend.http.refusals import Refusals
 from kvasir.frontend.large_allocations import return_large_allocations
 from kvasir.frontend.parsers import Parsers

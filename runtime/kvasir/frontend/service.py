@@ -8,11 +8,10 @@ from fastapi import Depends, Request
 from kvasir.client.async_llm import AsyncLLM
 from kvasir.config.frontend_settings import FrontendConfig, ServerConfig
 from kvasir.frontend.errors import ApiError
-from kvasir.frontend.generation.live import LiveRequests
-from kvasir.frontend.http.access import Access
+from kvasir.frontend.http.access import Access, Shares
 from kvasir.frontend.http.bodies.body_memory import ParsedBodies, Uploads
 from kvasir.frontend.http.bodies.json_cost import CostCheck
-from kvasir.frontend.http.shares import Shares
+from kvasir.frontend.http.connections.disconnection import LiveRequests
 from kvasir.frontend.http.user_middleware import load_middleware
 from kvasir.frontend.parsers import Parsers
 from kvasir.frontend.telemetry.metrics import Metrics

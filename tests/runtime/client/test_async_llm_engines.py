@@ -204,8 +204,8 @@ async def test_a_prompt_is_hashed_once_for_all_of_its_choices(
         hashed.append(len(token_ids))
         return packed_chain(root, token_ids, block_size)
 
-    monkeypatch.setattr("kvasir.client.input.prompt_hashes.packed_chain", chain)
-    monkeypatch.setattr("kvasir.client.input.prompt_hashes.INLINE_TOKENS", inline_tokens)
+    monkeypatch.setattr("kvasir.client.input.prompted.packed_chain", chain)
+    monkeypatch.setattr("kvasir.client.input.prompted.INLINE_TOKENS", inline_tokens)
     prompts = [service.llm.input.prepare([token] * 11) for token in (5, 6)]
     tasks = [
         asyncio.create_task(anext(service.llm.generate(f"{number}-{index}", prompted.child(index))))

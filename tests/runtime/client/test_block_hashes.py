@@ -4,8 +4,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from kvasir.client.input.prompt_hashes import PromptHashes
-from kvasir.client.input.prompted import Prompted
+from kvasir.client.input.prompted import Prompted, PromptHashes
 from kvasir.client.live_request import LiveRequest
 from kvasir.link.frontend_end.remote_engine import EngineState, RemoteEngine
 from kvasir.link.protocol import FEATURE_PREFIX_CACHE, Ready
@@ -56,7 +55,7 @@ def test_an_engine_without_a_prefix_cache_gets_no_hashes() -> None:
 def test_a_second_attempt_hashes_the_prompt_no_second_time(monkeypatch: pytest.MonkeyPatch) -> None:
     request = live()
     first = request.message(BlockHashing(16)).block_hashes
-    monkeypatch.setattr("kvasir.client.input.prompt_hashes.packed_chain", None)
+    monkeypatch.setattr("kvasir.client.input.prompted.packed_chain", None)
     request.output_token_ids.extend([7] * 20)
     assert request.message(BlockHashing(16)).block_hashes == first
 

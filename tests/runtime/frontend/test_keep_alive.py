@@ -9,9 +9,8 @@ from openai.types.chat import ChatCompletionMessageParam
 from starlette.types import Message, Scope
 
 from kvasir.frontend.generation import sse
-from kvasir.frontend.generation.live import LiveRequests
 from kvasir.frontend.generation.sse import DONE, KEEP_ALIVE, EventStream
-from kvasir.frontend.http.connections.disconnection import Disconnection
+from kvasir.frontend.http.connections.disconnection import Disconnection, LiveRequests
 from runtime.frontend.harness import ANSWER, MODEL, Frontend
 from runtime.frontend.scripted import TIMEOUT
 

@@ -1,9 +1,10 @@
-"""Gives a request to the engine that the router picks."""
+"""Gives a request to an engine: Eligibility selects those that may get it, the router picks one."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from enum import Enum, auto
 
-from kvasir.client.dispatch.eligibility import Eligibility
+from kvasir.client.dispatch.engine_room import EngineRoom
+from kvasir.client.dispatch.request_queue import Lane, lane_of
 from kvasir.client.dispatch.router import EngineChoice, Router
 from kvasir.client.dispatch.wave_starts import WaveStarts
 from kvasir.client.journal import Journal
@@ -21,6 +22,35 @@ class SendOutcome(Enum):
     """Engines that could take the request have versions without one of its fields."""
     SET_ASIDE = auto()
     """The request has failed, or waits for reports on lost engines."""
+
+
+class Eligibility:
+    def __init__(self, engines: Mapping[str, RemoteEngine], resumes: Resumes, room: EngineRoom) -> None:
+        self._engines = engines
+        self._resumes = resumes
+        self._room = room
+
+    def of_lane(self, lane: Lane) -> list[RemoteEngine]:
+        """Return the engines of the lane, usable or not."""
+        return [
+            engine
+            for engine in self._engines.values()
+            if (lane.rank is None or engine.rank == lane.rank) and engine.incarnation not in lane.refused_by
+        ]
+
+    def suitable(self, request: LiveRequest, without: Collection[RemoteEngine] = ()) -> list[RemoteEngine]:
+        engines = self.of_lane(lane_of(request))
+        if without:
+            engines = [engine for engine in engines if engine not in without]
+        return engines if request.interruption is None else self._resumes.suitable(request, engines)
+
+    def with_room(self, request: LiveRequest, without: Collection[RemoteEngine] = ()) -> list[RemoteEngine]:
+        engines = self.suitable(request, without)
+        if request.interruption is None:
+            return self._room.choices(engines, request.num_tokens)
+        # A moved request needs no room. If all suitable engines are full, it waits: others would not continue it
+        # exactly.
+        return [engine for engine in engines if not self._room.is_full(engine)]
 
 
 class Assignment:

@@ -7,8 +7,7 @@ import asyncio
 import logging
 from collections.abc import Callable
 
-from kvasir.client.dispatch.assignment import Assignment, SendOutcome
-from kvasir.client.dispatch.eligibility import Eligibility
+from kvasir.client.dispatch.assignment import Assignment, Eligibility, SendOutcome
 from kvasir.client.dispatch.engine_room import EngineRoom
 from kvasir.client.dispatch.holding import Holding, HoldLimits
 from kvasir.client.dispatch.request_queue import Lane, RequestQueue, lane_of
@@ -170,7 +169,7 @@ class Dispatcher:
     def _dispatch_all(self) -> None:
         arrived, self._arrived = self._arrived, []
         requests = [request for request in arrived if request.state is RequestState.WAITING]  # has a reader still
-        is_alone = len(requests) == 1 and not self._queue and self._resumes.first_postponed is None
+        is_alone = len(requests) == 1 and not self._queue and not self._resumes.postponed
         for request in requests:
             self._dispatch(request, at_once=is_alone, may_wait=True)
         if not is_alone:

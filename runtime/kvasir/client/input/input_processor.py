@@ -11,8 +11,7 @@ from kvasir.client.input.chat_templates import ChatTemplates
 from kvasir.client.input.fair_queue import FairQueue
 from kvasir.client.input.grammar_source import GrammarSource
 from kvasir.client.input.pooling_input import PoolingInput, PoolingText, PoolingTokens, TextForm
-from kvasir.client.input.prompt_hashes import PromptHashes
-from kvasir.client.input.prompted import Prompted
+from kvasir.client.input.prompted import Prompted, PromptHashes
 from kvasir.client.input.sampling import Sampling, check_in_vocabulary
 from kvasir.client.request_errors import InvalidRequest, TooManyRequests
 from kvasir.client.service_limits import ServiceLimits
@@ -286,8 +285,8 @@ class InputProcessor:
         if asked is not None and asked > left:
             raise InvalidRequest(
                 f"{_maximum(limit)}, and the prompt is too long for an answer of {count(asked, 'token')}: "
-                f"it has {count(prompt_length, 'token')}. Lower max_tokens to at most {left}, leave it out, or shorten "
-                "the prompt",
+                f"it has {count(prompt_length, 'token')}. Lower max_tokens to at most {left}, leave it out, or "
+                "shorten the prompt",
                 "max_tokens",
                 "context_length_exceeded",
             )

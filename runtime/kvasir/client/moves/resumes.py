@@ -15,13 +15,13 @@ MAX_RESUMING_TOKENS: Final = 2048
 class Resumes:
     def __init__(self, journal: Journal) -> None:
         self._journal = journal
-        self._postponed: list[LiveRequest] = []
+        self.postponed: list[LiveRequest] = []
 
     @property
     def first_postponed(self) -> LiveRequest | None:
-        while self._postponed and self._postponed[0].state is not RequestState.WAITING:
-            del self._postponed[0]
-        return self._postponed[0] if self._postponed else None
+        while self.postponed and self.postponed[0].state is not RequestState.WAITING:
+            del self.postponed[0]
+        return self.postponed[0] if self.postponed else None
 
     def postpone(self, request: LiveRequest, engines: list[RemoteEngine]) -> bool:
         """Keep a moved request until `pop_postponed` if these engines lack room, or others wait."""
@@ -29,14 +29,14 @@ class Resumes:
             return False
         if self.first_postponed is None and not self.must_wait(request, engines):
             return False
-        insort(self._postponed, request, key=service_order)
+        insort(self.postponed, request, key=service_order)
         return True
 
     def must_wait(self, request: LiveRequest, engines: list[RemoteEngine]) -> bool:
         return bool(engines) and not any(self._has_room(engine, request) for engine in engines)
 
     def pop_postponed(self) -> LiveRequest:
-        return self._postponed.pop(0)
+        return self.postponed.pop(0)
 
     def continues(self, request: LiveRequest, engine: RemoteEngine) -> bool:
         is_suitable = engine.usable and _has_its_weights(request, engine) and _fits(request, engine)

@@ -2,16 +2,16 @@
 
 import re
 import secrets
-from typing import Annotated, Any, ClassVar, cast
+from typing import Annotated, Any, ClassVar, Final, cast
 
 from pydantic import Field, model_validator
 from starlette.types import Scope
 
 from kvasir.client.input.grammar_source import GrammarSource
+from kvasir.client.known_ranks import RANK_FIELD
 from kvasir.frontend.endpoints.request_body import BodyPart
 from kvasir.frontend.errors import bad_field
 from kvasir.frontend.generation.beam_request import LENGTH_PENALTY, check_beam_search
-from kvasir.frontend.generation.rank_header import header_rank
 from kvasir.frontend.generation.sampling_body import SamplingBody
 from kvasir.frontend.generation.structured_output import (
     CONSTRAINING_FIELDS,
@@ -27,6 +27,11 @@ from kvasir.request.params import SamplingFields
 MAX_CHOICES = 128
 MAX_STOP_STRINGS = 4
 MAX_TEMPERATURE = 2
+
+# as routers for vLLM send it
+RANK_HEADER: Final = "X-data-parallel-rank"
+_RANK_NAME: Final = RANK_HEADER.lower().encode()
+_RANK: Final = re.compile(rb"[0-9]{1,9}")
 
 _REQUEST_ID = re.compile(r"[\x21-\x7e]{1,128}")
 
@@ -161,3 +166,21 @@ class GenerationRequest(SamplingBody):
                 "tokens: give at most that, or -1 for what the context leaves",
             )
         return self.truncate_prompt_tokens
+
+
+def header_rank(scope: Scope, field: int | None = None) -> int | None:
+    """Return the rank of the header or of the body's `field`; None: any. Raises ApiError if they differ."""
+    text = None
+    for name, value in scope["headers"]:
+        if name == _RANK_NAME:
+            text = value
+            break
+    if text is None:
+        return field
+    if not _RANK.fullmatch(text):
+        raise bad_field(RANK_FIELD, f"the header {RANK_HEADER} is not a rank: send a number of 0 or more")
+    if field not in (None, int(text)):
+        raise bad_field(
+            RANK_FIELD, f"{RANK_FIELD} is {field} and the header {RANK_HEADER} is {int(text)}: send one of the two"
+        )
+    return int(text)

@@ -19,7 +19,7 @@ from starlette.types import Message, Receive, Scope, Send
 
 from kvasir.frontend.errors import ApiError, as_api_error
 from kvasir.frontend.generation.answer_parts import Usage
-from kvasir.frontend.generation.live import LiveRequests
+from kvasir.frontend.http.connections.disconnection import LiveRequests
 from kvasir.frontend.telemetry.request_log import RequestRecord
 
 log = logging.getLogger(__name__)

@@ -30,6 +30,8 @@ class ApiKeys:
         # digests, so that comparisons take the same time for any length
         self._given = _digests(given)
         self._directory = Path(directory) if directory else None
+        self.needed = bool(self._given) or self._directory is not None
+        self.count = len(self._given)
         self._title = f"{flag}-dir {directory}"
         self._mounted: list[bytes] = []
         self._fault = ""
@@ -51,14 +53,6 @@ class ApiKeys:
     @classmethod
     def of_administrators(cls, config: ServerConfig) -> Self:
         return cls(config.admin_api_key, config.admin_api_key_dir, "--admin-api-key")
-
-    @property
-    def needed(self) -> bool:
-        return bool(self._given) or self._directory is not None
-
-    @property
-    def count(self) -> int:
-        return len(self._given) + len(self._mounted)
 
     @property
     def problem(self) -> str | None:
@@ -120,6 +114,7 @@ class ApiKeys:
             for text in faults:
                 log.warning("%s", text)
         self._stamp, self._mounted, self._fault = stamp, _digests(keys), fault
+        self.count = len(self._given) + len(keys)
 
 
 def _key_in(path: Path) -> str:

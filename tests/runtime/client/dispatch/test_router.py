@@ -9,7 +9,7 @@ import pytest
 
 from kvasir.client.dispatch import router as router_module
 from kvasir.client.dispatch.router import EngineChoice, Router
-from kvasir.client.input.prompt_hashes import PromptHashes
+from kvasir.client.input.prompted import PromptHashes
 from kvasir.link.frontend_end.remote_engine import EngineState, RemoteEngine
 from kvasir.link.protocol import (
     FEATURE_PREFIX_CACHE,

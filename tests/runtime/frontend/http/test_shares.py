@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator
 import httpx
 import pytest
 
-from kvasir.frontend.http.shares import client_of, slots_of
+from kvasir.frontend.http.access import client_of, slots_of
 from runtime.frontend.harness import Frontend, running_frontend
 
 LIMIT = 8

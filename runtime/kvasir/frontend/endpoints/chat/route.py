@@ -97,7 +97,8 @@ async def _prepare(service: Service, body: ChatRequest) -> tuple[Prompted, Outpu
         elif error.param == "max_tokens" and newer:
             error.param = "max_completion_tokens"
         raise
-    logprobs.check_size(body, [prompted], body.n, bounded=max_tokens is not None)
+    if body.logprobs or body.sampling.prompt_logprobs is not None:
+        logprobs.check_size(body, [prompted], body.n, bounded=max_tokens is not None)
     return plan.apply(prompted), plan
 
 

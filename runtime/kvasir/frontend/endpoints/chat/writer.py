@@ -1,6 +1,7 @@
 """Writes the answers of one chat: the chunks of a stream, or the whole."""
 
 from collections.abc import Sequence
+from functools import cached_property
 
 from msgspec import UNSET
 
@@ -37,9 +38,13 @@ class ChatWriter:
         self._token_ids = body.return_token_ids
         self._top = body.wanted_logprobs
         self._prompt_top = body.sampling.prompt_logprobs
-        self._names = logprobs.TokenNames(service.llm.detokenizer, body.return_tokens_as_token_ids)
+        self._detokenizer, self._names_as_ids = service.llm.detokenizer, body.return_tokens_as_token_ids
         self._fingerprint = service.fingerprint
         self._continuous_usage = body.continuous_usage
+
+    @cached_property
+    def _names(self) -> logprobs.TokenNames:
+        return logprobs.TokenNames(self._detokenizer, self._names_as_ids)
 
     def usage(self, usage: Usage) -> Usage:
         """Add the tokens of the reasoning so far, if the output is parsed."""

@@ -18,8 +18,8 @@ from kvasir.frontend.endpoints.messages.request import CountTokensRequest, Messa
 from kvasir.frontend.endpoints.output_plan import OutputPlan, plan_output
 from kvasir.frontend.endpoints.tool_use import ToolUse
 from kvasir.frontend.generation.generation import Generation
+from kvasir.frontend.generation.generation_request import header_rank
 from kvasir.frontend.generation.parsed_text import ParsedText
-from kvasir.frontend.generation.rank_header import header_rank
 from kvasir.frontend.generation.sse import EventStream
 from kvasir.frontend.routing import json_response, new_router
 from kvasir.frontend.service import Service, ServiceDep

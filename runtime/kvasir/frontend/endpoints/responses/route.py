@@ -24,8 +24,8 @@ from kvasir.frontend.endpoints.responses.scores import TextScores
 from kvasir.frontend.generation import logprobs
 from kvasir.frontend.generation.answer_parts import TokenLogprob
 from kvasir.frontend.generation.generation import Generation
+from kvasir.frontend.generation.generation_request import header_rank
 from kvasir.frontend.generation.parsed_text import ParsedText
-from kvasir.frontend.generation.rank_header import header_rank
 from kvasir.frontend.generation.sse import EventStream
 from kvasir.frontend.parsers.parsed import ParsedEvent
 from kvasir.frontend.routing import new_router

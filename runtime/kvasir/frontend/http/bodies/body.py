@@ -2,21 +2,30 @@
 
 import asyncio
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from itertools import islice
 from typing import Any, Final
 
 import orjson
 from starlette.requests import ClientDisconnect, Request
 
 from kvasir.client.input.fair_queue import current_client
-from kvasir.frontend.errors import ApiError
-from kvasir.frontend.generation.body_counts import check_counts
+from kvasir.client.request_errors import InvalidRequest
+from kvasir.frontend.errors import ApiError, bad_field
+from kvasir.frontend.http.access import client_of, slots_of
 from kvasir.frontend.http.bodies.body_memory import UNCOUNTED
+from kvasir.frontend.http.bodies.json_cost import SMALL
 from kvasir.frontend.http.middleware import GENERATING
-from kvasir.frontend.http.shares import client_of, slots_of
 from kvasir.frontend.service import Service, service_of
 
 _JSON_TYPE = re.compile(rb"application/([\w.-]+\+)?json", re.IGNORECASE)
+# The counts are limited before validation, which costs microseconds per item. Each limit is more than a model can
+# use: a message has at least one token, a bias is for one token.
+MAX_FIELDS: Final = 256  # with unknown ones
+MAX_MESSAGES: Final = 8192
+MAX_PARTS: Final = 8192  # of content or tool calls, in all messages
+MAX_BIASES: Final = 65_536  # for larger vocabularies; OpenAI accepts 300
+
 # Python takes 4 bytes per character of a text with one beyond U+FFFF
 WIDEST_CHARACTER: Final = 4
 
@@ -53,15 +62,21 @@ async def read_json(request: Request, limit: int) -> dict[str, Any]:
         raise ApiError(400, "the request has no body: send a JSON object", code="invalid_json")
     _hold_memory(body, service)  # bodies wait for their turn to be counted
     context = service.llm.max_model_len
+    if len(body) <= SMALL:
+        return _parsed(body, context, request, service)
     async with service.cost_check.turn(body, context):
-        try:
-            value = orjson.loads(body)
-        except orjson.JSONDecodeError as error:
-            raise ApiError(400, f"the request body is not valid JSON: {error}", code="invalid_json") from None
-        if not isinstance(value, dict):
-            raise ApiError(400, "the request body must be a JSON object", code="invalid_json")
-        check_counts(value, context, service.llm.input.vocab_size, service.max_prompts)
-        _hold_share(request, value, service)
+        return _parsed(body, context, request, service)
+
+
+def _parsed(body: bytes | bytearray, context: int, request: Request, service: Service) -> dict[str, Any]:
+    try:
+        value = orjson.loads(body)
+    except orjson.JSONDecodeError as error:
+        raise ApiError(400, f"the request body is not valid JSON: {error}", code="invalid_json") from None
+    if not isinstance(value, dict):
+        raise ApiError(400, "the request body must be a JSON object", code="invalid_json")
+    check_counts(value, context, service.llm.input.vocab_size, service.max_prompts)
+    _hold_share(request, value, service)
     return value
 
 
@@ -130,3 +145,58 @@ def _too_large(limit: int) -> ApiError:
         f"the request body is larger than {limit} bytes, this server's --max-request-bytes",
         code="request_too_large",
     )
+
+
+def check_counts(body: Mapping[str, Any], context: int, vocabulary: int, prompts: int) -> None:
+    """Raise ApiError or InvalidRequest (400) with the field and its limit.
+
+    `context` and `vocabulary`: in tokens. `prompts`: limit of a completion's prompts.
+    """
+    if len(body) > MAX_FIELDS:
+        name = next(islice(body, MAX_FIELDS, None))
+        raise bad_field(name[:64], f"the request has {len(body)} fields: send at most {MAX_FIELDS}")
+    _check_size(body, "messages", "messages", MAX_MESSAGES)
+    _check_parts(body.get("messages"))
+    _check_size(body, "logit_bias", "entries", min(vocabulary, MAX_BIASES))
+    _check_size(body, "allowed_token_ids", "token ids", vocabulary)
+    _check_number_of_prompts(body.get("prompt"), prompts)
+    if body.get("truncate_prompt_tokens") is None:
+        _check_prompt_length(body.get("prompt"), context)
+
+
+def _check_size(body: Mapping[str, Any], name: str, what: str, limit: int) -> None:
+    value = body.get(name)
+    if isinstance(value, list | dict) and len(value) > limit:
+        raise bad_field(name, f"{name}: {len(value)} {what} are too many, send at most {limit}")
+
+
+def _check_parts(messages: Any) -> None:
+    if not isinstance(messages, list):
+        return
+    for field, what in (("content", "parts of content"), ("tool_calls", "tool calls")):
+        count = 0
+        for message in messages:
+            if isinstance(message, dict) and isinstance(parts := message.get(field), list):
+                count += len(parts)
+        if count > MAX_PARTS:
+            raise bad_field("messages", f"messages: {count} {what} are too many, send at most {MAX_PARTS}")
+
+
+def _check_number_of_prompts(prompt: Any, limit: int) -> None:
+    if isinstance(prompt, list) and len(prompt) > limit and isinstance(prompt[0], str | list):
+        raise bad_field("prompt", f"prompt: {len(prompt)} prompts are too many, send at most {limit}")
+
+
+def _check_prompt_length(prompt: Any, context: int) -> None:
+    if not isinstance(prompt, list) or not prompt:
+        return
+    longest = len(prompt)
+    if isinstance(prompt[0], str | list):
+        longest = max((len(each) for each in prompt if isinstance(each, list)), default=0)
+    if longest >= context:
+        raise InvalidRequest(
+            f"the prompt has {longest} tokens, and the context of {context} tokens must also hold the answer: "
+            f"shorten the prompt to at most {context - 1} tokens",
+            "prompt",
+            "context_length_exceeded",
+        )

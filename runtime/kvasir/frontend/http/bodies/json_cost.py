@@ -66,12 +66,9 @@ class CostCheck:
 
     @asynccontextmanager
     async def turn(self, body: Text, context: int) -> AsyncIterator[None]:
-        """Wait for the turn to parse the body. `context`: tokens. Raises ApiError 400."""
+        """Wait for the turn to parse a body that is not SMALL. `context`: tokens. Raises ApiError 400."""
         # The parser (orjson) holds the interpreter lock, so even in a thread it stops the event loop, for 100 ms at
         # these limits.
-        if len(body) <= SMALL:
-            yield
-            return
         await self._check(body, max(MAX_VALUES, context))
         async with self._turn:
             await asyncio.sleep(0)  # others get a turn before it is parsed

@@ -13,10 +13,9 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResp
 
 from kvasir.frontend.errors import ApiError
 from kvasir.frontend.http.bodies.upload_queue import UploadQueue
-from kvasir.frontend.http.connections.answer_writes import HeadWithBody, Unchunked
 from kvasir.frontend.http.connections.disconnection import Disconnection, disconnection_of
 from kvasir.frontend.http.connections.http_parser import HttpParser
-from kvasir.frontend.http.connections.receiver import MAX_PIECE
+from kvasir.frontend.http.connections.transports import MAX_PIECE, HeadWithBody, Unchunked
 from kvasir.frontend.http.refusals import Refusals, refusal_answer
 
 log = logging.getLogger(__name__)
@@ -76,7 +75,7 @@ class Connection(HttpToolsProtocol):
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
-        if self.client is None:  # each connection of a Unix socket is a client (shares.py)
+        if self.client is None:  # each connection of a Unix socket is a client (access.py)
             self.client = ("", id(self))
         self._arm()
 

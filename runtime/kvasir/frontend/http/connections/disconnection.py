@@ -1,7 +1,14 @@
-"""Reports that the client of a request has disconnected, without a task per request."""
+"""Cancels requests that generate when their client disconnects, without a task per request, or the server stops."""
 
+import asyncio
 from collections.abc import Callable, Mapping
+from types import TracebackType
 from typing import Any
+
+from starlette.requests import ClientDisconnect
+from starlette.types import Scope
+
+from kvasir.frontend.errors import shutting_down
 
 _KEY = "disconnection"
 
@@ -39,3 +46,52 @@ def disconnection_of(scope: Mapping[str, Any]) -> Disconnection:
     disconnection = scope["state"][_KEY]
     assert isinstance(disconnection, Disconnection)
     return disconnection
+
+
+class LiveRequests:
+    """The requests that generate right now."""
+
+    def __init__(self) -> None:
+        self._watches: set[Watch] = set()
+
+    def __len__(self) -> int:
+        return len(self._watches)
+
+    def watch(self, scope: Scope) -> "Watch":
+        """Return a context that is cancelled when the client disconnects (and raises ClientDisconnect) or when the
+        server stops (ApiError, 503). The request's body has been read."""
+        return Watch(self._watches, scope)
+
+    def interrupt(self) -> None:
+        for watch in list(self._watches):
+            watch.interrupt(shutting_down())
+
+
+class Watch:
+    def __init__(self, watches: set["Watch"], scope: Scope) -> None:
+        self._watches = watches
+        self._disconnection = disconnection_of(scope)
+        self._reason: Exception | None = None
+
+    async def __aenter__(self) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        self._task = task
+        self._watches.add(self)
+        self._disconnection.call(self._client_left)
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self._watches.discard(self)
+        self._disconnection.cancel()
+        if self._reason is not None and self._task.uncancel() == 0 and kind is asyncio.CancelledError:
+            raise self._reason from None
+
+    def interrupt(self, reason: Exception) -> None:
+        if self._reason is None:
+            self._reason = reason
+            self._task.cancel()
+
+    def _client_left(self) -> None:
+        self.interrupt(ClientDisconnect())

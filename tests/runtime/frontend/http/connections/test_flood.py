@@ -13,7 +13,7 @@ from kvasir.frontend.http.bodies import upload_queue
 from kvasir.frontend.http.bodies.upload_queue import UploadQueue
 from kvasir.frontend.http.connections.acceptor import Acceptor
 from kvasir.frontend.http.connections.connection import Connection
-from kvasir.frontend.http.connections.receiver import MAX_PIECE
+from kvasir.frontend.http.connections.transports import MAX_PIECE
 from runtime.frontend.harness import POST_JSON, Frontend, eventually
 from runtime.frontend.scripted import TIMEOUT
 

@@ -6,8 +6,8 @@ from collections.abc import Iterable
 
 import pytest
 
-from kvasir.frontend.http.connections.answer_writes import HeadWithBody
 from kvasir.frontend.http.connections.connection import Connection
+from kvasir.frontend.http.connections.transports import HeadWithBody
 from runtime.frontend.harness import POST_JSON, Frontend
 from runtime.frontend.http.connections.test_slow_clients import connect, connection_of
 from runtime.frontend.scripted import TIMEOUT
