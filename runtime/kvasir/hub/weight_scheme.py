@@ -23,7 +23,7 @@ _CHOOSE: Final = "kvasir.layers.quantised.choose:choose_method"
 
 class LayerFormats(Protocol):
     def format_of(self, layer: Layer) -> LayerFormat | None:
-        """Return the format of a layer's weight. None: it is not quantised."""
+        # None: the layer is not quantised.
         ...
 
 
@@ -45,7 +45,7 @@ _READERS: Final[Mapping[str, Callable[[Mapping[str, Any]], LayerFormats]]] = Map
 SCHEMES: Final = MappingProxyType(dict.fromkeys(_READERS, _CHOOSE))
 """The supported quant_methods, with the module:function that chooses a layer's linear method."""
 
-# Scales of activations, which are measured in each step instead, and facts that the config has too.
+# Scales of activations, which each step measures instead, and facts of the config.
 _UNUSED: Final = (
     *("activation_scale", "input_scale", "input_zero_point", "input_global_scale"),
     *("weight_shape", "weight_format"),
@@ -55,7 +55,7 @@ _UNUSED: Final = (
 COMPANIONS: Final = MappingProxyType(
     {"hf_quant_config.json": "modelopt", "quantize_config.json": "gptq", "quant_config.json": "awq"}
 )
-"""Files of a quantization_config of its own, with their quant_method."""
+"""Files with a quantization_config, by quant_method."""
 # gpt-oss: experts.gate_up_proj_blocks → experts.gate_up_proj.blocks
 _OF_STACK: Final = re.compile(r"(gate_up_proj|down_proj)_(blocks|scales)")
 _RENAMED: Final = MappingProxyType({"weight_scale_inv": "weight_scale"})
@@ -77,16 +77,16 @@ class WeightScheme:
 
     @property
     def option(self) -> str:
-        """Return the value of --quantization that made this scheme, or "" for that of the checkpoint."""
+        # of --quantization; "" for the scheme of a checkpoint
         return self.formats.numbers if isinstance(self.formats, OnLoadLayers) else ""
 
     @property
     def reads_tied_head(self) -> bool:
-        """Whether a head that is tied to the embedding is quantised, from the embedding's floats."""
+        # A head that is tied to the embedding is quantised from its floats.
         return bool(self.option)
 
     def parameter_name(self, tensor: str) -> str | None:
-        """Return the name under which a checkpoint's tensor is looked up. None: it is not used.
+        """Return the name to look up for a tensor. None: it is not used.
 
         >>> WeightScheme("fp8", {}, read_fp8({})).parameter_name("q_proj.weight_scale_inv")
         'q_proj.weight_scale'
@@ -124,7 +124,7 @@ def read_scheme(quantization: Any) -> WeightScheme:
 
 
 def chosen_scheme(option: str | None, checkpoint: WeightScheme) -> WeightScheme:
-    """Return the scheme for the value of --quantization. Raises HubError if the checkpoint has another."""
+    """Return the scheme for --quantization. Raises HubError if it does not fit the checkpoint."""
     name = ALIASES.get(option or "", option)
     if name in (None, "none", "None", ALIASES.get(checkpoint.method, checkpoint.method)):
         return checkpoint
@@ -144,7 +144,7 @@ def chosen_scheme(option: str | None, checkpoint: WeightScheme) -> WeightScheme:
 
 
 def config_of_companion(path: Path) -> dict[str, Any] | None:
-    """Return the quantization_config that older producers write to a file of their own, with its quant_method."""
+    """Return the quantization_config of older producers, which is in a file of its own."""
     for name, method in COMPANIONS.items():
         found = read_json_if_any(path / name)
         if method == "modelopt":

@@ -9,7 +9,7 @@ from kvasir.hub.weights import weight_files
 from kvasir.layers.attention import KVScales
 from kvasir.layers.linear import finish_layers
 from kvasir.layers.parameter import Placement
-from kvasir.layers.quantised.products import described
+from kvasir.layers.quantised.product_report import describe_products
 from kvasir.models.causal_lm import Generates, LoadableLM
 from kvasir.models.dummy_weights import fill_with_random_numbers
 from kvasir.models.kv_scales import read_kv_scales
@@ -90,7 +90,7 @@ def _with_own_code(
 def _finished(model: LoadableLM, info: ModelInfo) -> Generates:
     finish_layers(model.modules())
     if info.weight_scheme != UNQUANTISED:
-        log.info("weights: %s; %s", info.weight_scheme.method, described(model.modules()))
+        log.info("weights: %s; %s", info.weight_scheme.method, describe_products(model.modules()))
     return model
 
 

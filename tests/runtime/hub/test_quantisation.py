@@ -113,7 +113,7 @@ def test_a_scheme_is_refused_with_what_is_accepted(config: dict[str, Any], said:
 # From the config.json of published checkpoints, without the fields that describe how they were made.
 _INT8 = {"num_bits": 8, "type": "int", "strategy": "channel", "symmetric": True, "dynamic": False}
 _TOKENS = {"num_bits": 8, "type": "int", "strategy": "token", "symmetric": True, "dynamic": True}
-_NONE = {"block_structure": None, "actorder": None, "observer": "minmax", "observer_kwargs": {}}
+_NONE: dict[str, Any] = {"block_structure": None, "actorder": None, "observer": "minmax", "observer_kwargs": {}}
 PUBLISHED: dict[str, tuple[dict[str, Any], LayerFormat | None, LayerFormat | None]] = {
     "Qwen3-8B-FP8": (
         {

@@ -1,4 +1,1 @@
-"""Formats of quantised checkpoints: what each layer's tensors hold, by its name. Without torch.
-
-Reading order: layer_formats.py, layer_names.py, settings.py, then a reader per producer.
-"""
+"""Formats of quantised checkpoints. Reading order: layer_formats.py, layer_names.py, settings.py, the readers."""

@@ -20,7 +20,7 @@ _REGEX: Final = "re:"
 
 @dataclass(frozen=True)
 class Layer:
-    """A linear layer of a checkpoint. A fused layer has several, and each of them has other names too."""
+    """A linear layer of a checkpoint, by its possible names."""
 
     names: tuple[str, ...]  # without the prefix of the model
     is_expert: bool = False
@@ -35,10 +35,12 @@ class Layer:
 
 @dataclass(frozen=True)
 class LayerNames:
-    """Layers with one of these names, within one of these modules, or that a regex or wildcard matches."""
+    """Layers by names, by parts of names, by regex or by wildcard.
 
-    # >>> LayerNames.of(["mlp.gate"]).holds(Layer(("layers.0.mlp.gate",)))
-    # True
+    >>> LayerNames.of(["mlp.gate"]).holds(Layer(("layers.0.mlp.gate",)))
+    True
+    """
+
     names: frozenset[str] = frozenset()
     regexes: tuple[str, ...] = ()
     wildcards: tuple[str, ...] = ()

@@ -1,4 +1,4 @@
-"""The linear method of all quantised formats: a packing reads the parameters, and a product multiplies."""
+"""The linear method of all quantised formats."""
 
 from collections.abc import Mapping
 from typing import Protocol
@@ -12,14 +12,14 @@ from kvasir.layers.quantised.weight import QuantisedWeight
 
 
 class Packing(Protocol):
-    """A packing keeps no state of a layer, because stacked layers (experts) share it."""
+    # Without state of a layer: stacked layers (experts) share a packing.
 
     def parameters(self, shape: LinearShape, placement: Placement) -> Mapping[str, nn.Parameter]:
-        """Return the parameters except the bias, by name in checkpoints. Raises UnevenSplit."""
+        """Return the parameters by name in checkpoints. Raises UnevenSplit."""
         ...
 
     def weight(self, tensors: Mapping[str, Tensor], shape: LinearShape) -> QuantisedWeight:
-        """Return the weight that the loaded parameters of a layer hold. Raises ConfigError."""
+        """Return the weight of a layer's loaded parameters. Raises ConfigError."""
         ...
 
 
@@ -39,7 +39,7 @@ class QuantisedMethod:
             delattr(layer, name)
         weight = self._packing.weight(tensors, self._shape)
         tensors.clear()
-        layer.product = new_product(weight, self._placement)
+        layer.product = new_product(weight, self._placement)  # type: ignore[assignment]
 
     def apply(self, layer: nn.Module, x: Tensor, bias: Tensor | None) -> Tensor:
         product: Product = layer.__dict__["product"]

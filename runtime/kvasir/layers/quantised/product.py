@@ -1,4 +1,4 @@
-"""Products with quantised weights: chosen once for each layer, when it has been loaded."""
+"""Products with quantised weights, chosen when a layer has been loaded."""
 
 from dataclasses import replace
 from typing import Final, Protocol
@@ -17,14 +17,12 @@ MAX_DEQUANTISED_NUMBERS: Final = 2**22  # at a time
 
 
 class Product(Protocol):
-    """A product keeps the weight in its own layout."""
-
     def __call__(self, x: Tensor) -> Tensor:  # [T, inputs] → [T, outputs], in the dtype of x
         ...
 
 
 class DequantisedProduct:
-    """The reference, and the product of layouts that no kernel reads: dequantises the weight in each call."""
+    """The reference, and the product of layouts without a kernel: dequantises the weight in each call."""
 
     def __init__(self, weight: QuantisedWeight, placement: Placement | None = None) -> None:
         invariant = placement is not None and placement.batch_invariant

@@ -17,7 +17,7 @@ class QuantisedWeight:
     numbers: Tensor
     scales: Tensor  # float32 [outputs, groups]; one group: a scale for each output
     zeros: Tensor | None = None  # uint8 or (GGUF) float32 [outputs, groups], for 4 bits; None: 8 everywhere
-    table: Tensor | None = None  # float32 [16], for 4 bits that are no integers: MXFP4, NF4, IQ4
+    table: Tensor | None = None  # float32 [16], for 4 bits that stand for floats: MXFP4, NF4, IQ4
     # int64 [inputs]: numbers[:, j] belongs to x[:, order[j]] (GPTQ's desc_act). None: to x[:, j].
     order: Tensor | None = None
     # The checkpoint was made for activations in the dtype of the numbers, with a scale for each token.
@@ -34,7 +34,7 @@ class QuantisedWeight:
     def dequantised(self, dtype: torch.dtype) -> Tensor:
         """Return the weight [outputs, inputs] that multiplies x[:, order]."""
         values = self._values()
-        groups = values.unflatten(1, (self.scales.shape[1], -1))
+        groups: Tensor = values.unflatten(1, (self.scales.shape[1], -1))
         return (groups * self.scales[:, :, None]).flatten(1).to(dtype)
 
     def _values(self) -> Tensor:  # float32 [outputs, inputs]
@@ -46,5 +46,5 @@ class QuantisedWeight:
             return self.table[numbers.int()]
         if self.zeros is None:
             return numbers.float() - 8
-        groups = numbers.unflatten(1, (self.zeros.shape[1], -1))
+        groups: Tensor = numbers.unflatten(1, (self.zeros.shape[1], -1))
         return (groups.float() - self.zeros[:, :, None].float()).flatten(1)

@@ -156,7 +156,7 @@ def awq(shape: tuple[int, int], group: int) -> Pair:
     order = [0, 2, 4, 6, 1, 3, 5, 7]
     numbers, zero = integers(0, 16, inputs, outputs), integers(0, 16, inputs // group, outputs)
     scale = scales(inputs // group, outputs, spread=0.04).half()
-    pack = lambda values: word(values.unflatten(1, (-1, 8))[:, :, order], 4)  # noqa: E731
+    packed, zeros = (word(values.unflatten(1, (-1, 8))[:, :, order], 4) for values in (numbers, zero))
     groups = torch.arange(inputs) // group
-    tensors = {"qweight": pack(numbers), "qzeros": pack(zero), "scales": scale}
+    tensors = {"qweight": packed, "qzeros": zeros, "scales": scale}
     return tensors, ((numbers - zero[groups]) * scale[groups].float()).t()

@@ -1,4 +1,4 @@
-"""Says how the layers of a model multiply by their quantised weights."""
+"""One line about the products of a model."""
 
 from collections.abc import Iterable
 
@@ -8,7 +8,7 @@ from kvasir.layers.linear import Linear, StackedLinear
 from kvasir.layers.quantised.product import DequantisedProduct
 
 
-def described(modules: Iterable[nn.Module]) -> str:
+def describe_products(modules: Iterable[nn.Module]) -> str:
     """Return how many layers have a kernel, and which ones are dequantised in each step."""
     with_kernel, without = 0, []
     for module in modules:

@@ -11,8 +11,8 @@ from kvasir.hub.quantisation.layer_formats import AWQ, GPTQ, PackedNumbers
 from kvasir.hub.quantisation.settings import NEXT_STEP
 from kvasir.layers.linear_shape import INPUTS, ONE, OUTPUTS, SHARDS, Axis, LinearShape
 from kvasir.layers.parameter import Placement
-from kvasir.layers.quantised.nibbles import as_bytes, pack_nibbles, unpack
-from kvasir.layers.quantised.scales import ScaleLoader, ShardLoader, equal_groups
+from kvasir.layers.quantised.packings.nibbles import as_bytes, pack_nibbles, unpack
+from kvasir.layers.quantised.packings.scales import ScaleLoader, ShardLoader, equal_groups
 from kvasir.layers.quantised.weight import QuantisedWeight
 from kvasir.parallel.parallel_state import UnevenSplit
 
@@ -147,4 +147,5 @@ def _weight(
 
 
 def _awq_outputs(words: Tensor) -> Tensor:  # int32 [rows, outputs / 8] → uint8 [rows, outputs]
-    return unpack(as_bytes(words), 4).unflatten(1, (-1, 8))[:, :, list(_AWQ_PLACES)].flatten(1)
+    numbers: Tensor = unpack(as_bytes(words), 4).unflatten(1, (-1, 8))
+    return numbers[:, :, list(_AWQ_PLACES)].flatten(1)

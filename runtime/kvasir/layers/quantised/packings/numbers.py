@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from kvasir.hub.quantisation.layer_formats import Numbers
 from kvasir.layers.linear_shape import INPUTS, OUTPUTS, SHARDS, LinearShape
 from kvasir.layers.parameter import Placement
-from kvasir.layers.quantised.scales import ScaleLoader, ShardLoader, equal_groups, of_rows
+from kvasir.layers.quantised.packings.scales import ScaleLoader, ShardLoader, equal_groups, of_rows
 from kvasir.layers.quantised.weight import QuantisedWeight
 
 

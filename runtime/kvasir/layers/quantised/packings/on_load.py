@@ -15,7 +15,7 @@ from kvasir.hub.quantisation.layer_formats import OnLoad
 from kvasir.layers.layout import WHOLE, Layout, Part
 from kvasir.layers.linear_shape import INPUTS, OUTPUTS, LinearShape
 from kvasir.layers.parameter import Placement, Source, TensorLoader, parameter_with
-from kvasir.layers.quantised.nibbles import pack_nibbles
+from kvasir.layers.quantised.packings.nibbles import pack_nibbles
 from kvasir.layers.quantised.weight import QuantisedWeight
 
 _GROUPS: Final = (128, 64, 32)
@@ -69,7 +69,7 @@ class OnLoadPacking:
         return QuantisedWeight(*found, quantise_inputs=self._form.numbers == "fp8")
 
     def _group(self, inputs: int) -> int | None:
-        """Return the inputs of a group of int4. None: 8 bits, as the inputs are in no groups."""
+        # None: 8 bits with a scale for each output
         fitting = (group for group in _GROUPS if inputs % group == 0)
         return next(fitting, None) if self._form.numbers == "int4" else None
 
@@ -97,7 +97,7 @@ def quantised_fp8(floats: Tensor) -> Quantised:
 
 
 def quantised_int4(floats: Tensor, group: int) -> Quantised:
-    """Take the better of two for each group: the range of its numbers, or a scale at which the largest is -8."""
+    # For each group the better of two: the range of its numbers, or a scale at which the largest is -8.
     groups = floats.unflatten(1, (-1, group))
     low, high = groups.amin(2).clamp_(max=0), groups.amax(2).clamp_(min=0)  # [outputs, groups]
     of_range = _positive((high - low) / 15)
@@ -128,7 +128,7 @@ def _joined(parts: tuple[Tensor, ...]) -> Tensor:
 
 
 class _Computed:
-    """The loader of a parameter that the loader of the weight fills."""
+    # The loader of the weight fills these parameters.
 
     def __init__(self) -> None:
         self.missing: set[str] = set()
@@ -141,7 +141,7 @@ class _Computed:
 
 
 class _StagedLoader(TensorLoader):
-    """Collects the shards of a layer's floats; the last one has them quantised, and frees them."""
+    """Collects the floats of a layer, and quantises them after the last shard."""
 
     def __init__(
         self,
@@ -172,4 +172,5 @@ class _StagedLoader(TensorLoader):
                 return
         quantised, self._floats = self._quantise(self._floats), None
         for result, value in zip((target, *self._results), quantised, strict=False):
-            result.copy_(value)
+            if value is not None:
+                result.copy_(value)

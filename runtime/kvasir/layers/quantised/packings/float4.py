@@ -11,7 +11,14 @@ from kvasir.hub.quantisation.layer_formats import Float4
 from kvasir.layers.layout import Layout, Part
 from kvasir.layers.linear_shape import INPUTS, OUTPUTS, SHARDS, LinearShape, Stack
 from kvasir.layers.parameter import Placement, Source, parameter_with
-from kvasir.layers.quantised.scales import FLOAT4, ScaleLoader, ShardLoader, equal_groups, of_rows, powers_of_two
+from kvasir.layers.quantised.packings.scales import (
+    FLOAT4,
+    ScaleLoader,
+    ShardLoader,
+    equal_groups,
+    of_rows,
+    powers_of_two,
+)
 from kvasir.layers.quantised.weight import QuantisedWeight
 
 _GROUP: Final = 32  # inputs of a block of MXFP4
@@ -50,10 +57,8 @@ class Float4Packing:
 
 
 class MXFP4ExpertsPacking:
-    """All experts of a layer in a tensor of blocks [experts, outputs, groups, 16 bytes] and one of exponents.
-
-    The rows of gate and up alternate; a QuantisedWeight has all rows of gate first.
-    """
+    # Blocks [experts, outputs, groups, 16 bytes] and exponents. The rows of gate and up alternate there; a
+    # QuantisedWeight has all rows of gate first.
 
     def parameters(self, shape: LinearShape, placement: Placement) -> Mapping[str, nn.Parameter]:
         assert shape.stack is not None, "the scheme chooses experts only"
@@ -75,8 +80,6 @@ def _weight(numbers: Tensor, scales: Tensor) -> QuantisedWeight:
 
 
 class _InterleavedLoader:
-    """Copies this rank's part of stacked experts whose shards alternate by row."""
-
     def __init__(self, layout: Layout, stack: Stack, rest: tuple[int, ...]) -> None:
         self._layout = layout
         self._stack = stack

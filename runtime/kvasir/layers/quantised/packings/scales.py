@@ -1,4 +1,4 @@
-"""Reads scales, and brings them into the layout [outputs, groups]."""
+"""Reads scales into [outputs, groups]."""
 
 from collections.abc import Iterable, Sequence
 from math import gcd, prod
@@ -10,19 +10,19 @@ from torch import Tensor
 from kvasir.layers.layout import WHOLE, Part
 from kvasir.layers.parameter import Source, TensorLoader
 
-# Of the table of e2m1, by its 4 bits.
+# e2m1, by its 4 bits
 FLOAT4: Final = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0, -0.0, -0.5, -1.0, -1.5, -2.0, -3.0, -4.0, -6.0)
 
 
 class ScaleLoader(TensorLoader):
-    """Copies scales, which checkpoints write with or without dimensions of 1."""
+    # Checkpoints write scales with or without dimensions of 1.
 
     def fill(self, target: Tensor, source: Source, shard: str) -> None:
         super().fill(target, _Shaped(source, self._layout.shape_of(shard)), shard)
 
 
 class ShardLoader(ScaleLoader):
-    """Fills an entry for each shard. The tensor of a fused layer fills all of them."""
+    # An entry for each shard. The tensor of a fused layer fills all.
 
     def fill(self, target: Tensor, source: Source, shard: str) -> None:
         for each in self._layout.shards if shard == WHOLE else (shard,):
@@ -48,7 +48,7 @@ def _without_ones(shape: Iterable[int]) -> list[int]:
 
 
 def equal_groups(scales: Tensor, inputs: int, unit: int) -> Tensor:
-    """Return scales [outputs, groups] of groups that divide the inputs, from those of `unit` inputs each.
+    """Repeat scales [outputs, groups] of `unit` inputs so that equal groups divide the inputs.
 
     >>> equal_groups(torch.tensor([[1.0, 2.0]]), inputs=6, unit=4)
     tensor([[1., 1., 2.]])
@@ -60,7 +60,7 @@ def equal_groups(scales: Tensor, inputs: int, unit: int) -> Tensor:
 
 
 def of_rows(scales: Tensor, rows: Iterable[int], unit: int | None = None) -> Tensor:
-    """Repeat the scales [entries, …] for each row of the shards. `unit`: rows of an entry; None: a shard has one.
+    """Repeat scales [entries, …] for the rows of shards. `unit`: rows of an entry; None: a shard has one.
 
     >>> of_rows(torch.tensor([1.0, 2.0, 3.0]), [3, 1], unit=2)
     tensor([1., 1., 2., 3.])
@@ -74,5 +74,5 @@ def of_rows(scales: Tensor, rows: Iterable[int], unit: int | None = None) -> Ten
 
 
 def powers_of_two(exponents: Tensor) -> Tensor:
-    """Return the numbers of e8m0, 2 ** (exponent - 127), in float32."""
+    # e8m0 → float32
     return torch.ldexp(torch.ones_like(exponents, dtype=torch.float32), exponents.int() - 127)

@@ -1,21 +1,21 @@
-"""Numbers of 4 bits in bytes and in int32."""
+"""Numbers of 4 bits."""
 
 import torch
 from torch import Tensor
 
 
 def pack_nibbles(numbers: Tensor) -> Tensor:
-    """Return uint8 [outputs, inputs / 2] of numbers 0 to 15 [outputs, inputs]: even inputs in the low half."""
+    # 0 to 15 [outputs, inputs] → [outputs, inputs / 2], even inputs in the low half
     return numbers[:, 0::2] | (numbers[:, 1::2] << 4)
 
 
 def as_bytes(words: Tensor) -> Tensor:
-    """Return uint8 [rows, columns * 4] of int32 [rows, columns], the lowest bits of a word first."""
-    return words.contiguous().view(torch.uint8)  # little-endian, as all machines that torch supports
+    # int32 [rows, columns] → uint8 [rows, columns * 4]. Torch's machines are little-endian.
+    return words.contiguous().view(torch.uint8)
 
 
 def unpack(packed: Tensor, bits: int) -> Tensor:
-    """Return the numbers uint8 [rows, columns * 8 / bits] of bytes [rows, columns], the lowest bits first.
+    """Return uint8 [rows, columns * 8 / bits], the lowest bits first.
 
     >>> unpack(torch.tensor([[0x10, 0x32]], dtype=torch.uint8), 4).tolist()
     [[0, 1, 2, 3]]
