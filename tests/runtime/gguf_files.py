@@ -17,6 +17,10 @@ _ARCHITECTURES = MappingProxyType(
         "gemma2": "gemma2",
         "gemma3_text": "gemma3",
         "gpt2": "gpt2",
+        "granite": "granite",
+        "mixtral": "llama",
+        "olmo2": "olmo2",
+        "smollm3": "smollm3",
         "llama": "llama",
         "phi": "phi2",
         "phi3": "phi3",
@@ -25,6 +29,7 @@ _ARCHITECTURES = MappingProxyType(
         "qwen3_moe": "qwen3moe",
     }
 )
+_PERMUTED = frozenset(("granite", "llama", "mixtral", "smollm3"))
 _PLAIN = gguf.GGMLQuantizationType.F32
 
 
@@ -96,12 +101,10 @@ def _keys(config: Any) -> dict[str, Any]:
     }
     if config.model_type == "phi":
         return keys | {"attention.layer_norm_epsilon": config.layer_norm_eps}
+    if config.model_type in ("qwen3_moe", "mixtral"):
+        keys |= {"expert_count": config.num_local_experts, "expert_used_count": config.num_experts_per_tok}
     if config.model_type == "qwen3_moe":
-        keys |= {
-            "expert_count": config.num_experts,
-            "expert_used_count": config.num_experts_per_tok,
-            "expert_feed_forward_length": config.moe_intermediate_size,
-        }
+        keys["expert_feed_forward_length"] = config.moe_intermediate_size
     return keys | {"attention.layer_norm_rms_epsilon": config.rms_norm_eps}
 
 
@@ -155,9 +158,9 @@ def _with_stacked_experts(state: Mapping[str, torch.Tensor]) -> dict[str, torch.
 
 
 def _converted(tensor: torch.Tensor, name: str, config: Any) -> torch.Tensor:
-    if config.model_type == "llama" and ".q_proj." in name:
+    if config.model_type in _PERMUTED and ".q_proj." in name:
         return _permuted(tensor, config.num_attention_heads)
-    if config.model_type == "llama" and ".k_proj." in name:
+    if config.model_type in _PERMUTED and ".k_proj." in name:
         return _permuted(tensor, config.num_key_value_heads)
     if config.model_type.startswith("gemma") and name.endswith("norm.weight"):
         return tensor + 1

@@ -14,12 +14,16 @@ from transformers import (
     Gemma2Config,
     Gemma3TextConfig,
     GemmaConfig,
+    GraniteConfig,
+    MixtralConfig,
+    Olmo2Config,
     Phi3Config,
     PhiConfig,
     PreTrainedModel,
     Qwen2Config,
     Qwen3Config,
     Qwen3MoeConfig,
+    SmolLM3Config,
 )
 
 from kvasir.hub.gguf.gguf_file import TYPES, GGUFTensor
@@ -59,6 +63,22 @@ MODELS: Mapping[str, tuple[Callable[[], PreTrainedModel], dict[str, Any]]] = Map
                 "rope__scaling__yarn_beta_fast": 8.0,
             },
         ),
+        "mixtral": (
+            lambda: decoder(MixtralConfig, num_local_experts=4, num_experts_per_tok=2, sliding_window=None),
+            {},
+        ),
+        "granite": (
+            lambda: decoder(
+                GraniteConfig,
+                attention_multiplier=0.3,
+                embedding_multiplier=2.0,
+                logits_scaling=3.0,
+                residual_multiplier=0.5,
+            ),
+            {"attention__scale": 0.3, "embedding_scale": 2.0, "logit_scale": 3.0, "residual_scale": 0.5},
+        ),
+        "smollm3": (lambda: decoder(SmolLM3Config, num_hidden_layers=5), {}),
+        "olmo2": (lambda: decoder(Olmo2Config), {}),
         "qwen2": (lambda: decoder(Qwen2Config, tie_word_embeddings=True), {}),
         "qwen3": (lambda: decoder(Qwen3Config, head_dim=32), {}),
         "qwen3-moe": (lambda: decoder(Qwen3MoeConfig, **MOE, norm_topk_prob=True), {}),

@@ -18,6 +18,16 @@ _NEUTRAL: Final = MappingProxyType({
     "rope.scaling.yarn_log_multiplier": 0, "use_parallel_residual": True, "expert_count": 0,
 })  # fmt: skip
 
+_MULTIPLIERS: Final = MappingProxyType(
+    {
+        "attention.scale": "attention_multiplier",
+        "embedding_scale": "embedding_multiplier",
+        "logit_scale": "logits_scaling",
+        "residual_scale": "residual_multiplier",
+    }
+)
+_COMPUTED: Final = MappingProxyType({"granite": frozenset(_MULTIPLIERS)})
+
 
 def config_of(metadata: Metadata, small: Small) -> _Config:
     """Raises HubError for an architecture or a setting that is not supported."""
@@ -28,10 +38,13 @@ def config_of(metadata: Metadata, small: Small) -> _Config:
             f"{', '.join(sorted(FAMILIES))}: give the model in safetensors"
         )
     config = family(metadata, small)
-    allowed = {"expert_count"} if "num_experts" in config else set()
     for key, neutral in _NEUTRAL.items():
         value = metadata.value(key, neutral)
-        if value != neutral and key not in allowed:
+        if (
+            value != neutral
+            and key not in _COMPUTED.get(metadata.architecture, ())
+            and not _is_mixture(config, key)
+        ):
             raise metadata.error(key, value, f"{neutral} for this architecture: give the model in safetensors")
     tokens = {f"{name}_token_id": metadata.of_file(f"tokenizer.ggml.{name}_token_id") for name in ("bos", "eos")}
     return config | {name: token for name, token in tokens.items() if token is not None}
@@ -66,9 +79,30 @@ def _rms_decoder(metadata: Metadata, small: Small, architecture: str, model_type
 
 
 def _llama(metadata: Metadata, small: Small) -> _Config:
+    if metadata.count("expert_count", 0, least=0):
+        return _rms_decoder(metadata, small, "MixtralForCausalLM", "mixtral") | {
+            "num_local_experts": metadata.count("expert_count"),
+            "num_experts_per_tok": metadata.count("expert_used_count"),
+        }
     return _rms_decoder(metadata, small, "LlamaForCausalLM", "llama") | {
         "attention_bias": metadata.has("blk.0.attn_q.bias"),
         "mlp_bias": metadata.has("blk.0.ffn_up.bias"),
+    }
+
+
+def _granite(metadata: Metadata, small: Small) -> _Config:
+    return _rms_decoder(metadata, small, "GraniteForCausalLM", "granite") | {
+        name: metadata.number(key) for key, name in _MULTIPLIERS.items() if metadata.value(key) is not None
+    }
+
+
+def _olmo2(metadata: Metadata, small: Small) -> _Config:
+    return _rms_decoder(metadata, small, "Olmo2ForCausalLM", "olmo2")
+
+
+def _smollm3(metadata: Metadata, small: Small) -> _Config:
+    return _rms_decoder(metadata, small, "SmolLM3ForCausalLM", "smollm3") | {
+        "no_rope_layer_interval": 4  # as in llama.cpp, which has no key for it
     }
 
 
@@ -168,12 +202,15 @@ FAMILIES: Final[Mapping[str, Callable[[Metadata, Small], _Config]]] = MappingPro
         "gemma2": _gemma2,
         "gemma3": _gemma3,
         "gpt2": _gpt2,
-        "llama": _llama,  # and Mistral
+        "granite": _granite,
+        "llama": _llama,  # and Mistral and Mixtral
+        "olmo2": _olmo2,
         "phi2": _phi2,
         "phi3": _phi3,
         "qwen2": _qwen2,
         "qwen3": _qwen3,
         "qwen3moe": _qwen3_moe,
+        "smollm3": _smollm3,
     }
 )
 

@@ -22,6 +22,9 @@ _SANDWICH: Final = _LLAMA | {
     "post_attention_norm": "post_attention_layernorm", "ffn_norm": "pre_feedforward_layernorm",
     "post_ffw_norm": "post_feedforward_layernorm",
 }  # fmt: skip
+_OLMO2: Final = _LLAMA | {
+    "post_attention_norm": "post_attention_layernorm", "post_ffw_norm": "post_feedforward_layernorm",
+}  # fmt: skip
 _PHI3: Final = _LLAMA | {"ffn_up": "mlp.gate_up_proj"}
 _PHI: Final = _LLAMA | {
     "output_norm": "model.final_layernorm", "attn_output": "self_attn.dense",
@@ -57,12 +60,16 @@ FAMILIES: Final = MappingProxyType(
             layers="transformer.h",
             transposed=frozenset(("attn_qkv", "attn_output", "ffn_up", "ffn_down")),
         ),
+        "granite": Family(_LLAMA, interleaved=True),
         "llama": Family(_LLAMA, interleaved=True),
+        "mixtral": Family(_LLAMA, interleaved=True),
+        "olmo2": Family(_OLMO2),
         "phi": Family(_PHI),
         "phi3": Family(_PHI3),
         "qwen2": Family(_LLAMA),
         "qwen3": Family(_LLAMA),
         "qwen3_moe": Family(_LLAMA),
+        "smollm3": Family(_LLAMA, interleaved=True),
     }
 )
 
