@@ -21,12 +21,12 @@ from kvasir_operator.cluster.cluster_client import Cluster, ClusterError, NotFou
 from kvasir_operator.cluster.events import Events
 from kvasir_operator.cluster.kinds import INFERENCE_SERVICE
 from kvasir_operator.cluster.lease import LEASE_NAME, Lease, LeaseLostError
-from kvasir_operator.cluster.watch import WATCHED, kopf_settings, registry
 from kvasir_operator.cluster.workqueue import WorkQueue
 from kvasir_operator.demand_polls import DemandPolls
 from kvasir_operator.observe.cordons import Cordons
 from kvasir_operator.observe.service_memory import Key
 from kvasir_operator.observe.status_reports import StatusReports
+from kvasir_operator.observe.watch import WATCHED, kopf_settings, registry
 from kvasir_operator.operator_metrics import OperatorMetrics
 from kvasir_operator.operator_settings import OperatorSettings, parse_settings
 from kvasir_operator.probe_server import ProbeServer

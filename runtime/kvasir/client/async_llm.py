@@ -102,7 +102,7 @@ class AsyncLLM:
         self._migrations = Migrations(
             self._journal, self._outputs, self._dispatcher.dispatch, config.server.max_lost_engines
         )
-        self._hand_overs = HandOvers(self._journal, self._router, self._dispatcher.hand_over)
+        self._hand_overs = HandOvers(self._journal, self._router.begun_at, self._dispatcher.hand_over)
         self._ranks = KnownRanks()
         self._limits = ServiceLimits(config.model.max_model_len or model.max_model_len)
         self.input = InputProcessor(

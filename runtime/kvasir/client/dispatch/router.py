@@ -11,7 +11,7 @@ from typing import Final, NamedTuple, Protocol
 
 from kvasir.client.dispatch.cache_index import CacheIndex
 from kvasir.client.dispatch.engine_load import EngineLoad
-from kvasir.client.moves.kv_source import FETCH_SHARE, MIN_FETCH_TOKENS, KvSource, KvSources, fetchable, serves
+from kvasir.client.dispatch.kv_source import FETCH_SHARE, MIN_FETCH_TOKENS, KvSource, KvSources, fetchable, serves
 from kvasir.link.frontend_end.remote_engine import RemoteEngine
 from kvasir.link.protocol import CacheEvents, RequestOutput
 from kvasir.request.hashing import BlockHashing

@@ -10,7 +10,6 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Final
 
-from kvasir.client.dispatch.router import Router
 from kvasir.client.journal import Journal
 from kvasir.client.live_request import LiveRequest, RequestState, service_order
 from kvasir.link.frontend_end.remote_engine import EngineState, RemoteEngine
@@ -27,10 +26,17 @@ class _Drain:
 
 
 class HandOvers:
-    def __init__(self, journal: Journal, router: Router, move: Callable[[LiveRequest], bool | None]) -> None:
-        """`move` returns False if a request must wait for room, None if no engine may continue it now."""
+    def __init__(
+        self,
+        journal: Journal,
+        begun_at: Callable[[LiveRequest], float | None],
+        move: Callable[[LiveRequest], bool | None],
+    ) -> None:
+        """`begun_at`: see Router. `move` returns False if a request must wait for room, None if no engine may
+        continue it now.
+        """
         self._journal = journal
-        self._router = router
+        self._begun_at = begun_at
         self._move = move
         self._drains: dict[str, _Drain] = {}
         self._timer: asyncio.TimerHandle | None = None
@@ -95,7 +101,7 @@ class HandOvers:
         now = time.perf_counter()
         seconds, tokens = 0.0, 0
         for request in requests:
-            begun = self._router.begun_at(request)
+            begun = self._begun_at(request)
             if begun is not None:
                 seconds += now - begun
                 tokens += max(1, request.attempt_tokens - 1)

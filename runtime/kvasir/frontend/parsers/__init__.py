@@ -1,6 +1,7 @@
 """Turns the text of a model into reasoning, content and tool calls.
 
-Reading order: parsed.py (events), formats/ (data), streaming/ (the state machine), grammar/, parsers.py.
+Reading order: parsed.py (events), formats/ (data), streaming/ (the state machine), dry_run.py, format_plugins.py,
+grammar/, parsers.py.
 """
 
 from kvasir.frontend.parsers.parsers import Parsers

@@ -6,8 +6,8 @@ from pathlib import Path
 
 from kvasir.config.options import ConfigError
 from kvasir.frontend.parsers.choosing import choose_format
+from kvasir.frontend.parsers.format_plugins import KnownFormats
 from kvasir.frontend.parsers.formats.descriptions import HarmonyFormat, ReasoningFormat, ToolFormat
-from kvasir.frontend.parsers.formats.plugins import KnownFormats
 from kvasir.frontend.parsers.formats.reasoning_formats import HARMONY_REASONING
 from kvasir.frontend.parsers.formats.tool_formats import HARMONY_TOOLS
 from kvasir.frontend.parsers.grammar.choice_grammar import Choice

@@ -1,4 +1,4 @@
-"""What is between uvicorn and the transport: reads in pieces, writes with fewer system calls and over HTTP/1.0."""
+"""Between uvicorn and the transport: reads in pieces, and writes with fewer system calls and over HTTP/1.0."""
 
 import asyncio
 from collections.abc import Callable

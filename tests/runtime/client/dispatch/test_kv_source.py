@@ -5,8 +5,7 @@ import asyncio
 import pytest
 
 from kvasir.client.async_llm import Delta
-from kvasir.client.dispatch import router
-from kvasir.client.moves import kv_source
+from kvasir.client.dispatch import kv_source, router
 from kvasir.link.protocol import FEATURE_PREFIX_CACHE, AddRequest, CacheEvents, FinishReason, Ready, RefusalKind
 from kvasir.request.hashing import HASH_BYTES
 from runtime.client.moves.test_migration import connected, give_back

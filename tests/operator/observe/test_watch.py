@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 
 from kvasir_contract.api import MANAGER
-from kvasir_operator.cluster.watch import ServiceChanges
 from kvasir_operator.observe.service_memory import Key
+from kvasir_operator.observe.watch import ServiceChanges
 
 DEMO = Key("default", "demo")
 OURS = {"manager": MANAGER, "operation": "Apply", "subresource": "status", "time": "1"}

@@ -5,8 +5,8 @@ from collections.abc import Sequence
 import msgspec
 import pytest
 
+from kvasir.client.dispatch.kv_source import FETCH_SHARE, MAX_FETCHES, MAX_WAIT_SECONDS, MIN_FETCH_TOKENS
 from kvasir.client.dispatch.router import DEFAULT_PREFILL_RATE, EngineChoice
-from kvasir.client.moves.kv_source import FETCH_SHARE, MAX_FETCHES, MAX_WAIT_SECONDS, MIN_FETCH_TOKENS
 from kvasir.engine.handover.block_fetch import FetchLimits
 from kvasir.link.frontend_end.remote_engine import EngineState
 from kvasir.link.protocol import RequestOutput

@@ -12,8 +12,8 @@ from typing import Any, Final
 
 from kvasir.config.entry_points import entry_points
 from kvasir.config.options import ConfigError
+from kvasir.frontend.parsers.dry_run import BadFormat, try_reasoning_format, try_tool_format
 from kvasir.frontend.parsers.formats.descriptions import HarmonyFormat, ReasoningFormat, ToolFormat
-from kvasir.frontend.parsers.formats.dry_run import BadFormat, try_reasoning_format, try_tool_format
 from kvasir.frontend.parsers.formats.reasoning_formats import REASONING_FORMATS
 from kvasir.frontend.parsers.formats.tool_formats import TOOL_FORMATS
 
