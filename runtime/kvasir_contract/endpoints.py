@@ -11,7 +11,6 @@ OPS_PORT: Final = 8081  # probes, status, metrics
 
 HTTP_PORT_NAME: Final = "http"
 LINK_PORT_NAME: Final = "link"
-MASTER_PORT_NAME: Final = "master"
 KV_HAND_OVER_PORT_NAME: Final = "kv-hand-over"
 OPS_PORT_NAME: Final = "ops"
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from kvasir.chaos.disturbances import Kind
+from kvasir.chaos.disturbances import DisturbanceKind
 from kvasir.chaos.local_target import LocalTarget
 from kvasir.config.options import CommandFailed, ConfigError
 from service.running import running
@@ -57,7 +57,7 @@ async def test_only_engines_of_this_service_are_found(tmp_path: Path) -> None:
         assert [process.pid for process in target.processes()] == [engine.pid]
         assert await target.engines() == ["0"]
         [untouched] = other.engines()
-        await target.disturb(Kind.KILL, "0")
+        await target.disturb(DisturbanceKind.KILL, "0")
         one.read_until(signal.SIGKILL.name)
         assert [process.pid for process in other.engines()] == [untouched.pid]
 
@@ -68,7 +68,7 @@ async def test_engines_that_are_all_killed_at_once_do_not_end_a_run() -> None:
         target = LocalTarget(int(service.url.rpartition(":")[2]), 0.1)
         os.kill(service.process.pid, signal.SIGSTOP)  # it cannot start the next engine
         try:
-            await target.disturb(Kind.KILL, "0")
+            await target.disturb(DisturbanceKind.KILL, "0")
             while target.processes():  # noqa: ASYNC110 - another process
                 await asyncio.sleep(0.01)
             assert await target.engines() == []

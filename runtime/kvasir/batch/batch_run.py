@@ -12,7 +12,7 @@ import httpx
 from kvasir.batch import batch_input
 from kvasir.batch.batch_input import BatchRequest, Survey
 from kvasir.batch.batch_output import AnswerFile
-from kvasir.batch.delivery import Delivery, KeyRefused, NotDelivered, Patience, message_of
+from kvasir.batch.delivery import BatchDelivery, KeyRefused, NotDelivered, Patience, message_of
 from kvasir.config.options import CommandFailed, ConfigError
 
 CONNECT_SECONDS: Final = 10.0
@@ -78,12 +78,12 @@ class BatchRun:
         ) as http:
             paths = await _paths(http, url)
             todo = batch_input.requests(self._path, self._found, self._output.answered)
-            delivery = Delivery(http, self._options.patience)
+            delivery = BatchDelivery(http, self._options.patience)
             self._show()
             await self._all(todo, delivery, paths)
 
     async def _all(
-        self, todo: Iterator[tuple[int, BatchRequest]], delivery: Delivery, paths: frozenset[str] | None
+        self, todo: Iterator[tuple[int, BatchRequest]], delivery: BatchDelivery, paths: frozenset[str] | None
     ) -> None:
         async def work() -> None:
             for number, request in todo:  # shared: each takes the next line
@@ -97,7 +97,7 @@ class BatchRun:
             raise errors.exceptions[0] from None
 
     async def _one(
-        self, number: int, request: BatchRequest, delivery: Delivery, paths: frozenset[str] | None
+        self, number: int, request: BatchRequest, delivery: BatchDelivery, paths: frozenset[str] | None
     ) -> None:
         if paths is not None and request.url.partition("?")[0] not in paths:
             self._unsent(number, f"{request.url[:80]!r} is not an endpoint of this server: use {_choices(paths)}")

@@ -42,7 +42,7 @@ class Patience:
     retry: float
 
 
-class Delivery:
+class BatchDelivery:
     def __init__(self, http: httpx.AsyncClient, patience: Patience) -> None:
         self._http = http
         self._patience = patience

@@ -12,7 +12,7 @@ from httpx_sse import EventSource, ServerSentEvent
 DONE: Final = "[DONE]"
 
 
-class EventStream:
+class ReceivedEvents:
     """The parts of an httpx answer that httpx-sse uses, and the time of the last bytes."""
 
     def __init__(self, response: aiohttp.ClientResponse) -> None:

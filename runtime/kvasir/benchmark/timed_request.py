@@ -9,7 +9,7 @@ from typing import Any
 import aiohttp
 import msgspec
 
-from kvasir.benchmark.event_stream import DONE, EventStream
+from kvasir.benchmark.event_stream import DONE, ReceivedEvents
 from kvasir.benchmark.request_outcome import RequestOutcome
 from kvasir.benchmark.workload import RequestPlan
 
@@ -70,7 +70,7 @@ async def send(session: aiohttp.ClientSession, url: str, plan: RequestPlan) -> R
 
 
 async def _read_stream(response: aiohttp.ClientResponse, plan: RequestPlan, outcome: RequestOutcome) -> None:
-    chunks, stream = 0, EventStream(response)
+    chunks, stream = 0, ReceivedEvents(response)
     async with stream.events() as events:
         async for event in events:
             if event.data in ("", DONE):

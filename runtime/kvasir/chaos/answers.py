@@ -9,7 +9,7 @@ from typing import Any, Final
 
 import aiohttp
 
-from kvasir.benchmark.event_stream import DONE, EventStream
+from kvasir.benchmark.event_stream import DONE, ReceivedEvents
 from kvasir.chaos.questions import Question
 
 # The code of the error of a request that looks as if it ended its engines (docs/design/poison.md).
@@ -92,7 +92,7 @@ def join_chunk(joined: dict[int, dict[str, Any]], chunk: Mapping[str, Any]) -> b
 async def _read_stream(response: aiohttp.ClientResponse, answer: Answer) -> None:
     choices: dict[int, dict[str, Any]] = {}
     usage: Any = None
-    async with EventStream(response).events() as events:
+    async with ReceivedEvents(response).events() as events:
         async for event in events:
             if event.data == DONE:
                 answer.content = {"choices": [choices[index] for index in sorted(choices)], "usage": usage}

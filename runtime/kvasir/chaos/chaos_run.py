@@ -11,9 +11,9 @@ from typing import Final
 import aiohttp
 
 from kvasir.chaos.answers import Answer, ask, difference
-from kvasir.chaos.disturbances import Disturbance, Kind, Target
+from kvasir.chaos.disturbances import ChaosTarget, Disturbance, DisturbanceKind
 from kvasir.chaos.questions import STOP_STRING, Question, continued, names, with_stop
-from kvasir.chaos.report import INTERRUPTED, Event, Exchange, Report, longest_gap
+from kvasir.chaos.report import INTERRUPTED, CheckedAnswer, Event, Report, longest_gap
 from kvasir.chaos.service_view import ServiceView
 from kvasir.chaos.settings import Havoc, Load
 from kvasir.config.options import CommandFailed
@@ -36,7 +36,7 @@ async def run(
     load: Load,
     havoc: Havoc,
     asked: Sequence[Question],
-    target: Target,
+    target: ChaosTarget,
     *,
     plan: Sequence[Disturbance],
     seed: int,
@@ -138,7 +138,7 @@ async def _disturb_under_load(
         while sent < load.requests or not disturbing.done():
             sent += 1
             one = rng.choice(known)
-            report.exchanges.append(Exchange(one.question, await client.ask(one.question), one.answer.content))
+            report.exchanges.append(CheckedAnswer(one.question, await client.ask(one.question), one.answer.content))
             if report.exchanges[-1].answer.error:
                 await asyncio.sleep(0.5)  # a service that refuses everything is not asked in a tight loop
 
@@ -155,7 +155,7 @@ async def _disturb_under_load(
 class _HavocRun:
     """Carries out the plan: each disturbance waits until enough engines take requests."""
 
-    def __init__(self, target: Target, view: ServiceView, ranks: set[str], havoc: Havoc, note: Note) -> None:
+    def __init__(self, target: ChaosTarget, view: ServiceView, ranks: set[str], havoc: Havoc, note: Note) -> None:
         self._target = target
         self._view = view
         self._ranks = ranks
@@ -195,7 +195,7 @@ class _HavocRun:
                 raise CommandFailed(f"fewer than {least} engines have taken requests for {seconds}")
             await asyncio.sleep(_LOOK_SECONDS)
 
-    async def _disturb(self, kind: Kind, rank: str, number: str) -> None:
+    async def _disturb(self, kind: DisturbanceKind, rank: str, number: str) -> None:
         at = time.monotonic()
         async with asyncio.TaskGroup() as tasks:
             disturbed = tasks.create_task(self._target.disturb(kind, rank))

@@ -10,7 +10,7 @@ from kvasir.chaos.settings import Havoc
 from kvasir.config.options import ConfigError
 
 
-class Kind(StrEnum):
+class DisturbanceKind(StrEnum):
     KILL = "kill"
     FREEZE = "freeze"
     DRAIN = "drain"
@@ -18,7 +18,7 @@ class Kind(StrEnum):
 
 @dataclass(frozen=True)
 class Disturbance:
-    kind: Kind
+    kind: DisturbanceKind
     # Seconds after the recovery from the previous one.
     pause: float
     # From 0 to 1: which of the running engines.
@@ -28,11 +28,11 @@ class Disturbance:
         return ranks[int(self.draw * len(ranks))]
 
 
-class Target(Protocol):
+class ChaosTarget(Protocol):
     """The engines of one service."""
 
     @property
-    def kinds(self) -> Collection[Kind]:
+    def kinds(self) -> Collection[DisturbanceKind]:
         """Return the possible kinds of disturbances."""
 
     async def engines(self) -> list[str]:
@@ -41,19 +41,23 @@ class Target(Protocol):
         Raises CommandFailed if the service is gone.
         """
 
-    async def disturb(self, kind: Kind, rank: str) -> None:
+    async def disturb(self, kind: DisturbanceKind, rank: str) -> None:
         """Disturb an engine, without waiting for its recovery.
 
         A cancellation leaves no engine frozen.
         """
 
 
-def plan(havoc: Havoc, seed: int, possible: Collection[Kind]) -> list[Disturbance]:
+def plan(havoc: Havoc, seed: int, possible: Collection[DisturbanceKind]) -> list[Disturbance]:
     """Return the disturbances in random order, with exponential pauses.
 
     Raises ConfigError for one that is not possible here.
     """
-    counts = {Kind.KILL: havoc.kills, Kind.FREEZE: havoc.freezes, Kind.DRAIN: havoc.drains}
+    counts = {
+        DisturbanceKind.KILL: havoc.kills,
+        DisturbanceKind.FREEZE: havoc.freezes,
+        DisturbanceKind.DRAIN: havoc.drains,
+    }
     for kind, count in counts.items():
         if count and kind not in possible:
             raise ConfigError(f"--{kind}s {count}: possible here are {', '.join(sorted(possible))}")

@@ -4,12 +4,12 @@ import asyncio
 import json
 from typing import Any, Final
 
-from kvasir.chaos.disturbances import Kind
+from kvasir.chaos.disturbances import DisturbanceKind
 from kvasir.config.options import CommandFailed
 from kvasir_contract.api import APP, COMPONENT_LABEL, CRD_NAME, INSTANCE_LABEL, NAME_LABEL
 
 _INDEX: Final = "apps.kubernetes.io/pod-index"
-_OPTIONS: Final = {Kind.KILL: ("--force", "--grace-period=0"), Kind.DRAIN: ()}
+_OPTIONS: Final = {DisturbanceKind.KILL: ("--force", "--grace-period=0"), DisturbanceKind.DRAIN: ()}
 
 
 class KubernetesTarget:
@@ -28,7 +28,7 @@ class KubernetesTarget:
             await self._kubectl("get", CRD_NAME, self._service)  # fails if it is gone
         return sorted(ranks, key=int)
 
-    async def disturb(self, kind: Kind, rank: str) -> None:
+    async def disturb(self, kind: DisturbanceKind, rank: str) -> None:
         selector = f"{self._selector},{_INDEX}={rank}"
         await self._kubectl("delete", "pods", "--selector", selector, "--wait=false", *_OPTIONS[kind])
 

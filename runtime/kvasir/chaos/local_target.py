@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from kvasir.chaos.disturbances import Kind
+from kvasir.chaos.disturbances import DisturbanceKind
 from kvasir.config.options import CommandFailed, ConfigError
 from kvasir_contract import environment
 
@@ -22,13 +22,13 @@ _PROC: Final = Path("/proc")
 
 
 @dataclass(frozen=True)
-class EngineProcess:
+class RunningEngine:
     rank: str
     pid: int
 
 
 class LocalTarget:
-    kinds = frozenset({Kind.KILL, Kind.FREEZE, Kind.DRAIN})
+    kinds = frozenset({DisturbanceKind.KILL, DisturbanceKind.FREEZE, DisturbanceKind.DRAIN})
 
     def __init__(self, port: int, freeze_time: float) -> None:
         """Find the service. Raises ConfigError if this user has none at the port."""
@@ -40,16 +40,16 @@ class LocalTarget:
             raise CommandFailed(f"process {self._supervisor} does not run any more: the service has ended")
         return [engine.rank for engine in found]
 
-    def processes(self) -> list[EngineProcess]:
+    def processes(self) -> list[RunningEngine]:
         found = [self._engine(pid) for pid in _children(self._supervisor)]
         return sorted(filter(None, found), key=lambda engine: int(engine.rank))
 
-    async def disturb(self, kind: Kind, rank: str) -> None:
+    async def disturb(self, kind: DisturbanceKind, rank: str) -> None:
         with self._opened(rank) as process:
             try:
-                if kind is Kind.KILL:
+                if kind is DisturbanceKind.KILL:
                     signal.pidfd_send_signal(process, signal.SIGKILL)
-                elif kind is Kind.DRAIN:
+                elif kind is DisturbanceKind.DRAIN:
                     signal.pidfd_send_signal(process, signal.SIGTERM)
                 else:
                     await self._freeze(process)
@@ -77,12 +77,12 @@ class LocalTarget:
         finally:
             os.close(descriptor)
 
-    def _engine(self, pid: int) -> EngineProcess | None:
+    def _engine(self, pid: int) -> RunningEngine | None:
         variables = _environment(pid)
         rank = variables.get(environment.DATA_PARALLEL_RANK)
         if variables.get(environment.SERVICE_UID) != self._uid or rank is None or _parent(pid) != self._supervisor:
             return None
-        return EngineProcess(rank, pid)
+        return RunningEngine(rank, pid)
 
 
 def find_service(port: int) -> tuple[int, str]:

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from kvasir.chaos.answers import REFUSED, Answer, difference
 from kvasir.chaos.constrained import invalid
-from kvasir.chaos.disturbances import Kind
+from kvasir.chaos.disturbances import DisturbanceKind
 from kvasir.chaos.questions import Question
 
 INTERRUPTED: Final = "interrupted: the figures cover what had ended"
@@ -17,7 +17,7 @@ _MAX_DESCRIBED: Final = 20
 
 @dataclass(frozen=True)
 class Event:
-    kind: Kind
+    kind: DisturbanceKind
     rank: str
     at: float
     # Seconds; None if the engine did not recover within the limit.
@@ -25,7 +25,7 @@ class Event:
 
 
 @dataclass(frozen=True)
-class Exchange:
+class CheckedAnswer:
     question: Question
     answer: Answer
     expected: Any
@@ -40,7 +40,7 @@ class Report:
     recomputation: list[float] = field(default_factory=list)
     # Left out, because two undisturbed answers differ.
     unsteady: int = 0
-    exchanges: list[Exchange] = field(default_factory=list)
+    exchanges: list[CheckedAnswer] = field(default_factory=list)
     events: list[Event] = field(default_factory=list)
     # By the metrics of the service.
     moved: int = 0
@@ -74,19 +74,19 @@ class Report:
             + flawed[:_MAX_DESCRIBED],
             "undisturbed_gap_seconds": spread(self.undisturbed_gaps),
             "recomputation_seconds": spread(self.recomputation),
-            "disturbances": {str(kind): self._of(kind) for kind in Kind if self._events(kind)},
+            "disturbances": {str(kind): self._of(kind) for kind in DisturbanceKind if self._events(kind)},
         }
 
-    def _difference(self, one: Exchange) -> str:
+    def _difference(self, one: CheckedAnswer) -> str:
         found = difference(one.answer.content, one.expected, self.tolerance)
         return self._describe(one, found) if found else ""
 
-    def _describe(self, one: Exchange, problem: str) -> str:
+    def _describe(self, one: CheckedAnswer, problem: str) -> str:
         begun = [event for event in self.events if one.answer.sent < event.at < one.answer.ended]
         during = ", ".join(f"{event.kind} of engine {event.rank}" for event in begun) or "no disturbance"
         return f"{one.question.name}: {problem} ({one.answer.ended - one.answer.sent:.1f} s, during {during})"
 
-    def _of(self, kind: Kind) -> dict[str, Any]:
+    def _of(self, kind: DisturbanceKind) -> dict[str, Any]:
         events = self._events(kind)
         usual = (spread(self.undisturbed_gaps) or {"p99": 0.0})["p99"]
         gaps = [gap for one in self.exchanges for event in events if (gap := gap_at(one.answer, event.at))]
@@ -99,7 +99,7 @@ class Report:
             "not_recovered": len(events) - len(recoveries),
         }
 
-    def _events(self, kind: Kind) -> list[Event]:
+    def _events(self, kind: DisturbanceKind) -> list[Event]:
         return [event for event in self.events if event.kind is kind]
 
 

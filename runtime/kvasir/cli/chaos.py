@@ -9,7 +9,7 @@ import sys
 from urllib.parse import urlsplit
 
 from kvasir.benchmark.figures import check_json, write_json
-from kvasir.chaos.disturbances import Target, plan
+from kvasir.chaos.disturbances import ChaosTarget, plan
 from kvasir.chaos.kubernetes_target import KubernetesTarget
 from kvasir.chaos.local_target import LocalTarget
 from kvasir.chaos.questions import questions
@@ -68,7 +68,7 @@ def run(args: argparse.Namespace) -> int:
     return 0 if passed(figures) else 1
 
 
-def _target(url: str, havoc: Havoc, service: str | None) -> Target:
+def _target(url: str, havoc: Havoc, service: str | None) -> ChaosTarget:
     if service is not None:
         namespace, _, name = service.rpartition("/")
         return KubernetesTarget(namespace or "default", name)

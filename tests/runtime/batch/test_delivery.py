@@ -9,7 +9,7 @@ import pytest
 from kvasir.batch import delivery
 from kvasir.batch.batch_input import BatchRequest, parse_line
 from kvasir.batch.batch_output import BatchResponse
-from kvasir.batch.delivery import Delivery, KeyRefused, NotDelivered, Patience
+from kvasir.batch.delivery import BatchDelivery, KeyRefused, NotDelivered, Patience
 from runtime.batch.batch_lines import line
 
 REQUEST: BatchRequest = parse_line(line().encode())
@@ -46,7 +46,7 @@ def deliver(*answers: httpx.Response | Exception, retry: float = 600) -> BatchRe
 
     async def run() -> BatchResponse:
         async with httpx.AsyncClient(transport=httpx.MockTransport(answer), base_url="http://server") as http:
-            return await Delivery(http, Patience(retry)).deliver(REQUEST)
+            return await BatchDelivery(http, Patience(retry)).deliver(REQUEST)
 
     return asyncio.run(run())
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from kvasir.chaos.disturbances import Kind
+from kvasir.chaos.disturbances import DisturbanceKind
 from loopback_server import LoopbackHandler, LoopbackServer, serving
 
 TOKENS = 8
@@ -33,7 +33,7 @@ class FakeService(LoopbackServer):
 class FakeTarget:
     """Does `damage` to the answers of the service, for ever; the engine comes back at once if `recovers`."""
 
-    kinds = frozenset({Kind.KILL, Kind.FREEZE})
+    kinds = frozenset({DisturbanceKind.KILL, DisturbanceKind.FREEZE})
 
     def __init__(self, service: FakeService, damage: str = "", recovers: bool = True) -> None:
         self._service = service
@@ -45,7 +45,7 @@ class FakeTarget:
     async def engines(self) -> list[str]:
         return ["0", "1"]
 
-    async def disturb(self, kind: Kind, rank: str) -> None:
+    async def disturb(self, kind: DisturbanceKind, rank: str) -> None:
         self._service.damage = self._damage
         self._service.usable.discard(rank)
         self._disturbed += 1

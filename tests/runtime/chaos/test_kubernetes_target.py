@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from kvasir.chaos.disturbances import Kind
+from kvasir.chaos.disturbances import DisturbanceKind
 from kvasir.chaos.kubernetes_target import KubernetesTarget
 from kvasir.config.options import CommandFailed
 
@@ -44,8 +44,10 @@ async def test_engines_are_the_pods_that_are_not_being_deleted(calls: Path) -> N
     assert made(calls) == f"--namespace models get pods --selector {SELECTOR} --output json\n"
 
 
-@pytest.mark.parametrize(("kind", "options"), [(Kind.KILL, " --force --grace-period=0"), (Kind.DRAIN, "")])
-async def test_disturbance_deletes_the_pod_of_its_rank(calls: Path, kind: Kind, options: str) -> None:
+@pytest.mark.parametrize(
+    ("kind", "options"), [(DisturbanceKind.KILL, " --force --grace-period=0"), (DisturbanceKind.DRAIN, "")]
+)
+async def test_disturbance_deletes_the_pod_of_its_rank(calls: Path, kind: DisturbanceKind, options: str) -> None:
     answer(calls)
     await KubernetesTarget("models", "demo").disturb(kind, "3")
     pod = f"{SELECTOR},apps.kubernetes.io/pod-index=3"

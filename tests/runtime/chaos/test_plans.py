@@ -2,13 +2,13 @@
 
 import pytest
 
-from kvasir.chaos.disturbances import Disturbance, Kind, plan
+from kvasir.chaos.disturbances import Disturbance, DisturbanceKind, plan
 from kvasir.chaos.questions import KINDS, STOP_STRING, questions, with_stop
 from kvasir.chaos.settings import Havoc
 from kvasir.config.options import ConfigError
 
 HAVOC = Havoc(kills=5, freezes=3, drains=2)
-ALL = frozenset(Kind)
+ALL = frozenset(DisturbanceKind)
 
 
 def test_seed_gives_the_same_plan() -> None:
@@ -26,11 +26,11 @@ def test_plan_has_each_disturbance() -> None:
 
 def test_impossible_disturbance_is_refused() -> None:
     with pytest.raises(ConfigError, match="--freezes 3: possible here are drain, kill"):
-        plan(HAVOC, 1, {Kind.KILL, Kind.DRAIN})
+        plan(HAVOC, 1, {DisturbanceKind.KILL, DisturbanceKind.DRAIN})
 
 
 def test_every_engine_can_be_the_victim() -> None:
-    victims = {Disturbance(Kind.KILL, 0.0, draw / 100).victim(["0", "1", "2"]) for draw in range(100)}
+    victims = {Disturbance(DisturbanceKind.KILL, 0.0, draw / 100).victim(["0", "1", "2"]) for draw in range(100)}
     assert victims == {"0", "1", "2"}
 
 

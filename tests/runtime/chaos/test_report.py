@@ -3,9 +3,9 @@
 import pytest
 
 from kvasir.chaos.answers import REFUSED, Answer
-from kvasir.chaos.disturbances import Kind
+from kvasir.chaos.disturbances import DisturbanceKind
 from kvasir.chaos.questions import COMPLETIONS, Question
-from kvasir.chaos.report import Event, Exchange, Report, gap_at, lines, passed, spread
+from kvasir.chaos.report import CheckedAnswer, Event, Report, gap_at, lines, passed, spread
 
 QUESTION = Question("greedy", COMPLETIONS, {"stream": True})
 EXPECTED = {"choices": [{"text": "ab"}]}
@@ -13,10 +13,10 @@ EXPECTED = {"choices": [{"text": "ab"}]}
 
 def exchange(
     sent: float = 0.0, chunks: tuple[float, ...] = (1.0, 2.0), error: str = "", text: str = "ab", code: str = ""
-) -> Exchange:
+) -> CheckedAnswer:
     content = {} if error else {"choices": [{"text": text}]}
     answer = Answer(sent, ended=chunks[-1], chunks=list(chunks), content=content, error=error, code=code)
-    return Exchange(QUESTION, answer, EXPECTED)
+    return CheckedAnswer(QUESTION, answer, EXPECTED)
 
 
 def test_lost_wrong_and_refused_requests_are_counted_apart() -> None:
@@ -41,13 +41,13 @@ def test_any_damage_fails_the_run(count: str) -> None:
 
 
 def test_engine_that_stays_away_fails_the_run() -> None:
-    figures = Report(seed=7, events=[Event(Kind.KILL, "0", 1.5, recovery=None)]).figures()
+    figures = Report(seed=7, events=[Event(DisturbanceKind.KILL, "0", 1.5, recovery=None)]).figures()
     assert figures["disturbances"]["kill"]["not_recovered"] == 1
     assert not passed(figures)
 
 
 def test_problems_name_the_disturbances_in_their_time() -> None:
-    events = [Event(Kind.FREEZE, "2", 1.5, 3.0), Event(Kind.KILL, "1", 9.0, 3.0)]
+    events = [Event(DisturbanceKind.FREEZE, "2", 1.5, 3.0), Event(DisturbanceKind.KILL, "1", 9.0, 3.0)]
     [problem] = Report(seed=7, exchanges=[exchange(error="cut")], events=events).figures()["problems"]
     assert problem == "greedy, streamed: cut (2.0 s, during freeze of engine 2)"
 
@@ -57,7 +57,7 @@ def test_stalls_are_gaps_above_those_of_undisturbed_streams() -> None:
         seed=7,
         undisturbed_gaps=[0.5, 1.0],
         exchanges=[exchange(chunks=(1.0, 2.0)), exchange(chunks=(1.0, 5.0)), exchange(chunks=(1.0,))],
-        events=[Event(Kind.KILL, "0", 1.5, 3.0)],
+        events=[Event(DisturbanceKind.KILL, "0", 1.5, 3.0)],
     )
     kill = report.figures()["disturbances"]["kill"]
     assert kill["open_streams"] == 2

@@ -11,7 +11,7 @@ from kvasir.frontend.parsers.formats.descriptions import HarmonyFormat, Reasonin
 from kvasir.frontend.parsers.formats.reasoning_formats import HARMONY_REASONING
 from kvasir.frontend.parsers.formats.tool_formats import HARMONY_TOOLS
 from kvasir.frontend.parsers.grammar.choice_grammar import Choice
-from kvasir.frontend.parsers.grammar.output_constraint import ConstraintMaker, Formats, Phase
+from kvasir.frontend.parsers.grammar.output_constraint import ConstraintMaker, Formats, OutputPhase
 from kvasir.frontend.parsers.parsed import OutputParser, Tool
 from kvasir.frontend.parsers.special_tokens import special_ids_of
 from kvasir.frontend.parsers.streaming.emitter import Emitter
@@ -128,14 +128,14 @@ class Parsers:
         wanted = Choice(tools, choice, parallel, answer)
         return self._constraints.constraint(wanted, self._phase(prompt_tail), thinking_budget)
 
-    def _phase(self, prompt_tail: str) -> Phase:
+    def _phase(self, prompt_tail: str) -> OutputPhase:
         if self._reasoning is None:
-            return Phase.CONTENT
+            return OutputPhase.CONTENT
         if isinstance(self._reasoning, HarmonyFormat):
-            return Phase.EITHER
+            return OutputPhase.EITHER
         if _ended(self._reasoning, prompt_tail):
-            return Phase.CONTENT
-        return Phase.REASONING if is_open(self._reasoning, prompt_tail) else Phase.EITHER
+            return OutputPhase.CONTENT
+        return OutputPhase.REASONING if is_open(self._reasoning, prompt_tail) else OutputPhase.EITHER
 
     def _ids(self, marks: Sequence[str]) -> frozenset[int]:
         ids = (self._tokenizer.backend.token_to_id(mark) for mark in marks)

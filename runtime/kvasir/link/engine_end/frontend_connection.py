@@ -62,7 +62,7 @@ class DrainSettled:
 LinkEvent = Received | FrontendLost | CacheEventsWanted | DrainSettled
 
 
-class Conversation(Protocol):
+class ConnectionOwner(Protocol):
     @property
     def must_probe(self) -> bool:
         """Return whether a new endpoint may lead to a frontend that is on the link."""
@@ -99,7 +99,7 @@ class FrontendConnection:
         keys: LinkKeys | None,
         timeout: float,
         reactor: Reactor,
-        link: Conversation,
+        link: ConnectionOwner,
         codec: Codec,
     ) -> None:
         self.endpoint = endpoint

@@ -31,10 +31,6 @@ class Layout:
     first: str = ""  # characters that begin only this layout; "": any
     token: str = ""  # added token that a grammar needs for this layout; "": none
 
-    @property
-    def takes_several(self) -> bool:
-        return self.array or self.several
-
 
 @dataclass(frozen=True, slots=True)
 class ToolFormat:

@@ -17,7 +17,7 @@ from kvasir.request.constraint import Grammar, GrammarKind, OutputConstraint
 _LINE_BREAKS: Final = "/\\n{0,2}/"  # models write these before a call
 
 
-class Phase(Enum):
+class OutputPhase(Enum):
     CONTENT = auto()
     REASONING = auto()  # opened by the prompt, or assumed by the format
     EITHER = auto()  # the model may open the reasoning
@@ -39,14 +39,18 @@ class ConstraintMaker:
         }
         self._text_tokens = frozenset(token.content for token in added.values() if not token.special)
 
-    def constraint(self, choice: Choice, phase: Phase, thinking_budget: int | None) -> OutputConstraint | None:
+    def constraint(
+        self, choice: Choice, phase: OutputPhase, thinking_budget: int | None
+    ) -> OutputConstraint | None:
         """Return the constraint, or None. Raises UnsupportedChoice."""
         try:
             return self._constraint(choice, phase, thinking_budget)
         except RecursionError:
             raise UnsupportedChoice("the schemas are nested too deeply to be enforced: flatten them") from None
 
-    def _constraint(self, choice: Choice, phase: Phase, thinking_budget: int | None) -> OutputConstraint | None:
+    def _constraint(
+        self, choice: Choice, phase: OutputPhase, thinking_budget: int | None
+    ) -> OutputConstraint | None:
         if thinking_budget is not None and self._formats.reasoning is None:
             raise UnsupportedChoice(
                 "a thinking budget needs a reasoning format, and none is known for this model: start the service "
@@ -57,22 +61,22 @@ class ConstraintMaker:
                 "this model has no known tool format, so a tool call cannot be forced: start the service with "
                 "--tool-call-parser"
             )
-        if phase is Phase.CONTENT:
+        if phase is OutputPhase.CONTENT:
             thinking_budget = None
         grammar = self._embedded(choice, phase) if thinking_budget is None else None
         if grammar is not None:
             return OutputConstraint(grammar)
         grammar = self._behind(choice, phase)
-        if phase is Phase.CONTENT or (grammar is None and thinking_budget is None):
+        if phase is OutputPhase.CONTENT or (grammar is None and thinking_budget is None):
             return None if grammar is None else OutputConstraint(grammar)
-        start = self._reasoning_start() if phase is Phase.EITHER else None
+        start = self._reasoning_start() if phase is OutputPhase.EITHER else None
         return OutputConstraint(grammar, self._reasoning_end(), thinking_budget, start)
 
-    def _embedded(self, choice: Choice, phase: Phase) -> Grammar | None:
+    def _embedded(self, choice: Choice, phase: OutputPhase) -> Grammar | None:
         """Return a grammar with the reasoning, if the model may choose; else None."""
         lark = LarkText(self._special, self._text_tokens)
         reasoning = self._formats.reasoning
-        if phase is not Phase.EITHER or reasoning is None:
+        if phase is not OutputPhase.EITHER or reasoning is None:
             return None
         if isinstance(reasoning, HarmonyFormat):
             content = self._content(lark, choice)
@@ -90,7 +94,7 @@ class ConstraintMaker:
         reasoned = lark.rule("reasoning", joined(lark.literal(start), ending, _LINE_BREAKS))
         return _lark(lark, f"{reasoned}? {lark.rule('content', content)}")
 
-    def _behind(self, choice: Choice, phase: Phase) -> Grammar | None:
+    def _behind(self, choice: Choice, phase: OutputPhase) -> Grammar | None:
         """Return the grammar of the output after its reasoning."""
         is_harmony = isinstance(self._formats.tools, HarmonyFormat)
         if not is_harmony and not self._needs_rules(choice):
@@ -101,7 +105,9 @@ class ConstraintMaker:
             return None
         if is_harmony:
             return _lark(lark, behind_reasoning(lark, content))
-        return _lark(lark, content if phase is Phase.CONTENT else f"{_LINE_BREAKS} {lark.rule('content', content)}")
+        return _lark(
+            lark, content if phase is OutputPhase.CONTENT else f"{_LINE_BREAKS} {lark.rule('content', content)}"
+        )
 
     def _content(self, lark: LarkText, choice: Choice) -> str | None:
         """Return an expression for the output without reasoning; None for any text."""
