@@ -9,7 +9,7 @@ from typing import Final
 import torch
 from torch import Tensor, nn
 
-from kvasir.layers.embedding import VocabEmbedding
+from kvasir.layers.embedding import Embedding, VocabEmbedding
 from kvasir.layers.kv import BlockShape, KVSpec, layer_specs
 from kvasir.layers.linear import VocabHead
 from kvasir.layers.parameter import Placement
@@ -18,6 +18,7 @@ from kvasir.models.causal_lm import Target
 from kvasir.models.decoder_config import DecoderConfig
 from kvasir.models.decoder_layer import new_layer
 from kvasir.models.forward_batch import ForwardBatch, Hidden, Intermediate
+from kvasir.models.model_load_error import ModelLoadError
 from kvasir.models.split_check import check_split, stage_of
 
 
@@ -31,13 +32,14 @@ class Decoder(nn.Module):
         super().__init__()
         check_split(config, placement.parallel)
         placement = replace(placement, renamed={ours: theirs for theirs, ours in config.names.items()})
-        self.stage = stage = stage_of("num_hidden_layers", len(config.layers), placement.parallel)
+        self.stage = stage = stage_of(config.key("num_hidden_layers"), len(config.layers), placement.parallel)
         self.heads = config.heads.local(placement.parallel.tensor.size)
         self.vocab_size, self.hidden_size = config.vocab_size, config.hidden_size
         self.windows = tuple(entry.window for entry in config.layers)
         embeds = stage.first or (stage.last and config.tied)
         self.embed_tokens = VocabEmbedding(config.vocab_size, config.hidden_size, placement) if embeds else None
         own = {index: config.layers[index] for index in stage.layers}
+        self.embed_positions = _position_embedding(config, context, placement) if stage.first else None
         self.layers = nn.ModuleDict(
             {str(index): new_layer(config, entry, placement.at(f"layers.{index}")) for index, entry in own.items()}
         )
@@ -61,7 +63,7 @@ class Decoder(nn.Module):
             rotary.fit_context(context)
 
     def forward(self, batch: ForwardBatch) -> Hidden | Intermediate:
-        x = self._embed(batch.token_ids) if self.stage.first else batch.residual  # [T, hidden]
+        x = self._embed(batch) if self.stage.first else batch.residual  # [T, hidden]
         rotations = [*(rotary.rotation(batch.positions, x.dtype) for rotary in self._rotaries), None]
         added: Tensor | None = None
         for layer, rope, cache in zip(self.layers.values(), self._rope_of_layer, batch.caches, strict=True):
@@ -70,10 +72,12 @@ class Decoder(nn.Module):
             return Intermediate(x if added is None else x.add_(added))
         return Hidden(self.norm(x, added))
 
-    def _embed(self, token_ids: Tensor) -> Tensor:  # [T] → [T, hidden]
+    def _embed(self, batch: ForwardBatch) -> Tensor:  # [T, hidden]
         embed = self.embed_tokens
         assert embed is not None, "the first stage has the embedding"
-        x: Tensor = embed(token_ids)
+        x: Tensor = embed(batch.token_ids)
+        if self.embed_positions is not None:
+            x.add_(self.embed_positions(batch.positions))
         return x if self._embedding_scale == 1 else x.mul_(self._embedding_scale)
 
     def logits(self, hidden: Tensor) -> Tensor:
@@ -130,6 +134,14 @@ def _renamer(names: Mapping[str, str]) -> Callable[[str], str]:
     return lambda tensor: pattern.sub(lambda match: names[match[0]], tensor)
 
 
+def _position_embedding(config: DecoderConfig, context: int, placement: Placement) -> Embedding | None:
+    if config.positions is None:
+        return None
+    if context > config.positions:
+        raise ModelLoadError(f"config.json has {config.positions} positions, less than {context} tokens")
+    return Embedding(config.positions, config.hidden_size, placement)
+
+
 def _head(config: DecoderConfig, placement: Placement, embedding: VocabEmbedding | None) -> VocabHead:
     tied = embedding.weight if config.tied and embedding is not None else None
     return VocabHead(config.hidden_size, config.vocab_size, bias=config.head_bias, placement=placement, tied=tied)
@@ -139,9 +151,9 @@ _PREFIX: Final = re.compile(r"^(?:model|transformer|gpt_neox)\.")
 # Frequencies and masks, in old checkpoints.
 _COMPUTED: Final = re.compile(r".+\.(?:rotary_emb\.inv_freq|att(?:ention|n)\.(?:bias|masked_bias))")
 
-_FIRST: Final = frozenset(("embed_tokens",))
+_FIRST: Final = frozenset(("embed_tokens", "embed_positions"))
 _LAST: Final = frozenset(("norm", "lm_head"))
-_LAST_WITH_EMBEDDING: Final = _FIRST | _LAST
+_LAST_WITH_EMBEDDING: Final = _LAST | {"embed_tokens"}
 
 _STACKED: Final = re.compile(r"(gate_up_proj|down_proj)(?:_(bias))?")
 

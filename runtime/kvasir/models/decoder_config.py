@@ -43,6 +43,7 @@ class LayerConfig:
     experts: ExpertsConfig | None = None
     # False: without the decoder's norm of queries and keys.
     qk_norm: bool = True
+    scale: float = 1.0  # multiplies that of the config
 
 
 @dataclass(frozen=True)
@@ -57,6 +58,8 @@ class DecoderConfig:
     tied: bool
     # Multiplies the attention scores.
     scale: float
+    # How many learned vectors of positions are added to the embeddings; None: none.
+    positions: int | None = None
     order: Order = Order.BEFORE
     norm: Callable[[int, float, Placement], Norm] = RMSNorm
     # Of queries and keys, before they are rotated.
@@ -65,7 +68,9 @@ class DecoderConfig:
     # Each head has a score without a value, besides those of the tokens.
     sinks: bool = False
     # Of layers without experts.
-    mlp: type[GatedMLP | MLP] = GatedMLP
+    mlp: Callable[..., GatedMLP | MLP] = GatedMLP
+    # The checkpoint has the weights of attention as [inputs, outputs].
+    transposed: bool = False
     # The checkpoint has q, k and v as one tensor: the queries, key and value of each K/V head.
     grouped_qkv: bool = False
     qkv_bias: bool = False
@@ -82,6 +87,11 @@ class DecoderConfig:
     names: Mapping[str, str] = field(default_factory=dict)
     # First parts of the names of tensors that are not loaded: of layers that predict further tokens.
     unused: tuple[str, ...] = ()
+    # Keys of config.json with another name than Llama's, for messages: {"num_attention_heads": "n_head"}.
+    keys: Mapping[str, str] = field(default_factory=dict)
+
+    def key(self, name: str) -> str:
+        return self.keys.get(name, name)
 
 
 def read_heads(reader: ConfigReader, head_dim: int | None = None) -> HeadShape:

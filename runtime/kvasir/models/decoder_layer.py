@@ -30,9 +30,14 @@ class Attention(nn.Module):
             placement=placement.at("qkv_proj"),
             copies={"k_proj": copies, "v_proj": copies},
             groups=heads.kv_heads if config.grouped_qkv else 1,
+            transposed=config.transposed,
         )
         self.o_proj = RowLinear(
-            heads.query_size, config.hidden_size, bias=config.output_bias, placement=placement.at("o_proj")
+            heads.query_size,
+            config.hidden_size,
+            bias=config.output_bias,
+            placement=placement.at("o_proj"),
+            transposed=config.transposed,
         )
         self.q_norm = self.k_norm = None
         if config.qk_norm is not None and layer.qk_norm:
@@ -40,7 +45,7 @@ class Attention(nn.Module):
             self.k_norm = config.qk_norm(HeadSplit(heads.kv_heads, heads.head_dim, copies), config.eps, placement)
         self.sinks = _sinks(heads.heads, placement) if config.sinks else None
         self._heads = heads.local(ranks)
-        self._scale = config.scale
+        self._scale = config.scale * layer.scale
         self._cap = config.score_cap
         self._window = layer.window
         self._halved = layer.rope.dim if layer.rope is not None and layer.rope.interleaved else 0

@@ -13,6 +13,7 @@ from kvasir.models.architectures import (
     falcon,
     gemma,
     glm,
+    gpt2,
     gpt_neox,
     granite,
     helium,
@@ -29,7 +30,6 @@ from kvasir.models.architectures import (
     stablelm,
     starcoder2,
 )
-from kvasir.models.architectures.gpt2 import GPT2
 from kvasir.models.architectures.mixtures import (
     ernie,
     glm4_moe,
@@ -84,7 +84,7 @@ ARCHITECTURES: Final = MappingProxyType[str, Build](
         "GraniteForCausalLM": _decoder(granite.read_config),
         "HeliumForCausalLM": _decoder(helium.read_config),
         "HunYuanDenseV1ForCausalLM": _decoder(hunyuan.read_config),
-        "GPT2LMHeadModel": GPT2,
+        "GPT2LMHeadModel": _decoder(gpt2.read_config),
         "HyperCLOVAXForCausalLM": _decoder(granite.read_hyperclovax),
         "LlamaForCausalLM": _decoder(llama.read_config),
         "Ministral3ForCausalLM": _decoder(mistral.read_ministral3),

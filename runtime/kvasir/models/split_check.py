@@ -24,11 +24,11 @@ class Splits(NamedTuple):
 def check_split(config: DecoderConfig, parallel: ParallelState) -> None:
     """Raise ModelLoadError, which names the number and possible sizes, if a decoder cannot be split."""
     splits = [
-        Splits("num_attention_heads", config.heads.heads),
-        Splits("num_key_value_heads", config.heads.kv_heads, replicable=True),
+        Splits(config.key("num_attention_heads"), config.heads.heads),
+        Splits(config.key("num_key_value_heads"), config.heads.kv_heads, replicable=True),
     ]
     if any(layer.experts is None for layer in config.layers):
-        splits.append(Splits("intermediate_size", config.intermediate_size))
+        splits.append(Splits(config.key("intermediate_size"), config.intermediate_size))
     for experts in {layer.experts for layer in config.layers if layer.experts is not None}:
         if parallel.expert_parallel:
             splits.append(Splits("num_experts", experts.routing.count))

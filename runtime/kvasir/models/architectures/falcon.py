@@ -26,6 +26,8 @@ _NAMES: Final = MappingProxyType(
     }
 )
 
+_KEYS: Final = MappingProxyType({"num_key_value_heads": "num_kv_heads", "intermediate_size": "ffn_hidden_size"})
+
 
 def read_config(config: Mapping[str, Any]) -> DecoderConfig:
     reader = ConfigReader(config)
@@ -54,6 +56,7 @@ def read_config(config: Mapping[str, Any]) -> DecoderConfig:
         output_bias=bias,
         mlp_bias=bias,
         names=_NAMES,
+        keys=_KEYS,
     )
     reader.finish(NO_EFFECT)
     return falcon
