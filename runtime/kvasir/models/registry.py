@@ -8,25 +8,27 @@ from typing import Any, Final
 from kvasir.layers.parameter import Placement
 from kvasir.models.architectures import (
     arcee,
-    cohere,
     exaone4,
-    falcon,
     gemma,
     glm,
-    gpt2,
-    gpt_neox,
     granite,
     helium,
     hunyuan,
     llama,
     mistral,
-    nemotron,
     olmo,
-    phi,
     phi3,
     qwen,
     seed_oss,
     smollm3,
+)
+from kvasir.models.architectures.layer_norm import (
+    cohere,
+    falcon,
+    gpt2,
+    gpt_neox,
+    nemotron,
+    phi,
     stablelm,
     starcoder2,
 )

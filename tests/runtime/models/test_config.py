@@ -8,7 +8,8 @@ import pytest
 
 from kvasir.layers.activation import ACTIVATIONS
 from kvasir.layers.rotary import LinearScaling, Llama3Scaling, LongRopeScaling, Rope, RopeScaling, YarnScaling
-from kvasir.models.architectures import gemma, gpt2, llama, mistral, phi, phi3, qwen
+from kvasir.models.architectures import gemma, llama, mistral, phi3, qwen
+from kvasir.models.architectures.layer_norm import gpt2, phi
 from kvasir.models.decoder_config import DecoderConfig
 from kvasir.models.model_load_error import ModelLoadError
 

@@ -11,25 +11,27 @@ import transformers
 
 from kvasir.models.architectures import (
     arcee,
-    cohere,
     exaone4,
-    falcon,
     gemma,
     glm,
-    gpt2,
-    gpt_neox,
     granite,
     helium,
     hunyuan,
     llama,
     mistral,
-    nemotron,
     olmo,
-    phi,
     phi3,
     qwen,
     seed_oss,
     smollm3,
+)
+from kvasir.models.architectures.layer_norm import (
+    cohere,
+    falcon,
+    gpt2,
+    gpt_neox,
+    nemotron,
+    phi,
     stablelm,
     starcoder2,
 )

@@ -6,23 +6,19 @@ from typing import Any
 import pytest
 
 from kvasir.models.architectures import (
-    cohere,
     exaone4,
-    falcon,
     gemma,
     glm,
-    gpt_neox,
     granite,
     hunyuan,
     llama,
     mistral,
     olmo,
-    phi,
     phi3,
     qwen,
     smollm3,
-    starcoder2,
 )
+from kvasir.models.architectures.layer_norm import cohere, falcon, gpt_neox, phi, starcoder2
 from kvasir.models.architectures.mixtures import glm4_moe, gpt_oss, hunyuan_moe, minimax_m2
 from kvasir.models.decoder_config import DecoderConfig
 from runtime.models.published_families import (

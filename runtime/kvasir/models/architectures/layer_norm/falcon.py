@@ -8,7 +8,7 @@ from kvasir.layers.activation import ACTIVATIONS
 from kvasir.layers.attention import HeadShape
 from kvasir.layers.mlp import MLP
 from kvasir.layers.norm import LayerNorm
-from kvasir.models.architectures.gpt_neox import GROUPED_NAMES
+from kvasir.models.architectures.layer_norm.gpt_neox import GROUPED_NAMES
 from kvasir.models.config_reader import NO_EFFECT, ConfigReader
 from kvasir.models.decoder_config import DecoderConfig, LayerConfig, Order, check_layer_types
 from kvasir.models.model_load_error import ModelLoadError

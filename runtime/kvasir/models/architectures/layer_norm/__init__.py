@@ -1,0 +1,1 @@
+"""Families that normalise with LayerNorm instead of RMSNorm."""
