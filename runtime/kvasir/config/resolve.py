@@ -229,10 +229,12 @@ def _fp8_kv_cache(asked: str, device: DeviceFacts) -> bool:
 
 def _tokens_of_whole_prompts(config: EngineConfig, max_model_len: int, tokens: int) -> int:
     """Return the tokens of a step of a model that makes vectors. Raises ConfigError."""
-    if config.executor.pipeline_parallel_size > 1 or config.parallel.data_parallel_size > 1:
+    shares_experts = config.executor.enable_expert_parallel and config.parallel.data_parallel_size > 1
+    if config.executor.pipeline_parallel_size > 1 or shares_experts:
+        option = "--enable-expert-parallel" if shares_experts else "--pipeline-parallel-size"
         raise ConfigError(
-            "a model that makes vectors or scores is not split into stages, and engines do not share its experts: "
-            "leave --pipeline-parallel-size and --data-parallel-size out"
+            f"{option}: a model that makes vectors or scores is not split into stages, and engines do not share "
+            "its experts: leave it out, or use --tensor-parallel-size"
         )
     if config.scheduler.max_num_batched_tokens is not None and tokens < max_model_len:
         raise ConfigError(

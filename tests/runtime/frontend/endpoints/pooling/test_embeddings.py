@@ -9,7 +9,7 @@ from typing import Any
 import httpx
 import pytest
 
-from kvasir.link.protocol import AddRequest, RefusalKind
+from kvasir.link.protocol import AddRequest, Dead, RefusalKind
 from kvasir.request.pooling_params import PoolingParams
 from runtime.frontend.endpoints.pooling.pooling_models import embedding_frontend
 from runtime.frontend.harness import MODEL, Frontend
@@ -120,6 +120,22 @@ async def test_inputs_are_aborted_together_when_the_client_leaves(embeds: Fronte
         await asyncio.to_thread(embeds.engine.wait_requests, 3)
         request.cancel()
         await asyncio.to_thread(embeds.engine.wait_aborts, 3)
+    await embeds.idle()
+
+
+async def test_inputs_of_a_lost_engine_are_computed_again(embeds: Frontend) -> None:
+    lost, kept = embeds.engine, await embeds.add_engine()
+    lost.script.pause_at = 0
+    async with embeds.http() as client:
+        body = {"input": [[5] * count for count in range(1, 9)]}
+        request = asyncio.create_task(client.post("/v1/embeddings", json=body))
+        await asyncio.to_thread(lost.wait_requests, 1)
+        await asyncio.to_thread(lost.close, Dead("killed"))
+        answer = (await request).json()
+    assert [each["embedding"] for each in answer["data"]] == [[1.0, float(count)] for count in range(1, 9)]
+    again = {request.request_id for request in lost.seen.requests}
+    assert again <= {request.request_id for request in kept.seen.requests}
+    embeds.engines.remove(lost)
     await embeds.idle()
 
 
