@@ -1,6 +1,5 @@
 """Products with quantised weights on GPUs, by the kernels in kernels/triton/quantised or by torch."""
 
-from collections.abc import Callable
 from typing import Final
 
 import torch
@@ -17,7 +16,7 @@ _SCALED_CAPABILITY: Final = (8, 9)  # the first with products of float8
 _MULTIPLE_OF: Final = 16  # of the sizes of such a product
 
 
-def device_product(weight: QuantisedWeight, placement: Placement) -> Callable[[Tensor], Tensor] | None:
+def device_product(weight: QuantisedWeight, placement: Placement) -> "WeightProduct | ScaledProduct | None":
     """Return the product of a GPU, or None if neither torch nor a kernel supports the weight there."""
     if _can_scale(weight, placement):
         return ScaledProduct(weight)
