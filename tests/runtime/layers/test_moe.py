@@ -8,11 +8,13 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from kvasir.layers import linear_method
+from kvasir.layers.activation import sigmoid
 from kvasir.layers.layout import WHOLE
 from kvasir.layers.linear import finish_layers
 from kvasir.layers.moe.expert_exchange import ExpertExchange
 from kvasir.layers.moe.expert_routing import TopScores
-from kvasir.layers.moe.sparse_moe import ExpertsConfig, SparseMoE
+from kvasir.layers.moe.experts import ExpertForm
+from kvasir.layers.moe.sparse_moe import ExpertsConfig, SharedExpert, SparseMoE
 from kvasir.layers.parameter import Placement, weight_loader_of
 from kvasir.parallel.parallel_state import ParallelState
 from runtime.parallel.thread_group import ThreadGroup, run_grid, run_ranks
@@ -161,6 +163,38 @@ def test_engines_without_tokens_exchange_only_their_numbers() -> None:
         return len(layer(torch.empty(0, SIZE))), group.operations
 
     assert run_ranks(2, compute) == [(0, 1), (0, 1)]
+
+
+@pytest.mark.parametrize("counts", [(3, 0), (2, 4), (0, 0)])
+def test_engines_with_shared_experts_compute_as_one(counts: tuple[int, int]) -> None:
+    """Weights multiply the inputs of experts, and each engine computes the shared expert of its tokens."""
+    routing = TopScores(EXPERTS, 2, score=sigmoid, corrected=True, groups=4, top_groups=2)
+    config = ExpertsConfig(
+        routing, INNER, form=ExpertForm(bias=True), shared=SharedExpert(INNER, gated=True), weights_inputs=True
+    )
+    tokens = [random(count, SIZE, seed=count) for count in counts]
+
+    def layer(parallel: ParallelState) -> SparseMoE:
+        moe = SparseMoE(SIZE, config, F.silu, Placement(CPU, torch.float32, parallel))
+        whole = SparseMoE(SIZE, config, F.silu, Placement(CPU, torch.float32))
+        own = moe.experts.own
+        for seed, (name, parameter) in enumerate(whole.named_parameters()):
+            numbers = random(*parameter.shape, seed=seed) / 4
+            moe.get_parameter(name).data.copy_(
+                numbers[own.start : own.stop] if name.startswith("experts") else numbers
+            )
+        return moe
+
+    with torch.inference_mode():
+        expected = [layer(ParallelState())(x) for x in tokens]
+
+    def compute(data: ThreadGroup) -> Tensor:
+        with torch.inference_mode():
+            result: Tensor = layer(ParallelState(expert_parallel=True, data=data))(tokens[data.rank])
+            return result
+
+    for found, alone in zip(run_ranks(2, compute), expected, strict=True):
+        assert torch.allclose(found, alone, atol=1e-5)
 
 
 def test_experts_that_the_ranks_cannot_share_evenly_are_refused() -> None:

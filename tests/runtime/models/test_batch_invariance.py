@@ -11,6 +11,7 @@ from transformers import Gemma2Config, PreTrainedModel
 from kvasir.kernels.cpu import kernels_for
 from kvasir.link.protocol import Logprobs
 from kvasir.request.params import SamplingParams
+from runtime.models.mixtures import MIXTURES
 from runtime.models.tiny import FAMILIES, MODELS, VOCAB, decoder, save
 from runtime.worker.driver import Driver
 
@@ -22,6 +23,7 @@ CROWD = [[_RANDOM.randrange(2, VOCAB) for _ in range(length)] for length in (3, 
 CASES: dict[str, Callable[[], PreTrainedModel]] = {
     **{name: model for name, model in MODELS.items() if name != "gemma2"},
     **{name: FAMILIES[name] for name in ("cohere", "hunyuan", "nemotron", "olmo2")},
+    **{name: MIXTURES[name] for name in ("gpt-oss", "glm4-moe")},
     "gemma2": lambda: decoder(  # heads of 24 numbers do not fit the kernel of attention
         Gemma2Config,
         head_dim=32,

@@ -18,6 +18,7 @@ from kvasir.worker.batch.inputs import InputBuilder
 from kvasir.worker.batch.request_table import RequestTable
 from kvasir.worker.kv_memory.cache_memory import allocate, single_group
 from kvasir.worker.step import NewRow, ScheduledRow
+from runtime.models.mixtures import MIXTURES
 from runtime.models.tiny import FAMILIES, MODELS, VOCAB, load_reference, save
 
 BLOCK = 8
@@ -33,7 +34,11 @@ def one_thread() -> Iterator[None]:
     torch.set_num_threads(before)
 
 
-ALL = {**MODELS, **{name: FAMILIES[name] for name in ("cohere", "hunyuan", "nemotron", "olmo2")}}
+ALL = {
+    **MODELS,
+    **{name: FAMILIES[name] for name in ("cohere", "hunyuan", "nemotron", "olmo2")},
+    **{name: MIXTURES[name] for name in ("gpt-oss", "glm4-moe")},
+}
 
 
 @pytest.fixture(params=list(ALL))

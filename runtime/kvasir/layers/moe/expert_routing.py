@@ -7,6 +7,7 @@ from typing import Final, Protocol
 import torch
 from torch import Tensor, nn
 
+from kvasir.layers.activation import sigmoid
 from kvasir.layers.layout import Layout
 from kvasir.layers.parameter import OneOf, Placement, Source, TensorLoader, parameter_with
 
@@ -28,10 +29,6 @@ class Routing(Protocol):
 
 def softmax_scores(logits: Tensor) -> Tensor:
     return logits.softmax(dim=-1)
-
-
-def sigmoid_scores(logits: Tensor) -> Tensor:
-    return logits.sigmoid()
 
 
 @dataclass(frozen=True)
@@ -69,7 +66,7 @@ class _TopScoresRouter(nn.Module):
         routing = self._routing
         scores = routing.score(logits)  # [T, count]
         ranked = scores if self.correction is None else scores + self.correction
-        if routing.score is sigmoid_scores and self.correction is None:
+        if routing.score is sigmoid and self.correction is None:
             ranked = logits  # sigmoids of large logits are equal
         if routing.groups > routing.top_groups:
             ranked = _within_groups(ranked, routing.groups, routing.top_groups)
@@ -88,7 +85,7 @@ class _FlatLoader(TensorLoader):
 
 
 def _within_groups(scores: Tensor, groups: int, top_groups: int) -> Tensor:
-    by_group = scores.view(len(scores), groups, -1)  # [T, groups, experts of a group]
+    by_group = scores.view(len(scores), groups, scores.shape[1] // groups)  # [T, groups, experts of a group]
     sums = by_group.topk(min(2, by_group.shape[2]), dim=-1).values.sum(dim=-1)
     best = sums.topk(top_groups, dim=-1).indices
     others = torch.ones_like(sums, dtype=torch.bool).scatter_(1, best, False)

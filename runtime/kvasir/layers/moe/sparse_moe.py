@@ -5,7 +5,7 @@ from dataclasses import dataclass, field, replace
 import torch
 from torch import Tensor, nn
 
-from kvasir.layers.activation import Activation
+from kvasir.layers.activation import Activation, sigmoid
 from kvasir.layers.linear import Linear
 from kvasir.layers.mlp import GatedMLP
 from kvasir.layers.moe.expert_exchange import ExpertExchange
@@ -81,7 +81,7 @@ class SparseMoE(nn.Module):
             return total
         shared = self.shared_expert(x)
         if self.shared_expert_gate is not None:
-            shared = shared * self.shared_expert_gate(x).sigmoid()
+            shared = shared * sigmoid(self.shared_expert_gate(x))
         return total.add_(shared)
 
     def forward_empty(self) -> None:
@@ -100,5 +100,5 @@ class SparseMoE(nn.Module):
         if not self._weights_inputs:
             return self.experts.weighted_sum(self.experts(x, chosen), weights)
         scaled = (x[:, None] * weights[:, :, None].to(x.dtype)).flatten(0, 1)  # [T * top_k, size]
-        parts = self.experts(scaled, chosen.reshape(-1, 1)).view(*chosen.shape, -1)
+        parts = self.experts(scaled, chosen.reshape(-1, 1)).view(*chosen.shape, x.shape[1])
         return self.experts.weighted_sum(parts, torch.ones_like(weights))

@@ -9,7 +9,8 @@ from dataclasses import replace
 from types import MappingProxyType
 from typing import Any, Final
 
-from kvasir.layers.moe.expert_routing import TopScores, sigmoid_scores
+from kvasir.layers.activation import sigmoid
+from kvasir.layers.moe.expert_routing import TopScores
 from kvasir.layers.moe.experts import ExpertForm
 from kvasir.layers.moe.sparse_moe import ExpertsConfig, SharedExpert
 from kvasir.layers.qk_norm import L2Norm
@@ -72,7 +73,7 @@ def _experts(reader: ConfigReader) -> ExpertsConfig:
     counts = read_counts(reader, "num_local_experts", "num_experts", defaults=ExpertCounts(16, 1))
     inner = reader.integer("intermediate_size", 8192)
     return ExpertsConfig(
-        TopScores(*counts, score=sigmoid_scores),
+        TopScores(*counts, score=sigmoid),
         inner,
         form=ExpertForm(transposed=True),
         shared=SharedExpert(inner),

@@ -5,7 +5,8 @@ from dataclasses import replace
 from types import MappingProxyType
 from typing import Any, Final
 
-from kvasir.layers.moe.expert_routing import TopScores, sigmoid_scores
+from kvasir.layers.activation import sigmoid
+from kvasir.layers.moe.expert_routing import TopScores
 from kvasir.layers.moe.sparse_moe import ExpertsConfig
 from kvasir.layers.qk_norm import ProjectionRMSNorm
 from kvasir.models.architectures.mixtures import mixtral
@@ -33,7 +34,7 @@ def read_config(config: Mapping[str, Any]) -> DecoderConfig:
     partial = reader.integer("rotary_dim", heads.head_dim) / heads.head_dim
     defaults = RopeDefaults(heads.head_dim, reader.integer("max_position_embeddings"), theta=5e6, partial=partial)
     counts = read_counts(reader, "num_local_experts", "num_experts", defaults=ExpertCounts(256, 8))
-    routing = TopScores(*counts, renormalise=True, score=sigmoid_scores, corrected=True)
+    routing = TopScores(*counts, renormalise=True, score=sigmoid, corrected=True)
     layer = LayerConfig(
         read_rope(reader, defaults), None, ExpertsConfig(routing, reader.integer("intermediate_size"))
     )

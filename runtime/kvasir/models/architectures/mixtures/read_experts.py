@@ -2,7 +2,8 @@
 
 from typing import NamedTuple
 
-from kvasir.layers.moe.expert_routing import TopScores, sigmoid_scores
+from kvasir.layers.activation import sigmoid
+from kvasir.layers.moe.expert_routing import TopScores
 from kvasir.models.config_reader import ConfigReader
 from kvasir.models.model_load_error import ModelLoadError
 
@@ -46,7 +47,7 @@ def read_grouped(reader: ConfigReader, counts: ExpertCounts, *, renormalise: boo
     return TopScores(
         *counts,
         renormalise=reader.flag("norm_topk_prob", renormalise),
-        score=sigmoid_scores,
+        score=sigmoid,
         scale=reader.number("routed_scaling_factor", 1.0),
         corrected=True,
         groups=groups,
