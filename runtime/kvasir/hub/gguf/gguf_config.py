@@ -38,13 +38,12 @@ def config_of(metadata: Metadata, small: Small) -> _Config:
             f"{', '.join(sorted(FAMILIES))}: give the model in safetensors"
         )
     config = family(metadata, small)
+    computed = set(_COMPUTED.get(metadata.architecture, ()))
+    if not {"num_experts", "num_local_experts"}.isdisjoint(config):
+        computed.add("expert_count")
     for key, neutral in _NEUTRAL.items():
         value = metadata.value(key, neutral)
-        if (
-            value != neutral
-            and key not in _COMPUTED.get(metadata.architecture, ())
-            and not _is_mixture(config, key)
-        ):
+        if value != neutral and key not in computed:
             raise metadata.error(key, value, f"{neutral} for this architecture: give the model in safetensors")
     tokens = {f"{name}_token_id": metadata.of_file(f"tokenizer.ggml.{name}_token_id") for name in ("bos", "eos")}
     return config | {name: token for name, token in tokens.items() if token is not None}
