@@ -39,14 +39,17 @@ def write_gguf(
     *,
     kind: gguf.GGMLQuantizationType = _PLAIN,
     parts: int = 0,
+    general: Mapping[str, Any] = MappingProxyType({}),
     **keys: Any,
 ) -> Path:
-    """Write a model with matrices of one type; `keys` are more of its architecture. `parts` splits it."""
+    """Write a model with matrices of one type; `keys` are more of its architecture. `parts`: tensors in a file."""
     config = model.config
     architecture = _ARCHITECTURES[config.model_type]
     writer = gguf.GGUFWriter(path, architecture, split_max_tensors=parts)
     for key, value in (_keys(config) | keys).items():
         _add(writer, f"{architecture}.{key.replace('__', '.')}", value)
+    for key, value in general.items():
+        _add(writer, f"general.{key}", value)
     add_tokenizer(writer, config.vocab_size)
     for name, tensor in _tensors(model, architecture):
         array = tensor.float().numpy()

@@ -49,10 +49,10 @@ def test_gguf_architecture_that_is_not_read_lists_the_others(tmp_path: Path) -> 
 def test_gguf_file_gives_sampling_defaults_and_precision(tmp_path: Path) -> None:
     for kind, dtype in (("F32", "float32"), ("F16", "float16"), ("Q8_0", "bfloat16")):
         number = gguf.GGMLQuantizationType[kind]
-        path = fetch(f"file://{write_gguf(tmp_path / f'{kind}.gguf', llama(), kind=number)}", weights=True)
-        (path / "generation_config.json").write_text('{"temperature": 0.6}')
-        info = load_model_info(path)
-        assert (info.dtype, info.generation_defaults) == (dtype, {"temperature": 0.6})
+        general = {"sampling.temp": 0.6, "sampling.top_k": 20}
+        file = write_gguf(tmp_path / f"{kind}.gguf", llama(), kind=number, general=general)
+        info = load_model_info(fetch(f"file://{file}", weights=True))
+        assert (info.dtype, info.generation_defaults) == (dtype, {"temperature": 0.6, "top_k": 20})
 
 
 @pytest.mark.parametrize("value", [1e-5, 1e-6, 0.1, 10000.0, 1e6, 0.7071067811865476])
