@@ -159,7 +159,8 @@ def _hint(text: str) -> str:
 def _local(path: Path, content: str) -> Path:
     path = _readable(path, content)
     if path.is_file():
-        return local_directory([path.parent / name for name in parts_of(path.name, _names(path.parent))])
+        parts = parts_of(path.name, _names(path.parent))
+        return local_directory([path.parent / name for name in choose_files(parts, None, str(path.parent))])
     if content != _MODEL and any(any(path.glob(pattern)) for pattern in (*CONFIG_FILES, *TOKENIZER_FILES)):
         return path
     names = [] if has_weights(path, besides="gguf") else _names(path)

@@ -101,6 +101,13 @@ def test_directory_with_several_models_in_gguf_lists_their_files(tmp_path: Path)
         fetch(f"file://{tmp_path}", weights=True)
 
 
+def test_gguf_file_without_its_other_parts_is_refused(tmp_path: Path) -> None:
+    file = tmp_path / "x-00002-of-00003.gguf"
+    file.touch()
+    with pytest.raises(HubError, match=f"^{tmp_path} lacks 2 of the parts of x: download it again"):
+        fetch(f"file://{file}", weights=True)
+
+
 def test_missing_directory_and_plain_file_are_told_apart(tmp_path: Path) -> None:
     with pytest.raises(ModelNotFound, match="does not exist"):
         fetch(f"file://{tmp_path}/nothing", weights=True)
