@@ -1,3 +1,5 @@
+import atexit
+import gc
 import logging
 import os
 import signal
@@ -25,10 +27,14 @@ def pytest_configure() -> None:
 def pytest_collection_finish() -> None:
     """Compute with one thread, because threads of OpenMP spin, and the processes of a run share the cores.
 
-    Tests of several threads set their number.
+    Tests of several threads set their number. Collections of garbage skip the modules and tests that are loaded by
+    now: a worker collects after each load of a model.
     """
     if "torch" in sys.modules:
         sys.modules["torch"].set_num_threads(1)
+    gc.collect()
+    gc.freeze()
+    atexit.register(gc.unfreeze)  # otherwise nanobind reports leaks
 
 
 @pytest.fixture(autouse=True)

@@ -52,7 +52,6 @@ async def measured_steps() -> AsyncIterator[list[float]]:
         await asyncio.sleep(2 * TICK)
     finally:
         ticker.cancel()
-        gc.unfreeze()
 
 
 @contextmanager
