@@ -29,7 +29,10 @@ NEAR_TIE = 1e-3
 BLOCK_SIZE = 16
 
 
-@pytest.fixture(scope="module", params=["demo", "llama", "gpt2"])
+MODEL_NAMES = ("demo", "llama", "gpt2")
+
+
+@pytest.fixture(scope="module", params=MODEL_NAMES)
 def model(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> tuple[PreTrainedModel, ModelInfo]:
@@ -126,37 +129,41 @@ def assert_all_greedy(
 
 
 MIXED = [1, 2, 15, 16, 17, 100, 31, 32, *range(3, 27)]
+CASES: dict[str, tuple[list[int], int, dict[str, Any]]] = {
+    "alone": ([37], 24, {}),
+    "32 mixed lengths": (MIXED, 8, {}),
+    "chunks of 16 tokens": (MIXED, 8, {"budget": 16}),
+    "a pool so small that it preempts": ([14, 15, 9, 30, 12], 100, {"blocks": 11}),
+}
 
 
-@pytest.mark.parametrize("max_in_flight", [1, 2, 4])
+# every pair of a model, a case and a number in flight, but not every triple
 @pytest.mark.parametrize(
-    ("lengths", "shortest", "options"),
+    ("model", "case", "max_in_flight"),
     [
-        pytest.param([37], 24, {}, id="alone"),
-        pytest.param(MIXED, 8, {}, id="32 mixed lengths"),
-        pytest.param(MIXED, 8, {"budget": 16}, id="chunks of 16 tokens"),
-        pytest.param([14, 15, 9, 30, 12], 100, {"blocks": 11}, id="a pool so small that it preempts"),
+        (model, case, (1, 2, 4)[(place + number) % 3])
+        for place, model in enumerate(MODEL_NAMES)
+        for number, case in enumerate(CASES)
     ],
+    indirect=["model"],
 )
 def test_greedy_output_equals_transformers(
-    model: tuple[PreTrainedModel, ModelInfo],
-    lengths: list[int],
-    shortest: int,
-    options: dict[str, Any],
-    max_in_flight: int,
+    model: tuple[PreTrainedModel, ModelInfo], case: str, max_in_flight: int
 ) -> None:
     reference, info = model
+    lengths, shortest, options = CASES[case]
     prompts, counts = requests(info, lengths, shortest)
     outputs, scheduler = generate(info, prompts, counts, **options, max_in_flight=max_in_flight)
     assert (scheduler.num_preemptions > 0) == ("blocks" in options), f"{scheduler.num_preemptions} preemptions"
     assert_all_greedy(reference, prompts, outputs, counts)
 
 
-@pytest.mark.parametrize("max_in_flight", [1, 2])
-@pytest.mark.parametrize("together", [True, False], ids=["in one batch", "one after the other"])
-@pytest.mark.parametrize("budget", [2048, 24])
+# every pair of a budget, an order and a number in flight
+@pytest.mark.parametrize(
+    ("budget", "together", "max_in_flight"), [(2048, True, 1), (2048, False, 2), (24, True, 2), (24, False, 1)]
+)
 def test_greedy_output_with_a_cached_prefix_equals_transformers(
-    model: tuple[PreTrainedModel, ModelInfo], together: bool, budget: int, max_in_flight: int
+    model: tuple[PreTrainedModel, ModelInfo], budget: int, together: bool, max_in_flight: int
 ) -> None:
     """Prompts that share 37 tokens, or all they have, with others that came before or come with them."""
     reference, info = model
@@ -174,7 +181,10 @@ def test_greedy_output_with_a_cached_prefix_equals_transformers(
 # ------------------------------------------------------------------------------------------------ sliding windows
 
 
-@pytest.fixture(scope="module", params=["gemma3", "mistral", "cohere2"])
+WINDOWED_NAMES = ("gemma3", "mistral", "cohere2")
+
+
+@pytest.fixture(scope="module", params=WINDOWED_NAMES)
 def windowed(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> tuple[PreTrainedModel, ModelInfo]:
@@ -183,24 +193,28 @@ def windowed(
     return reference, load_model_info(save(reference, tmp_path_factory.mktemp(request.param)))
 
 
-@pytest.mark.parametrize("max_in_flight", [1, 2, 4])
+WINDOWED_CASES: dict[str, tuple[list[int], int, dict[str, Any]]] = {
+    "alone": ([37], 60, {}),
+    "32 mixed lengths": (MIXED, 30, {}),
+    "chunks of 16 tokens": (MIXED, 8, {"budget": 16}),
+    "a pool of windows": ([100, 200, 150], 20, {"budget": 8, "blocks": 90, "block_size": 4}),
+}
+
+
 @pytest.mark.parametrize(
-    ("lengths", "shortest", "options"),
-    [
-        pytest.param([37], 60, {}, id="alone"),
-        pytest.param(MIXED, 30, {}, id="32 mixed lengths"),
-        pytest.param(MIXED, 8, {"budget": 16}, id="chunks of 16 tokens"),
-        pytest.param([100, 200, 150], 20, {"budget": 8, "blocks": 90, "block_size": 4}, id="a pool of windows"),
-    ],
+    ("windowed", "case", "max_in_flight"),
+    sorted(
+        (WINDOWED_NAMES[(number + place) % 2], case, max_in_flight)
+        for number, case in enumerate(WINDOWED_CASES)
+        for place, max_in_flight in enumerate((1, 2, 4))
+    ),
+    indirect=["windowed"],
 )
 def test_greedy_output_with_windows_equals_transformers(
-    windowed: tuple[PreTrainedModel, ModelInfo],
-    lengths: list[int],
-    shortest: int,
-    options: dict[str, Any],
-    max_in_flight: int,
+    windowed: tuple[PreTrainedModel, ModelInfo], case: str, max_in_flight: int
 ) -> None:
     reference, info = windowed
+    lengths, shortest, options = WINDOWED_CASES[case]
     prompts, counts = requests(info, lengths, shortest)
     outputs, scheduler = generate(info, prompts, counts, **options, max_in_flight=max_in_flight)
     assert scheduler.num_preemptions == 0
