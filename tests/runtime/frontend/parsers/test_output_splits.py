@@ -118,11 +118,11 @@ BEGINNINGS = ["", '<tool_call>{"name": "f", "arguments": {"a": "', "<tool_call><
 def test_time_is_linear_in_the_output(name: str, unit: str) -> None:
     made = parsers(name)
     for beginning in BEGINNINGS:
-        text = beginning + unit * (50_000 // len(unit))
+        text = beginning + unit * (20_000 // len(unit))
         begun = time.process_time()
         parse(made, [text])
         parse(made, (text[place : place + 7] for place in range(0, len(text), 7)))
-        assert time.process_time() - begun < 2
+        assert time.process_time() - begun < 0.3  # usually 0.01 s
 
 
 def test_a_million_marks_take_a_few_seconds() -> None:

@@ -1,5 +1,6 @@
 """The OpenAPI document matches the server's behaviour."""
 
+import asyncio
 from typing import Any
 
 import httpx
@@ -90,9 +91,18 @@ async def description(client: httpx.AsyncClient) -> dict[str, Any]:
     return dict((await client.get("/openapi.json")).json())
 
 
-async def test_fields_are_described_by_the_texts_below_them(frontend: Frontend) -> None:
-    async with frontend.http() as client:
-        document = await description(client)
+@pytest.fixture(scope="module")
+def document() -> dict[str, Any]:
+    """The description of a frontend, which takes half a second to make."""
+
+    async def described() -> dict[str, Any]:
+        async with running_frontend() as frontend, frontend.http() as client:
+            return await description(client)
+
+    return asyncio.run(described())
+
+
+def test_fields_are_described_by_the_texts_below_them(document: dict[str, Any]) -> None:
     schemas = document["components"]["schemas"]
     own = schemas["CompletionRequest"]["properties"]["echo"]
     inherited = schemas["ChatRequest"]["properties"]["n"]
@@ -104,10 +114,9 @@ async def test_fields_are_described_by_the_texts_below_them(frontend: Frontend) 
 
 @pytest.mark.parametrize(("path", "body"), BODIES)
 async def test_described_body_is_accepted_and_its_answer_described(
-    frontend: Frontend, path: str, body: dict[str, Any]
+    frontend: Frontend, document: dict[str, Any], path: str, body: dict[str, Any]
 ) -> None:
     async with frontend.http() as client:
-        document = await description(client)
         request = document["paths"][path]["post"]["requestBody"]["content"]["application/json"]["schema"]
         check(document, request, body)
         answer = await client.post(path, json=body)
@@ -117,10 +126,9 @@ async def test_described_body_is_accepted_and_its_answer_described(
 
 @pytest.mark.parametrize(("path", "body"), BAD_BODIES)
 async def test_forbidden_body_is_refused_in_the_described_form(
-    frontend: Frontend, path: str, body: dict[str, Any]
+    frontend: Frontend, document: dict[str, Any], path: str, body: dict[str, Any]
 ) -> None:
     async with frontend.http() as client:
-        document = await description(client)
         request = document["paths"][path]["post"]["requestBody"]["content"]["application/json"]["schema"]
         with pytest.raises(jsonschema.ValidationError):
             check(document, request, body)
@@ -140,18 +148,17 @@ async def test_described_pooling_bodies_are_accepted() -> None:
             check_answer(document, path, "post", answer)
 
 
-async def test_the_answers_of_all_get_endpoints_are_as_described(frontend: Frontend) -> None:
+async def test_the_answers_of_all_get_endpoints_are_as_described(
+    frontend: Frontend, document: dict[str, Any]
+) -> None:
     async with frontend.http() as client:
-        document = await description(client)
         for path, operations in document["paths"].items():
             if "get" not in operations or path == "/metrics":
                 continue
             check_answer(document, path, "get", await client.get(path.replace("{name}", MODEL)))
 
 
-async def test_references_resolve_and_each_endpoint_has_answers(frontend: Frontend) -> None:
-    async with frontend.http() as client:
-        document = await description(client)
+def test_references_resolve_and_each_endpoint_has_answers(document: dict[str, Any]) -> None:
     schemas = document["components"]["schemas"]
 
     def references(value: Any) -> list[str]:
