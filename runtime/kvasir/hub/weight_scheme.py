@@ -15,7 +15,7 @@ from kvasir.hub.quantisation.layer_formats import LayerFormat
 from kvasir.hub.quantisation.layer_names import Layer
 from kvasir.hub.quantisation.on_load import ALIASES, NUMBERS, OnLoadLayers
 from kvasir.hub.quantisation.others import read_bitsandbytes, read_modelopt, read_mxfp4
-from kvasir.hub.quantisation.settings import NEXT_STEP
+from kvasir.hub.quantisation.scheme_settings import NEXT_STEP
 from kvasir.hub.reading import read_json_if_any
 
 _CHOOSE: Final = "kvasir.layers.quantised.choose:choose_method"

@@ -1,1 +1,4 @@
-"""Formats of quantised checkpoints. Reading order: layer_formats.py, layer_names.py, settings.py, the readers."""
+"""Formats of quantised checkpoints.
+
+Reading order: layer_formats.py, layer_names.py, scheme_settings.py, then a reader per producer.
+"""

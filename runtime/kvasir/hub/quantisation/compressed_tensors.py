@@ -7,7 +7,7 @@ from typing import Any
 from kvasir.hub.quantisation.float8 import block_of
 from kvasir.hub.quantisation.layer_formats import Float4, Granularity, LayerFormat, Numbers, PackedNumbers
 from kvasir.hub.quantisation.layer_names import Layer, LayerNames
-from kvasir.hub.quantisation.settings import Settings
+from kvasir.hub.quantisation.scheme_settings import Settings
 
 _PLAIN = ("int-quantized", "float-quantized", "naive-quantized")
 _FORMATS = (*_PLAIN, "pack-quantized", "nvfp4-pack-quantized", "mxfp4-pack-quantized")

@@ -6,7 +6,7 @@ from typing import Any
 
 from kvasir.hub.quantisation.layer_formats import LayerFormat, Numbers
 from kvasir.hub.quantisation.layer_names import Layer, LayerNames
-from kvasir.hub.quantisation.settings import Settings
+from kvasir.hub.quantisation.scheme_settings import Settings
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ from typing import Any, Final
 from kvasir.hub.quantisation.float8 import OneFormat
 from kvasir.hub.quantisation.layer_formats import AWQ, GPTQ, LayerFormat
 from kvasir.hub.quantisation.layer_names import Layer, LayerNames
-from kvasir.hub.quantisation.settings import Settings
+from kvasir.hub.quantisation.scheme_settings import Settings
 
 _AUTO_ROUND: Final = ("auto_round:auto_gptq", "auto_round:auto_awq")
 _FLOAT_BITS: Final = 16

@@ -7,7 +7,7 @@ from typing import Any
 from kvasir.hub.quantisation.float8 import OneFormat
 from kvasir.hub.quantisation.layer_formats import BitsAndBytes4, Float4, LayerFormat, MXFP4Experts, Numbers
 from kvasir.hub.quantisation.layer_names import Layer, LayerNames
-from kvasir.hub.quantisation.settings import Settings
+from kvasir.hub.quantisation.scheme_settings import Settings
 
 _BNB_BLOCK = 64
 

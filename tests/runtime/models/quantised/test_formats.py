@@ -21,11 +21,10 @@ from runtime.parallel.thread_group import run_ranks
 Pack = Callable[[tuple[int, int]], Pair]
 
 
-def group(kind: str, bits: int, strategy: str, quantised_inputs: bool = False, **weights: Any) -> dict[str, Any]:
+def group(kind: str, bits: int, strategy: str, **weights: Any) -> dict[str, Any]:
     """A config_group of compressed-tensors."""
-    inputs = {"num_bits": 8, "type": kind, "strategy": "token", "dynamic": True} if quantised_inputs else None
     weights = {"num_bits": bits, "type": kind, "strategy": strategy, "symmetric": True, **weights}
-    return {"targets": ["Linear"], "weights": weights, "input_activations": inputs}
+    return {"targets": ["Linear"], "weights": weights, "input_activations": None}
 
 
 def ct(form: str, *args: Any, **weights: Any) -> dict[str, Any]:

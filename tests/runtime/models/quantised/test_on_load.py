@@ -11,7 +11,7 @@ from torch import Tensor
 from kvasir.hub.hub_errors import HubError
 from kvasir.hub.model_info import ModelFiles, load_model_info
 from kvasir.hub.weight_scheme import UNQUANTISED, WeightScheme, chosen_scheme, read_scheme
-from kvasir.layers.quantised.packings.on_load import quantised_int4
+from kvasir.layers.quantised.packings.on_load_packing import quantised_int4
 from kvasir.layers.quantised.weight import QuantisedWeight
 from kvasir.models.product_weights import product_weights
 from kvasir.parallel.parallel_state import ParallelState

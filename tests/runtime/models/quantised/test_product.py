@@ -5,7 +5,7 @@ import torch
 
 from kvasir.kernels.cpu import kernels_for
 from kvasir.layers.parameter import Placement
-from kvasir.layers.quantised.packings.on_load import quantised_int4, quantised_int8
+from kvasir.layers.quantised.packings.on_load_packing import quantised_int4, quantised_int8
 from kvasir.layers.quantised.product import new_product
 from kvasir.layers.quantised.weight import QuantisedWeight
 

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from kvasir.config.options import ConfigError
 from kvasir.hub.quantisation.layer_formats import AWQ, GPTQ, PackedNumbers
-from kvasir.hub.quantisation.settings import NEXT_STEP
+from kvasir.hub.quantisation.scheme_settings import NEXT_STEP
 from kvasir.layers.linear_shape import INPUTS, ONE, OUTPUTS, SHARDS, Axis, LinearShape
 from kvasir.layers.parameter import Placement
 from kvasir.layers.quantised.packings.nibbles import as_bytes, pack_nibbles, unpack
