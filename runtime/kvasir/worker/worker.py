@@ -86,6 +86,8 @@ class Worker:
         self._model = model
         if isinstance(model, nn.Module):
             self._expert_layers = [layer for layer in model.modules() if isinstance(layer, SparseMoE)]
+        if any(layer.experts.waits_for_device for layer in self._expert_layers):
+            log.warning("quantised experts are computed one by one, and without CUDA graphs: steps are slow")
         self._prepare_rows(model)
 
     @worker_call
@@ -217,7 +219,8 @@ class Worker:
     def _graph_sizes(self, model: Generates) -> tuple[int, ...]:
         # Steps that wait for other processes cannot be captured.
         alone = model.stage.first and model.stage.last and self._placement.parallel.data.size == 1
-        return self._settings.graph_sizes if alone and not isinstance(model, ReferencedLM) else ()
+        waits = any(layer.experts.waits_for_device for layer in self._expert_layers)
+        return self._settings.graph_sizes if alone and not waits and not isinstance(model, ReferencedLM) else ()
 
     def _capture_graphs(self, runner: ModelRunner) -> None:
         began, sizes = time.monotonic(), runner.graph_sizes

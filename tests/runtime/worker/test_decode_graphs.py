@@ -9,12 +9,13 @@ from pathlib import Path
 import pytest
 import torch
 from torch import Tensor
-from transformers import Gemma2Config, PreTrainedModel
+from transformers import Gemma2Config, PreTrainedModel, Qwen3MoeConfig
 
+from kvasir.layers.moe.experts import Experts
 from kvasir.layers.step_memory import Array, DeviceMemory
 from kvasir.request.params import SamplingParams
 from kvasir.worker.launch.decode_graphs import CudaRecorder
-from runtime.models.tiny import decoder, llama, save
+from runtime.models.tiny import MOE, decoder, llama, save
 from runtime.worker.cpu_graphs import capture_on_cpu
 from runtime.worker.driver import Driver, greedy
 
@@ -55,6 +56,16 @@ def test_replayed_steps_give_the_same_tokens(
     assert recorder.count == len(SIZES)
     assert set(recorder.replays) == set(range(len(SIZES))), "a size was never used"
     assert found == expected
+
+
+def test_experts_that_the_host_waits_for_are_not_captured(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    recorder = capture_on_cpu(monkeypatch)
+    monkeypatch.setattr(Experts, "waits_for_device", True)
+    Driver.load(save(decoder(Qwen3MoeConfig, **MOE), tmp_path), graph_sizes=(2,))
+    assert recorder.count == 0
+    assert "without CUDA graphs" in caplog.text
 
 
 def test_a_step_beyond_the_largest_graph_is_launched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -70,6 +70,7 @@ class Experts(nn.Module):
             transposed=form.transposed,
         )
         self._activation = activation
+        self._device = placement.device
         self._all = len(self.own) == count
         plain = self._plain_weights() is not None
         self._grouped = plain and placement.device.type != "cpu" and placement.dtype == torch.bfloat16
@@ -91,6 +92,11 @@ class Experts(nn.Module):
         else:
             parts = self.one_by_one(x, sorted_experts, places, top_k)
         return parts.view(-1, top_k, x.shape[1])
+
+    @property
+    def waits_for_device(self) -> bool:
+        """Return whether the host reads the choice of experts, which no CUDA graph can."""
+        return self._device.type != "cpu" and self._kernels is None and not self._grouped
 
     def weighted_sum(self, parts: Tensor, weights: Tensor) -> Tensor:
         # [T, top_k, size], [T, top_k] → [T, size] float32

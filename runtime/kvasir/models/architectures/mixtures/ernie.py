@@ -16,7 +16,7 @@ from kvasir.models.rope_config import RopeDefaults, read_rope
 
 _NAMES: Final = MappingProxyType(
     {
-        "mlp.shared_experts": "mlp.shared_expert",
+        "shared_experts": "shared_expert",
         "mlp.moe_statics.e_score_correction_bias": "mlp.router.correction",
         "mlp.gate.moe_statics.e_score_correction_bias": "mlp.router.correction",
     }

@@ -14,7 +14,7 @@ from kvasir.models.decoder_config import DecoderConfig, LayerConfig, read_decode
 from kvasir.models.rope_config import RopeDefaults, read_rope, read_whole_rope
 
 _NAMES: Final = MappingProxyType(
-    {"mlp.shared_experts": "mlp.shared_expert", "mlp.gate.e_score_correction_bias": "mlp.router.correction"}
+    {"shared_experts": "shared_expert", "mlp.gate.e_score_correction_bias": "mlp.router.correction"}
 )
 
 

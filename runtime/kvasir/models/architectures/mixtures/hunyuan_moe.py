@@ -16,7 +16,7 @@ from kvasir.models.decoder_config import DecoderConfig, LayerConfig, read_decode
 
 _NAMES: Final = MappingProxyType(
     {
-        "mlp.shared_mlp": "mlp.shared_expert",
+        "shared_mlp": "shared_expert",
         "mlp.gate.wg": "mlp.gate",
         "query_layernorm": "q_norm",
         "key_layernorm": "k_norm",
