@@ -251,3 +251,28 @@ def test_batch_invariance_on_a_gpu_is_refused() -> None:
     with pytest.raises(ConfigError, match="--batch-invariant on is supported on CPUs only"):
         resolve_engine(config, MODEL, gpu)
     assert not resolve_engine(EngineConfig(ModelConfig("demo://")), MODEL, gpu).batch_invariant
+
+
+def test_a_step_holds_the_longest_input_of_a_model_that_pools() -> None:
+    pools = dataclasses.replace(MODEL, pools=True, max_model_len=30_000)
+    resolved = resolve_engine(EngineConfig(ModelConfig("demo://")), pools, CPU)
+    assert resolved.max_num_batched_tokens == 30_000
+    assert not resolved.enable_prefix_caching
+    assert resolved.long_prefill_token_threshold is None
+    short = EngineConfig(ModelConfig("demo://", max_model_len=100))
+    assert resolve_engine(short, pools, CPU).max_num_batched_tokens == 2048
+
+
+@pytest.mark.parametrize(
+    ("config", "reason"),
+    [
+        (
+            EngineConfig(ModelConfig("demo://"), scheduler=SchedulerConfig(max_num_batched_tokens=64)),
+            "computed whole",
+        ),
+        (EngineConfig(ModelConfig("demo://"), executor=ExecutorConfig(pipeline_parallel_size=2)), "not split into"),
+    ],
+)
+def test_settings_that_no_model_that_pools_can_have(config: EngineConfig, reason: str) -> None:
+    with pytest.raises(ConfigError, match=reason):
+        resolve_engine(config, dataclasses.replace(MODEL, pools=True), CPU)
