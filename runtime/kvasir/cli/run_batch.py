@@ -155,7 +155,7 @@ def _send(args: argparse.Namespace, batch: BatchRun) -> None:
     serve = replace(settings.serve, api_server_count=1)
     settings = replace(settings, server=server, serve=serve, tls=TlsConfig())
     model = settings.model
-    chats = serve_command.check_settings(settings)
+    use = serve_command.check_settings(settings)
     place = open_place(
         f"batch-{serve_command.name_of(model.source)}",
         host=LOOPBACK,
@@ -168,7 +168,7 @@ def _send(args: argparse.Namespace, batch: BatchRun) -> None:
         name = _names(args)[0]
         processes = serve_command.processes_of(settings, place)
         run_job(
-            LocalService(place, processes, name, chats, needs_key=True),
+            LocalService(place, processes, name, use, needs_key=True),
             lambda url: batch.run(url, key, by_proxy=False),
         )
     finally:

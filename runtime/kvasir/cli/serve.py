@@ -128,7 +128,7 @@ def run(args: argparse.Namespace) -> int:
     settings = settings_of(args)
     for text in (*args.notes, *unknown_variables()):
         print(f"kvasir serve: warning: {text}", file=sys.stderr)
-    chats = check_settings(settings)
+    use = check_settings(settings)
     place = open_place(
         name_of(settings.model.source),
         host=settings.server.host,
@@ -143,7 +143,7 @@ def run(args: argparse.Namespace) -> int:
             place=place,
             processes=processes_of(settings, place),
             served_name=(settings.model.served_model_name or (settings.model.source,))[0],
-            chats=chats,
+            use=use,
             https=settings.tls.ssl_certfile is not None,
             needs_key=bool(settings.server.api_key or settings.server.api_key_dir),
             is_demo=normalise(settings.model.source) == DEMO and settings.chat.chat_template is None,
@@ -154,9 +154,11 @@ def run(args: argparse.Namespace) -> int:
         place.close()
 
 
-def check_settings(settings: ServeSettings) -> bool:
-    """Return whether the service can chat. Raises ConfigError or HubError for settings that its processes would
-    reject."""
+def check_settings(settings: ServeSettings) -> str:
+    """Return the use of the service, as `check_model` does.
+
+    Raises ConfigError or HubError for settings that its processes would reject.
+    """
     for package in ("uvicorn", "torch"):  # of the frontend's extra and of the engine's
         if importlib.util.find_spec(package) is None:
             raise ModuleNotFoundError(name=package)

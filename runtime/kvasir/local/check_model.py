@@ -18,6 +18,7 @@ from kvasir.local.gpus import visible_gpus
 if TYPE_CHECKING:
     from kvasir.hub.model_info import ModelInfo
 
+CHAT: Final = "chat"
 _HEADS: Final = ("num_attention_heads", "n_head")
 _LAYERS: Final = ("num_hidden_layers", "n_layer")
 
@@ -26,8 +27,8 @@ def check_model(
     config: EngineConfig,
     chat: ChatConfig = ChatConfig(),  # noqa: B008  (it is frozen)
     tls: TlsConfig = TlsConfig(),  # noqa: B008
-) -> bool:
-    """Fetch config and tokenizer, no weights, and return whether the service can chat.
+) -> str:
+    """Fetch config and tokenizer, no weights, and return the use of the service: CHAT, or a task.
 
     Weights that are here are checked to be whole, by their headers. Raises HubError, and ConfigError for settings
     that the model, this machine or a file does not allow.
@@ -37,6 +38,7 @@ def check_model(
     from kvasir.config.worker_plugins import EXTENSIONS, WORKERS, plugin_entry
     from kvasir.frontend.http.connections.tls import Tls
     from kvasir.hub.located_model import read_model
+    from kvasir.hub.pooling_info import GENERATE
     from kvasir.hub.source import normalise
     from kvasir.hub.weights import weight_files
 
@@ -55,7 +57,9 @@ def check_model(
         _check_on_cpu(config, model)
     if not normalise(source).startswith("hf://"):
         weight_files(model.path)
-    return model.pooling is None and ChatTemplates.load(model.tokenizer_path, chat).text is not None
+    if model.pooling is not None:
+        return model.pooling.task
+    return GENERATE if ChatTemplates.load(model.tokenizer_path, chat).text is None else CHAT
 
 
 def _is_on_cpu(device: str) -> bool:

@@ -18,7 +18,7 @@ from kvasir.config.settings import (
 )
 from kvasir.hub.hub_errors import HubError
 from kvasir.hub.source import DEMO
-from kvasir.local.check_model import check_model
+from kvasir.local.check_model import CHAT, check_model
 from kvasir.local.gpus import take_gpus, visible_gpus
 from kvasir.local.manifests.manifest import Manifest
 from kvasir.local.place import open_place
@@ -71,7 +71,7 @@ def _prepare(
     if ignored := without_effect(service):
         print(f"InferenceService {service.name}: without a cluster these have no effect: {', '.join(ignored)}")
     # A hub's token from a Secret is for the processes alone; they then find a wrong model themselves.
-    chats = service.model.token_secret is not None or _check_model(service)
+    use = CHAT if service.model.token_secret is not None else _check_model(service)
     place = open_place(
         service.name,
         host=host,
@@ -89,14 +89,14 @@ def _prepare(
         place=place,
         processes=processes,
         served_name=service.model.served_names[0],
-        chats=chats,
+        use=use,
         needs_key=service.frontend.api_keys is not None,
         https=service.frontend.serves_https,
         is_demo=service.model.source == DEMO and not has_template(service),
     )
 
 
-def _check_model(service: InferenceService) -> bool:
+def _check_model(service: InferenceService) -> str:
     """Raises ConfigError, which names the field."""
     options, field = engine_options(service), "spec.engine.extraArgs"
     try:

@@ -13,6 +13,8 @@ from typing import Final
 from urllib.parse import urlsplit
 
 from kvasir.config.options import ConfigError
+from kvasir.hub.pooling_info import CLASSIFY, EMBED
+from kvasir.local.check_model import CHAT
 from kvasir.local.place import Place
 from kvasir.local.supervision.process_spec import ProcessSpec
 from kvasir.local.supervision.screen import make_screen
@@ -27,7 +29,7 @@ class LocalService:
     place: Place
     processes: Sequence[ProcessSpec]
     served_name: str
-    chats: bool
+    use: str  # what `check_model` returns
     needs_key: bool
     https: bool = False
     # The demo model with its own template was taught the questions of the further lines.
@@ -85,7 +87,7 @@ def welcome(service: LocalService) -> list[str]:
     url = service.url
     where = f"{url}/v1" if service.place.socket_file is None else f"the socket {service.place.socket_file}"
     lines = ["", f"{service.served_name} is served at {where}", "", *(f"  {line}" for line in curl_lines(service))]
-    if service.chats and service.place.socket_file is None:
+    if service.use == CHAT and service.place.socket_file is None:
         lines.append(f"  {program()} chat {url}")
     if service.needs_key:
         lines += ["", "They send the key in KVASIR_API_KEY, one of those that the service accepts."]
@@ -105,7 +107,11 @@ def program(path: str | None = None) -> str:
 
 def curl_lines(service: LocalService) -> list[str]:
     """Return commands for a question; for the demo model also for a tool call and an answer in JSON."""
-    if not service.chats:
+    if service.use == EMBED:
+        return [_curl(service, "embeddings", {"input": ["Kvasir is a wise man", "A god"]})]
+    if service.use == CLASSIFY:
+        return [_curl(service, "score", {"text_1": "Who is Kvasir?", "text_2": ["A wise man", "A river"]})]
+    if service.use != CHAT:
         return [_curl(service, "completions", {"prompt": "Kvasir is"})]
     bodies: list[dict[str, object]] = [{"messages": _asked("What is Kvasir?")}]
     if service.is_demo:

@@ -66,7 +66,7 @@ def test_a_unix_socket_is_inherited_and_shown() -> None:
         try:
             frontend_spec, _ = specs_of(place, "demo://", "--uds", f"{folder}/http")
             assert "--uds" not in args_of(frontend_spec)
-            lines = welcome(LocalService(place, [frontend_spec], "demo", chats=True, needs_key=False))
+            lines = welcome(LocalService(place, [frontend_spec], "demo", use="chat", needs_key=False))
         finally:
             place.close()
     assert f"demo is served at the socket {folder}/http" in lines
@@ -80,7 +80,7 @@ def test_https_reaches_the_frontend_and_the_printed_lines(place: Place) -> None:
         frontend_command.parser().parse_args([*args_of(frontend_spec), "--link", "ipc:///x"])
     )
     assert (config.tls.ssl_certfile, config.tls.ssl_keyfile) == ("a.pem", "b.pem")
-    service = LocalService(place, [frontend_spec], "demo", chats=True, needs_key=False, https=True)
+    service = LocalService(place, [frontend_spec], "demo", use="chat", needs_key=False, https=True)
     assert any(f"curl https://127.0.0.1:{place.listener.getsockname()[1]}/v1" in line for line in welcome(service))
 
 

@@ -43,7 +43,7 @@ def test_the_demo_has_a_frontend_and_two_ranks_on_cpu(monkeypatch: pytest.Monkey
     (demo,) = run_without_starting(monkeypatch, str(DEMO), "--port", "0")
     assert [spec.name for spec in demo.processes] == ["frontend-0", "engine-0", "engine-1"]
     assert demo.served_name == "demo"
-    assert demo.chats
+    assert demo.use == "chat"
 
 
 def test_a_manifest_can_come_from_standard_input(

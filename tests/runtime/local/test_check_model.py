@@ -13,7 +13,7 @@ from kvasir.local import check_model
 from kvasir.local.check_model import check_split
 
 
-def check(*options: str) -> bool:
+def check(*options: str) -> str:
     return serve.check_settings(serve.settings_of(serve.parser().parse_args(["demo://", *options])))
 
 

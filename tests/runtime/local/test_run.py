@@ -18,7 +18,7 @@ def test_targets_are_the_probe_ports_of_all_processes(tmp_path: Path, monkeypatc
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
     with closing(open_place("demo", host="127.0.0.1", port=0, frontends=1, engines=1)) as place:
         specs = [frontend_spec(place, 0, [], {}, grace=1.0), engine_spec(place, 0, [], {}, grace=1.0)]
-        service = LocalService(place, specs, served_name="demo", chats=False, needs_key=False)
+        service = LocalService(place, specs, served_name="demo", use="generate", needs_key=False)
         write_targets(service, tmp_path / "targets.json")
         ports = (*place.frontend_ops_ports, *place.engine_ops_ports)
         assert json.loads((tmp_path / "targets.json").read_text()) == [

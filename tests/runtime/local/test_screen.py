@@ -99,20 +99,28 @@ def test_live_screen_draws_a_bar_while_bytes_are_loaded() -> None:
     assert "━━━" in output.getvalue()
 
 
-@pytest.mark.parametrize(("chats", "path"), [(True, "/v1/chat/completions"), (False, "/v1/completions")])
+@pytest.mark.parametrize(
+    ("use", "path"),
+    [
+        ("chat", "/v1/chat/completions"),
+        ("generate", "/v1/completions"),
+        ("embed", "/v1/embeddings"),
+        ("classify", "/v1/score"),
+    ],
+)
 def test_curl_line_is_a_command_with_a_json_body(
-    chats: bool, path: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    use: str, path: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
     place = open_place("demo", host="127.0.0.1", port=0, frontends=1, engines=1)
     try:
-        service = LocalService(place, [], served_name="it's a name", chats=chats, needs_key=True)
+        service = LocalService(place, [], served_name="it's a name", use=use, needs_key=True)
         (line,) = curl_lines(service)
         words = shlex.split(line)
         assert words[:2] == ["curl", f"{place.url}{path}"]
         assert json.loads(words[words.index("-d") + 1])["model"] == "it's a name"
         assert "Authorization: Bearer $KVASIR_API_KEY" in words
-        assert any(line.endswith(f" chat {place.url}") for line in welcome(service)) == chats
+        assert any(line.endswith(f" chat {place.url}") for line in welcome(service)) == (use == "chat")
     finally:
         place.close()
 
@@ -121,7 +129,7 @@ def test_the_demo_models_lines_are_complete_requests(tmp_path: Path, monkeypatch
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
     place = open_place("demo", host="127.0.0.1", port=0, frontends=1, engines=1)
     try:
-        service = LocalService(place, [], served_name="demo", chats=True, needs_key=False, is_demo=True)
+        service = LocalService(place, [], served_name="demo", use="chat", needs_key=False, is_demo=True)
         lines = [line.strip() for line in welcome(service) if line.strip().startswith("curl ")]
     finally:
         place.close()
