@@ -17,6 +17,9 @@ hypothesis.settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "quick"))
 # Triton reads it when a kernel is defined, also those of its own library: before any test imports triton.
 os.environ.setdefault("TRITON_INTERPRET", "1")
 
+# OpenMP reads it when torch is imported. Threads that spin while they wait take the cores of other processes.
+os.environ.setdefault("OMP_WAIT_POLICY", "passive")
+
 
 def pytest_configure() -> None:
     """Programs under test must end at Ctrl-C also if a shell started pytest in the background, without SIGINT."""
@@ -25,10 +28,9 @@ def pytest_configure() -> None:
 
 
 def pytest_collection_finish() -> None:
-    """Compute with one thread, because threads of OpenMP spin, and the processes of a run share the cores.
+    """Compute with one thread, because the processes of a run share the cores. Tests of several set their number.
 
-    Tests of several threads set their number. Collections of garbage skip the modules and tests that are loaded by
-    now: a worker collects after each load of a model.
+    Collections of garbage skip the modules and tests that are loaded by now: each worker that ends starts one.
     """
     if "torch" in sys.modules:
         sys.modules["torch"].set_num_threads(1)
