@@ -4,12 +4,14 @@ import functools
 import importlib.metadata
 import sys
 from importlib.metadata import EntryPoints
+from typing import Any
 
 
 def entry_points(group: str) -> EntryPoints:
-    return _of_all_groups(tuple(sys.path)).select(group=group)
+    found: EntryPoints = _of_all_groups(tuple(sys.path)).select(group=group)
+    return found
 
 
 @functools.lru_cache(maxsize=1)
-def _of_all_groups(path: tuple[str, ...]) -> EntryPoints:
+def _of_all_groups(path: tuple[str, ...]) -> Any:  # before Python 3.12, another class than EntryPoints
     return importlib.metadata.entry_points()
