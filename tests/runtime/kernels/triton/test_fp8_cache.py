@@ -96,8 +96,7 @@ def test_windows_and_caps_give_the_definition(window: int | None, softcap: float
     case.check(SMALL, window=window, softcap=softcap)
 
 
-@pytest.mark.parametrize("window", [None, 600])
-@pytest.mark.parametrize("softcap", [None, 2.0])
+@pytest.mark.parametrize(("window", "softcap"), [(None, 2.0), (600, None)])
 def test_segments_give_the_definition(window: int | None, softcap: float | None) -> None:
     case = PagedCase(GROUPED, [(1100, 1), (5, 1), (700, 6)], torch.float32, scales=SCALES)
     assert case.work_list(SMALL, window, programs=64).num_slots

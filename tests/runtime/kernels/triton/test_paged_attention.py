@@ -52,8 +52,7 @@ def test_half_precision_takes_windows_caps_and_segments(dtype: torch.dtype) -> N
     case.check(SMALL, window=700, softcap=5.0, programs=16)
 
 
-@pytest.mark.parametrize("window", [None, 300, 600])
-@pytest.mark.parametrize("softcap", [None, 2.0])
+@pytest.mark.parametrize(("window", "softcap"), [(None, 2.0), (300, None), (600, 2.0)])
 def test_segments_give_the_definition(window: int | None, softcap: float | None) -> None:
     case = PagedCase(SHAPES["64 in groups of 4"], [(1100, 1), (5, 1), (700, 6), (256, 1)], torch.float32)
     assert case.work_list(SMALL, window, programs=64).num_slots
