@@ -51,6 +51,7 @@ class Decoder(nn.Module):
         # Rounded to the model's precision, in which it was trained.
         self._embedding_scale = torch.tensor(config.embedding_scale, dtype=placement.dtype).item()
         self._logit_scale, self._logit_cap = config.logit_scale, config.logit_cap
+        self._first_position = config.first_position
         self._tied = config.tied
         self._rename = _renamer(config.names)
         self._unused = tuple(f"{part}." for part in config.unused)
@@ -77,7 +78,8 @@ class Decoder(nn.Module):
         assert embed is not None, "the first stage has the embedding"
         x: Tensor = embed(batch.token_ids)
         if self.embed_positions is not None:
-            x.add_(self.embed_positions(batch.positions))
+            first = self._first_position
+            x.add_(self.embed_positions(batch.positions + first if first else batch.positions))
         return x if self._embedding_scale == 1 else x.mul_(self._embedding_scale)
 
     def logits(self, hidden: Tensor) -> Tensor:
@@ -139,7 +141,7 @@ def _position_embedding(config: DecoderConfig, context: int, placement: Placemen
         return None
     if context > config.positions:
         raise ModelLoadError(f"config.json has {config.positions} positions, less than {context} tokens")
-    return Embedding(config.positions, config.hidden_size, placement)
+    return Embedding(config.first_position + config.positions, config.hidden_size, placement)
 
 
 def _head(config: DecoderConfig, placement: Placement, embedding: VocabEmbedding | None) -> VocabHead:

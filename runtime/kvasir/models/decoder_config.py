@@ -60,6 +60,7 @@ class DecoderConfig:
     scale: float
     # How many learned vectors of positions are added to the embeddings; None: none.
     positions: int | None = None
+    first_position: int = 0
     order: Order = Order.BEFORE
     norm: Callable[[int, float, Placement], Norm] = RMSNorm
     # Of queries and keys, before they are rotated.

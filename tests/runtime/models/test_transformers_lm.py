@@ -19,7 +19,6 @@ from transformers import (
     GPTBigCodeConfig,
     LlamaConfig,
     OlmoConfig,
-    OPTConfig,
     PreTrainedConfig,
     PreTrainedModel,
     Qwen3MoeConfig,
@@ -42,7 +41,6 @@ MODELS: Mapping[str, Callable[[], PreTrainedModel]] = MappingProxyType(
             CwmConfig, sliding_window=20, layer_types=["full_attention", "sliding_attention", "sliding_attention"]
         ),
         "flex-olmo": lambda: decoder(FlexOlmoConfig, num_experts=4, num_experts_per_tok=2),
-        "opt": lambda: decoder(OPTConfig, ffn_dim=96, word_embed_proj_dim=64),
     }
 )
 

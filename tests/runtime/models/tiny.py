@@ -35,6 +35,7 @@ from transformers import (
     NemotronConfig,
     Olmo2Config,
     Olmo3Config,
+    OPTConfig,
     Phi3Config,
     PhiConfig,
     PreTrainedConfig,
@@ -224,6 +225,7 @@ FAMILIES: Mapping[str, Callable[[], PreTrainedModel]] = MappingProxyType(
             layer_types=["sliding_attention", "sliding_attention", "full_attention"],
             rope_parameters={"full_attention": YARN_ROPE, "sliding_attention": {"rope_type": "default"}},
         ),
+        "opt": lambda: decoder(OPTConfig, ffn_dim=48, word_embed_proj_dim=64, num_key_value_heads=None),
         "seed-oss": lambda: decoder(SeedOssConfig, **SMALL, head_dim=16, attention_out_bias=True),
         "smollm3": lambda: decoder(
             SmolLM3Config, **SMALL, no_rope_layer_interval=2, use_sliding_window=True, sliding_window=18
