@@ -17,7 +17,7 @@ from typing import Any, BinaryIO, Final
 from kvasir.hub.gguf.gguf_config import config_of
 from kvasir.hub.gguf.gguf_file import GGUFHeader, parse_header
 from kvasir.hub.gguf.gguf_metadata import Metadata, shortest
-from kvasir.hub.gguf.gguf_tokenizer import Vocabulary
+from kvasir.hub.gguf.gguf_tokenizer import GGUFVocabulary
 from kvasir.hub.gguf.kept_layers import GGUF, kept_layers
 from kvasir.hub.hub_errors import HubError
 from kvasir.hub.made_once import cache_of, made_once
@@ -100,7 +100,7 @@ def _describe(name: str, parts: Sequence[OpenPart], folder: Path) -> None:
         "kept": kept_layers(config["model_type"], header.tensors),
     }
     try:
-        vocabulary = Vocabulary(metadata)
+        vocabulary = GGUFVocabulary(metadata)
         tokenizer = vocabulary.tokenizer_json()
     except HubError as error:  # --tokenizer may name another
         (folder / NO_TOKENIZER).write_text(f"{name}: {error}: give --tokenizer with the tokenizer of its origin")

@@ -31,7 +31,7 @@ _DEEPSEEK_V3: Final = (
 
 
 @dataclass(frozen=True)
-class Splits:
+class WordSplits:
     # Each pattern splits what the one before left.
     patterns: tuple[str, ...]
     add_bos: bool = False  # without tokenizer.ggml.add_bos_token
@@ -48,29 +48,29 @@ class Splits:
         return {"type": "Sequence", "pretokenizers": [*splits, bytes_only]}
 
 
-_OF_GPT2: Final = Splits((_GPT2,))
-_OF_LLAMA3: Final = Splits((_LLAMA3,), add_bos=True, whole_words=True)
-_OF_QWEN2: Final = Splits((_QWEN2,))
-_DIGITS: Final = Splits((r"\p{N}", _GPT2))
-_OF_GPT4O: Final = Splits((_GPT4O,))
+_OF_GPT2: Final = WordSplits((_GPT2,))
+_OF_LLAMA3: Final = WordSplits((_LLAMA3,), add_bos=True, whole_words=True)
+_OF_QWEN2: Final = WordSplits((_QWEN2,))
+_DIGITS: Final = WordSplits((r"\p{N}", _GPT2))
+_OF_GPT4O: Final = WordSplits((_GPT4O,))
 
-SPLITS: Final[Mapping[str, Splits]] = MappingProxyType(
+SPLITS: Final[Mapping[str, WordSplits]] = MappingProxyType(
     {
         **dict.fromkeys(("gpt-2", "phi-2", "olmo", "mpt", "jais", "trillion", "granite-docling"), _OF_GPT2),
         **dict.fromkeys(
             ("llama3", "llama-v3", "llama-bpe", "falcon3", "falcon-h1", "pixtral", "midm-2.0", "lfm2"), _OF_LLAMA3
         ),
-        **dict.fromkeys(("dbrx", "smaug-bpe"), Splits((_LLAMA3,))),
-        **dict.fromkeys(("qwen2", "megrez"), Splits((_QWEN2,), composed=True)),
+        **dict.fromkeys(("dbrx", "smaug-bpe"), WordSplits((_LLAMA3,))),
+        **dict.fromkeys(("qwen2", "megrez"), WordSplits((_QWEN2,), composed=True)),
         **dict.fromkeys(("deepseek-r1-qwen", "stablelm2", "hunyuan", "kormo"), _OF_QWEN2),
         **dict.fromkeys(
             ("starcoder", "refact", "command-r", "smollm", "codeshell", "exaone", "minerva-7b"), _DIGITS
         ),
         **dict.fromkeys(("gpt-4o", "llama4", "kanana2"), _OF_GPT4O),
-        "tekken": Splits((_TEKKEN,), add_bos=True, whole_words=True),
-        "deepseek-coder": Splits((r"[\r\n]", r"\s?\p{L}+", r"\s?\p{P}+", _CHINESE, r"\p{N}")),
-        "deepseek-v3": Splits(_DEEPSEEK_V3),
-        "falcon": Splits((r"[\p{P}\$\+<=>\^~\|`]+", _GPT2, "[0-9][0-9][0-9]")),
-        "default": Splits((r"[\p{P}\$\+<=>\^~\|]+", _GPT2, r"\p{N}+", "[0-9][0-9][0-9]")),
+        "tekken": WordSplits((_TEKKEN,), add_bos=True, whole_words=True),
+        "deepseek-coder": WordSplits((r"[\r\n]", r"\s?\p{L}+", r"\s?\p{P}+", _CHINESE, r"\p{N}")),
+        "deepseek-v3": WordSplits(_DEEPSEEK_V3),
+        "falcon": WordSplits((r"[\p{P}\$\+<=>\^~\|`]+", _GPT2, "[0-9][0-9][0-9]")),
+        "default": WordSplits((r"[\p{P}\$\+<=>\^~\|]+", _GPT2, r"\p{N}+", "[0-9][0-9][0-9]")),
     }
 )

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from kvasir.hub.gguf.gguf_metadata import Metadata
-from kvasir.hub.gguf.gguf_splits import SPLITS, Splits
+from kvasir.hub.gguf.gguf_splits import SPLITS, WordSplits
 from kvasir.hub.hub_errors import HubError
 
 _NORMAL, _UNKNOWN, _CONTROL, _USER_DEFINED = 1, 2, 3, 4
@@ -22,7 +22,7 @@ _ENDS: Final = frozenset(
 _KEEP_SPACE: Final = frozenset(("<s>", "<unk>", "<|endoftext|>"))
 
 
-class Vocabulary:
+class GGUFVocabulary:
     """Raises HubError for a kind that is not read."""
 
     def __init__(self, metadata: Metadata) -> None:
@@ -66,7 +66,7 @@ class Vocabulary:
             add_bos=splits.add_bos,
         )
 
-    def _splits(self) -> Splits:
+    def _splits(self) -> WordSplits:
         # older files do not name it
         name = _of(self._metadata, "pre", "gpt-2" if self._metadata.architecture in ("gpt2", "phi2") else "default")
         if name not in SPLITS:
