@@ -11,6 +11,8 @@ import pytest
 from kvasir.frontend.http.connections import idle_connections
 from kvasir.frontend.http.connections.acceptor import Acceptor
 from kvasir.frontend.http.connections.idle_connections import close_idle
+from kvasir.frontend.server import FLUSH_SECONDS
+from runtime.frontend.harness import running_frontend
 
 
 class Idle:
@@ -124,3 +126,15 @@ async def test_a_listener_that_closes_accepts_who_has_connected() -> None:
         for client in clients:
             with client:
                 assert client.recv(8) == b"hello"
+
+
+async def test_stop_without_connections_does_not_sleep(monkeypatch: pytest.MonkeyPatch) -> None:
+    slept, sleep = [], asyncio.sleep
+
+    async def recorded(seconds: float) -> None:
+        slept.append(seconds)
+        await sleep(seconds)
+
+    async with running_frontend(engine=False):
+        monkeypatch.setattr(asyncio, "sleep", recorded)
+    assert [seconds for seconds in slept if seconds != FLUSH_SECONDS] == []
