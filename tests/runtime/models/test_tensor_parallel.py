@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 from torch import Tensor
-from transformers import OlmoConfig, PreTrainedModel, Qwen3Config, Qwen3MoeConfig
+from transformers import CohereConfig, Olmo2Config, OlmoConfig, PreTrainedModel, Qwen3Config, Qwen3MoeConfig
 
 from kvasir.hub.chat_template import ChatTemplate
 from kvasir.hub.model_info import load_model_info
@@ -35,6 +35,8 @@ def assert_alike(found: Answers, expected: Answers) -> None:
 
 VARIANTS: dict[str, Callable[[], PreTrainedModel]] = {
     "qwen3-one-kv-head": lambda: decoder(Qwen3Config, head_dim=32, num_key_value_heads=1),
+    "olmo2-one-kv-head": lambda: decoder(Olmo2Config, num_key_value_heads=1),
+    "cohere-one-kv-head": lambda: decoder(CohereConfig, num_key_value_heads=1, use_qk_norm=True),
     "llama-odd-vocabulary": lambda: llama(vocab_size=251, tie_word_embeddings=True),
     "gpt2-odd-vocabulary": lambda: gpt2(vocab_size=253),
 }
