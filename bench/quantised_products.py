@@ -106,7 +106,7 @@ def main() -> None:
                 median = statistics.median(times[form])
                 share = size / bandwidth / median
                 print(
-                    f"{model:5} {rows:4} rows {form:12} {median * 1e3:8.2f} ms a layer, bound by memory {share:4.0%}"
+                    f"{model:5} {rows:4} rows {form:12} {median * 1e3:8.2f} ms a layer, {share:4.0%} of the bound"
                 )
 
 
