@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from kvasir.hub.convert_tokenizer import tokenizer_directory
 from kvasir.hub.generation_config import eos_token_ids, max_new_tokens, sampling_defaults
-from kvasir.hub.gguf.kept_layers import GGUF, KeptLayers
+from kvasir.hub.gguf.kept_layers import GGUF
 from kvasir.hub.hub_errors import HubError, ModelNotFound
 from kvasir.hub.other_formats import explain
 from kvasir.hub.pooling_info import PoolingInfo, read_pooling
@@ -219,7 +219,7 @@ def _weight_scheme(config: _Config, option: str | None) -> WeightScheme:
         )
     written = config.get("quantization_config", "compression_config")
     if option == GGUF and isinstance(written, dict) and "kept" in written:
-        return WeightScheme(GGUF, {"kept": written["kept"]}, KeptLayers(written["kept"]))
+        return WeightScheme(GGUF, {"kept": written["kept"]})
     try:
         return read_scheme(written if written is not None else config_of_companion(config.file.parent))
     except HubError as error:

@@ -3,10 +3,12 @@
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Final, Protocol
 
+from kvasir.hub.gguf.kept_layers import GGUF, KeptLayers
 from kvasir.hub.hub_errors import HubError
 from kvasir.hub.quantisation.compressed_tensors import read_compressed_tensors
 from kvasir.hub.quantisation.float8 import read_fbgemm, read_fp8
@@ -45,6 +47,15 @@ _READERS: Final[Mapping[str, Callable[[Mapping[str, Any]], LayerFormats]]] = Map
 SCHEMES: Final = MappingProxyType(dict.fromkeys(_READERS, _CHOOSE))
 """The supported quant_methods, with the module:function that chooses a layer's linear method."""
 
+_ON_LOAD: Final = "--quantization"
+# Of methods that no quantization_config names.
+_UNNAMED_READERS: Final[Mapping[str, Callable[[Mapping[str, Any]], LayerFormats]]] = MappingProxyType(
+    {
+        GGUF: lambda config: KeptLayers(config["kept"]),
+        **{f"{_ON_LOAD} {numbers}": lambda config: OnLoadLayers(config["numbers"]) for numbers in NUMBERS},
+    }
+)
+
 # Scales of activations, which each step measures instead, and facts of the config.
 _UNUSED: Final = (
     *("activation_scale", "input_scale", "input_zero_point", "input_global_scale"),
@@ -68,7 +79,12 @@ class WeightScheme:
     method: str = ""
     """A key of SCHEMES; "" without quantisation."""
     config: dict[str, Any] = field(default_factory=dict)
-    formats: LayerFormats | None = None
+
+    @cached_property
+    def formats(self) -> LayerFormats | None:
+        # Not a field: only the config travels to other processes. Raises HubError.
+        read = _READERS.get(self.method) or _UNNAMED_READERS.get(self.method)
+        return None if read is None else read(self.config)
 
     @property
     def choose_method(self) -> str:
@@ -88,7 +104,7 @@ class WeightScheme:
     def parameter_name(self, tensor: str) -> str | None:
         """Return the name to look up for a tensor. None: it is not used.
 
-        >>> WeightScheme("fp8", {}, read_fp8({})).parameter_name("q_proj.weight_scale_inv")
+        >>> WeightScheme("fp8").parameter_name("q_proj.weight_scale_inv")
         'q_proj.weight_scale'
         """
         if self.formats is None:
@@ -119,8 +135,9 @@ def read_scheme(quantization: Any) -> WeightScheme:
         raise HubError(
             f"quant_method is {method!r}, and the supported ones are {', '.join(sorted(SCHEMES))}: {NEXT_STEP}"
         )
-    read = _READERS.get(method)
-    return WeightScheme(method, dict(quantization), None if read is None else read(quantization))
+    scheme = WeightScheme(method, dict(quantization))
+    _ = scheme.formats  # raises HubError
+    return scheme
 
 
 def chosen_scheme(option: str | None, checkpoint: WeightScheme) -> WeightScheme:
@@ -133,9 +150,8 @@ def chosen_scheme(option: str | None, checkpoint: WeightScheme) -> WeightScheme:
             f"--quantization {option}: the weights of this checkpoint are quantised already, with "
             f"{checkpoint.method}: leave the option out"
         )
-    for numbers in NUMBERS:
-        if name == numbers:
-            return WeightScheme(f"--quantization {numbers}", {"numbers": numbers}, OnLoadLayers(numbers))
+    if name in NUMBERS:
+        return WeightScheme(f"{_ON_LOAD} {name}", {"numbers": name})
     what = "the weights of this checkpoint are not quantised" if name in _READERS else "there is no such format"
     raise HubError(
         f"--quantization {option}: {what}: give {', '.join(NUMBERS)} to quantise floats when they are loaded, or "
