@@ -12,7 +12,7 @@ from kvasir.frontend.endpoints.chat import route as chat
 from kvasir.frontend.endpoints.completions import route as completions
 from kvasir.frontend.endpoints.description import route as description
 from kvasir.frontend.endpoints.messages import route as messages
-from kvasir.frontend.endpoints.pooling import cohere_embed, embeddings, labels, scores
+from kvasir.frontend.endpoints.pooling import cohere_embed, embeddings, labels, pair_scores
 from kvasir.frontend.endpoints.responses import route as responses
 from kvasir.frontend.endpoints.tokens import route as tokens
 from kvasir.frontend.error_forms import error_response
@@ -29,7 +29,7 @@ from kvasir.version import __version__
 
 def create_app(service: Service) -> LeanApp:
     modules = [completions, chat, invocations, responses, messages, tokens, models, control, ops, page]
-    modules += [embeddings, cohere_embed, scores, labels]
+    modules += [embeddings, cohere_embed, pair_scores, labels]
     if service.has_docs:
         modules.append(description)
     app = LeanApp(

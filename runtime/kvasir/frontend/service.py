@@ -15,7 +15,7 @@ from kvasir.frontend.http.connections.disconnection import LiveRequests
 from kvasir.frontend.http.user_middleware import load_middleware
 from kvasir.frontend.parsers import Parsers
 from kvasir.frontend.telemetry.metrics import Metrics
-from kvasir.hub.pooling_info import EMBED
+from kvasir.hub.pooling.pooling_info import EMBED
 from kvasir.version import __version__
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ from kvasir.hub.generation_config import eos_token_ids, max_new_tokens, sampling
 from kvasir.hub.gguf.kept_layers import GGUF
 from kvasir.hub.hub_errors import HubError, ModelNotFound
 from kvasir.hub.other_formats import explain
-from kvasir.hub.pooling_info import PoolingInfo, read_pooling
+from kvasir.hub.pooling.pooling_info import PoolingInfo, read_pooling
 from kvasir.hub.reading import read_json, read_json_if_any
 from kvasir.hub.rope_parameters import ROPE_KEYS, extended_context, override_rope, rope_parameters
 from kvasir.hub.text_part import text_config
@@ -59,8 +59,8 @@ class ModelInfo:
     # a sentence per setting without effect
     notes: tuple[str, ...] = ()
     weight_scheme: WeightScheme = UNQUANTISED
+    # None: the model generates.
     pooling: PoolingInfo | None = None
-    """Of a model that makes vectors or scores; None: it generates."""
     # The class of a multimodal checkpoint, of which the other fields describe the text model. "": text only.
     multimodal: str = ""
 

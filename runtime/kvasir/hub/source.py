@@ -13,7 +13,7 @@ from kvasir.hub.gguf.gguf_choice import choose_files, models_of, parts_of
 from kvasir.hub.gguf.gguf_model import local_directory
 from kvasir.hub.hub_errors import HubError, ModelNotFound
 from kvasir.hub.other_formats import explain
-from kvasir.hub.pooling_info import POOLING_FILES
+from kvasir.hub.pooling.pooling_info import POOLING_FILES
 from kvasir.hub.tokenizer_files import TOKENIZER_FILES
 from kvasir.hub.weight_scheme import COMPANIONS
 from kvasir.hub.weights import has_weights

@@ -16,7 +16,7 @@ import msgspec
 from kvasir.request.constraint import OutputConstraint
 from kvasir.request.hashing import BLAKE2B
 from kvasir.request.params import SamplingParams
-from kvasir.request.pooling_params import PoolingParams
+from kvasir.request.pool_params import PoolParams
 from kvasir.request.request_core import RequestCore, RequestKind
 from kvasir.request.tokens import TOKEN_BYTES
 from kvasir_contract.phases import Phase
@@ -261,7 +261,7 @@ class AddRequest(_Message, frozen=True):
     kv_source: str = ""  # the Ready.kv_address of an engine that may have the KV blocks
     constraint: OutputConstraint | None = None  # for the whole output, with the emitted tokens
     kind: RequestKind = RequestKind.GENERATE
-    pooling: PoolingParams | None = None
+    pooling: PoolParams | None = None
 
     @classmethod
     def of(

@@ -38,7 +38,7 @@ def check_model(
     from kvasir.config.worker_plugins import EXTENSIONS, WORKERS, plugin_entry
     from kvasir.frontend.http.connections.tls import Tls
     from kvasir.hub.located_model import read_model
-    from kvasir.hub.pooling_info import GENERATE
+    from kvasir.hub.pooling.pooling_info import GENERATE
     from kvasir.hub.source import normalise
     from kvasir.hub.weights import weight_files
 

@@ -13,7 +13,7 @@ from typing import Final
 from urllib.parse import urlsplit
 
 from kvasir.config.options import ConfigError
-from kvasir.hub.pooling_info import CLASSIFY, EMBED
+from kvasir.hub.pooling.pooling_info import CLASSIFY, EMBED
 from kvasir.local.check_model import CHAT
 from kvasir.local.place import Place
 from kvasir.local.supervision.process_spec import ProcessSpec

@@ -7,7 +7,7 @@ from typing import Any, Final
 from torch import nn
 
 from kvasir.hub.model_info import ModelInfo
-from kvasir.hub.pooling_info import CLASSIFIER, CLASSIFY, PoolingInfo
+from kvasir.hub.pooling.pooling_info import CLASSIFIER, CLASSIFY, PoolingInfo
 from kvasir.layers.parameter import Placement
 from kvasir.models.architectures import bert
 from kvasir.models.model_load_error import ModelLoadError

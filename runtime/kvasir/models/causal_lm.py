@@ -10,7 +10,7 @@ from kvasir.layers.attention import HeadShape
 from kvasir.layers.kv import BlockShape, KVSpec
 from kvasir.models.forward_batch import ForwardBatch, Hidden, Intermediate
 from kvasir.parallel.stage import Stage
-from kvasir.request.pooling_params import PoolingParams
+from kvasir.request.pool_params import PoolParams
 
 
 @dataclass(frozen=True)
@@ -87,7 +87,7 @@ class Pools(TransformerModel, Protocol):
     # Numbers of a vector.
     size: int
 
-    def pool(self, hidden: Hidden, lengths: Tensor, params: Sequence[PoolingParams]) -> list[Tensor]:
+    def pool(self, hidden: Hidden, lengths: Tensor, params: Sequence[PoolParams]) -> list[Tensor]:
         """Return a vector [size or less] in float32 for each prompt. `lengths` [B] of the prompts in hidden [T]."""
         ...
 

@@ -13,19 +13,10 @@ from kvasir.client.collector import Delta
 from kvasir.client.input.prompted import Prompted
 from kvasir.client.live_request import LiveRequest
 from kvasir.client.text.detokenizer import NoText
-from kvasir.hub.pooling_info import CLASSIFY, EMBED
 from kvasir.offline.beam_search import BeamSearches, BeamSearchOutput, BeamSearchParams
 from kvasir.offline.llm_engine import LLMEngine, check_lora
 from kvasir.offline.metric_values import Metric
-from kvasir.offline.pooling_calls import PoolingCalls, PoolingParams, Vector
-from kvasir.offline.pooling_output import (
-    ClassificationOutput,
-    EmbeddingOutput,
-    Output,
-    PoolingOutput,
-    PoolingRequestOutput,
-    ScoringOutput,
-)
+from kvasir.offline.pooling_calls import Classified, Embedded, Encoded, PoolingCalls, PoolingParams, Prompts, Scored
 from kvasir.offline.request_builder import PreparedRequest, Prompt, PromptOptions, for_each, listed, prepared
 from kvasir.offline.request_output import RequestOutput, request_output
 from kvasir.offline.sampling_params import SamplingParams
@@ -63,7 +54,7 @@ class LLM:
         self._engine = self.llm_engine.engine
         self._builder = self.llm_engine.builder
         self._numbers = itertools.count()
-        self._pooling = PoolingCalls(self.llm_engine.input, self._run_pooling)
+        self._pooling = PoolingCalls(self.llm_engine.input, self._run_pooling, self._numbers)
         self._running = threading.Lock()
 
     @classmethod
@@ -76,7 +67,7 @@ class LLM:
 
     def generate(
         self,
-        prompts: Prompt | Sequence[Prompt],
+        prompts: Prompts,
         sampling_params: SamplingParams | Sequence[SamplingParams] | None = None,
         *,
         use_tqdm: bool | Callable[..., Any] = True,
@@ -159,28 +150,16 @@ class LLM:
             return searches.run(requests, concurrency_limit or max(1, len(requests)), progress)
 
     def embed(
-        self,
-        prompts: Prompt | Sequence[Prompt],
-        *,
-        pooling_params: PoolingParams | None = None,
-        use_tqdm: bool = True,
-    ) -> list[PoolingRequestOutput[EmbeddingOutput]]:
-        """Return a vector for each prompt. Raises ValueError for a model that makes none."""
-        self._pooling.check_task(EMBED, "embed")
-        vectors = self._pooling.prompts(prompts, pooling_params or PoolingParams())
-        return [self._output(each, EmbeddingOutput(each.numbers)) for each in vectors]
+        self, prompts: Prompts, *, pooling_params: PoolingParams | None = None, use_tqdm: bool = True
+    ) -> Embedded:
+        """Return a vector for each prompt. Raises ValueError for a model of another task, as the next three do."""
+        return self._pooling.embed(prompts, pooling_params)
 
     def classify(
-        self,
-        prompts: Prompt | Sequence[Prompt],
-        *,
-        pooling_params: PoolingParams | None = None,
-        use_tqdm: bool = True,
-    ) -> list[PoolingRequestOutput[ClassificationOutput]]:
+        self, prompts: Prompts, *, pooling_params: PoolingParams | None = None, use_tqdm: bool = True
+    ) -> Classified:
         """Return the probabilities of the model's labels for each prompt."""
-        self._pooling.check_task(CLASSIFY, "classify")
-        scores = self._pooling.prompts(prompts, pooling_params or PoolingParams())
-        return [self._output(each, ClassificationOutput(each.numbers)) for each in scores]
+        return self._pooling.classify(prompts, pooling_params)
 
     def score(
         self,
@@ -190,27 +169,20 @@ class LLM:
         *,
         pooling_params: PoolingParams | None = None,
         use_tqdm: bool = True,
-    ) -> list[PoolingRequestOutput[ScoringOutput]]:
+    ) -> Scored:
         """Return how well texts fit each other: one with any number, or in pairs."""
-        left, right = ([each] if isinstance(each, str) else list(each) for each in (data_1, data_2))
-        scores = self._pooling.scores(left, right, pooling_params or PoolingParams())
-        return [self._output(each, ScoringOutput(each.numbers[0])) for each in scores]
+        return self._pooling.score(data_1, data_2, pooling_params)
 
     def encode(
         self,
-        prompts: Prompt | Sequence[Prompt],
+        prompts: Prompts,
         pooling_params: PoolingParams | None = None,
         *,
         pooling_task: str | None = None,
         use_tqdm: bool = True,
-    ) -> list[PoolingRequestOutput[PoolingOutput]]:
-        """Return the vector or the scores of each prompt as a tensor. `pooling_task`: embed or classify."""
-        import torch
-
-        if pooling_task is not None:
-            self._pooling.check_task(pooling_task, "encode")
-        vectors = self._pooling.prompts(prompts, pooling_params or PoolingParams())
-        return [self._output(each, PoolingOutput(torch.tensor(each.numbers))) for each in vectors]
+    ) -> Encoded:
+        """Return the vector or the scores of each prompt as an array. `pooling_task`: embed or classify."""
+        return self._pooling.encode(prompts, pooling_params, pooling_task)
 
     def collective_rpc(
         self,
@@ -294,9 +266,6 @@ class LLM:
         with self._alone():
             requests = [LiveRequest(str(next(self._numbers)), each, NoText()) for each in prompts]
             return self._engine.run(requests, lambda done, total: None)
-
-    def _output(self, vector: Vector, output: Output) -> PoolingRequestOutput[Output]:
-        return PoolingRequestOutput(str(next(self._numbers)), output, vector.token_ids)
 
     def _run(self, requests: Sequence[PreparedRequest], use_tqdm: bool) -> list[RequestOutput]:
         with self._alone():

@@ -1,16 +1,27 @@
 """The calls of an LLM that makes vectors or scores."""
 
 from array import array
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from operator import mul
+
+import numpy as np
 
 from kvasir.client.collector import Delta
 from kvasir.client.input.input_processor import InputProcessor
 from kvasir.client.input.pooling_input import PoolingInput, PoolingText, TextForm
 from kvasir.client.input.prompted import Prompted
-from kvasir.hub.pooling_info import CLASSIFY
+from kvasir.hub.pooling.pooling_info import CLASSIFY, EMBED
+from kvasir.offline.pooling_output import (
+    ClassificationOutput,
+    EmbeddingOutput,
+    Output,
+    PoolingOutput,
+    PoolingRequestOutput,
+    ScoringOutput,
+)
 from kvasir.offline.request_builder import Prompt, listed, parts_of
-from kvasir.request.pooling_params import PoolingParams as EngineParams
+from kvasir.request.pool_params import PoolParams
 
 
 @dataclass(frozen=True)
@@ -23,25 +34,49 @@ class PoolingParams:
     use_activation: bool | None = None
 
 
+Prompts = Prompt | Sequence[Prompt]
+Embedded = list[PoolingRequestOutput[EmbeddingOutput]]
+Classified = list[PoolingRequestOutput[ClassificationOutput]]
+Scored = list[PoolingRequestOutput[ScoringOutput]]
+Encoded = list[PoolingRequestOutput[PoolingOutput]]
 Run = Callable[[Sequence[Prompted]], list[Delta]]
 
 
 @dataclass(frozen=True)
-class Vector:
+class _Computed:
     token_ids: list[int]
     numbers: list[float]
 
 
 class PoolingCalls:
-    """`run` computes requests, in their order."""
+    """`run` computes requests, in their order; `numbers` name the outputs."""
 
-    def __init__(self, input: InputProcessor, run: Run) -> None:
+    def __init__(self, input: InputProcessor, run: Run, numbers: Iterator[int]) -> None:
         self._pooling = input.pooling
         self._run = run
+        self._numbers = numbers
+
+    def embed(self, prompts: Prompts, params: PoolingParams | None) -> Embedded:
+        self._check_task(EMBED, "embed")
+        return [self._output(each, EmbeddingOutput(each.numbers)) for each in self._prompts(prompts, params)]
+
+    def classify(self, prompts: Prompts, params: PoolingParams | None) -> Classified:
+        self._check_task(CLASSIFY, "classify")
+        return [self._output(each, ClassificationOutput(each.numbers)) for each in self._prompts(prompts, params)]
+
+    def score(self, one: str | Sequence[str], other: str | Sequence[str], params: PoolingParams | None) -> Scored:
+        left, right = ([each] if isinstance(each, str) else list(each) for each in (one, other))
+        scores = self._scores(left, right, params or PoolingParams())
+        return [self._output(each, ScoringOutput(each.numbers[0])) for each in scores]
+
+    def encode(self, prompts: Prompts, params: PoolingParams | None, task: str | None) -> Encoded:
+        if task is not None:
+            self._check_task(task, "encode")
+        computed = self._prompts(prompts, params)
+        return [self._output(each, PoolingOutput(np.array(each.numbers, np.float32))) for each in computed]
 
     @property
-    def input(self) -> PoolingInput:
-        """Raises ValueError for a model that generates."""
+    def _input(self) -> PoolingInput:
         if self._pooling is None:
             raise ValueError(
                 "this LLM generates text: give LLM(..., task='embed') for vectors, or a model that makes vectors "
@@ -49,26 +84,26 @@ class PoolingCalls:
             )
         return self._pooling
 
-    def check_task(self, task: str, call: str) -> None:
-        """Raise ValueError if the model is served for another task."""
-        if self.input.info.task != task:
-            raise ValueError(
-                f"LLM.{call} needs a model for the task {task}, and this one is for {self.input.info.task}"
-            )
+    def _check_task(self, task: str, call: str) -> None:
+        own = self._input.info.task
+        if own != task:
+            raise ValueError(f"LLM.{call} needs a model for the task {task}, and this one is for {own}")
 
-    def prompts(self, prompts: Prompt | Sequence[Prompt], params: PoolingParams) -> list[Vector]:
+    def _output(self, computed: _Computed, output: Output) -> PoolingRequestOutput[Output]:
+        return PoolingRequestOutput(str(next(self._numbers)), output, computed.token_ids)
+
+    def _prompts(self, prompts: Prompts, params: PoolingParams | None) -> list[_Computed]:
         texts: list[PoolingText] = []
         for prompt in listed(prompts):
             text, token_ids, _ = parts_of(prompt)
             texts.append((text or "") if token_ids is None else token_ids)
-        return self._compute(texts, params)
+        return self._compute(texts, params or PoolingParams())
 
-    def scores(self, left: Sequence[str], right: Sequence[str], params: PoolingParams) -> list[Vector]:
-        """Return one number for each pair. One text on the left fits any number of texts."""
+    def _scores(self, left: Sequence[str], right: Sequence[str], params: PoolingParams) -> list[_Computed]:
         if not right or len(left) not in (1, len(right)):
             raise ValueError(f"{len(left)} and {len(right)} texts: give one and any number, or as many in both")
         firsts = list(left) * len(right) if len(left) == 1 else list(left)
-        info = self.input.info
+        info = self._input.info
         if info.task == CLASSIFY:
             if len(info.labels) != 1:
                 raise ValueError(f"a pair needs one score, and this model scores {len(info.labels)} labels")
@@ -76,16 +111,16 @@ class PoolingCalls:
         found = self._compute([*left, *right], PoolingParams(normalize=None if info.dot_similarity else True))
         heads = found[: len(left)] if len(left) > 1 else found[:1] * len(right)
         return [
-            Vector(one.token_ids + other.token_ids, [sum(map(float.__mul__, one.numbers, other.numbers))])
+            _Computed(one.token_ids + other.token_ids, [sum(map(mul, one.numbers, other.numbers))])
             for one, other in zip(heads, found[len(left) :], strict=True)
         ]
 
-    def _compute(self, texts: Sequence[PoolingText], params: PoolingParams) -> list[Vector]:
-        self.input.check_dimensions(params.dimensions)
-        wanted = EngineParams(params.dimensions, params.normalize, params.use_activation is not False)
-        tokens = self.input.encode(texts, TextForm(keep=params.truncate_prompt_tokens), "prompts")
-        deltas = self._run([self.input.prepare(each, wanted) for each in tokens])
+    def _compute(self, texts: Sequence[PoolingText], params: PoolingParams) -> list[_Computed]:
+        self._input.check_dimensions(params.dimensions)
+        wanted = PoolParams(params.dimensions, params.normalize, params.use_activation is not False)
+        tokens = self._input.encode(texts, TextForm(keep=params.truncate_prompt_tokens), "prompts")
+        deltas = self._run([self._input.prepare(each, wanted) for each in tokens])
         return [
-            Vector(each.token_ids, array("f", delta.pooled or b"").tolist())
+            _Computed(each.token_ids, array("f", delta.pooled or b"").tolist())
             for each, delta in zip(tokens, deltas, strict=True)
         ]

@@ -1,7 +1,10 @@
 """Outputs of `LLM.embed`, `.classify`, `.score` and `.encode`, with vLLM's names."""
 
 from dataclasses import dataclass
-from typing import Any, Generic, TypeVar
+from typing import Generic, TypeVar
+
+import numpy as np
+import numpy.typing as npt
 
 Output = TypeVar("Output")
 
@@ -40,5 +43,4 @@ class ScoringOutput:
 
 @dataclass(frozen=True)
 class PoolingOutput:
-    data: Any
-    """A tensor of torch, float32."""
+    data: npt.NDArray[np.float32]

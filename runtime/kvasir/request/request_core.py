@@ -9,7 +9,7 @@ import msgspec
 
 from kvasir.request.constraint import OutputConstraint
 from kvasir.request.params import SamplingParams
-from kvasir.request.pooling_params import PoolingParams
+from kvasir.request.pool_params import PoolParams
 
 
 class RequestKind(StrEnum):
@@ -28,4 +28,4 @@ class RequestCore(msgspec.Struct, frozen=True, gc=False):
     cache_salt: str = ""  # different salts share no cached block
     constraint: OutputConstraint | None = None  # None: any text
     kind: RequestKind = RequestKind.GENERATE
-    pooling: PoolingParams | None = None  # of kind POOL
+    pooling: PoolParams | None = None  # of kind POOL

@@ -11,7 +11,7 @@ from kvasir.layers.attention import KVCache
 from kvasir.layers.attention_backends.packed_plan import PackedPlan
 from kvasir.models.causal_lm import Pools
 from kvasir.models.forward_batch import ForwardBatch, Hidden
-from kvasir.request.pooling_params import PoolingParams
+from kvasir.request.pool_params import PoolParams
 from kvasir.worker.step import NAN_COMPUTED, StepInput, StepOutput
 
 
@@ -29,7 +29,7 @@ class PoolingRunner:
             return StepOutput([])
         rows = {new.request_id: new for new in step.new}
         prompts = [rows[each.request_id] for each in step.scheduled]
-        params = [each.pooling or PoolingParams() for each in prompts]
+        params = [each.pooling or PoolParams() for each in prompts]
         pooled, failed = {}, {}
         vectors = self._vectors([np.frombuffer(each.tokens, "<u4") for each in prompts], params)
         for place, vector in enumerate(vectors):
@@ -40,7 +40,7 @@ class PoolingRunner:
         return StepOutput([[] for _ in prompts], failed=failed, pooled=pooled)
 
     def _vectors(
-        self, tokens: Sequence[npt.NDArray[np.uint32]], params: Sequence[PoolingParams]
+        self, tokens: Sequence[npt.NDArray[np.uint32]], params: Sequence[PoolParams]
     ) -> list[npt.NDArray[np.float32]]:
         model, device = self._model, self._device
         lengths = [len(each) for each in tokens]
@@ -54,7 +54,7 @@ class PoolingRunner:
         return [each.numpy() for each in _on_host(vectors)]
 
 
-def _inputs(tokens: Sequence[npt.NDArray[np.uint32]], params: Sequence[PoolingParams]) -> npt.NDArray[np.int64]:
+def _inputs(tokens: Sequence[npt.NDArray[np.uint32]], params: Sequence[PoolParams]) -> npt.NDArray[np.int64]:
     # [3, T]: ids, positions, token types
     inputs = np.zeros((3, sum(map(len, tokens))), np.int64)
     inputs[0] = np.concatenate(tokens)

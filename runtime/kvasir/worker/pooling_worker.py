@@ -14,7 +14,7 @@ from kvasir.models.causal_lm import FitsContext, Pools
 from kvasir.models.load_pooling import load_pooling
 from kvasir.parallel.parallel_state import SINGLE, ParallelState
 from kvasir.request.params import SamplingParams
-from kvasir.request.pooling_params import MAX_POOLED_BYTES, PoolingParams
+from kvasir.request.pool_params import MAX_POOLED_BYTES, PoolParams
 from kvasir.request.tokens import packed
 from kvasir.worker.kv_memory.block_bytes import BlockBytes
 from kvasir.worker.kv_memory.cache_memory import block_shape
@@ -65,7 +65,7 @@ class PoolingWorker:
         # Otherwise the first requests wait for libraries and kernels.
         longest = self._settings.max_model_len if self._placement.device.type == "cuda" else 16
         tokens = packed([0] * min(longest, self._settings.max_model_len))
-        row = NewRow("warm-up", tokens, len(tokens) // 4, SamplingParams(max_tokens=1, seed=0), PoolingParams())
+        row = NewRow("warm-up", tokens, len(tokens) // 4, SamplingParams(max_tokens=1, seed=0), PoolParams())
         scheduled = ScheduledRow("warm-up", 0, row.num_prompt_tokens, [[]])
         self.execute(StepInput(finished=[], new=[row], scheduled=[scheduled]))
 

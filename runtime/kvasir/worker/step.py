@@ -7,7 +7,7 @@ import msgspec
 
 from kvasir.link.protocol import Logprobs
 from kvasir.request.params import SamplingParams
-from kvasir.request.pooling_params import PoolingParams
+from kvasir.request.pool_params import PoolParams
 
 # Shared. Never change it.
 NO_NEW_BLOCKS: Final[list[list[int]]] = []
@@ -26,7 +26,7 @@ class NewRow(msgspec.Struct, frozen=True, array_like=True, gc=False):
     num_prompt_tokens: int
     params: SamplingParams
     # Of a request of kind POOL: its row lives for one step.
-    pooling: PoolingParams | None = None
+    pooling: PoolParams | None = None
 
 
 class ScheduledRow(msgspec.Struct, frozen=True, array_like=True, gc=False):

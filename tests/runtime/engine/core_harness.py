@@ -15,7 +15,7 @@ from kvasir.link.protocol import AddRequest, FinishReason, Outputs, RefusalKind,
 from kvasir.request.constraint import OutputConstraint
 from kvasir.request.hashing import chain_root, packed_chain
 from kvasir.request.params import SamplingParams
-from kvasir.request.pooling_params import PoolingParams
+from kvasir.request.pool_params import PoolParams
 from kvasir.request.request_core import RequestKind
 from kvasir.request.tokens import packed, token_array
 from runtime.engine.fake_executor import EOS, VOCAB_SIZE, FakeExecutor, next_token
@@ -43,7 +43,7 @@ def add_request(
     kv_source: str = "",
     constraint: OutputConstraint | None = None,
     min_tokens: int = 0,
-    pooling: PoolingParams | None = None,
+    pooling: PoolParams | None = None,
 ) -> AddRequest:
     """`hashed_for`: the block size that the frontend hashed the prompt for; None: it did not."""
     hashes = b""

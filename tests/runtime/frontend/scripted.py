@@ -66,7 +66,7 @@ class Script:
     turns: list[list[int]] = field(default_factory=list)
     """Instead of `answer`: those of the first request, the second, and so on; then again from the first."""
     vector: Callable[[AddRequest], list[float]] = lambda request: [1.0, float(len(request.prompt_tokens) // 4)]
-    """Of a request of kind POOL."""
+    """The answer to a request of kind POOL."""
     pace: float = 0.0
     """Seconds before each token. Without them, a frontend may get several tokens in one delta."""
 

@@ -42,7 +42,7 @@ from kvasir.link.protocol import (
 )
 from kvasir.request.constraint import Grammar, GrammarKind, OutputConstraint
 from kvasir.request.params import SamplingParams
-from kvasir.request.pooling_params import PoolingParams
+from kvasir.request.pool_params import PoolParams
 from kvasir.request.request_core import RequestCore, RequestKind
 from kvasir.request.tokens import packed
 from kvasir_contract.phases import Phase
@@ -94,7 +94,7 @@ CONSTRAINED = AddRequest(
     ),
 )
 
-CORE = RequestCore(PARAMS, -2, "salt", CONSTRAINED.constraint, RequestKind.POOL, PoolingParams(dimensions=2))
+CORE = RequestCore(PARAMS, -2, "salt", CONSTRAINED.constraint, RequestKind.POOL, PoolParams(dimensions=2))
 
 FROM_ENGINE: list[FromEngine] = [
     HELLO,

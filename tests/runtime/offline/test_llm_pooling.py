@@ -12,7 +12,7 @@ from tokenizers.pre_tokenizers import Whitespace
 from tokenizers.processors import TemplateProcessing
 
 from kvasir import LLM, PoolingParams
-from kvasir.request.pooling_params import PoolingParams as EngineParams
+from kvasir.request.pool_params import PoolParams
 from runtime.models.pooling.tiny_encoders import CONFIGS, PooledModel, random_classifier, random_encoder
 
 OPTIONS: dict[str, Any] = {"threads": 1}
@@ -47,8 +47,8 @@ def test_embed_returns_the_vectors_in_order(embedder: tuple[LLM, PooledModel]) -
         (expected,) = model.vectors([output.prompt_token_ids])
         np.testing.assert_allclose(output.outputs.embedding, expected, atol=1e-5)
     raw = llm.encode("one", PoolingParams(normalize=False), pooling_task="embed")[0]
-    (expected,) = model.vectors([[1, 5, 2]], EngineParams(normalize=False))
-    np.testing.assert_allclose(raw.outputs.data.numpy(), expected, atol=1e-5)
+    (expected,) = model.vectors([[1, 5, 2]], PoolParams(normalize=False))
+    np.testing.assert_allclose(raw.outputs.data, expected, atol=1e-5)
 
 
 def test_score_is_the_cosine_of_two_vectors(embedder: tuple[LLM, PooledModel]) -> None:
@@ -79,7 +79,7 @@ def test_cross_encoder_scores_pairs_with_token_types(tmp_path: Path) -> None:
     with LLM(str(tmp_path), **OPTIONS) as llm:
         [found] = llm.score("one two", "three")
         [probability] = llm.classify("one two")
-    (expected,) = model.vectors([[1, 5, 6, 2, 7, 2]], EngineParams(second_text=4))
+    (expected,) = model.vectors([[1, 5, 6, 2, 7, 2]], PoolParams(second_text=4))
     assert found.outputs.score == pytest.approx(float(expected[0]), abs=1e-5)
     assert probability.outputs.num_classes == 1
 

@@ -4,13 +4,12 @@ import asyncio
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
-from functools import partial
 from typing import Any, Final, TypeVar
 
 from kvasir.client.input.chat_templates import ChatTemplates
 from kvasir.client.input.fair_queue import FairQueue
 from kvasir.client.input.grammar_source import GrammarSource
-from kvasir.client.input.pooling_input import PoolingInput, PoolingText, PoolingTokens, TextForm
+from kvasir.client.input.pooling_input import pooling_input
 from kvasir.client.input.prompted import Prompted, PromptHashes
 from kvasir.client.input.sampling import Sampling, check_in_vocabulary
 from kvasir.client.request_errors import InvalidRequest, TooManyRequests
@@ -62,10 +61,7 @@ class InputProcessor:
         self._limits = limits
         self._max_queued = max_queued
         self._check_rank = check_rank
-        self.pooling = (
-            None if model.pooling is None else PoolingInput(model, model.pooling, tokenizer, limits, check_rank)
-        )
-        """None for a model that generates."""
+        self.pooling = pooling_input(model, tokenizer, limits, check_rank)
         self._queued = 0
         self._turns = FairQueue(THREADS)
         self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="tokenize")
@@ -217,14 +213,6 @@ class InputProcessor:
         grammar = await self.grammar(source)
         return None if grammar is None else OutputConstraint(grammar)
 
-    async def pooling_tokens(
-        self, inputs: Sequence[PoolingText], form: TextForm, param: str
-    ) -> list[PoolingTokens]:
-        """Return the tokens of a batch. Raises InvalidRequest, TooManyRequests."""
-        assert self.pooling is not None, "the model generates"
-        encode = partial(self.pooling.encode, inputs, form, param)
-        return await self._run(encode, inline=sum(map(_size_of, inputs)) <= INLINE_CHARACTERS)
-
     async def hash_blocks(self, prompted: Prompted, hashings: Iterable[BlockHashing]) -> None:
         if prompted.hashes is not None:
             await prompted.hashes.make(hashings, self._threads)
@@ -291,10 +279,6 @@ class InputProcessor:
                 "context_length_exceeded",
             )
         return min(left, max(least, self._max_new_tokens or left)) if asked is None else asked
-
-
-def _size_of(text: PoolingText) -> int:
-    return sum(map(len, text)) if isinstance(text, tuple) else len(text)
 
 
 def _length_of(message: dict[str, Any]) -> int:

@@ -12,11 +12,11 @@ from kvasir.client.input.sampling import check_in_vocabulary
 from kvasir.client.request_errors import InvalidRequest
 from kvasir.client.service_limits import ServiceLimits
 from kvasir.hub.model_info import ModelInfo
-from kvasir.hub.pooling_info import PoolingInfo
+from kvasir.hub.pooling.pooling_info import PoolingInfo
 from kvasir.hub.tokenizer import Tokenizer
 from kvasir.process.words import count
 from kvasir.request.params import SamplingParams
-from kvasir.request.pooling_params import PoolingParams
+from kvasir.request.pool_params import PoolParams
 from kvasir.request.request_core import RequestCore, RequestKind
 from kvasir.request.tokens import token_array
 
@@ -103,7 +103,7 @@ class PoolingInput:
     def prepare(
         self,
         tokens: PoolingTokens,
-        params: PoolingParams,
+        params: PoolParams,
         *,
         priority: int = 0,
         data_parallel_rank: int | None = None,
@@ -115,7 +115,7 @@ class PoolingInput:
             )
         if data_parallel_rank is not None:
             self._check_rank(data_parallel_rank)
-        pooling = PoolingParams(params.dimensions, params.normalize, params.activate, tokens.second_text)
+        pooling = PoolParams(params.dimensions, params.normalize, params.activate, tokens.second_text)
         core = RequestCore(_NO_SAMPLING, priority, kind=RequestKind.POOL, pooling=pooling)
         return Prompted(token_array(tokens.token_ids), core, data_parallel_rank=data_parallel_rank)
 
@@ -188,6 +188,17 @@ class PoolingInput:
                 param,
                 "context_length_exceeded",
             )
+
+
+def pooling_input(
+    model: ModelInfo, tokenizer: Tokenizer, limits: ServiceLimits, check_rank: Callable[[int], None]
+) -> PoolingInput | None:
+    """Return None for a model that generates."""
+    return None if model.pooling is None else PoolingInput(model, model.pooling, tokenizer, limits, check_rank)
+
+
+def num_characters(inputs: Sequence[PoolingText]) -> int:
+    return sum(sum(map(len, each)) if isinstance(each, tuple) else len(each) for each in inputs)
 
 
 def _is_tokens(text: PoolingText) -> bool:

@@ -34,7 +34,7 @@ class Model(Struct):
     parent: str | None
     max_model_len: int
     task: Literal["generate", "embed", "classify"]
-    """What the model is served for."""
+    """The kind of requests that the model is served for."""
 
 
 class ModelList(Struct):

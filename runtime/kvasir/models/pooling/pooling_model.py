@@ -10,7 +10,7 @@ from kvasir.models.forward_batch import ForwardBatch, Hidden
 from kvasir.models.model_load_error import ModelLoadError
 from kvasir.models.pooling.score_head import ScoreHead
 from kvasir.models.pooling.vector_head import VectorHead
-from kvasir.request.pooling_params import PoolingParams
+from kvasir.request.pool_params import PoolParams
 
 
 class PoolingModel(nn.Module):
@@ -52,7 +52,7 @@ class PoolingModel(nn.Module):
         assert isinstance(computed, Hidden), "there is one stage"
         return computed
 
-    def pool(self, hidden: Hidden, lengths: Tensor, params: Sequence[PoolingParams]) -> list[Tensor]:
+    def pool(self, hidden: Hidden, lengths: Tensor, params: Sequence[PoolParams]) -> list[Tensor]:
         raw = self.head(hidden.last, lengths)  # [B, size] float32
         if isinstance(self.head, ScoreHead):
             return [self.head.finish(scores, each.activate) for scores, each in zip(raw, params, strict=True)]

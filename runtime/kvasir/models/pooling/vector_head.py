@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from safetensors import SafetensorError, safe_open
 from torch import Tensor, nn
 
-from kvasir.hub.pooling_info import DenseFiles
+from kvasir.hub.pooling.module_files import DenseFiles
 from kvasir.models.model_load_error import ModelLoadError
 
 # hidden [T, size], lengths [B] → [B, size] float32

@@ -3,11 +3,11 @@
 import pytest
 
 from kvasir.link.protocol import FinishReason, RefusalKind
-from kvasir.request.pooling_params import PoolingParams
+from kvasir.request.pool_params import PoolParams
 from runtime.engine.core_harness import CoreHarness, add_request
 from runtime.engine.pooling_executor import fake_vector
 
-POOLING = PoolingParams()
+POOLING = PoolParams()
 
 
 @pytest.mark.parametrize("max_in_flight", [1, 2])
@@ -48,7 +48,7 @@ def test_an_aborted_request_gets_no_vector() -> None:
         (4, None, "vectors and scores only, and the request is of"),
     ],
 )
-def test_requests_that_cannot_be_pooled_are_refused(tokens: int, pooling: PoolingParams | None, error: str) -> None:
+def test_requests_that_cannot_be_pooled_are_refused(tokens: int, pooling: PoolParams | None, error: str) -> None:
     harness = CoreHarness(pools=True, budget=16, max_model_len=16)
     answer = harness.add(add_request("a", [1] * tokens, 1, pooling=pooling))
     harness.run()

@@ -9,11 +9,11 @@ import pytest
 import torch
 from transformers import Qwen3Config
 
-from kvasir.request.pooling_params import PoolingParams
+from kvasir.request.pool_params import PoolParams
 from runtime.models.pooling.tiny_encoders import PooledModel, prompts, random_classifier
 from runtime.models.tiny import MODELS, save
 
-RAW = PoolingParams(normalize=False)
+RAW = PoolParams(normalize=False)
 
 
 @pytest.mark.parametrize("name", ["qwen3", "mistral", "gemma2", "gemma3", "gpt2", "phi", "llama-gqa"])
@@ -55,5 +55,5 @@ def test_decoder_scores_labels_by_its_last_token(tmp_path: Path) -> None:
     for tokens in prompts(seed=5, count=2):
         with torch.no_grad():
             expected = reference(torch.tensor([tokens])).logits[0]
-        found = model.vectors([tokens], PoolingParams(activate=False))[0]
+        found = model.vectors([tokens], PoolParams(activate=False))[0]
         np.testing.assert_allclose(found, expected.numpy(), atol=1e-4, rtol=1e-4)

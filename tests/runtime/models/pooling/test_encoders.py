@@ -7,7 +7,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from kvasir.request.pooling_params import PoolingParams
+from kvasir.request.pool_params import PoolParams
 from runtime.models.pooling.tiny_encoders import (
     CONFIGS,
     PooledModel,
@@ -25,13 +25,13 @@ def test_encoder_equals_transformers_and_itself_alone(name: str, tmp_path: Path)
     reference.save_pretrained(tmp_path)
     model = PooledModel(tmp_path, modes=("cls", "mean", "max"))
     texts = prompts(seed=1, count=7)
-    found = model.vectors(texts, PoolingParams(normalize=False))
+    found = model.vectors(texts, PoolParams(normalize=False))
     for tokens, vector in zip(texts, found, strict=True):
         with torch.no_grad():
             hidden = reference(torch.tensor([tokens])).last_hidden_state[0]
         expected = torch.cat((hidden[0], hidden.mean(0), hidden.max(0).values))
         np.testing.assert_allclose(vector, expected.numpy(), atol=TOLERANCE, rtol=TOLERANCE)
-        (alone,) = model.vectors([tokens], PoolingParams(normalize=False))
+        (alone,) = model.vectors([tokens], PoolParams(normalize=False))
         np.testing.assert_array_equal(vector, alone)
 
 
@@ -51,16 +51,16 @@ def test_classifier_scores_pairs_as_transformers_does(name: str, labels: int, tm
             inputs["token_type_ids"] = (torch.arange(len(tokens)) >= second).long()[None]
         with torch.no_grad():
             logits = reference(**inputs).logits[0]
-        pair = PoolingParams(activate=False, second_text=second if types else None)
+        pair = PoolParams(activate=False, second_text=second if types else None)
         np.testing.assert_allclose(model.vectors([tokens], pair)[0], logits, atol=TOLERANCE, rtol=TOLERANCE)
         expected = logits.sigmoid() if labels == 1 else logits.softmax(-1)
-        scores = model.vectors([tokens], PoolingParams(second_text=pair.second_text))[0]
+        scores = model.vectors([tokens], PoolParams(second_text=pair.second_text))[0]
         np.testing.assert_allclose(scores, expected, atol=TOLERANCE)
 
 
 def test_vector_is_cut_before_it_is_normalised(tmp_path: Path) -> None:
     random_encoder(CONFIGS["bert"]()).save_pretrained(tmp_path)
     model = PooledModel(tmp_path)
-    (whole,) = model.vectors([[5, 6, 7]], PoolingParams(normalize=False))
-    (cut,) = model.vectors([[5, 6, 7]], PoolingParams(dimensions=8))
+    (whole,) = model.vectors([[5, 6, 7]], PoolParams(normalize=False))
+    (cut,) = model.vectors([[5, 6, 7]], PoolParams(dimensions=8))
     np.testing.assert_allclose(cut, F.normalize(torch.tensor(whole[:8].copy()), dim=-1), atol=1e-6)

@@ -8,7 +8,7 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor
 
-from kvasir.hub.pooling_info import DenseFiles
+from kvasir.hub.pooling.module_files import DenseFiles
 from kvasir.models.model_load_error import ModelLoadError
 from kvasir.models.pooling.vector_head import POOLINGS, VectorHead
 

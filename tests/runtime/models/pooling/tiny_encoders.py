@@ -25,7 +25,7 @@ from kvasir.hub.model_info import ModelFiles, load_model_info
 from kvasir.layers.parameter import Placement
 from kvasir.models.load_pooling import load_pooling
 from kvasir.request.params import SamplingParams
-from kvasir.request.pooling_params import PoolingParams
+from kvasir.request.pool_params import PoolParams
 from kvasir.request.tokens import packed
 from kvasir.worker.pooling_runner import PoolingRunner
 from kvasir.worker.step import NewRow, ScheduledRow, StepInput
@@ -93,7 +93,7 @@ class PooledModel:
     def vectors(
         self,
         prompts: Sequence[Sequence[int]],
-        params: PoolingParams = PoolingParams(),  # noqa: B008
+        params: PoolParams = PoolParams(),  # noqa: B008
     ) -> list[npt.NDArray[np.float32]]:
         """Return the vectors of prompts of one step."""
         rows = [

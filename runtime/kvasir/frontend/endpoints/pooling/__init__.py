@@ -1,3 +1,3 @@
 """Endpoints of models that make vectors and scores: request.py (bodies), answer.py, pooled.py, embeddings.py,
-cohere_embed.py, scores.py, labels.py.
+cohere_embed.py, pair_scores.py, labels.py.
 """

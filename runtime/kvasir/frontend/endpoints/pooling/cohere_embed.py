@@ -18,8 +18,8 @@ from kvasir.frontend.errors import bad_field
 from kvasir.frontend.routing import new_router
 from kvasir.frontend.service import ServiceDep
 from kvasir.frontend.telemetry.request_log import RecordDep
-from kvasir.hub.pooling_info import EMBED
-from kvasir.request.pooling_params import PoolingParams
+from kvasir.hub.pooling.pooling_info import EMBED
+from kvasir.request.pool_params import PoolParams
 
 router = new_router()
 
@@ -42,7 +42,7 @@ async def embed_texts(
         truncation_side="left" if body.truncate == "START" else "right",
         prompt_name=prompt if prompt in pooling.info.prompts else None,  # others change nothing, as in vLLM
     )
-    params = PoolingParams(body.output_dimension)
+    params = PoolParams(body.output_dimension)
     pooled = await pool(service, request.scope, record, settings, body.texts, params, field="texts", prefix="embd")
     embeddings = CohereEmbeddings()
     types = body.embedding_types or ["float"]

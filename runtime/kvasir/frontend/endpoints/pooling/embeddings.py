@@ -12,8 +12,8 @@ from kvasir.frontend.errors import bad_field
 from kvasir.frontend.routing import new_router
 from kvasir.frontend.service import Service, ServiceDep
 from kvasir.frontend.telemetry.request_log import RecordDep, RequestRecord
-from kvasir.hub.pooling_info import EMBED
-from kvasir.request.pooling_params import PoolingParams
+from kvasir.hub.pooling.pooling_info import EMBED
+from kvasir.request.pool_params import PoolParams
 
 router = new_router()
 
@@ -52,7 +52,7 @@ async def _pool(
     request: Request, body: EmbeddingRequest, service: Service, record: RequestRecord, prefix: str
 ) -> Pooled:
     pooling_of(service).check_dimensions(body.dimensions)
-    params = PoolingParams(body.dimensions, body.normalize)
+    params = PoolParams(body.dimensions, body.normalize)
     return await pool(service, request.scope, record, body, body.inputs(), params, field="input", prefix=prefix)
 
 

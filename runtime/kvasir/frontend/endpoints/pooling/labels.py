@@ -12,8 +12,8 @@ from kvasir.frontend.errors import bad_field
 from kvasir.frontend.routing import new_router
 from kvasir.frontend.service import ServiceDep
 from kvasir.frontend.telemetry.request_log import RecordDep
-from kvasir.hub.pooling_info import CLASSIFY
-from kvasir.request.pooling_params import PoolingParams
+from kvasir.hub.pooling.pooling_info import CLASSIFY
+from kvasir.request.pool_params import PoolParams
 
 router = new_router()
 
@@ -28,7 +28,7 @@ async def classify(
         raise bad_field(
             "model", "/classify needs a model with labels, and this one makes vectors: use /v1/embeddings"
         )
-    params = PoolingParams(activate=body.activation)
+    params = PoolParams(activate=body.activation)
     pooled = await pool(
         service, request.scope, record, body, body.inputs(), params, field="input", prefix="classify"
     )

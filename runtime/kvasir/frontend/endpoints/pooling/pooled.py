@@ -6,17 +6,19 @@ import sys
 from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from starlette.types import Scope
 
-from kvasir.client.input.pooling_input import PoolingInput, PoolingText
+from kvasir.client.input.input_processor import INLINE_CHARACTERS
+from kvasir.client.input.pooling_input import PoolingInput, PoolingText, num_characters
 from kvasir.client.request_errors import RequestFailed
 from kvasir.frontend.endpoints.pooling.answer import PoolingUsage
 from kvasir.frontend.endpoints.pooling.request import PoolingBody, check_count
 from kvasir.frontend.generation.generation import Generation
 from kvasir.frontend.service import Service
 from kvasir.frontend.telemetry.request_log import RequestRecord
-from kvasir.request.pooling_params import PoolingParams
+from kvasir.request.pool_params import PoolParams
 
 
 @dataclass(frozen=True)
@@ -42,7 +44,7 @@ async def pool(
     record: RequestRecord,
     body: PoolingBody,
     inputs: Sequence[PoolingText],
-    params: PoolingParams,
+    params: PoolParams,
     *,
     field: str,
     prefix: str,
@@ -53,7 +55,9 @@ async def pool(
     pooling = pooling_of(service)
     body.take_rank(scope)
     form = body.form(pooling.prompt(body.prompt_name))
-    tokens = await service.llm.input.pooling_tokens(inputs, form, field)
+    tokens = await service.llm.input.compute(
+        partial(pooling.encode, inputs, form, field), inline=num_characters(inputs) <= INLINE_CHARACTERS
+    )
     prompts = [
         pooling.prepare(each, params, priority=body.priority, data_parallel_rank=body.data_parallel_rank)
         for each in tokens

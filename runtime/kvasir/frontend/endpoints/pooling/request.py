@@ -89,7 +89,7 @@ class ClassifyRequest(InputBody):
     """false: the logits instead of probabilities."""
 
 
-class TextPart(BodyPart):
+class DocumentPart(BodyPart):
     text: str
 
 
@@ -113,9 +113,9 @@ class ScoreRequest(PoolingBody):
     text_1: str | Texts | None = None
     text_2: str | Texts | None = None
     queries: str | Texts | None = None
-    """The same as text_1."""
+    """Another name of text_1."""
     documents: str | Texts | None = None
-    """The same as text_2."""
+    """Another name of text_2."""
     activation: bool = True
     """false: the logit of a pair instead of its score."""
 
@@ -138,7 +138,7 @@ class RerankRequest(PoolingBody):
     not_yet: ClassVar = {"max_chunks_per_doc": (), "max_tokens_per_doc": (), "rank_fields": ()}
 
     query: str
-    documents: Annotated[list[str | TextPart], Field(min_length=1, fail_fast=True)]
+    documents: Annotated[list[str | DocumentPart], Field(min_length=1, fail_fast=True)]
     top_n: Annotated[int, Field(ge=0)] | None = None
     """How many of the best documents to return; 0 and null: all."""
     return_documents: bool | None = None

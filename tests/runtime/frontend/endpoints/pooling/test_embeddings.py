@@ -10,7 +10,7 @@ import httpx
 import pytest
 
 from kvasir.link.protocol import AddRequest, Dead, RefusalKind
-from kvasir.request.pooling_params import PoolingParams
+from kvasir.request.pool_params import PoolParams
 from runtime.frontend.endpoints.pooling.pooling_models import embedding_frontend
 from runtime.frontend.harness import MODEL, Frontend
 from runtime.link_messages import prompt_of
@@ -27,7 +27,7 @@ async def post(frontend: Frontend, path: str, **body: Any) -> httpx.Response:
         return await client.post(path, json=body)
 
 
-def params(request: AddRequest) -> PoolingParams:
+def params(request: AddRequest) -> PoolParams:
     assert request.pooling is not None
     return request.pooling
 

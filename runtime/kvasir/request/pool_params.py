@@ -1,4 +1,4 @@
-"""PoolingParams: what a request of kind POOL makes of its prompt's hidden states."""
+"""PoolParams: what a request of kind POOL makes of its prompt's hidden states."""
 
 from typing import Final
 
@@ -8,7 +8,7 @@ import msgspec
 MAX_POOLED_BYTES: Final = 2**20
 
 
-class PoolingParams(msgspec.Struct, frozen=True, array_like=True, gc=False):
+class PoolParams(msgspec.Struct, frozen=True, array_like=True, gc=False):
     dimensions: int | None = None  # the first numbers of the vector; None: all
     normalize: bool | None = None  # to length 1; None: as the model's files say
     activate: bool = True  # scores: sigmoid or softmax of the logits

@@ -22,8 +22,8 @@ from kvasir.frontend.errors import bad_field
 from kvasir.frontend.routing import new_router
 from kvasir.frontend.service import Service, ServiceDep
 from kvasir.frontend.telemetry.request_log import RecordDep, RequestRecord
-from kvasir.hub.pooling_info import CLASSIFY
-from kvasir.request.pooling_params import PoolingParams
+from kvasir.hub.pooling.pooling_info import CLASSIFY
+from kvasir.request.pool_params import PoolParams
 
 router = new_router()
 
@@ -84,11 +84,11 @@ async def _scores(
             )
         firsts = left * len(right) if len(left) == 1 else left
         inputs = list(zip(firsts, right, strict=True))
-        params = PoolingParams(activate=activate)
+        params = PoolParams(activate=activate)
         pooled = await pool(service, request.scope, record, body, inputs, params, field=field, prefix=prefix)
         return pooled.id, pooled.model, [numbers[0] for numbers in pooled.numbers()], pooled.usage
     inputs = [*left, *right]
-    params = PoolingParams(normalize=None if info.dot_similarity else True)
+    params = PoolParams(normalize=None if info.dot_similarity else True)
     pooled = await pool(service, request.scope, record, body, inputs, params, field=field, prefix=prefix)
     vectors = pooled.numbers()
     firsts_of = vectors[: len(left)] if len(left) > 1 else vectors[:1] * len(right)

@@ -1,17 +1,13 @@
-"""Reads how a model makes vectors or scores: its architecture, and the files of sentence-transformers.
+"""PoolingInfo: how a model makes vectors or scores, by its architecture and files."""
 
-modules.json lists the steps after the model (1_Pooling, 2_Dense, 2_Normalize), each with a config.json of its own.
-"""
-
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any, Final, Literal
 
 from kvasir.hub.hub_errors import HubError
-from kvasir.hub.reading import read_bytes, read_json, read_json_if_any
+from kvasir.hub.pooling.module_files import DenseFiles, dense_files, input_form, listed_modules, pooling_modes
+from kvasir.hub.reading import read_json_if_any
 
 Task = Literal["generate", "embed", "classify"]
 GENERATE: Final = "generate"
@@ -25,32 +21,6 @@ POOLING_FILES: Final = (
     "[0-9]_*/config.json",
 )
 CLASSIFIER: Final = "ForSequenceClassification"
-_LENGTH_FILES: Final = (
-    *("sentence_bert_config.json", "sentence_roberta_config.json", "sentence_distilbert_config.json"),
-    *("sentence_camembert_config.json", "sentence_albert_config.json", "sentence_xlm-roberta_config.json"),
-    "sentence_xlnet_config.json",
-)
-_MODES: Final = MappingProxyType(
-    {
-        "pooling_mode_cls_token": "cls",
-        "pooling_mode_max_tokens": "max",
-        "pooling_mode_mean_tokens": "mean",
-        "pooling_mode_mean_sqrt_len_tokens": "mean_sqrt_len_tokens",
-        "pooling_mode_weightedmean_tokens": "weightedmean",
-        "pooling_mode_lasttoken": "lasttoken",
-    }
-)
-
-
-@dataclass(frozen=True)
-class DenseFiles:
-    """A linear layer after pooling, in a directory of its own."""
-
-    path: Path
-    inputs: int
-    outputs: int
-    bias: bool
-    activation: str  # the last part of torch's class name: "Tanh", "Identity"
 
 
 @dataclass(frozen=True)
@@ -72,8 +42,8 @@ class PoolingInfo:
     # Of Matryoshka vectors: the shorter lengths; () for any, None if vectors cannot be cut.
     cuts: tuple[int, ...] | None = None
     labels: tuple[str, ...] = ()
+    # "sigmoid", "softmax" or "identity": of scores.
     activation: str = "identity"
-    """Of scores: "sigmoid", "softmax" or "identity"."""
 
 
 def read_pooling(path: Path, architecture: str, config: Mapping[str, Any], task: str) -> PoolingInfo | None:
@@ -88,11 +58,11 @@ def read_pooling(path: Path, architecture: str, config: Mapping[str, Any], task:
     modes: tuple[str, ...] | None = None
     dense: list[DenseFiles] = []
     normalise = False
-    for kind, folder in _modules(file):
+    for kind, folder in listed_modules(file):
         if kind == "Pooling":
-            modes = _modes(folder / "config.json")
+            modes = pooling_modes(folder / "config.json")
         elif kind == "Dense":
-            dense.append(_dense(folder))
+            dense.append(dense_files(folder))
         elif kind == "Normalize":
             normalise = True
         elif kind != "Transformer":
@@ -100,7 +70,7 @@ def read_pooling(path: Path, architecture: str, config: Mapping[str, Any], task:
                 f"{file}: a module {kind} is not supported: Transformer, Pooling, Dense and Normalize are"
             )
     extra = read_json_if_any(path / "config_sentence_transformers.json")
-    max_tokens, lowercase = _input_form(path)
+    max_tokens, lowercase = input_form(path)
     return PoolingInfo(
         task,
         modes,
@@ -124,46 +94,6 @@ def _task(path: Path, architecture: str, asked: str) -> Task:
     generates = architecture.endswith(("ForCausalLM", "LMHeadModel", "ForConditionalGeneration"))
     pools = asked == "pool" or (not generates and architecture.endswith(("Model", "ForMaskedLM")))
     return EMBED if pools or (path / MODULES_FILE).exists() else GENERATE
-
-
-def _modules(file: Path) -> list[tuple[str, Path]]:
-    try:
-        modules = json.loads(read_bytes(file))
-        return [(each["type"].rpartition(".")[2], file.parent / each["path"]) for each in modules]
-    except (ValueError, TypeError, KeyError, AttributeError) as error:
-        raise HubError(f"{file} is not a list of modules ({error!r}): download it again") from None
-
-
-def _modes(file: Path) -> tuple[str, ...]:
-    config = read_json(file)
-    if config.get("include_prompt") is False:
-        raise HubError(f"{file}: include_prompt false is not supported: vectors would include the prompt's tokens")
-    named = config.get("pooling_mode")
-    modes = [name for key, name in _MODES.items() if config.get(key)]
-    if named is not None:  # the newer form: one name, or a list
-        modes = [named] if isinstance(named, str) else list(named)
-    if not modes or not set(modes) <= set(_MODES.values()):
-        raise HubError(f"{file} sets the pooling to {modes}: supported are {', '.join(_MODES.values())}")
-    return tuple(modes)
-
-
-def _dense(folder: Path) -> DenseFiles:
-    config = read_json(folder / "config.json")
-    inputs, outputs = config.get("in_features"), config.get("out_features")
-    if not isinstance(inputs, int) or not isinstance(outputs, int):
-        raise HubError(f"{folder / 'config.json'}: in_features and out_features must be whole numbers")
-    activation = str(config.get("activation_function", "Identity")).rpartition(".")[2]
-    return DenseFiles(folder, inputs, outputs, bool(config.get("bias", True)), activation)
-
-
-def _input_form(path: Path) -> tuple[int | None, bool]:
-    """Return the longest input in tokens, and whether texts are lowercased."""
-    for name in _LENGTH_FILES:
-        config = read_json_if_any(path / name)
-        if config:
-            length = config.get("max_seq_length")
-            return length if isinstance(length, int) and length > 0 else None, config.get("do_lower_case") is True
-    return None, False
 
 
 def _texts(prompts: Any) -> dict[str, str]:

@@ -1,0 +1,1 @@
+"""How a model makes vectors or scores: pooling_info.py, module_files.py."""
