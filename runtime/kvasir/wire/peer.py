@@ -148,9 +148,11 @@ class Peer:
         self.close()
         self.retry_at = time.monotonic() + self._retry
         self._retry = min(2 * self._retry, self._retry_seconds[1])
+        self._fail(reason, refused)
         if server:
             log.log(level, "%s (%s) is lost: %s", self.name, server, reason)
-        self._fail(reason, refused)
+        elif not refused:
+            self._seldom.info(f"no connection to {self.name}: {reason}; another attempt follows", about=self.name)
         self._on_lost(server, reason)
 
     def close(self, linger: float = 0.0) -> None:
@@ -175,8 +177,6 @@ class Peer:
         self.problem = LinkProblem(f"{self.name}: {reason}", refused)
         if refused:
             self._seldom.warning(f"LinkRefused: {self.problem.message}")
-        else:
-            self._seldom.info(f"no connection to {self.problem.message}; another attempt follows", about=self.name)
 
     def _on_end(self, failure: str | None) -> None:
         broke = "the connection broke" if self.server else "nothing answers there yet"
