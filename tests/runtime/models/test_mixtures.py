@@ -3,11 +3,13 @@
 import json
 from pathlib import Path
 
+import msgspec
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
 from transformers import PreTrainedModel
 
+from kvasir.hub.model_info import ModelFiles
 from kvasir.layers.attention_backends import choose_backend
 from kvasir.layers.attention_backends.triton_paged import TritonBackend
 from kvasir.models.decoder import Decoder
@@ -135,3 +137,17 @@ def test_gpt_oss_computes_its_blocks_of_four_bits(tmp_path: Path) -> None:
     expected = answers(path, SINGLE)
     for found in run_ranks(2, lambda group: answers(tmp_path / "mxfp4", ParallelState(group))):
         assert_alike(found, expected)
+
+
+@pytest.mark.parametrize("name", ["gpt-oss", "llama4"])
+def test_experts_of_one_tensor_are_quantised_on_load(name: str, tmp_path: Path) -> None:
+    path = save(MIXTURES[name](), tmp_path)
+    (prompt,) = prompts([60])
+    scores = []
+    for quantization in (None, "int8"):
+        driver = Driver.load(path, files=ModelFiles(quantization=quantization))
+        driver.add("r", prompt, msgspec.structs.replace(greedy(1), prompt_logprobs=1))
+        driver.run()
+        scores.append([float(entry.token[0]) for entry in driver.done["r"].prompt_logprobs])
+    floats, quantised = torch.tensor(scores)
+    assert 0 < (floats - quantised).abs().mean() < 0.1

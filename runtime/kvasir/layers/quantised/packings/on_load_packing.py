@@ -52,9 +52,11 @@ class OnLoadPacking:
             index = next(indexes)
             own = [result.data[index] if stack else result.data for result in results.values()]
             quantise = lambda floats: self._quantised(floats, group)  # noqa: E731
-            return _StagedLoader(layout, shape.transposed, placement, quantise, own)
+            return _StagedLoader(layout, shape.transposed and not stack, placement, quantise, own)
 
-        weight = shape.parameter(placement, OUTPUTS, INPUTS, dtype=sizes.numbers.dtype, loader=loader)
+        weight = shape.parameter(
+            placement, OUTPUTS, INPUTS, dtype=sizes.numbers.dtype, transposed=shape.transposed, loader=loader
+        )
         weight.data = torch.empty(
             (*stack, outputs, sizes.numbers.shape[1]), dtype=sizes.numbers.dtype, device=placement.device
         )
