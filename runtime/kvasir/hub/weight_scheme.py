@@ -94,12 +94,14 @@ class WeightScheme:
     @property
     def option(self) -> str:
         # of --quantization; "" for the scheme of a checkpoint
+        if self.method == GGUF:
+            return GGUF
         return self.formats.numbers if isinstance(self.formats, OnLoadLayers) else ""
 
     @property
     def reads_tied_head(self) -> bool:
         # A head that is tied to the embedding is quantised from its floats.
-        return bool(self.option)
+        return isinstance(self.formats, OnLoadLayers)
 
     def parameter_name(self, tensor: str) -> str | None:
         """Return the name to look up for a tensor. None: it is not used.
