@@ -105,9 +105,8 @@ def main() -> None:
             for form, (_, size) in forms.items():
                 median = statistics.median(times[form])
                 share = size / bandwidth / median
-                print(
-                    f"{model:5} {rows:4} rows {form:12} {median * 1e3:8.2f} ms a layer, {share:4.0%} of the bound"
-                )
+                figures = f"{median * 1e3:8.2f} ms a layer, {share:4.0%} of the bound"
+                print(f"{model:5} {rows:4} rows {form:12} {figures}")
 
 
 if __name__ == "__main__":

@@ -134,11 +134,13 @@ class PackedProduct:
         return packed
 
     def _panels(self, x: Tensor) -> Tensor:  # [outputs, …] → [panels, panel, …], padded
-        return F.pad(x, (0, 0, 0, -len(x) % self._panel)).unflatten(0, (-1, self._panel))
+        padding = -len(x) % self._panel
+        whole = F.pad(x, (0, 0, 0, padding)) if padding else x
+        return whole.unflatten(0, (-1, self._panel))  # type: ignore[no-any-return]
 
 
 def takes(numbers: Tensor, scales: Tensor) -> bool:
-    if _block_of(_inputs_of(numbers), scales.shape[1]) is None:
+    if numbers.dtype not in _KINDS or _block_of(_inputs_of(numbers), scales.shape[1]) is None:
         return False
     return numbers.dtype != torch.float8_e4m3fn or not bool((numbers.view(torch.uint8) & 127 == 127).any())
 
