@@ -172,3 +172,17 @@ def test_packed_product_refuses_what_it_cannot_read(level: str) -> None:
     nan = torch.full((1, 32), 0x7F, dtype=torch.uint8).view(torch.float8_e4m3fn)
     with pytest.raises(ValueError, match="NaN"):
         product(level, torch.float32, QuantisedWeight(nan, torch.ones(1, 1)))
+
+
+def test_packed_product_refuses_fields_that_do_not_fit(level: str) -> None:
+    weight = WEIGHTS["int4 with zeros"]
+    assert weight.zeros is not None
+    wrong = {
+        "scales": weight.scales[1:],
+        "zeros": weight.zeros[:, 1:],
+        "table": torch.zeros(15),
+        "order": torch.arange(1, weight.inputs + 1),
+    }
+    for name, tensor in wrong.items():
+        with pytest.raises(ValueError, match="do not fit"):
+            product(level, torch.float32, replace(weight, **{name: tensor}))

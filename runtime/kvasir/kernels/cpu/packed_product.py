@@ -58,6 +58,13 @@ class PackedProduct:
         block = _block_of(inputs, scales.shape[1])
         if block is None or not takes(numbers, scales):
             raise ValueError(f"the kernel does not take {inputs} inputs in {scales.shape[1]} groups, or NaN")
+        fits = len(scales) == outputs and (zeros is None or zeros.shape == scales.shape)
+        fits &= table is None or table.shape == (16,)
+        if order is not None:
+            order = order.to(torch.int64).contiguous()
+            fits &= order.shape == (inputs,) and bool(((order >= 0) & (order < inputs)).all())
+        if not fits:
+            raise ValueError(f"the scales, zeros, table or order do not fit [{outputs}, {inputs}] numbers")
         if kind == _FLOAT8:
             scales = scales * _FLOAT8_UNIT
         if quantise_inputs and numbers.dtype == torch.int8 and inputs <= MAX_BYTES_INPUTS:
@@ -71,7 +78,7 @@ class PackedProduct:
         precision = next(each for each in _NARROWEST if torch.equal(scales.to(each).float(), scales))
         self._weight = self._pack(kind, numbers, scales.to(precision), zeros, block, whole)
         self._table = torch.arange(-8.0, 8.0) if table is None else table.float().contiguous()
-        self._order = None if order is None else order.contiguous()
+        self._order = order
         self._call = _Packed(
             order=None if self._order is None else self._order.data_ptr(),
             weight=self._weight.data_ptr(),
