@@ -27,7 +27,6 @@ GENERATING: Final = frozenset(
     {"/v1/completions", "/v1/chat/completions", "/v1/responses", "/v1/messages", "/invocations"}
 )
 
-_TOKEN_COUNTS: Final = frozenset({"/v1/messages/count_tokens"})
 POOLING: Final = frozenset(
     {"/v1/embeddings", "/v2/embed", "/pooling", "/classify", "/score", "/v1/score"}
     | {"/rerank", "/v1/rerank", "/v2/rerank"}
@@ -112,7 +111,7 @@ class AccessMiddleware:
         path = scope["path"]
         if path not in OPEN and (error := self._service.access.refusal(scope["headers"])):
             return error
-        generates = path in GENERATING or path in _TOKEN_COUNTS
+        generates = path in GENERATING
         if (generates or path in POOLING) and scope["method"] == "POST":
             if generates is self._service.pools:
                 return self._service.wrong_kind(path)
