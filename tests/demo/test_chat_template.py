@@ -10,7 +10,7 @@ import transformers
 from corpus_texts import CORPUS, TOOLS
 from demo.batches import SPECIAL, Batches
 from demo.train import train_tokenizer
-from kvasir.hub.chat_template import ChatTemplate, ChatTemplateError
+from kvasir.hub.chat_templates.chat_template import ChatTemplate, ChatTemplateError
 
 PACKAGED: Final = Path(__file__).resolve().parents[2] / "runtime/kvasir/hub/demo"
 TEMPLATE: Final = ChatTemplate((PACKAGED / "chat_template.jinja").read_text(), {"bos_token": "<|begin|>"})

@@ -14,7 +14,7 @@ from hypothesis import settings as hypothesis_settings
 from kvasir.config.options import ConfigError
 from kvasir.config.settings import ExecutorConfig
 from kvasir.executor.multiprocess import MultiprocessExecutor
-from kvasir.hub.chat_template import ChatTemplate
+from kvasir.hub.chat_templates.chat_template import ChatTemplate
 from kvasir.hub.model_info import load_model_info
 from kvasir.hub.source import fetch
 from kvasir.hub.tokenizer import load_tokenizer

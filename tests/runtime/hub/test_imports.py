@@ -3,9 +3,7 @@
 import subprocess
 import sys
 
-MODULES = (
-    "kvasir.hub.source, kvasir.hub.model_info, kvasir.hub.tokenizer, kvasir.hub.chat_template, kvasir.hub.weights"
-)
+MODULES = "kvasir.hub.source, kvasir.hub.model_info, kvasir.hub.tokenizer, kvasir.hub.chat_templates.chat_template, kvasir.hub.weights"
 
 
 def test_the_hub_imports_no_heavy_library_early() -> None:

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from transformers import CohereConfig, Olmo2Config, OlmoConfig, PreTrainedModel, Qwen3Config, Qwen3MoeConfig
 
-from kvasir.hub.chat_template import ChatTemplate
+from kvasir.hub.chat_templates.chat_template import ChatTemplate
 from kvasir.hub.model_info import load_model_info
 from kvasir.hub.source import fetch
 from kvasir.hub.tokenizer import load_tokenizer

@@ -70,7 +70,7 @@ def test_tokens_are_those_of_generate(name: str, tmp_path: Path) -> None:
     assert served(driver)._requests == {}, "ended requests keep no memory"
 
 
-def test_chunks_compute_a_request_again_where_states_cannot_continue(tmp_path: Path) -> None:
+def test_chunks_start_again_where_states_cannot_continue(tmp_path: Path) -> None:
     """The test above gives its tokens."""
     driver = Driver.load(with_context(save(MODELS["states alone"](), tmp_path)))
     assert not served(driver).continues

@@ -14,9 +14,9 @@ from typing import Any, Final
 from kvasir.client.request_errors import InvalidRequest
 from kvasir.config.chat_settings import ChatConfig
 from kvasir.config.options import ConfigError
-from kvasir.hub.chat_template import MAX_CHARACTERS, RENDER_SECONDS, ChatTemplate
+from kvasir.hub.chat_templates.chat_template import MAX_CHARACTERS, RENDER_SECONDS, ChatTemplate
+from kvasir.hub.chat_templates.message_forms import PARTS_ONLY
 from kvasir.hub.hub_errors import HubError
-from kvasir.hub.message_forms import PARTS_ONLY
 from kvasir.hub.tokenizer_files import read_tokenizer_config
 
 log = logging.getLogger(__name__)

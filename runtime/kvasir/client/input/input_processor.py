@@ -14,9 +14,14 @@ from kvasir.client.input.prompted import Prompted, PromptHashes
 from kvasir.client.input.sampling import Sampling, check_in_vocabulary
 from kvasir.client.request_errors import InvalidRequest, TooManyRequests
 from kvasir.client.service_limits import ServiceLimits
-from kvasir.hub.chat_template import RENDER_SECONDS, ChatTemplateError, ChatTemplateTooSlow, count_values
+from kvasir.hub.chat_templates.chat_template import (
+    RENDER_SECONDS,
+    ChatTemplateError,
+    ChatTemplateTooSlow,
+    count_values,
+)
+from kvasir.hub.chat_templates.quoted_tokens import QuotedTokens
 from kvasir.hub.model_info import ModelInfo
-from kvasir.hub.quoted_tokens import QuotedTokens
 from kvasir.hub.tokenizer import Tokenizer
 from kvasir.process.words import count
 from kvasir.request.constraint import Grammar, OutputConstraint

@@ -12,8 +12,8 @@ import msgspec
 import tokenizers
 
 from kvasir.grammar_bounds.special_names import private_name
+from kvasir.hub.chat_templates.quoted_tokens import with_private_names
 from kvasir.hub.hub_errors import HubError
-from kvasir.hub.quoted_tokens import with_private_names
 from kvasir.hub.tokenizer import load_tokenizer
 
 

@@ -16,7 +16,7 @@ from kvasir.frontend.parsers import Parsers, UnsupportedChoice
 from kvasir.frontend.parsers.parsed import OutputParser
 from kvasir.frontend.service import Service
 from kvasir.grammar_bounds import BadGrammar, check_grammar
-from kvasir.hub.chat_template import count_values
+from kvasir.hub.chat_templates.chat_template import count_values
 from kvasir.request.constraint import Grammar, GrammarKind, OutputConstraint
 
 # A grammar for schemas with so many values takes a millisecond or two on the event loop. Larger ones are made in a

@@ -8,7 +8,7 @@ from typing import Any, Final
 import orjson
 
 from kvasir.frontend.errors import bad_field
-from kvasir.hub.chat_template import count_values
+from kvasir.hub.chat_templates.chat_template import count_values
 from kvasir.process.seldom_log import SeldomLog
 
 log = SeldomLog(logging.getLogger(__name__), every=3600.0)

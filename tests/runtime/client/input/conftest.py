@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from kvasir.client.input.input_processor import InputProcessor
-from kvasir.hub.chat_template import ChatTemplate
+from kvasir.hub.chat_templates.chat_template import ChatTemplate
 from kvasir.hub.tokenizer import Tokenizer, load_tokenizer
 from runtime.client import trained
 from runtime.client.input.processors import TEMPLATE, processor_of

@@ -5,7 +5,7 @@ from typing import Any
 from kvasir.client.input.chat_templates import ChatTemplates
 from kvasir.client.input.input_processor import InputProcessor
 from kvasir.client.service_limits import ServiceLimits
-from kvasir.hub.chat_template import ChatTemplate
+from kvasir.hub.chat_templates.chat_template import ChatTemplate
 from kvasir.hub.tokenizer import Tokenizer
 from runtime.client import trained
 

@@ -12,7 +12,7 @@ from kvasir.client.input.chat_templates import ChatTemplates
 from kvasir.client.request_errors import InvalidRequest
 from kvasir.config.chat_settings import ChatConfig
 from kvasir.config.options import ConfigError
-from kvasir.hub.chat_template import ChatTemplate
+from kvasir.hub.chat_templates.chat_template import ChatTemplate
 from kvasir.hub.tokenizer import load_tokenizer
 from runtime.client import trained
 from runtime.client.input.processors import processor_of

@@ -11,7 +11,7 @@ from tokenizers import processors
 
 from kvasir.client.input.input_processor import INLINE_CHARACTERS, InputProcessor
 from kvasir.client.request_errors import InvalidRequest, TooManyRequests
-from kvasir.hub.chat_template import RENDER_SECONDS, ChatTemplate
+from kvasir.hub.chat_templates.chat_template import RENDER_SECONDS, ChatTemplate
 from kvasir.hub.tokenizer import Tokenizer, load_tokenizer
 from runtime.client import trained
 from runtime.client.input.processors import LIMIT, TEMPLATE, processor_of

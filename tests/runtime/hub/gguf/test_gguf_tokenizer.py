@@ -11,7 +11,7 @@ import tokenizers
 from tokenizers import decoders, models, normalizers, pre_tokenizers, trainers
 from transformers import AutoTokenizer
 
-from kvasir.hub.chat_template import ChatTemplate
+from kvasir.hub.chat_templates.chat_template import ChatTemplate
 from kvasir.hub.hub_errors import HubError
 from kvasir.hub.model_info import load_model_info
 from kvasir.hub.source import fetch

@@ -13,7 +13,7 @@ from kvasir.frontend.endpoints.chat.messages import Message, template_messages
 from kvasir.frontend.endpoints.chat.request import ChatRequest
 from kvasir.frontend.endpoints.request_body import parse
 from kvasir.frontend.errors import ApiError
-from kvasir.hub.chat_template import ChatTemplate
+from kvasir.hub.chat_templates.chat_template import ChatTemplate
 from runtime.frontend.harness import Frontend, demo_model, running_frontend
 from runtime.link_messages import prompt_of
 

@@ -19,9 +19,9 @@ from jinja2 import nodes
 from jinja2.ext import Extension
 from jinja2.parser import Parser
 
-from kvasir.hub.chat_template_sandbox import BoundedSandbox, TemplateTooCostly, budget_of
+from kvasir.hub.chat_templates.chat_template_sandbox import BoundedSandbox, TemplateTooCostly, budget_of
+from kvasir.hub.chat_templates.message_forms import Message, find_forms
 from kvasir.hub.hub_errors import HubError
-from kvasir.hub.message_forms import Message, find_forms
 from kvasir.hub.reading import read_bytes, read_json_if_any
 from kvasir.hub.tokenizer_files import read_tokenizer_config
 

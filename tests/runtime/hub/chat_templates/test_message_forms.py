@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from kvasir.hub.chat_template import ChatTemplate
-from kvasir.hub.message_forms import ContentForm
+from kvasir.hub.chat_templates.chat_template import ChatTemplate
+from kvasir.hub.chat_templates.message_forms import ContentForm
 
 TEXT, PARTS, BOTH = ContentForm(), ContentForm(False, True), ContentForm(True, True)
 ROLES = ("user", "system", "assistant", "tool")

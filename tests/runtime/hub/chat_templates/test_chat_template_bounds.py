@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from kvasir.hub.chat_template import (
+from kvasir.hub.chat_templates.chat_template import (
     RENDER_SECONDS,
     ChatTemplate,
     ChatTemplateError,

@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from kvasir.hub.chat_template import ChatTemplate, ChatTemplateError
+from kvasir.hub.chat_templates.chat_template import ChatTemplate, ChatTemplateError
 from kvasir.hub.hub_errors import HubError
 from kvasir.hub.source import fetch
 from runtime.hub import small_tokenizers as small
-from runtime.hub.chat_templates import CHATML, INSTRUCT, TEMPLATES
+from runtime.hub.chat_templates.example_templates import CHATML, INSTRUCT, TEMPLATES
 
 SPECIAL = {"bos_token": "<s>", "eos_token": "</s>", "unk_token": None, "image_token": "<image>"}
 

@@ -5,7 +5,7 @@ from collections.abc import Callable
 import pytest
 import tokenizers
 
-from kvasir.hub.quoted_tokens import QuotedTokens
+from kvasir.hub.chat_templates.quoted_tokens import QuotedTokens
 from kvasir.hub.tokenizer import Tokenizer
 from runtime.hub import small_tokenizers as small
 
