@@ -28,7 +28,7 @@ def test_a_kernel_compiles_for_all_targets() -> None:
 
 
 def test_fp8_kernels_compile_for_devices_with_fp8_only() -> None:
-    fp8 = [variant for variant in variants() if " fp8 " in f"{variant.name} "]
+    fp8 = [each for each in variants() if " fp8 " in f"{each.name} " and not each.name.startswith("quantised")]
     assert fp8
     assert all(variant.runs_on(target) == target.fp8 for variant in fp8 for target in TARGETS)
 

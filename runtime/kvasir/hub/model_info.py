@@ -34,23 +34,17 @@ _WIDTHS = ("hidden_size", "n_embd", "dim")
 class ModelInfo:
     path: Path
     architecture: str
-    # with --hf-overrides
-    config: dict[str, Any]
-    dtype: str
-    """float32, bfloat16 or float16"""
-    max_model_len: int
-    """Positions, extended by the scaling of the rotary embedding."""
+    config: dict[str, Any]  # with --hf-overrides
+    dtype: str  # float32, bfloat16 or float16
+    max_model_len: int  # positions, extended by the scaling of the rotary embedding
     vocab_size: int
     width: int | None
     """Size of the hidden states; None if unknown."""
     eos_token_ids: tuple[int, ...]
-    # top_k 0 keeps all tokens
-    generation_defaults: dict[str, float | int]
-    # 32 hex digits
-    fingerprint: str
+    generation_defaults: dict[str, float | int]  # top_k 0 keeps all tokens
+    fingerprint: str  # 32 hex digits
     tokenizer_hash: str
-    # None: `path`.
-    tokenizer: Path | None = None
+    tokenizer: Path | None = None  # None: `path`
     overrides: dict[str, Any] = field(default_factory=dict)
     weights: str = ""
     """Identity of the weights; "" before the download, and in frontends."""

@@ -3,7 +3,10 @@
 import subprocess
 import sys
 
-MODULES = "kvasir.hub.source, kvasir.hub.model_info, kvasir.hub.tokenizer, kvasir.hub.chat_templates.chat_template, kvasir.hub.weights"
+MODULES = ", ".join(
+    f"kvasir.hub.{name}"
+    for name in ("source", "model_info", "tokenizer", "chat_templates.chat_template", "weights")
+)
 
 
 def test_the_hub_imports_no_heavy_library_early() -> None:

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
@@ -177,7 +178,7 @@ def test_packed_product_refuses_what_it_cannot_read(level: str) -> None:
 def test_packed_product_refuses_fields_that_do_not_fit(level: str) -> None:
     weight = WEIGHTS["int4 with zeros"]
     assert weight.zeros is not None
-    wrong = {
+    wrong: dict[str, Any] = {
         "scales": weight.scales[1:],
         "zeros": weight.zeros[:, 1:],
         "table": torch.zeros(15),

@@ -46,7 +46,7 @@ def test_every_option_of_vllm_is_known_by_its_python_name() -> None:
         ({"device_memory_utilization": 0.5}, {"gpu_memory_utilization": 0.5}),
         ({"max_num_queued_tokens": 10}, {"max_queued_tokens": 10}),
         ({"long_prefill_token_threshold": 0, "worker_cls": "auto", "worker_extension_cls": ""}, {}),
-        ({"quantization": None, "enable_lora": False, "cpu_offload_gb": 0.0, "task": "generate"}, {}),
+        ({"quantization": None, "enable_lora": False, "cpu_offload_gb": 0.0, "task": "auto"}, {}),
         ({"data_parallel_size": 1, "hf_token": True, "max_logprobs": 20, "tokenizer_mode": "auto"}, {}),
         ({"dtype": "half"}, {"dtype": "torch.float16"}),
         ({"hf_overrides": {"rope_theta": 1}}, {"hf_overrides": '{"rope_theta": 1}'}),

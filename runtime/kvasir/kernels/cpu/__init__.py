@@ -45,13 +45,9 @@ class PagedStep(ctypes.Structure):
         ("slots", c_void_p),
         ("blocks", c_void_p),
         ("tiles", c_void_p),
-        *(
-            (name, c_int64)
-            for name in (
-                "num_tokens", "num_tiles", "blocks_stride", "heads", "kv_heads", "head_dim", "block_size",
-            )
-        ),
-    )  # fmt: skip
+        *((name, c_int64) for name in ("num_tokens", "num_tiles", "blocks_stride")),
+        *((name, c_int64) for name in ("heads", "kv_heads", "head_dim", "block_size")),
+    )
 
 
 # In the order of `kvasir_limits` in kernels.c. Larger sizes would overflow arrays.
