@@ -3,10 +3,8 @@
 import subprocess
 import sys
 
-MODULES = ", ".join(
-    f"kvasir.hub.{name}"
-    for name in ("source", "model_info", "tokenizer", "chat_templates.chat_template", "weights")
-)
+NAMES = ("source", "model_info", "tokenizer", "chat_templates.chat_template", "weights")
+MODULES = ", ".join(f"kvasir.hub.{name}" for name in NAMES)
 
 
 def test_the_hub_imports_no_heavy_library_early() -> None:
