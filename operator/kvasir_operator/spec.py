@@ -23,6 +23,7 @@ class ModelSpec:
     served_names: tuple[str, ...]  # never empty
     token_secret: SecretKey | None
     task: str = "auto"
+    quantization: str = "auto"
 
 
 @dataclass(frozen=True)
@@ -163,6 +164,7 @@ def _model(model: Json, name: str) -> ModelSpec:
         served_names=tuple(model.get("servedNames", ())) or (name,),
         token_secret=SecretKey(token["name"], token["key"]) if token else None,
         task=model["task"],
+        quantization=model["quantization"],
     )
 
 

@@ -122,6 +122,13 @@ REFUSALS: Final = (
         name="there",
     ),
     Refusal(
+        "spec.model.quantization",
+        f"{_CANNOT_CHANGE} quantization",
+        {"model": {"source": "demo://", "quantization": "int8"}},
+        before={"model": {"source": "demo://"}},
+        name="there",
+    ),
+    Refusal(
         "spec.engine",
         "engine.maxNumBatchedTokens is below engine.maxNumSeqs",
         _engine(maxNumSeqs=64, maxNumBatchedTokens=32),

@@ -85,6 +85,7 @@ def _options(service: InferenceService) -> list[str]:
     return option_args(
         served_model_name=service.model.served_names,
         task=None if service.model.task == "auto" else service.model.task,
+        quantization=None if service.model.quantization == "auto" else service.model.quantization,
         max_model_len=engine.max_model_len,
         device="cuda" if on_gpu else "cpu",
         dtype=engine.dtype,

@@ -86,6 +86,7 @@ def _options(service: InferenceService) -> list[str]:
     return option_args(
         served_model_name=service.model.served_names,
         task=None if service.model.task == "auto" else service.model.task,
+        quantization=None if service.model.quantization == "auto" else service.model.quantization,
         max_model_len=service.engine.max_model_len,
         max_client_share=service.frontend.max_client_share,
         max_parsed_bytes=service.frontend.max_parsed_bytes,

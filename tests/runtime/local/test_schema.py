@@ -280,7 +280,7 @@ def test_every_default_is_filled_in() -> None:
     given = copy.deepcopy(MINIMAL)
     completed, _ = SCHEMA.complete(given)
     assert completed["spec"] == {
-        "model": {"source": "demo://", "task": "auto"},
+        "model": {"source": "demo://", "task": "auto", "quantization": "auto"},
         "engine": {
             "dataParallelSize": 1,
             "tensorParallelSize": 1,
