@@ -21,6 +21,7 @@ INT4 = {"num_bits": 4, "type": "int", "strategy": "group", "group_size": 128}
 PACKED = {"targets": ["Linear"], "weights": INT4, "format": "pack-quantized"}
 CT = {"quant_method": "compressed-tensors", "config_groups": {"group_0": PACKED}}
 GPTQ4 = {"quant_method": "gptq", "bits": 4, "group_size": 128}
+AUTO_ROUND = GPTQ4 | {"quant_method": "auto-round", "packing_format": "auto_round:auto_gptq"}
 
 
 def format_of(config: dict[str, Any], name: str) -> LayerFormat | None:
@@ -93,7 +94,6 @@ def test_awq_reads_its_older_names() -> None:
         (GPTQ4 | {"checkpoint_format": "marlin"}, "gptq weights: checkpoint_format is 'marlin' and must be"),
         (GPTQ4 | {"group_size": 0}, "gptq weights: group_size is 0 and must be a number of weights above 0"),
         (GPTQ4 | {"bits": 8, "sym": False}, "gptq weights: sym is False and must be one of True"),
-        (GPTQ4 | {"dynamic": {"+:(": {}}}, "gptq weights: dynamic is .* regular expression"),
         ({"quant_method": "awq", "bits": 4, "group_size": 64, "version": "GEMV"}, "awq weights: version is 'gemv'"),
         ({"quant_method": "fp8", "weight_block_size": [128]}, "fp8 weights: weight_block_size is .* two sizes"),
         (CT | {"sparsity_config": {"format": "sparse-24-bitmask"}}, "sparsity_config .* must be empty"),
@@ -107,6 +107,22 @@ def test_awq_reads_its_older_names() -> None:
 )
 def test_a_scheme_is_refused_with_what_is_accepted(config: dict[str, Any], said: str) -> None:
     with pytest.raises(HubError, match=f"{said}.*use another quantised version|{said}.*: use"):
+        read_scheme(config)
+
+
+@pytest.mark.parametrize(
+    ("config", "said"),
+    [
+        (GPTQ4 | {"dynamic": {"+:(": {}}}, r"the broken regular expression '\('"),
+        (CT | {"ignore": ["re:["]}, r"the broken regular expression '\['"),
+        (GPTQ4 | {"modules_in_block_to_quantize": [[1]]}, "modules_in_block_to_quantize is .* a list of names"),
+        (GPTQ4 | {"modules_in_block_to_quantize": 3}, "modules_in_block_to_quantize is 3 .* a list of names"),
+        (AUTO_ROUND | {"extra_config": {"a": {"bits": None}}}, "extra_config is .* layers with 16 bits"),
+        (AUTO_ROUND | {"extra_config": ["a"]}, "extra_config is .* must be an object"),
+    ],
+)
+def test_broken_values_are_refused_by_name(config: dict[str, Any], said: str) -> None:
+    with pytest.raises(HubError, match=said):
         read_scheme(config)
 
 

@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from kvasir.hub.quantisation.float8 import OneFormat
 from kvasir.hub.quantisation.layer_formats import AWQ, GPTQ, LayerFormat
-from kvasir.hub.quantisation.layer_names import Layer, LayerNames
+from kvasir.hub.quantisation.layer_names import Layer, LayerNames, check_regex
 from kvasir.hub.quantisation.scheme_settings import Settings
 
 _AUTO_ROUND: Final = ("auto_round:auto_gptq", "auto_round:auto_awq")
@@ -35,16 +35,25 @@ def read_gptq(config: Mapping[str, Any]) -> GPTQLayers:
     settings = Settings("gptq", config)
     name = settings.one_of(("gptq", "gptq_v2"), "checkpoint_format", "format", default="gptq")
     offset = 1 if name == "gptq" else 0
-    only = settings.get("modules_in_block_to_quantize")
-    parts = [part for entry in only or [] for part in ([entry] if isinstance(entry, str) else entry)]
+    only = _module_names(settings)
     dynamic = settings.part("dynamic").values if settings.get("dynamic") else {}
     usual = _gptq(settings, offset)
     return GPTQLayers(
         usual,
         settings.flag("lm_head", False),
-        LayerNames.of(parts) if only else None,
+        LayerNames.of(only) if only else None,
         tuple(_override(settings, pattern, values, offset) for pattern, values in dynamic.items()),
     )
+
+
+def _module_names(settings: Settings) -> list[str]:
+    # a list of names, or of lists of names
+    name = "modules_in_block_to_quantize"
+    entries = settings.get(name) or []
+    if not isinstance(entries, list):
+        raise settings.refusal(name, entries, "a list of names")
+    parts = [part for entry in entries for part in (entry if isinstance(entry, list) else [entry])]
+    return list(Settings(settings.method, {name: parts}).names(name))
 
 
 def _gptq(settings: Settings, offset: int) -> GPTQ:
@@ -56,10 +65,7 @@ def _gptq(settings: Settings, offset: int) -> GPTQ:
 
 def _override(settings: Settings, pattern: str, values: Any, offset: int) -> tuple[str, GPTQ | None]:
     regex = re.sub(r"^[+-]:", "", pattern)
-    try:
-        re.compile(regex)
-    except re.error:
-        raise settings.refusal("dynamic", pattern, "a regular expression") from None
+    check_regex(regex)
     if pattern.startswith("-:"):
         return regex, None
     changed = values if isinstance(values, Mapping) else {}
@@ -88,7 +94,9 @@ def read_auto_round(config: Mapping[str, Any]) -> OneFormat:
 
 
 def _float_layers(settings: Settings) -> Iterator[str]:
-    for name, values in (settings.get("extra_config") or {}).items():
-        if not isinstance(values, Mapping) or values.get("bits", 0) < _FLOAT_BITS:
+    layers = settings.part("extra_config").values if settings.get("extra_config") else {}
+    for name, values in layers.items():
+        bits = values.get("bits") if isinstance(values, Mapping) else None
+        if type(bits) is not int or bits < _FLOAT_BITS:
             raise settings.refusal("extra_config", {name: values}, f"of layers with {_FLOAT_BITS} bits")
         yield name

@@ -6,6 +6,8 @@ from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import Final
 
+from kvasir.hub.hub_errors import HubError
+
 # A text model inside a multimodal one has another prefix in checkpoints than here.
 _PREFIXES: Final = (
     "",
@@ -47,8 +49,11 @@ class LayerNames:
 
     @classmethod
     def of(cls, entries: Iterable[str]) -> "LayerNames":
+        """Raises HubError for a broken regular expression."""
         entries = list(entries)
         regexes = tuple(entry.removeprefix(_REGEX) for entry in entries if entry.startswith(_REGEX))
+        for regex in regexes:
+            check_regex(regex)
         others = [entry for entry in entries if not entry.startswith(_REGEX)]
         return cls(
             frozenset(entry.rstrip(".") for entry in others if "*" not in entry),
@@ -64,6 +69,13 @@ class LayerNames:
             or any(fnmatchcase(name, wildcard) or fnmatchcase(name, f"{wildcard}.*") for wildcard in self.wildcards)
             for name in layer.spellings()
         )
+
+
+def check_regex(regex: str) -> None:
+    try:
+        re.compile(regex)
+    except re.error as error:
+        raise HubError(f"quantization_config has the broken regular expression {regex[:200]!r}: {error}") from None
 
 
 def _parts(name: str) -> Iterator[str]:
