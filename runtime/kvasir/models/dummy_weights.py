@@ -3,6 +3,7 @@
 import hashlib
 import logging
 from collections.abc import Callable
+from types import MappingProxyType
 from typing import Final
 
 import torch
@@ -14,6 +15,15 @@ from kvasir.models.causal_lm import LoadableTransformer
 
 # As in vLLM's dummy format, so that no value overflows.
 _LARGEST: Final = 1e-3
+# Random numbers would not fit together here, or would not stay finite.
+_CONSTANTS: Final = MappingProxyType(
+    {
+        **dict.fromkeys(("g_idx", "weight_g_idx"), 0),  # all inputs are in order
+        "qzeros": 0x7F7F7F7F,  # GPTQ's only zero of 8 bits
+        "quant_map": 1.0,  # the same for all parts of a fused layer
+        "weight_global_scale": 1 / _LARGEST,  # a divisor
+    }
+)
 
 log = logging.getLogger(__name__)
 
@@ -33,8 +43,8 @@ def fill_with_random_numbers(model: LoadableTransformer, progress: Callable[[int
 
 
 def _fill(parameter: nn.Parameter, name: str, generator: torch.Generator) -> None:
-    if name.endswith("g_idx"):  # all inputs are in order
-        parameter.zero_()
+    if name in _CONSTANTS:
+        parameter.fill_(_CONSTANTS[name])
     elif parameter.dtype == torch.uint8:  # exponents of up to 2 ** 0
         parameter.random_(0, 128, generator=generator)
     elif not parameter.is_floating_point():
