@@ -120,5 +120,5 @@ class LinearShape:
     def _check_split(self, split: Split, axis: Axis) -> None:
         for shard, size in self._sizes(axis.dim).items():
             ranks = split.shared_by(self.copies.get(shard, 1)).size
-            if axis.unit > 1 and size % (ranks * axis.unit):
+            if ranks > 1 and axis.unit > 1 and size % (ranks * axis.unit):
                 raise UnevenSplit(f"{ranks} ranks cannot hold equal parts of {size} in units of {axis.unit}")

@@ -5,7 +5,8 @@ from typing import Protocol
 
 from torch import Tensor, nn
 
-from kvasir.layers.linear_shape import LinearShape
+from kvasir.config.options import ConfigError
+from kvasir.layers.linear_shape import INPUTS, OUTPUTS, LinearShape
 from kvasir.layers.parameter import Placement
 from kvasir.layers.quantised.product import Product, new_product
 from kvasir.layers.quantised.weight import QuantisedWeight
@@ -39,7 +40,18 @@ class QuantisedMethod:
             delattr(layer, name)
         weight = self._packing.weight(tensors, self._shape)
         tensors.clear()
+        self._check_sizes(weight)
         layer.product = new_product(weight, self._placement)  # type: ignore[assignment]
+
+    def _check_sizes(self, weight: QuantisedWeight) -> None:
+        # Words hold several numbers, and the last one may be filled up.
+        outputs, inputs = self._shape.layout(OUTPUTS, INPUTS).local_shape
+        packed = max(len(each) for each in (weight.numbers, weight.scales, weight.zeros) if each is not None)
+        if (packed, weight.inputs) != (outputs, inputs):
+            raise ConfigError(
+                f"{self._placement.name} has {outputs} outputs and {inputs} inputs here, and its format packs "
+                f"{packed} and {weight.inputs}: use another quantised version of the model"
+            )
 
     def apply(self, layer: nn.Module, x: Tensor, bias: Tensor | None) -> Tensor:
         product: Product = layer.__dict__["product"]

@@ -35,6 +35,14 @@ def fp8(shape: tuple[int, int], scale_shape: tuple[int, ...], name: str = "weigh
     return {"weight": numbers, name: scale}, numbers.float() * whole
 
 
+def fp8_blocks(shape: tuple[int, int], block: int) -> Pair:
+    """Blocks at the ends may be smaller."""
+    outputs, inputs = (-(-size // block) * block for size in shape)
+    tensors, floats = fp8((outputs, inputs), (outputs // block, inputs // block), "weight_scale_inv")
+    part = slice(shape[0]), slice(shape[1])
+    return {**tensors, "weight": tensors["weight"][part]}, floats[part]
+
+
 def int8(shape: tuple[int, int], scale_shape: tuple[int, ...]) -> Pair:
     numbers, scale = integers(-127, 128, *shape), scales(*scale_shape, spread=0.002)
     whole = scale if len(scale_shape) < 2 else scale.repeat_interleave(shape[1] // scale_shape[1], 1)

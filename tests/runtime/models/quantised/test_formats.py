@@ -10,13 +10,28 @@ from safetensors.torch import load_file, save_file
 
 from kvasir.config.options import ConfigError
 from kvasir.hub.model_info import load_model_info
+from kvasir.layers.parameter import Placement
 from kvasir.models.check_ranks import check_ranks
+from kvasir.models.load_model import load_model
 from kvasir.models.model_load_error import ModelLoadError
 from kvasir.parallel.parallel_state import SINGLE, ParallelState
 from runtime.models.quantised.checkpoints import LLAMA, MOE, PHI3, assert_alike, write, write_pair
-from runtime.models.quantised.packers import Pair, awq, compressed, fp8, gptq, int8, llm_int8, mxfp4, nf4, nvfp4
+from runtime.models.quantised.packers import (
+    Pair,
+    awq,
+    compressed,
+    fp8,
+    fp8_blocks,
+    gptq,
+    int8,
+    llm_int8,
+    mxfp4,
+    nf4,
+    nvfp4,
+)
 from runtime.models.split_answers import answers
 from runtime.parallel.thread_group import run_ranks
+from runtime.worker.driver import Driver, greedy
 
 Pack = Callable[[tuple[int, int]], Pair]
 
@@ -114,6 +129,29 @@ def test_experts_answer_as_their_floats(name: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", ["fp8-tensor", "fp8-block", "ct-int8", "gptq-ordered", "awq", "bnb-nf4-nested"])
 def test_a_fused_tensor_fills_all_its_parts(name: str, tmp_path: Path) -> None:
     assert_alike(*pair(tmp_path, name, PHI3))
+
+
+@pytest.mark.parametrize("config", [{**LLAMA, "intermediate_size": 104}, {**MOE, "moe_intermediate_size": 40}])
+def test_blocks_need_not_divide_a_layer(config: dict[str, Any], tmp_path: Path) -> None:
+    pack = lambda name, shape: None if name.endswith(NOT_QUANTISED) else fp8_blocks(shape, 16)  # noqa: E731
+    assert_alike(*write_pair(tmp_path, BLOCKS, pack, config))
+
+
+def test_words_have_to_divide_a_layer(tmp_path: Path) -> None:
+    config = {**LLAMA, "intermediate_size": 100}
+    path, _ = write_pair(tmp_path, GPTQ, lambda name, shape: None, config)
+    info = load_model_info(path)
+    placement = Placement(torch.device("cpu"), torch.float32, scheme=info.weight_scheme)
+    with pytest.raises(ConfigError, match=r"layers\.0\.mlp\.gate_up_proj has 200 outputs .* here, .* 208"):
+        load_model(info, placement, 64, lambda done, total: None, "dummy")
+
+
+@pytest.mark.parametrize("name", ["gptq-8", "bnb-nf4-nested", "ct-nvfp4"])
+def test_quantised_dummy_weights_are_finite(name: str, tmp_path: Path) -> None:
+    config = {**LLAMA, "quantization_config": FORMATS[name][0]}
+    driver = Driver.load(write(tmp_path / "empty", config, {}), load_format="dummy")
+    driver.add("r", [3, 4, 5], greedy(2))
+    assert len(driver.run()["r"]) == 2
 
 
 @pytest.mark.parametrize("name", ORDERED)
