@@ -29,8 +29,8 @@ class GGUFVocabulary:
         self.kind = str(_of(metadata, "model"))
         if self.kind not in ("gpt2", "llama"):
             raise HubError(f"the vocabulary of the GGUF file is of kind {self.kind}, and read are gpt2 and llama")
-        self.tokens: list[str] = _of(metadata, "tokens", [])
-        self.types: list[int] = _of(metadata, "token_type") or [_NORMAL] * len(self.tokens)
+        self.tokens: list[str] = _list(metadata, "tokens", str)
+        self.types: list[int] = _list(metadata, "token_type", int) or [_NORMAL] * len(self.tokens)
         if not self.tokens or len(self.types) != len(self.tokens):
             raise HubError(f"the GGUF file has {len(self.tokens)} tokens with {len(self.types)} types")
         self._metadata = metadata
@@ -45,7 +45,7 @@ class GGUFVocabulary:
         named = [_of(self._metadata, f"{name}_token_id") for name in ("eos", "eot", "eom")]
         marked = (_CONTROL, _USER_DEFINED)
         known = [i for i, token in enumerate(self.tokens) if token in _ENDS and self.types[i] in marked]
-        return list(dict.fromkeys(token for token in (*named, *known) if token is not None))
+        return list(dict.fromkeys(token for token in (*named, *known) if isinstance(token, int)))
 
     def tokenizer_json(self) -> dict[str, Any]:
         return self._byte_level() if self.kind == "gpt2" else self._sentencepiece()
@@ -57,7 +57,7 @@ class GGUFVocabulary:
 
     def _byte_level(self) -> dict[str, Any]:
         splits = self._splits()
-        merges = [merge.split(" ", 1) for merge in _of(self._metadata, "merges", [])]
+        merges = [merge.split(" ", 1) for merge in _list(self._metadata, "merges", str)]
         return self._whole(
             model=_bpe(self.tokens, merges) | {"ignore_merges": splits.whole_words},
             normalizer={"type": "NFC"} if splits.composed else None,
@@ -94,7 +94,7 @@ class GGUFVocabulary:
 
     def _merges(self) -> list[list[str]]:
         # sentencepiece joins the pair whose token has the best score
-        scores = _of(self._metadata, "scores", [])
+        scores = _list(self._metadata, "scores", float)
         if len(scores) != len(self.tokens):
             raise HubError(f"the GGUF file has {len(self.tokens)} tokens with {len(scores)} scores")
         normal = {
@@ -162,6 +162,13 @@ class GGUFVocabulary:
 
 def _of(metadata: Metadata, key: str, default: Any = None) -> Any:
     return metadata.of_file(f"tokenizer.ggml.{key}", default)
+
+
+def _list(metadata: Metadata, key: str, kind: type[str | int | float]) -> list[Any]:
+    values = _of(metadata, key, [])
+    if not isinstance(values, list) or not all(isinstance(value, kind) for value in values):
+        raise HubError(f"tokenizer.ggml.{key} of the GGUF file is not a list of {kind.__name__}")
+    return values
 
 
 def _special(token: str | None) -> Mapping[str, Any] | None:

@@ -12,6 +12,9 @@ from tokenizers import decoders, models, normalizers, pre_tokenizers, trainers
 from transformers import AutoTokenizer
 
 from kvasir.hub.chat_templates.chat_template import ChatTemplate
+from kvasir.hub.gguf.gguf_file import GGUFHeader
+from kvasir.hub.gguf.gguf_metadata import Metadata
+from kvasir.hub.gguf.gguf_tokenizer import GGUFVocabulary
 from kvasir.hub.hub_errors import HubError
 from kvasir.hub.model_info import load_model_info
 from kvasir.hub.source import fetch
@@ -176,3 +179,9 @@ def test_gguf_vocabulary_of_unknown_kind_asks_for_another(
     with pytest.raises(HubError, match=rf"m\.gguf: .*{said}.*: give --tokenizer"):
         converted(file)
     assert load_model_info(fetch(f"file://{file}", weights=False)).architecture == "LlamaForCausalLM"
+
+
+def test_gguf_vocabulary_of_other_types_is_refused() -> None:
+    header = GGUFHeader({"tokenizer.ggml.model": "gpt2", "tokenizer.ggml.tokens": [1, 2]}, (), 0)
+    with pytest.raises(HubError, match=r"tokenizer\.ggml\.tokens of the GGUF file is not a list of str"):
+        GGUFVocabulary(Metadata(header, "m.gguf"))
