@@ -61,6 +61,12 @@ def int4(group: int, zeros: bool = False, table: bool = False, inputs: int = 384
     )
 
 
+def with_float_zeros(group: int, dtype: torch.dtype = torch.float32) -> QuantisedWeight:
+    weight = weight_of(torch.uint8, 150, 384, group, scales=torch.float32)
+    zeros = torch.rand(weight.scales.shape, generator=RANDOM) * 20 - 2  # GGUF: minimum / scale
+    return replace(weight, zeros=8 + (zeros - 8).to(dtype).float())
+
+
 WEIGHTS = {
     "int8 by output": weight_of(torch.int8, 150, 384, 384),
     "int8 by group": weight_of(torch.int8, 150, 384, 32, scales=torch.float32),
@@ -71,6 +77,9 @@ WEIGHTS = {
     "int4 with zeros": int4(64, zeros=True),
     "int4 with one zero": int4(384, zeros=True),
     "int4 by groups of two blocks": int4(192, zeros=True),
+    "int4 with float zeros": with_float_zeros(32),
+    "int4 with float zeros by 16": with_float_zeros(16),
+    "int4 with half zeros": with_float_zeros(64, torch.bfloat16),
     "int4 with a table": int4(32, table=True),
     "ordered": replace(int4(128), order=torch.randperm(384, generator=RANDOM)),
 }
@@ -98,9 +107,10 @@ def test_packed_product_matches_dequantised(level: str, dtype: torch.dtype, weig
         assert torch.equal(multiply(x[-rows:]), whole[-rows:])
 
 
+@pytest.mark.parametrize("kind", ["int4 with zeros", "int4 with float zeros"])
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
-def test_packed_bits_do_not_depend_on_threads(level: str, dtype: torch.dtype, threads: None) -> None:
-    weight = WEIGHTS["int4 with zeros"]
+def test_packed_bits_do_not_depend_on_threads(level: str, dtype: torch.dtype, kind: str, threads: None) -> None:
+    weight = WEIGHTS[kind]
     multiply = product(level, dtype, weight)
     x = torch.randn(130, weight.inputs, generator=torch.Generator().manual_seed(5)).to(dtype)
     out, whole = multiply(x), torch.get_num_threads()

@@ -20,8 +20,7 @@ _STEP: Final = 8  # inputs; blocks are multiples
 # In the order of packed.inc.
 _KINDS: Final = MappingProxyType({torch.uint8: 0, torch.int8: 1, torch.float8_e4m3fn: 2})
 _INT4, _FLOAT8, _BYTES = 0, 2, 3
-_SCALES: Final = (torch.float32, torch.float16, torch.bfloat16)
-_NARROWEST: Final = (torch.float16, torch.bfloat16, torch.float32)
+_TYPES: Final = (None, torch.float32, torch.float16, torch.bfloat16, torch.int8)  # of scales and zeros
 _FLOAT8_UNIT: Final = 2.0**8  # the kernel's numbers are smaller
 
 
@@ -75,8 +74,10 @@ class PackedProduct:
         self._run = kernels.library[f"packed_linear_{'bf16' if self._dtype == torch.bfloat16 else 'f32'}"]
         self._run.argtypes, self._run.restype = (c_void_p, c_int), None
         whole = scales.shape[1] == 1 and zeros is None
-        precision = next(each for each in _NARROWEST if torch.equal(scales.to(each).float(), scales))
-        self._weight = self._pack(kind, numbers, scales.to(precision), zeros, block, whole)
+        scales = _narrowest(scales)
+        if zeros is not None:  # the kernel subtracts 8 from the numbers too
+            zeros = _narrowest(zeros - 8) if zeros.is_floating_point() else zeros.view(torch.int8) - 8
+        self._weight = self._pack(kind, numbers, scales, zeros, block, whole)
         self._table = torch.arange(-8.0, 8.0) if table is None else table.float().contiguous()
         self._order = order
         self._call = _Packed(
@@ -87,8 +88,8 @@ class PackedProduct:
             outputs=outputs,
             block=block,
             kind=kind,
-            scales=_SCALES.index(precision),
-            zeros=zeros is not None,
+            scales=_TYPES.index(scales.dtype),
+            zeros=_TYPES.index(None if zeros is None else zeros.dtype),
             whole=whole,
             is_bf16=self._dtype == torch.bfloat16,
         )
@@ -127,7 +128,7 @@ class PackedProduct:
         blocks = words.shape[2] * inputs_of_word // block
         heads = [] if whole else [_heads(scales, blocks)]
         if zeros is not None:
-            heads.append(_heads(self._panels(zeros.view(torch.int8) - 8), blocks))
+            heads.append(_heads(self._panels(zeros), blocks))
         head = sum(each.shape[2] for each in heads)
         tail = scales.flatten(1).view(torch.uint8) if whole else scales.new_empty(len(scales), 0, dtype=torch.uint8)
         size = head + block // inputs_of_word * self._panel * word.itemsize
@@ -160,6 +161,11 @@ def _block_of(inputs: int, groups: int) -> int | None:
     # The largest part of a group that the kernel takes.
     sizes = range(MAX_BLOCK, MIN_BLOCK - 1, -_STEP)
     return next((size for size in sizes if inputs % (groups * size) == 0), None)
+
+
+def _narrowest(x: Tensor) -> Tensor:
+    halves = (torch.float16, torch.bfloat16)
+    return x.to(next((each for each in halves if torch.equal(x.to(each).float(), x)), torch.float32))
 
 
 def _heads(x: Tensor, blocks: int) -> Tensor:  # [panels, panel, groups] → bytes [panels, blocks, …]

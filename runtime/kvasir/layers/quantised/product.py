@@ -51,8 +51,7 @@ def new_product(weight: QuantisedWeight, placement: Placement) -> Product:
     kernels = kernels_for(placement.device, placement.dtype)
     if kernels is None:
         return device_product(weight, placement) or DequantisedProduct(weight, placement)
-    has_floats = weight.zeros is not None and weight.zeros.is_floating_point()
-    if has_floats or not takes(weight.numbers, weight.scales):
+    if not takes(weight.numbers, weight.scales):
         return DequantisedProduct(weight, placement)
     fields = (weight.numbers, weight.scales, weight.zeros, weight.table, weight.order, weight.quantise_inputs)
     return PackedProduct(kernels, *fields)

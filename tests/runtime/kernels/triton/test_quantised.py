@@ -14,7 +14,7 @@ from kvasir.layers.quantised import device_product
 from kvasir.layers.quantised.device_product import ScaledProduct
 from kvasir.layers.quantised.weight import QuantisedWeight
 
-KINDS = ("int8", "fp8", "int4", "signed4", "table4")
+KINDS = ("int8", "fp8", "int4", "minima4", "signed4", "table4")
 OUTPUTS = 37  # do not fill the last program
 CPU = torch.device("cpu")
 
@@ -30,7 +30,8 @@ def quantised(kind: str, inputs: int, group: int, seed: int = 0) -> QuantisedWei
     numbers = torch.randint(0, 256, (OUTPUTS, inputs // 2), generator=generator, dtype=torch.uint8)
     zeros = torch.randint(0, 16, scales.shape, generator=generator, dtype=torch.uint8)
     table = torch.randn(16, generator=generator)
-    return QuantisedWeight(numbers, scales, zeros if kind == "int4" else None, table if kind == "table4" else None)
+    of_kind = {"int4": zeros, "minima4": torch.rand(scales.shape, generator=generator) * 20 - 2}  # GGUF: floats
+    return QuantisedWeight(numbers, scales, of_kind.get(kind), table if kind == "table4" else None)
 
 
 def product_of(
