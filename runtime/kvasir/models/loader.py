@@ -85,7 +85,10 @@ def _is_spare(
     if scheme == UNQUANTISED or target.parameter in parameters:
         return False
     last = target.parameter.rpartition(".")[2]
-    return last in ("g_idx", "weight_g_idx") or (last == "bias" and not tensor[slice(None),].any())
+    if last in ("g_idx", "weight_g_idx"):
+        groups = tensor[slice(None),]
+        return bool((groups[1:] >= groups[:-1]).all())
+    return last == "bias" and not tensor[slice(None),].any()
 
 
 def _read(files: Sequence[Path], name: str) -> Tensor:

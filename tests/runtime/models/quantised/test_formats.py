@@ -1,5 +1,6 @@
 """Each format of checkpoints answers as the model with the floats that its weights stand for."""
 
+import json
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -189,6 +190,15 @@ def test_zero_biases_and_unused_orders_are_skipped(tmp_path: Path) -> None:
     assert_alike(path, floats)
     save_file(tensors | {name: torch.ones(128)}, path / "model.safetensors")
     with pytest.raises(ModelLoadError, match=f"{name}.* has no place"):
+        answers(path, SINGLE)
+
+
+def test_an_order_that_the_config_denies_is_refused(tmp_path: Path) -> None:
+    path, _ = pair(tmp_path, "gptq-ordered")
+    config = json.loads((path / "config.json").read_text())
+    config["quantization_config"]["desc_act"] = False
+    (path / "config.json").write_text(json.dumps(config))
+    with pytest.raises(ModelLoadError, match=r"g_idx.* has no place in this model"):
         answers(path, SINGLE)
 
 
