@@ -131,6 +131,8 @@ def read_scheme(quantization: Any) -> WeightScheme:
     if not isinstance(quantization, Mapping):
         raise HubError(f"quantization_config must be an object: {NEXT_STEP}")
     method = quantization.get("quant_method")
+    if method is None and (quantization.get("load_in_4bit") or quantization.get("load_in_8bit")):
+        method = "bitsandbytes"  # its older configs do not name it
     if _describes_no_weights(quantization):
         return UNQUANTISED
     if not isinstance(method, str) or method not in SCHEMES:

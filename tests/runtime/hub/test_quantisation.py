@@ -82,6 +82,10 @@ def test_modules_of_a_block_limit_gptq() -> None:
     assert format_of(config, "layers.1.mlp.down_proj") is None
 
 
+def test_older_bitsandbytes_configs_name_no_method() -> None:
+    assert format_of({"load_in_4bit": True}, "layers.0.mlp.up_proj") == BitsAndBytes4(64)
+
+
 def test_awq_reads_its_older_names() -> None:
     assert format_of({"quant_method": "awq", "w_bit": 4, "q_group_size": 64}, "layers.0.mlp.up_proj") == AWQ(64)
 
@@ -103,6 +107,14 @@ def test_awq_reads_its_older_names() -> None:
             "format is 'marlin-24' and must be one of",
         ),
         (CT | {"config_groups": {"a": PACKED | {"weights": INT4 | {"num_bits": 2}}}}, "num_bits is 2 and must be"),
+        (
+            CT | {"config_groups": {"a": PACKED | {"weights": INT4 | {"type": "float"}}}},
+            "type is 'float' and must be",
+        ),
+        (
+            CT | {"config_groups": {"a": PACKED | {"format": "mxfp4-pack-quantized", "weights": INT4}}},
+            "type is 'int' and must be one of float",
+        ),
     ],
 )
 def test_a_scheme_is_refused_with_what_is_accepted(config: dict[str, Any], said: str) -> None:

@@ -61,14 +61,16 @@ def _group(settings: Settings, group: Settings) -> _Group:
 
 
 def _format(weights: Settings, format_name: str, quantise_inputs: bool) -> LayerFormat:
-    number = weights.one_of(("int", "float"), "type", default="int")
     if format_name == "nvfp4-pack-quantized":
+        _check_float4(weights, 16)
         return Float4("weight_packed", 16, "float8_e4m3fn", "weight_global_scale", divides=True)
     if format_name == "mxfp4-pack-quantized":
+        _check_float4(weights, 32)
         return Float4("weight_packed", 32, "uint8")
     granularity = weights.one_of(("tensor", "channel", "group", "block"), "strategy", default="tensor")
     if format_name == "pack-quantized":
         return _packed(weights, granularity)
+    number = weights.one_of(("int", "float"), "type", default="int")
     bits = weights.one_of((8,) if number == "float" else (4, 8), "num_bits")
     weights.one_of((True,), "symmetric", default=True)
     weights.one_of((None, False, "weight", "static", "dynamic"), "actorder")
@@ -81,7 +83,14 @@ def _format(weights: Settings, format_name: str, quantise_inputs: bool) -> Layer
     )
 
 
+def _check_float4(weights: Settings, group: int) -> None:
+    weights.one_of(("float",), "type", default="float")
+    weights.one_of((4,), "num_bits", default=4)
+    weights.one_of((group,), "group_size", default=group)
+
+
 def _packed(weights: Settings, granularity: Granularity) -> PackedNumbers:
+    weights.one_of(("int",), "type", default="int")
     bits = weights.one_of((4, 8), "num_bits")
     weights.one_of(("channel", "group"), "strategy")
     symmetric = weights.flag("symmetric", True)
