@@ -1,4 +1,4 @@
-"""Products with quantised weights on GPUs, by the kernels in kernels/triton/quantised or by torch."""
+"""Products with quantised weights on GPUs."""
 
 from typing import Final
 
@@ -17,7 +17,7 @@ _MULTIPLE_OF: Final = 16  # of the sizes of such a product
 
 
 def device_product(weight: QuantisedWeight, placement: Placement) -> "WeightProduct | ScaledProduct | None":
-    """Return the product of a GPU, or None if neither torch nor a kernel supports the weight there."""
+    """Return None if neither torch nor a kernel supports the weight."""
     if _can_scale(weight, placement):
         return ScaledProduct(weight)
     device, form = placement.device, form_of(weight, placement.dtype)
@@ -38,7 +38,7 @@ class WeightProduct:
 
 
 class ScaledProduct:
-    """Products of float8: the weight has a scale for each output, and x gets one for each row."""
+    """Products of float8. x gets a scale for each row."""
 
     def __init__(self, weight: QuantisedWeight) -> None:
         self._numbers = weight.numbers.contiguous().t()  # [inputs, outputs], column by column as cuBLAS takes it
@@ -52,7 +52,7 @@ class ScaledProduct:
 
 
 def form_of(weight: QuantisedWeight, dtype: torch.dtype) -> WeightForm | None:
-    """Return the form of a weight, or None if the kernels do not support it."""
+    """Return None if the kernels do not support the weight."""
     group = weight.inputs // weight.scales.shape[1]
     half = half_step(weight.inputs, group, dtype.itemsize)
     return None if half is None else WeightForm(_kind(weight), weight.inputs, group, half)

@@ -44,7 +44,7 @@ class QuantisedMethod:
         layer.product = new_product(weight, self._placement)  # type: ignore[assignment]
 
     def _check_sizes(self, weight: QuantisedWeight) -> None:
-        # Words hold several numbers, and the last one may be filled up.
+        # The last word may be filled up.
         outputs, inputs = self._shape.layout(OUTPUTS, INPUTS).local_shape
         packed = max(len(each) for each in (weight.numbers, weight.scales, weight.zeros) if each is not None)
         if (packed, weight.inputs) != (outputs, inputs):

@@ -22,7 +22,7 @@ class Product(Protocol):
 
 
 class DequantisedProduct:
-    """The reference, and the product of layouts without a kernel: dequantises the weight in each call."""
+    """Dequantises the weight in each call: the reference, and for layouts without a kernel."""
 
     def __init__(self, weight: QuantisedWeight, placement: Placement | None = None) -> None:
         invariant = placement is not None and placement.batch_invariant

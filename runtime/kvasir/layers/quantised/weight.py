@@ -13,14 +13,14 @@ class QuantisedWeight:
     value(n) is n for int8 and float8_e4m3fn. For 4 bits it is table[n], or n - zeros[o, i // group].
     """
 
-    # int8 or float8_e4m3fn [outputs, inputs]; 4 bits: uint8 [outputs, inputs / 2], even inputs in the low half.
+    # int8 or float8_e4m3fn [outputs, inputs]; or uint8 [outputs, inputs / 2], even inputs in the low half
     numbers: Tensor
     scales: Tensor  # float32 [outputs, groups]; one group: a scale for each output
-    zeros: Tensor | None = None  # uint8 or (GGUF) float32 [outputs, groups], for 4 bits; None: 8 everywhere
-    table: Tensor | None = None  # float32 [16], for 4 bits that stand for floats: MXFP4, NF4, IQ4
-    # int64 [inputs]: numbers[:, j] belongs to x[:, order[j]] (GPTQ's desc_act). None: to x[:, j].
+    zeros: Tensor | None = None  # of 4 bits: uint8 or float32 [outputs, groups]; None: 8
+    table: Tensor | None = None  # of 4 bits: float32 [16]
+    # int64 [inputs]: numbers[:, j] belongs to x[:, order[j]] (GPTQ's desc_act)
     order: Tensor | None = None
-    # The checkpoint was made for activations in the dtype of the numbers, with a scale for each token.
+    # Activations may be rounded to the dtype of the numbers, with a scale for each token.
     quantise_inputs: bool = False
 
     @property

@@ -1,4 +1,4 @@
-"""The 4 bits of bitsandbytes (NF4, FP4): indexes of a table, and a scale for each 64 numbers of a flat tensor."""
+"""The 4 bits of bitsandbytes (NF4, FP4), whose tensors are flat."""
 
 from collections.abc import Mapping
 from math import prod

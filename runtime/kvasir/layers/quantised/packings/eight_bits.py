@@ -1,4 +1,4 @@
-"""Weights of 8 bits with one number in an entry: FP8 of all producers, int8 of compressed-tensors."""
+"""Weights of 8 bits: FP8 of all producers, int8 of compressed-tensors."""
 
 from collections.abc import Mapping
 

@@ -1,4 +1,4 @@
-"""Floats of 4 bits (e2m1): NVFP4, MXFP4, and the stacked experts of gpt-oss."""
+"""Floats of 4 bits (e2m1): NVFP4 and MXFP4."""
 
 import threading
 from collections.abc import Mapping

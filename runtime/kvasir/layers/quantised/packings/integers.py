@@ -52,7 +52,7 @@ class PackedPacking:
 
 
 class GPTQPacking:
-    """Words along the inputs, transposed, and words of zeros along the outputs."""
+    """Words along the inputs, and words of zeros along the outputs."""
 
     def __init__(self, form: GPTQ) -> None:
         self._form = form

@@ -1,4 +1,4 @@
-"""Weights of 4 bits of GGUF: two numbers in a byte, and float scales and zeros of groups of inputs."""
+"""Weights of 4 bits of GGUF."""
 
 from collections.abc import Mapping
 from typing import Final

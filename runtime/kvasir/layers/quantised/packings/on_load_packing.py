@@ -1,4 +1,4 @@
-"""Quantises the floats of a checkpoint, each layer when its last tensor has been read.
+"""Quantises the floats of a checkpoint, layer by layer.
 
 int8 and fp8 have a scale for each output; int4 has a scale and a zero for each group of inputs.
 """

@@ -60,7 +60,7 @@ def equal_groups(scales: Tensor, inputs: int, unit: int) -> Tensor:
 
 
 def of_rows(scales: Tensor, rows: Iterable[int], unit: int | None = None) -> Tensor:
-    """Repeat scales [entries, …] for the rows of shards. `unit`: rows of an entry; None: a shard has one.
+    """Repeat scales [entries, …] for the rows of shards. An entry is for `unit` rows, or for a shard.
 
     >>> of_rows(torch.tensor([1.0, 2.0, 3.0]), [3, 1], unit=2)
     tensor([1., 1., 2., 3.])
