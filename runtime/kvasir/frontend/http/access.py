@@ -1,7 +1,8 @@
 """Decides what a client may do: what its key allows, and its share of the slots of --max-live-requests."""
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from typing import Any, Final
 
 from starlette.types import Scope
@@ -95,6 +96,14 @@ class Shares:
                 RETRY_AFTER,
             )
         self.held[client] += slots
+
+    @contextmanager
+    def taken(self, client: str, slots: int) -> Iterator[None]:
+        self.hold(client, slots)
+        try:
+            yield
+        finally:
+            self.release(client, slots)
 
     def release(self, client: str, slots: int) -> None:
         self.held[client] -= slots

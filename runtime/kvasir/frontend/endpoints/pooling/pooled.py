@@ -16,6 +16,7 @@ from kvasir.client.request_errors import RequestFailed
 from kvasir.frontend.endpoints.pooling.answer import PoolingUsage
 from kvasir.frontend.endpoints.pooling.request import PoolingBody, check_count
 from kvasir.frontend.generation.generation import Generation
+from kvasir.frontend.http.access import client_of
 from kvasir.frontend.service import Service
 from kvasir.frontend.telemetry.request_log import RequestRecord
 from kvasir.request.pool_params import PoolParams
@@ -55,18 +56,20 @@ async def pool(
     pooling = pooling_of(service)
     body.take_rank(scope)
     form = body.form(pooling.prompt(body.prompt_name))
-    tokens = await service.llm.input.compute(
-        partial(pooling.encode, inputs, form, field), inline=num_characters(inputs) <= INLINE_CHARACTERS
-    )
-    prompts = [
-        pooling.prepare(each, params, priority=body.priority, data_parallel_rank=body.data_parallel_rank)
-        for each in tokens
-    ]
-    name = f"{prefix}-{secrets.token_hex(16)}"
-    generation = Generation(service.llm, (name, name), prompts, 1)
-    record.follow(model, generation)
-    async with service.live.watch(scope):
-        choices = await generation.choices(1)
+    client, _ = client_of(scope, service.access.keys.count)
+    with service.shares.taken(client, len(inputs)):
+        tokens = await service.llm.input.compute(
+            partial(pooling.encode, inputs, form, field), inline=num_characters(inputs) <= INLINE_CHARACTERS
+        )
+        prompts = [
+            pooling.prepare(each, params, priority=body.priority, data_parallel_rank=body.data_parallel_rank)
+            for each in tokens
+        ]
+        name = f"{prefix}-{secrets.token_hex(16)}"
+        generation = Generation(service.llm, (name, name), prompts, 1)
+        record.follow(model, generation)
+        async with service.live.watch(scope):
+            choices = await generation.choices(1)
     vectors = [choice.pooled for choice in choices if choice.pooled]
     if len(vectors) != len(prompts):
         raise RequestFailed("an engine ended a request without its vector: are all engines of this version?")

@@ -123,6 +123,24 @@ async def test_inputs_are_aborted_together_when_the_client_leaves(embeds: Fronte
     await embeds.idle()
 
 
+async def test_inputs_take_the_slots_of_the_client_share() -> None:
+    keys = ("first", "second")
+    async with (
+        embedding_frontend(max_live_requests=8, api_key=keys) as frontend,
+        frontend.http(Authorization="Bearer first") as client,
+    ):
+        frontend.engine.script.pause_at = 0
+        many = asyncio.create_task(client.post("/v1/embeddings", json={"input": ["a"] * 4}))
+        await asyncio.to_thread(frontend.engine.wait_requests, 4)
+        refused = await client.post("/v1/embeddings", json={"input": ["a"]})
+        assert (refused.status_code, "--max-client-share" in refused.text) == (429, True)
+        frontend.engine.script.pause_at = None
+        frontend.engine.resume()
+        assert (await many).status_code == 200
+        await frontend.idle()
+        assert not frontend.service.shares.held
+
+
 async def test_inputs_of_a_lost_engine_are_computed_again(embeds: Frontend) -> None:
     lost, kept = embeds.engine, await embeds.add_engine()
     lost.script.pause_at = 0
