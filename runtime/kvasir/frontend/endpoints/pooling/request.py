@@ -138,7 +138,7 @@ class RerankRequest(PoolingBody):
     not_yet: ClassVar = {"max_chunks_per_doc": (), "max_tokens_per_doc": (), "rank_fields": ()}
 
     query: str
-    documents: Annotated[list[str | DocumentPart], Field(min_length=1, fail_fast=True)]
+    documents: Annotated[list[str | DocumentPart], Field(min_length=1, max_length=MAX_INPUTS, fail_fast=True)]
     top_n: Annotated[int, Field(ge=0)] | None = None
     """How many of the best documents to return; 0 and null: all."""
     return_documents: bool | None = None
