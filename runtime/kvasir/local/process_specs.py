@@ -58,7 +58,7 @@ def engine_spec(
     probes: Probes = ENGINE_PROBES,
 ) -> ProcessSpec:
     port, env = place.engine_ops_ports[rank], {**env, **place.engine_env(rank)}
-    return _spec(place, f"engine-{rank}", port, args, env, grace, probes)
+    return replace(_spec(place, f"engine-{rank}", port, args, env, grace, probes), ends_last=True)
 
 
 def frontend_spec(

@@ -167,6 +167,27 @@ async def test_asked_to_end_twice_kills_at_once(tmp_path: Path) -> None:
         assert len(run.screen.notes) == 2
 
 
+async def test_engines_end_after_frontends(tmp_path: Path) -> None:
+    engine = replace(spec("engine-0", "serve"), ends_last=True)
+    async with running(tmp_path, engine, spec("frontend-0", "deaf", grace=0.1)) as run:
+        await run.screen.until(lambda: run.screen.served == 1)
+        run.supervisor.end()
+        await run.ended()
+    ends = [line for line in run.screen.lines if "Stop" in line]
+    order = ["frontend-0 Stopping", "frontend-0 Stopped", "engine-0 Stopping", "engine-0 Stopped"]
+    assert ends == order
+
+
+async def test_asked_twice_engines_do_not_wait(tmp_path: Path) -> None:
+    engine = replace(spec("engine-0", "deaf", grace=3600), ends_last=True)
+    async with running(tmp_path, engine, spec("frontend-0", "deaf", grace=3600)) as run:
+        await run.screen.until(lambda: run.screen.served == 1)
+        run.supervisor.end()
+        await run.screen.until(lambda: run.screen.count("Stopping") == 1)
+        run.supervisor.end()
+        await run.ended()
+
+
 async def test_what_a_process_started_ends_with_it(tmp_path: Path) -> None:
     async with running(tmp_path, spec("engine-0", "breeds")) as run:
         await run.screen.until(lambda: run.screen.served == 1)

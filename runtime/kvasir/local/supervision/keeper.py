@@ -36,11 +36,17 @@ class Timing:
 
 
 class Shutdown:
-    """The end, announced to every keeper: stop with grace, then kill."""
+    """The end, announced to every keeper: stop with grace, those with `ends_last` after the others, then kill."""
 
     def __init__(self) -> None:
         self.stop = asyncio.Event()
+        self.stop_last = asyncio.Event()
         self.kill = asyncio.Event()
+
+    async def wait(self, ends_last: bool) -> None:
+        await self.stop.wait()
+        if ends_last:
+            await self.stop_last.wait()
 
 
 class Keeper:
@@ -95,7 +101,7 @@ class Keeper:
         """Return the reason if its health ended it, else ""."""
         looking = asyncio.create_task(self._follow_phases(child, began))
         exited = asyncio.create_task(child.wait())
-        stopped = asyncio.create_task(self._shutdown.stop.wait())
+        stopped = asyncio.create_task(self._shutdown.wait(self._spec.ends_last))
         ends: set[asyncio.Task[object]] = {exited, stopped}
         unhealthy: asyncio.Task[str] | None = None
         if self._spec.liveness is not None:

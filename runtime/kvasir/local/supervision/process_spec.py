@@ -42,6 +42,8 @@ class ProcessSpec:
     # Seconds between SIGTERM and SIGKILL.
     grace: float
     pass_fds: tuple[int, ...] = ()
+    # It is needed until the others have ended: they send it the requests that they still hold.
+    ends_last: bool = False
 
 
 @dataclass

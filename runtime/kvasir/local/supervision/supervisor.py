@@ -51,8 +51,11 @@ class Supervisor:
             self._keepers = [self._keeper(spec, http) for spec in self._specs]
             with self._signals():
                 async with asyncio.TaskGroup() as tasks:
-                    for keeper in self._keepers:
-                        tasks.create_task(keeper.run())
+                    runs = [tasks.create_task(keeper.run()) for keeper in self._keepers]
+                    await asyncio.gather(
+                        *(run for spec, run in zip(self._specs, runs, strict=True) if not spec.ends_last)
+                    )
+                    self._shutdown.stop_last.set()
         for keeper in self._keepers:
             if keeper.state.phase == Phase.FAILED:
                 raise ProcessFailed(f"{keeper.state.spec.name}: {keeper.state.message} (its log: {keeper.log})")
@@ -91,6 +94,7 @@ class Supervisor:
         # A second request ends them without grace.
         if self._shutdown.stop.is_set():
             self._shutdown.kill.set()
+            self._shutdown.stop_last.set()
             self._screen.note("Stopping all processes at once.")
         else:
             self._stop()
