@@ -111,6 +111,7 @@ class LLM:
         text. Other arguments are fields of POST /v1/chat/completions. Raises as `generate` does.
         """
         check_lora(lora_request)
+        self.llm_engine.check_generates()
         if chat_template_content_format != "auto":
             raise ValueError("chat_template_content_format is an argument of LLM(...) here: give it there")
         if mm_processor_kwargs:
@@ -143,6 +144,7 @@ class LLM:
         `concurrency_limit`: prompts in computation at once. Raises as `generate` does.
         """
         check_lora(lora_request)
+        self.llm_engine.check_generates()
         several = listed(prompts)
         searches = BeamSearches(self.llm_engine, params)
         requests = [prepared(index, partial(searches.prepare, prompt)) for index, prompt in enumerate(several)]

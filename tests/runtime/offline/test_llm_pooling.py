@@ -11,7 +11,7 @@ from tokenizers.models import WordLevel
 from tokenizers.pre_tokenizers import Whitespace
 from tokenizers.processors import TemplateProcessing
 
-from kvasir import LLM, PoolingParams
+from kvasir import LLM, BeamSearchParams, PoolingParams
 from kvasir.request.pool_params import PoolParams
 from runtime.models.pooling.tiny_encoders import CONFIGS, PooledModel, random_classifier, random_encoder
 
@@ -60,8 +60,14 @@ def test_score_is_the_cosine_of_two_vectors(embedder: tuple[LLM, PooledModel]) -
 
 def test_calls_of_another_kind_are_refused(embedder: tuple[LLM, PooledModel]) -> None:
     llm, _ = embedder
-    with pytest.raises(ValueError, match="makes vectors or scores: use embed"):
-        llm.generate("one")
+    calls = [
+        lambda: llm.generate("one"),
+        lambda: llm.chat([{"role": "user", "content": "one"}]),
+        lambda: llm.beam_search("one", BeamSearchParams(beam_width=2, max_tokens=1)),
+    ]
+    for call in calls:
+        with pytest.raises(ValueError, match="makes vectors or scores: use embed"):
+            call()
     with pytest.raises(ValueError, match="task classify, and this one is for embed"):
         llm.classify("one")
     with pytest.raises(ValueError, match="maximum context length is 64"):
