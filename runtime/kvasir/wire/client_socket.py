@@ -45,6 +45,7 @@ class ClientSocket:
         self._on_frames = on_frames
         self._on_end = on_end
         self._copy = copy
+        self._is_ipc = endpoint.startswith("ipc:")
         socket = self._socket = reactor.context.socket(zmq.DEALER)
         self._monitor: zmq.Socket[bytes] | None = None
         try:
@@ -102,6 +103,8 @@ class ClientSocket:
             self._reactor.hold(id(self), value)
             return
         failure = handshake_failure(event, value)
+        if self._is_ipc and event == zmq.Event.HANDSHAKE_FAILED_NO_DETAIL:
+            failure = None  # there are no keys on such sockets: the server has just ended
         if failure is None:
             self.receive_all()
         if not self._socket.closed:
