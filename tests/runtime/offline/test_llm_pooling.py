@@ -1,6 +1,6 @@
 """LLM.embed, .encode, .score and .classify: what the worker computes, and errors for the wrong model."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -60,7 +60,7 @@ def test_score_is_the_cosine_of_two_vectors(embedder: tuple[LLM, PooledModel]) -
 
 def test_calls_of_another_kind_are_refused(embedder: tuple[LLM, PooledModel]) -> None:
     llm, _ = embedder
-    calls = [
+    calls: list[Callable[[], object]] = [
         lambda: llm.generate("one"),
         lambda: llm.chat([{"role": "user", "content": "one"}]),
         lambda: llm.beam_search("one", BeamSearchParams(beam_width=2, max_tokens=1)),
