@@ -51,6 +51,8 @@ def read_qwen3_moe(config: Mapping[str, Any]) -> DecoderConfig:
     experts = _experts(reader, ExpertCounts(128, 8), inner=768)
     layers = _sparse_layers(reader, read_whole_rope(reader, heads.head_dim), experts)
     qwen = _normalised(reader, read_decoder(reader, heads, layers))
+    for name, value in (("use_qk_norm", True), ("qkv_bias", False), ("shared_expert_intermediate_size", 0)):
+        reader.require(name, value)  # in the files of Qwen3-Coder
     reader.require("use_sliding_window", False, elsewhere=True)
     reader.finish(NO_EFFECT | {"sliding_window", "max_window_layers"})  # of use_sliding_window
     return qwen
