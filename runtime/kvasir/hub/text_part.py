@@ -13,7 +13,8 @@ from kvasir.hub.hub_errors import HubError
 
 # Their config.json has the text model in `text_config`, or is the text model's with more keys.
 MULTIMODAL: Final = frozenset((
-    "AyaVisionForConditionalGeneration", "Gemma3ForConditionalGeneration", "Idefics3ForConditionalGeneration",
+    "AyaVisionForConditionalGeneration", "Gemma3ForConditionalGeneration", "Gemma4ForConditionalGeneration",
+    "Idefics3ForConditionalGeneration", "Qwen3_5ForConditionalGeneration", "Qwen3_5MoeForConditionalGeneration",
     "InternVLForConditionalGeneration", "Llama4ForConditionalGeneration", "LlavaForConditionalGeneration",
     "LlavaNextForConditionalGeneration", "LlavaOnevisionForConditionalGeneration",
     "Mistral3ForConditionalGeneration", "Qwen2VLForConditionalGeneration", "Qwen2_5_VLForConditionalGeneration",
@@ -22,12 +23,14 @@ MULTIMODAL: Final = frozenset((
 
 # By the text model's model_type.
 TEXT_MODELS: Final = MappingProxyType({
-    "cohere2": "Cohere2ForCausalLM", "gemma3_text": "Gemma3ForCausalLM", "gpt_oss": "GptOssForCausalLM",
+    "cohere2": "Cohere2ForCausalLM", "gemma3_text": "Gemma3ForCausalLM", "gemma4_text": "Gemma4ForCausalLM",
+    "gpt_oss": "GptOssForCausalLM",
     "llama": "LlamaForCausalLM", "llama4_text": "Llama4ForCausalLM", "ministral3": "Ministral3ForCausalLM",
     "mistral": "MistralForCausalLM", "qwen2": "Qwen2ForCausalLM", "qwen2_5_vl": "Qwen2ForCausalLM",
     "qwen2_5_vl_text": "Qwen2ForCausalLM", "qwen2_vl": "Qwen2ForCausalLM", "qwen2_vl_text": "Qwen2ForCausalLM",
-    "qwen3": "Qwen3ForCausalLM", "qwen3_moe": "Qwen3MoeForCausalLM", "qwen3_vl_moe_text": "Qwen3MoeForCausalLM",
-    "qwen3_vl_text": "Qwen3ForCausalLM",
+    "qwen3": "Qwen3ForCausalLM", "qwen3_5_moe_text": "Qwen3_5MoeForCausalLM",
+    "qwen3_5_text": "Qwen3_5ForCausalLM", "qwen3_moe": "Qwen3MoeForCausalLM",
+    "qwen3_vl_moe_text": "Qwen3MoeForCausalLM", "qwen3_vl_text": "Qwen3ForCausalLM",
 })  # fmt: skip
 
 # What transformers leaves out of `text_config`: defaults of its class.
@@ -54,7 +57,8 @@ _OTHER_PARTS: Final = frozenset(("architectures", "audio_config", "text_config",
 
 _TEXT: Final = re.compile(r"^(?:model\.)?(?:language_model|text_model)\.(?:model\.)?")
 _OTHER: Final = re.compile(
-    r"^(?:model\.)?(?:vision_tower|vision_model|visual|multi_modal_projector|connector|image_newline)\b"
+    r"^(?:model\.)?(?:vision_tower|vision_model|visual|multi_modal_projector|connector|image_newline|audio_tower|"
+    r"embed_audio|embed_vision)\b"
 )
 
 

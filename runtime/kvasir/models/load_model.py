@@ -2,6 +2,7 @@
 
 import logging
 from collections.abc import Callable
+from typing import Final
 
 from kvasir.hub.model_info import ModelInfo
 from kvasir.hub.weight_scheme import UNQUANTISED
@@ -17,6 +18,8 @@ from kvasir.models.loader import load_weights
 from kvasir.models.model_load_error import ModelLoadError, UnknownTensor, UnsupportedSetting
 from kvasir.models.registry import ARCHITECTURES, Build
 from kvasir.parallel.parallel_state import ParallelState
+
+_TEXT_ONLY: Final = "%s: only the text model is loaded; images and sound are rejected"
 
 log = logging.getLogger(__name__)
 
@@ -82,7 +85,7 @@ def _with_own_code(
     model = build(info.config, placement, context)
     text_only = bool(info.multimodal)
     if text_only:
-        log.warning("%s: only the text model is loaded; images and sound are rejected", info.multimodal)
+        log.warning(_TEXT_ONLY, info.multimodal)
     load_weights(model, weight_files(info.path), progress, info.weight_scheme, text_only=text_only)
     return _finished(model, info)
 
@@ -108,11 +111,9 @@ def _instead(
 
 
 def _with_transformers(info: ModelInfo, placement: Placement, progress: Callable[[int, int], None]) -> Generates:
-    if info.weight_scheme != UNQUANTISED:
-        raise ModelLoadError(
-            f"{info.architecture} is computed by transformers' code, and quantised weights ("
-            f"{info.weight_scheme.method}) are for Kvasir's own architectures: use a checkpoint of floats"
-        )
+    _check_scheme(info)
+    if info.multimodal:
+        log.warning(_TEXT_ONLY, info.multimodal)
     try:
         # A slow import, which our own architectures do not need.
         from kvasir.models.architectures.transformers_lm import load_with_transformers
@@ -122,3 +123,18 @@ def _with_transformers(info: ModelInfo, placement: Placement, progress: Callable
             f"are served by transformers' code, and transformers is not there ({error}): pip install transformers"
         ) from error
     return load_with_transformers(info, placement, progress)
+
+
+def _check_scheme(info: ModelInfo) -> None:
+    if info.weight_scheme == UNQUANTISED:
+        return
+    if info.weight_scheme.method != "fp8":
+        raise ModelLoadError(
+            f"{info.architecture} is computed by transformers' code, and quantised weights ("
+            f"{info.weight_scheme.method}) are for Kvasir's own architectures: use a checkpoint of floats or fp8"
+        )
+    log.warning(
+        "%s is computed by transformers' code: its weights in fp8 become floats when they are loaded, and take the "
+        "memory of --dtype",
+        info.architecture,
+    )

@@ -69,7 +69,8 @@ def _reasons(config: transformers.PreTrainedConfig) -> Iterator[str]:
         yield "it takes more than text"
     if config.is_encoder_decoder or getattr(config, "add_cross_attention", False):
         yield "it has an encoder or cross-attention"
-    if getattr(config, "use_bidirectional_attention", None) or not getattr(config, "is_causal", True):
+    both_ways = getattr(config, "use_bidirectional_attention", None) not in (None, False, "vision")
+    if both_ways or not getattr(config, "is_causal", True):
         yield "its attention is not causal"
     ropes = _rope_types(getattr(config, "rope_parameters", None)) & _CHANGING_ROPES
     if ropes:

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 from kvasir.hub.model_info import ModelInfo
 from kvasir.hub.rope_parameters import ROPE_KEYS
+from kvasir.hub.weight_scheme import UNQUANTISED
 from kvasir.hub.weights import tensor_bytes, weight_files
 from kvasir.layers.attention import HeadShape
 from kvasir.layers.kv import BlockShape, KVSpec, layer_specs
@@ -29,6 +30,7 @@ from kvasir.models.architectures.transformers_checks import (
     why_not_paged,
 )
 from kvasir.models.architectures.transformers_head import base_of, head_of
+from kvasir.models.architectures.transformers_tensors import read_tensors
 from kvasir.models.forward_batch import ForwardBatch, Hidden
 from kvasir.models.kv_scales import is_kv_scale
 from kvasir.models.model_load_error import ModelLoadError
@@ -56,7 +58,7 @@ def load_with_transformers(
     progress(0, total)
     transformers.AttentionInterface.register(_NAME, _attention)
     try:
-        config = _read_config(info)
+        config = _read_config(info, model_class)
         check_config(architecture, config)
         reason = next(why_not_paged(model_class, config), "")
         model = _from_checkpoint(info, model_class, config, placement, attention=None if reason else _NAME)
@@ -85,12 +87,20 @@ def _paged(architecture: str, model: transformers.PreTrainedModel) -> "Transform
     return served
 
 
-def _read_config(info: ModelInfo) -> transformers.PreTrainedConfig:
+def _reads_own_tensors(info: ModelInfo) -> bool:
+    return bool(info.multimodal) or info.weight_scheme != UNQUANTISED
+
+
+def _read_config(info: ModelInfo, model_class: type[transformers.PreTrainedModel]) -> transformers.PreTrainedConfig:
     # Raises ModelLoadError for rope settings that would be ignored.
-    config: transformers.PreTrainedConfig = transformers.AutoConfig.from_pretrained(
-        info.path, trust_remote_code=False
-    )
-    if info.overrides:
+    config: transformers.PreTrainedConfig
+    if _reads_own_tensors(info):
+        values = {name: value for name, value in info.config.items() if name != "quantization_config"}
+        assert model_class.config_class is not None
+        config = model_class.config_class.from_dict(copy.deepcopy(values))
+    else:
+        config = transformers.AutoConfig.from_pretrained(info.path, trust_remote_code=False)
+    if info.overrides and not _reads_own_tensors(info):
         config = type(config).from_dict(copy.deepcopy(info.config))
     if ROPE_KEYS.isdisjoint(info.overrides):
         return config
@@ -119,9 +129,11 @@ def _from_checkpoint(
     attention: str | None,
 ) -> transformers.PreTrainedModel:
     transformers.utils.logging.disable_progress_bar()
+    own = _reads_own_tensors(info)
     loaded: Any = model_class.from_pretrained(
-        info.path,
+        None if own else info.path,
         config=config,
+        state_dict=read_tensors(info, placement.dtype) if own else None,
         dtype=placement.dtype,
         attn_implementation=attention,
         use_safetensors=weight_files(info.path)[0].suffix != ".bin",
