@@ -30,7 +30,7 @@ from kvasir.models.architectures.transformers_checks import (
     why_not_paged,
 )
 from kvasir.models.architectures.transformers_head import base_of, head_of
-from kvasir.models.architectures.transformers_tensors import read_tensors
+from kvasir.models.checkpoints.transformers_tensors import read_tensors
 from kvasir.models.forward_batch import ForwardBatch, Hidden
 from kvasir.models.kv_scales import is_kv_scale
 from kvasir.models.model_load_error import ModelLoadError
