@@ -70,7 +70,7 @@ class ModelConfig:
     quantization: str | None = option(
         None,
         "quantise the weights when they are loaded: int8, int4 or fp8; a checkpoint's own method, such as awq, is "
-        "accepted too, and gguf keeps 4 and 8 bits of a GGUF file [default: as the checkpoint is, GGUF as floats]",
+        "accepted too, and none makes floats of a GGUF file [default: as the checkpoint is]",
         metavar="METHOD",
         short="-q",
     )

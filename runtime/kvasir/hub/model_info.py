@@ -212,8 +212,9 @@ def _weight_scheme(config: _Config, option: str | None) -> WeightScheme:
             "one was made from"
         )
     written = config.get("quantization_config", "compression_config")
-    if option == GGUF and isinstance(written, dict) and "kept" in written:
-        return WeightScheme(GGUF, {"kept": written["kept"]})
+    kept = written.get("kept") if isinstance(written, dict) else None  # of GGUF
+    if (option is None and kept) or (option == GGUF and kept is not None):
+        return WeightScheme(GGUF, {"kept": kept})
     try:
         return read_scheme(written if written is not None else config_of_companion(config.file.parent))
     except HubError as error:

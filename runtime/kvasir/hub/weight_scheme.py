@@ -94,8 +94,8 @@ class WeightScheme:
     @property
     def option(self) -> str:
         # of --quantization; "" for the scheme of a checkpoint
-        if self.method == GGUF:
-            return GGUF
+        if self.method in ("", GGUF):
+            return self.method or "none"  # otherwise a GGUF file is kept
         return self.formats.numbers if isinstance(self.formats, OnLoadLayers) else ""
 
     @property

@@ -4,6 +4,7 @@ import logging
 from collections.abc import Callable
 from typing import Final
 
+from kvasir.hub.gguf.kept_layers import GGUF
 from kvasir.hub.model_info import ModelInfo
 from kvasir.hub.weight_scheme import UNQUANTISED
 from kvasir.hub.weights import weight_files
@@ -93,7 +94,9 @@ def _with_own_code(
 def _finished(model: LoadableLM, info: ModelInfo) -> Generates:
     finish_layers(model.modules())
     if info.weight_scheme != UNQUANTISED:
-        log.info("weights: %s; %s", info.weight_scheme.method, describe_products(model.modules()))
+        method = info.weight_scheme.method
+        advice = "; faster, with more memory: --quantization none" if method == GGUF else ""
+        log.info("weights: %s; %s", method, describe_products(model.modules(), advice))
     return model
 
 

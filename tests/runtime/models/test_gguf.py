@@ -251,11 +251,34 @@ KEPT: Mapping[str, tuple[Callable[[], PreTrainedModel], str]] = MappingProxyType
 def test_kept_gguf_layers_give_the_logits_of_floats(name: str, tmp_path: Path) -> None:
     build, kind = KEPT[name]
     path = served(write_gguf(tmp_path / "m.gguf", build(), kind=gguf.GGMLQuantizationType[kind]))
-    expected, found = logprobs(path, None), logprobs(path, "gguf")
+    expected, found = logprobs(path, "none"), logprobs(path, None)
     assert torch.allclose(expected, found, atol=1e-3)
     parallel = ParallelState(ThreadGroup(1, Meeting(2)))
     if name != "gpt2":
-        assert parameters(path, parallel, "gguf").keys() < parameters(path, parallel).keys()
+        assert parameters(path, parallel).keys() < parameters(path, parallel, "none").keys()
+
+
+def written(folder: Path, kind: str) -> Path:
+    number = gguf.GGMLQuantizationType[kind]
+    return served(write_gguf(folder / f"{kind}.gguf", llama(intermediate_size=128), kind=number))
+
+
+def test_quantization_chooses_how_gguf_is_held(tmp_path: Path) -> None:
+    path = written(tmp_path, "Q4_1")
+    for option, method in {None: "gguf", "gguf": "gguf", "none": "", "int8": "--quantization int8"}.items():
+        scheme = load_model_info(path, ModelFiles(quantization=option)).weight_scheme
+        assert scheme.method == method
+        # a check in another process computes the scheme from the option
+        assert load_model_info(path, ModelFiles(quantization=scheme.option or None)).weight_scheme == scheme
+    floats = written(tmp_path, "F32")
+    assert load_model_info(floats).weight_scheme.method == ""
+    assert load_model_info(floats, ModelFiles(quantization="gguf")).weight_scheme.method == "gguf"
+
+
+def test_log_advises_floats_to_a_device_without_kernels(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level("INFO"):
+        tokens(written(tmp_path, "Q4_1"), dtype="float16")
+    assert "has no kernel for them; faster, with more memory: --quantization none" in caplog.text
 
 
 def logprobs(path: Path, quantization: str | None) -> torch.Tensor:

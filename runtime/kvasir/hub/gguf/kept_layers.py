@@ -1,4 +1,4 @@
-"""Layers of a GGUF file that keep their 4 or 8 bits with --quantization gguf."""
+"""Layers of a GGUF file that keep their 4 or 8 bits, without --quantization none."""
 
 import re
 from collections.abc import Mapping, Sequence

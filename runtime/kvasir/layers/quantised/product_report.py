@@ -8,8 +8,8 @@ from kvasir.layers.linear import Linear, StackedLinear
 from kvasir.layers.quantised.product import DequantisedProduct
 
 
-def describe_products(modules: Iterable[nn.Module]) -> str:
-    """Return how many layers have a kernel, and which ones are dequantised in each step."""
+def describe_products(modules: Iterable[nn.Module], advice: str = "") -> str:
+    """Return how many layers have a kernel, and which ones are dequantised in each step, with advice."""
     with_kernel, without = 0, []
     for module in modules:
         if not isinstance(module, Linear | StackedLinear):
@@ -23,9 +23,10 @@ def describe_products(modules: Iterable[nn.Module]) -> str:
     if not without:
         return f"{with_kernel} quantised layers, all with kernels for this device"
     if not with_kernel:
-        return f"{len(without)} quantised layers, all dequantised in each step: this device has no kernel for them"
+        slow = "all dequantised in each step: this device has no kernel for them"
+        return f"{len(without)} quantised layers, {slow}{advice}"
     some = ", ".join(without[:3]) + (", …" if len(without) > 3 else "")
     return (
         f"{with_kernel} quantised layers with kernels for this device, and {len(without)} that are dequantised in "
-        f"each step ({some})"
+        f"each step ({some}){advice}"
     )
