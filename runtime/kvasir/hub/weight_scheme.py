@@ -156,10 +156,11 @@ def chosen_scheme(option: str | None, checkpoint: WeightScheme) -> WeightScheme:
         )
     if name in NUMBERS:
         return WeightScheme(f"{_ON_LOAD} {name}", {"numbers": name})
-    what = "the weights of this checkpoint are not quantised" if name in _READERS else "there is no such format"
+    known = name in _READERS or name == GGUF
+    what = "the weights of this checkpoint are not quantised" if known else "there is no such format"
     raise HubError(
         f"--quantization {option}: {what}: give {', '.join(NUMBERS)} to quantise floats when they are loaded, or "
-        f"a checkpoint with {option if name in _READERS else 'quantised'} weights without the option"
+        f"a checkpoint with {option if known else 'quantised'} weights without the option"
     )
 
 

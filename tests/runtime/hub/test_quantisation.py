@@ -15,7 +15,7 @@ from kvasir.hub.quantisation.layer_formats import (
     PackedNumbers,
 )
 from kvasir.hub.quantisation.layer_names import Layer, LayerNames
-from kvasir.hub.weight_scheme import read_scheme
+from kvasir.hub.weight_scheme import UNQUANTISED, chosen_scheme, read_scheme
 
 INT4 = {"num_bits": 4, "type": "int", "strategy": "group", "group_size": 128}
 PACKED = {"targets": ["Linear"], "weights": INT4, "format": "pack-quantized"}
@@ -84,6 +84,11 @@ def test_modules_of_a_block_limit_gptq() -> None:
 
 def test_older_bitsandbytes_configs_name_no_method() -> None:
     assert format_of({"load_in_4bit": True}, "layers.0.mlp.up_proj") == BitsAndBytes4(64)
+
+
+def test_gguf_is_known_for_a_checkpoint_of_floats() -> None:
+    with pytest.raises(HubError, match="--quantization gguf: the weights of this checkpoint are not quantised"):
+        chosen_scheme("gguf", UNQUANTISED)
 
 
 def test_awq_reads_its_older_names() -> None:
