@@ -22,9 +22,10 @@ from kvasir.hub.weight_scheme import UNQUANTISED, WeightScheme, chosen_scheme, c
 
 _DTYPES = ("float32", "bfloat16", "float16")
 _DTYPE_ALIASES = {"half": "float16", "float": "float32"}
-_LENGTHS = ("max_position_embeddings", "n_positions", "n_ctx", "seq_length")
-# Of models whose files leave it out.
-_KNOWN_LENGTHS: Final = MappingProxyType({"falcon": 2048})
+_LENGTHS = ("max_position_embeddings", "n_positions", "n_ctx", "seq_length", "max_seq_len", "model_max_length")
+# Models whose files leave it out, and vLLM's default.
+_WITHOUT_LENGTH: Final = ("bloom", "falcon", "falcon_mamba", "mamba", "mamba2")
+_DEFAULT_LENGTH: Final = 2048
 _NONE: Final[Mapping[str, Any]] = MappingProxyType({})
 _OFFSET_POSITIONS: Final = ("roberta", "xlm-roberta", "camembert", "mpnet")
 _WIDTHS = ("hidden_size", "n_embd", "dim")
@@ -191,8 +192,11 @@ class _Config:
 
 
 def _positions(config: _Config) -> int:
-    known = _KNOWN_LENGTHS.get(str(config.get("model_type")))
-    return known if known is not None and config.get(*_LENGTHS) is None else config.count(*_LENGTHS)
+    if config.get("model_type") not in _WITHOUT_LENGTH or config.get(*_LENGTHS) is not None:
+        return config.count(*_LENGTHS)
+    limit = f"it names no longest context, so {_DEFAULT_LENGTH} tokens are used"
+    config.notes.append(f"{config.file}: {limit}; --hf-overrides '{{\"max_position_embeddings\": N}}' sets another")
+    return _DEFAULT_LENGTH
 
 
 def merged(values: Mapping[str, Any], overrides: Mapping[str, Any]) -> dict[str, Any]:

@@ -142,6 +142,12 @@ def test_scales_of_the_kv_cache_alone_are_accepted(tmp_path: Path) -> None:
     assert info(tmp_path, quantization_config=KV_SCHEME).dtype == info(tmp_path).dtype
 
 
+def test_a_state_model_has_a_default_context_and_a_note(tmp_path: Path) -> None:
+    found = info(tmp_path, model_type="mamba", max_position_embeddings=...)
+    assert found.max_model_len == 2048
+    assert "it names no longest context, so 2048 tokens are used" in found.notes[-1]
+
+
 @pytest.mark.parametrize(
     ("fields", "said"),
     [

@@ -56,7 +56,7 @@ MODELS: Mapping[str, Callable[[], PreTrainedModel]] = MappingProxyType(
 @pytest.mark.parametrize("name", list(MODELS))
 def test_tokens_are_those_of_generate(name: str, tmp_path: Path) -> None:
     model: Any = MODELS[name]()
-    driver = Driver.load(with_context(save(model, tmp_path)))
+    driver = Driver.load(save(model, tmp_path))
     for index, prompt in enumerate(prompts()):
         driver.add(f"r{index}", prompt, greedy(8))
     for _ in range(7):
@@ -72,7 +72,7 @@ def test_tokens_are_those_of_generate(name: str, tmp_path: Path) -> None:
 
 def test_chunks_start_again_where_states_cannot_continue(tmp_path: Path) -> None:
     """The test above gives its tokens."""
-    driver = Driver.load(with_context(save(MODELS["states alone"](), tmp_path)))
+    driver = Driver.load(save(MODELS["states alone"](), tmp_path))
     assert not served(driver).continues
     other = Driver.load(save(MODELS["latent attention"](), tmp_path / "other"))
     assert served(other).continues
@@ -113,11 +113,3 @@ def served(driver: Driver) -> TransformersCaches:
     model = driver.worker._model  # type: ignore[attr-defined]
     assert isinstance(model, TransformersCaches)
     return model
-
-
-def with_context(path: Path) -> Path:
-    """Some configs name no longest context."""
-    file = path / "config.json"
-    if "max_position_embeddings" not in file.read_text():
-        file.write_text(file.read_text().replace("{", '{"max_position_embeddings": 256,', 1))
-    return path
