@@ -12,7 +12,6 @@ from transformers import (
     BloomConfig,
     DeepseekV3Config,
     Lfm2Config,
-    Llama4TextConfig,
     MambaConfig,
     PreTrainedModel,
     Qwen3NextConfig,
@@ -45,9 +44,6 @@ MODELS: Mapping[str, Callable[[], PreTrainedModel]] = MappingProxyType(
         "linear attention": lambda: decoder(Qwen3NextConfig, **LINEAR),
         "convolutions": lambda: decoder(Lfm2Config, layer_types=["conv", "full_attention", "conv"]),
         "states alone": lambda: decoder(MambaConfig, state_size=4),
-        "chunks": lambda: decoder(
-            Llama4TextConfig, num_local_experts=4, head_dim=16, intermediate_size_mlp=96, attention_chunk_size=16
-        ),
         "alibi": lambda: decoder(BloomConfig, n_head=4),
     }
 )
