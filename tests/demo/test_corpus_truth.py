@@ -25,6 +25,7 @@ from kvasir.frontend.endpoints.completions import route as completions
 from kvasir.frontend.endpoints.completions.request import CompletionRequest
 from kvasir.frontend.endpoints.description import route as description
 from kvasir.frontend.endpoints.messages import route as messages
+from kvasir.frontend.endpoints.pooling import embeddings, labels, pair_scores
 from kvasir.frontend.endpoints.responses import route as responses
 from kvasir.frontend.endpoints.tokens import route as tokens
 from kvasir.frontend.endpoints.tokens.request import DetokenizeRequest, TokenizeRequest
@@ -53,6 +54,7 @@ KUBERNETES: Final = {
 }
 FIELD: Final = {
     *(
+        "AutoRound",
         "DeepSeek",
         "FastAPI",
         "FlashAttention",
@@ -61,6 +63,7 @@ FIELD: Final = {
         "KiB",
         "LayerNorm",
         "LoRA",
+        "ModelOpt",
         "OpenAI",
         "PyTorch",
         "SwiGLU",
@@ -106,9 +109,10 @@ def found(pattern: str) -> set[str]:
     return {match for text in texts() for match in re.findall(pattern, text)}
 
 
+POOLING: Final = (embeddings, labels, pair_scores)
 ROUTES = {
     route.path
-    for module in (chat, completions, control, description, messages, models, ops, responses, tokens)
+    for module in (chat, completions, control, description, messages, models, ops, responses, tokens, *POOLING)
     for route in module.router.routes
     if isinstance(route, APIRoute)
 }
