@@ -39,8 +39,7 @@ class ModelInfo:
     dtype: str  # float32, bfloat16 or float16
     max_model_len: int  # positions, extended by the scaling of the rotary embedding
     vocab_size: int
-    width: int | None
-    """Size of the hidden states; None if unknown."""
+    width: int | None  # of the hidden states; None if unknown
     eos_token_ids: tuple[int, ...]
     generation_defaults: dict[str, float | int]  # top_k 0 keeps all tokens
     fingerprint: str  # 32 hex digits
