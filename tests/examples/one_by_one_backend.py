@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from kvasir.layers.attention import BlockTable, HeadShape, KVCache, StepRows, head_major_cache
+from kvasir.layers.attention import BlockTable, HeadShape, KVCache, ScoreRule, StepRows, head_major_cache
 from kvasir.layers.kv import BlockShape, KVSpec
 from kvasir.layers.parameter import Placement
 from kvasir.layers.rotary import Rotation, rotate_qk_
@@ -30,63 +30,38 @@ class OneByOnePlan:
         numbers = kv.view(-1, 2, self.heads.kv_heads, self.heads.head_dim)
         cache.by_token.index_put_((blocks, torch.from_numpy(step.offsets)), numbers)
 
-    def attend(
-        self,
-        q: Tensor,
-        cache: KVCache,
-        scale: float,
-        *,
-        window: int | None = None,
-        softcap: float | None = None,
-        sinks: Tensor | None = None,
-    ) -> Tensor:
+    def attend(self, q: Tensor, cache: KVCache, rule: ScoreRule) -> Tensor:
         parts, start = [], 0
         for row, computed, new in zip(self.step.rows, self.step.computed, self.step.new, strict=True):
-            queries = q[start : start + new] * scale
-            parts.append(self._attend(queries, cache, int(row), int(computed), window, softcap, sinks))
+            queries = q[start : start + new] * rule.scale
+            parts.append(self._attend(queries, cache, int(row), int(computed), rule))
             start += new
         return torch.cat(parts)
 
     def write_and_attend(
-        self,
-        qkv: Tensor,
-        cache: KVCache,
-        scale: float,
-        *,
-        window: int | None = None,
-        softcap: float | None = None,
-        sinks: Tensor | None = None,
-        rotation: Rotation | None = None,
+        self, qkv: Tensor, cache: KVCache, rule: ScoreRule, rotation: Rotation | None = None
     ) -> Tensor:
         if rotation is not None:
             rotate_qk_(qkv, self.heads.kv_heads, self.heads.head_dim, rotation)
         self.write(qkv[:, self.heads.query_size :], cache)
         q = qkv[:, : self.heads.query_size]
-        return self.attend(q, cache, scale, window=window, softcap=softcap, sinks=sinks)
+        return self.attend(q, cache, rule)
 
-    def _attend(
-        self,
-        q: Tensor,
-        cache: KVCache,
-        row: int,
-        computed: int,
-        window: int | None,
-        softcap: float | None,
-        sinks: Tensor | None,
-    ) -> Tensor:
+    def _attend(self, q: Tensor, cache: KVCache, row: int, computed: int, rule: ScoreRule) -> Tensor:
         """[new tokens, heads * head_dim] of one request → the same shape"""
         heads, length = self.heads, computed + len(q)
+        window = rule.window
         first = 0 if window is None else max(0, computed + 1 - window)  # that the first query sees
         k, v = self._read(cache, row, first, length)  # [kv_heads, keys, head_dim]
         q_by_head = q.view(-1, heads.kv_heads, heads.group, heads.head_dim).permute(1, 2, 0, 3)
         scores = q_by_head.float() @ k[:, None].float().mT  # [kv_heads, group, queries, keys]
-        if softcap is not None:
-            scores = torch.tanh(scores / softcap) * softcap
+        if rule.softcap is not None:
+            scores = torch.tanh(scores / rule.softcap) * rule.softcap
         distance = torch.arange(computed, length)[:, None] - torch.arange(first, length)
         hidden = (distance < 0) | (distance >= (window or length))
         scores = scores.masked_fill(hidden, -torch.inf)
-        if sinks is not None:  # a last score, whose weight is dropped
-            column = sinks.view(heads.kv_heads, heads.group, 1, 1).expand(-1, -1, len(q), 1)
+        if rule.sinks is not None:  # a last score, whose weight is dropped
+            column = rule.sinks.view(heads.kv_heads, heads.group, 1, 1).expand(-1, -1, len(q), 1)
             scores = torch.cat((scores, column), dim=-1)
         weights = scores.softmax(-1)[..., : length - first].to(v.dtype)
         outputs: Tensor = weights @ v[:, None]  # [kv_heads, group, queries, head_dim]

@@ -6,6 +6,8 @@ from bench.gpu.checks.interpreted import kernels_of
 from bench.gpu.checks.paged_step import PagedStep, heads_of
 from bench.gpu.worker import Context
 
+from kvasir.layers.attention import ScoreRule
+
 STEPS = {
     "decodes": [(37, 1), (90, 1), (0, 1), (255, 1)],
     "a decode": [(15, 1)],
@@ -53,13 +55,13 @@ def _check(context: Context, case: str, step: PagedStep, seed: int, rotated: int
     q, kv = step.qkv[:, : heads.query_size], step.qkv[:, heads.query_size :]
     step.plan.write(kv, step.cache)
     report(context, "write_kv", case, same(step.cache.blocks, step.written(kv)))
-    out = step.plan.attend(q, step.cache, scale)
+    out = step.plan.attend(q, step.cache, ScoreRule(scale))
     report(context, kernel, case, compare(out, step.attention(step.qkv, scale), step.dtype))
 
     rotation = step.rotation(rotated)
     exact = step.rotated(rotation)
     step.cache.blocks.copy_(step.before)
-    out = step.plan.write_and_attend(step.qkv, step.cache, scale, rotation=rotation)
+    out = step.plan.write_and_attend(step.qkv, step.cache, ScoreRule(scale), rotation)
     found = torch.cat((step.qkv[:, : heads.query_size], step.of_step().flatten(1)), dim=1)
     report(context, "rotate_and_write", case, compare(found, exact, step.dtype))
     expected = step.written(step.of_step().flatten(1))

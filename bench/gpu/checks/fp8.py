@@ -10,7 +10,7 @@ from bench.gpu.checks.paged_step import PagedStep, heads_of
 from bench.gpu.worker import Context
 
 from kvasir.kernels.triton.device_support import FP8
-from kvasir.layers.attention import KVScales
+from kvasir.layers.attention import KVScales, ScoreRule
 
 STEPS: Final = {
     "decodes": [(37, 1), (90, 1), (0, 1), (255, 1)],
@@ -76,6 +76,7 @@ def _check(
     by_token[places] = stored.view(torch.uint8)
     by_token[places[0][new], places[1][new]] = 0x7F
     scale = heads.head_dim**-0.5 * 2
+    rule = ScoreRule(scale, window, softcap)
     step.plan.write(qkv[:, heads.query_size :], step.cache)
     expected = torch.full_like(content, 0x7F)
     expected.permute(0, 3, 1, 2, 4)[places] = stored.view(torch.uint8)
@@ -85,14 +86,14 @@ def _check(
     step.kv = stored.double() * both
     exact = qkv.double()
     exact[:, heads.query_size :] = step.kv[new].flatten(1)
-    out = step.plan.attend(qkv[:, : heads.query_size], step.cache, scale, window=window, softcap=softcap)
+    out = step.plan.attend(qkv[:, : heads.query_size], step.cache, rule)
     report(context, "attend_paged, fp8", name, compare(out, step.attention(exact, scale, softcap), dtype))
 
     # Rotated K is rounded once, from float32; a sum of another order may round to the next number.
     step.qkv = qkv.clone()
     rotation = step.rotation(heads.head_dim)
     rotated = step.rotated(rotation)[:, heads.query_size :].unflatten(1, (2, heads.kv_heads, -1)) / both
-    step.plan.write_and_attend(qkv, step.cache, scale, window=window, softcap=softcap, rotation=rotation)
+    step.plan.write_and_attend(qkv, step.cache, rule, rotation)
     found = by_token[places[0][new], places[1][new]].contiguous().view(FP8).double()
     limited = rotated.clamp(-448, 448)
     bound = torch.maximum(limited.abs() * 2.0**-4, torch.tensor(2.0**-10, device=context.device)) * 1.01

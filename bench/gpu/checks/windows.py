@@ -6,6 +6,8 @@ from bench.gpu.checks.interpreted import kernels_of
 from bench.gpu.checks.paged_step import PagedStep, heads_of
 from bench.gpu.worker import Context
 
+from kvasir.layers.attention import ScoreRule
+
 KERNEL = "attend_paged, windows, caps"
 # Window and soft cap.
 KINDS = ((1, None), (33, 1.5), (600, None), (1024, 30.0), (None, 5.0))
@@ -38,5 +40,5 @@ def _outcome(step: PagedStep, cap: float | None) -> tuple[float, str]:
     step.fill()
     q, kv = step.qkv[:, : heads.query_size], step.qkv[:, heads.query_size :]
     step.plan.write(kv, step.cache)
-    out = step.plan.attend(q, step.cache, scale, window=step.window, softcap=cap)
+    out = step.plan.attend(q, step.cache, ScoreRule(scale, step.window, cap))
     return compare(out, step.attention(step.qkv, scale, cap), step.dtype)

@@ -10,7 +10,7 @@ from bench.gpu.timing import Call, graph_seconds, sets_for
 from bench.gpu.timings.baselines import Inputs, sdpa_seconds
 from bench.gpu.worker import Context
 
-from kvasir.layers.attention import HeadShape
+from kvasir.layers.attention import HeadShape, ScoreRule
 
 HEADS = HeadShape(32, 8, 128)
 TINY_HEADS = HeadShape(4, 2, 16)
@@ -76,7 +76,7 @@ def _step(context: Context, heads: HeadShape, requests: Sequence[tuple[int, int]
 
 def _call(step: PagedStep, heads: HeadShape) -> Call:
     q = numbers(len(step.positions), heads.query_size, dtype=DTYPE, device=step.device, seed=0)
-    return lambda: step.plan.attend(q, step.cache, heads.head_dim**-0.5)
+    return lambda: step.plan.attend(q, step.cache, ScoreRule(heads.head_dim**-0.5))
 
 
 def inputs_of(device: str, heads: HeadShape, batch: int, queries: int, length: int, seed: int) -> Inputs:

@@ -14,7 +14,7 @@ from bench.gpu.worker import Context
 
 from kvasir.kernels.triton.device_support import FP8
 from kvasir.kernels.triton.tiling import AttentionTile
-from kvasir.layers.attention import KVScales
+from kvasir.layers.attention import KVScales, ScoreRule
 from kvasir.layers.attention_backends.triton_planner import TritonPlan
 
 
@@ -70,7 +70,7 @@ def _call(step: PagedStep, numbers: tuple[int, int, int] | None = None) -> Call:
     if numbers is not None:
         plan = dataclasses.replace(plan, tile=AttentionTile(plan.tile.rows, *numbers))
     q = torch.randn(len(step.positions), heads.query_size, device=step.device).to(torch.bfloat16)
-    return lambda: plan.attend(q, step.cache, heads.head_dim**-0.5)
+    return lambda: plan.attend(q, step.cache, ScoreRule(heads.head_dim**-0.5))
 
 
 def _filled(context: Context, requests: Sequence[tuple[int, int]], kv_dtype: torch.dtype) -> PagedStep:

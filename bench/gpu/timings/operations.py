@@ -13,7 +13,7 @@ from bench.gpu.worker import Context
 
 from kvasir.kernels.fused_operations import Activation
 from kvasir.kernels.triton.fused_kernels import TritonOperations
-from kvasir.layers.attention import HeadShape
+from kvasir.layers.attention import HeadShape, ScoreRule
 
 TOKENS = (1, 32, 256, 8192)
 DTYPE = torch.bfloat16
@@ -88,7 +88,7 @@ def _rotate_and_write(context: Context, shape: ModelShape, tokens: int) -> None:
     num_bytes = 2 * tokens * (width + shape.head_dim) * _BYTES
 
     def call() -> None:
-        step.plan.write_and_attend(step.qkv, step.cache, 0.1, rotation=rotation)
+        step.plan.write_and_attend(step.qkv, step.cache, ScoreRule(0.1), rotation)
 
     times = kernel_seconds(call, on_gpu=context.on_gpu)
     if (seconds := times.get("rotate_and_write")) is not None:

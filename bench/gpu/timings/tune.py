@@ -30,7 +30,7 @@ from kvasir.kernels.triton.few_rows import row_products
 from kvasir.kernels.triton.few_rows.row_products import RowNorm, add_product_, product
 from kvasir.kernels.triton.few_rows.row_tiling import RowTile, RowTiles
 from kvasir.kernels.triton.tiling import MIN_ROWS, AttentionTile, AttentionTiles, DecodeTile
-from kvasir.layers.attention import KVCache
+from kvasir.layers.attention import KVCache, ScoreRule
 from kvasir.layers.attention_backends import triton_planner
 from kvasir.layers.attention_backends.triton_planner import TritonPlan
 
@@ -135,7 +135,7 @@ def _attention_calls(step: PagedStep, caches: Sequence[KVCache], tile: Attention
     q = numbers(len(step.positions), heads.query_size, dtype=DTYPE, device=step.device, seed=0)
 
     def call(cache: KVCache) -> Call:
-        return lambda: plan.attend(q, cache, heads.head_dim**-0.5)
+        return lambda: plan.attend(q, cache, ScoreRule(heads.head_dim**-0.5))
 
     return [call(cache) for cache in caches]
 

@@ -90,6 +90,17 @@ class StepRows:
     offsets: Ints  # [T] within the block
 
 
+@dataclass(frozen=True, eq=False)
+class ScoreRule:
+    """How a layer scores the tokens that a query reads."""
+
+    scale: float  # multiplies the scores
+    window: int | None = None  # tokens, the query's own included; None: all
+    softcap: float | None = None  # bounds a score: softcap * tanh(score / softcap)
+    # [heads] float32: scores that take weight from the tokens: softmax([scores, sink]) without its last number.
+    sinks: Tensor | None = None
+
+
 class AttentionPlan(Protocol):
     """A step of one KV group. Writes all K and V before any query reads, because requests may share blocks.
 
@@ -99,33 +110,12 @@ class AttentionPlan(Protocol):
     def write(self, kv: Tensor, cache: KVCache) -> None:  # kv [T, 2 * kv_heads * head_dim]
         ...
 
-    def attend(
-        self,
-        q: Tensor,
-        cache: KVCache,
-        scale: float,
-        *,
-        window: int | None = None,
-        softcap: float | None = None,
-        sinks: Tensor | None = None,
-    ) -> Tensor:
-        """Attend over the last `window` tokens: q [T, heads * head_dim] → the same shape.
-
-        `softcap` bounds the scores: softcap * tanh(score / softcap). `sinks` [heads] float32 are scores of each
-        head that only take weight from the tokens: softmax([scores, sink]) without its last number.
-        """
+    def attend(self, q: Tensor, cache: KVCache, rule: ScoreRule) -> Tensor:
+        """Attend: q [T, heads * head_dim] → the same shape."""
         ...
 
     def write_and_attend(
-        self,
-        qkv: Tensor,
-        cache: KVCache,
-        scale: float,
-        *,
-        window: int | None = None,
-        softcap: float | None = None,
-        sinks: Tensor | None = None,
-        rotation: Rotation | None = None,
+        self, qkv: Tensor, cache: KVCache, rule: ScoreRule, rotation: Rotation | None = None
     ) -> Tensor:
         """Rotate Q and K, write, then attend: [T, (heads + 2 kv_heads) * head_dim] → [T, heads * head_dim]."""
         ...  # may change qkv

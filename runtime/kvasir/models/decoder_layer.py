@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor, nn
 
-from kvasir.layers.attention import AttentionPlan, KVCache
+from kvasir.layers.attention import AttentionPlan, KVCache, ScoreRule
 from kvasir.layers.few_rows import FewRows, few_rows_for
 from kvasir.layers.layout import Layout, Split
 from kvasir.layers.linear import ColumnLinear, RowLinear
@@ -44,10 +44,8 @@ class Attention(nn.Module):
             self.q_norm = config.qk_norm(HeadSplit(heads.heads, heads.head_dim), config.eps, placement)
             self.k_norm = config.qk_norm(HeadSplit(heads.kv_heads, heads.head_dim, copies), config.eps, placement)
         self.sinks = _sinks(heads.heads, placement) if config.sinks else None
+        self._rule = ScoreRule(config.scale * layer.scale, layer.window, config.score_cap, self.sinks)
         self._heads = heads.local(ranks)
-        self._scale = config.scale * layer.scale
-        self._cap = config.score_cap
-        self._window = layer.window
         self._halved = layer.rope.dim if layer.rope is not None and layer.rope.interleaved else 0
         self._rotates_first = config.rotates_first
         grows = layer.rope is not None and layer.rope.query_growth is not None
@@ -60,15 +58,7 @@ class Attention(nn.Module):
         # [T, (heads + 2 kv_heads) * head_dim] → [T, heads * head_dim]. Changes qkv.
         if self._prepares:
             rotation = self._prepare(qkv, rotation)
-        return plan.write_and_attend(
-            qkv,
-            cache,
-            self._scale,
-            window=self._window,
-            softcap=self._cap,
-            sinks=self.sinks,
-            rotation=rotation,
-        )
+        return plan.write_and_attend(qkv, cache, self._rule, rotation)
 
     def _prepare(self, qkv: Tensor, rotation: Rotation | None) -> Rotation | None:
         # Returns the rotation that is left to do.

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from kvasir.kernels import cpu
 from kvasir.kernels.cpu import Kernels
-from kvasir.layers.attention import HeadShape, KVCache, StepRows
+from kvasir.layers.attention import HeadShape, KVCache, ScoreRule, StepRows
 from kvasir.layers.attention_backends.tiles import TilePlanner
 
 TOKENS = 90
@@ -106,7 +106,7 @@ def attend(kernels: Kernels, qkv: Tensor, heads: HeadShape, block: int, window: 
             offsets=positions % block,
         )
         new = qkv[start : start + len(positions)]
-        outputs.append(planner.plan(step).write_and_attend(new, KVCache(cache), 0.2, window=window, softcap=None))
+        outputs.append(planner.plan(step).write_and_attend(new, KVCache(cache), ScoreRule(0.2, window)))
     return torch.cat(outputs)
 
 

@@ -4,7 +4,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from kvasir.layers.attention import HeadShape
+from kvasir.layers.attention import HeadShape, ScoreRule
 from kvasir.layers.kv import FullAttention, KVCacheConfig, KVGroup, KVSpec, SlidingWindow
 from kvasir.layers.parameter import Placement
 from kvasir.request.params import SamplingParams
@@ -110,16 +110,15 @@ class Paged:
         at_once = bool(self._random.integers(2))
         for layer, (window, cache) in enumerate(zip(self._windows, self.caches, strict=True)):
             plan = batch.attention[cache.group]
+            rule = ScoreRule(SCALE, window, self._softcap, self._sinks)
             qkv = torch.cat([self.qkv[layer][index][span] for index, span in spans])
             given = qkv.clone()
             if at_once:
-                output = plan.write_and_attend(
-                    qkv, cache, SCALE, window=window, softcap=self._softcap, sinks=self._sinks
-                )
+                output = plan.write_and_attend(qkv, cache, rule)
             else:
                 q, kv = qkv.split([self._shape.query_size, 2 * self._shape.kv_size], dim=1)
                 plan.write(kv, cache)
-                output = plan.attend(q, cache, SCALE, window=window, softcap=self._softcap, sinks=self._sinks)
+                output = plan.attend(q, cache, rule)
             assert torch.equal(qkv, given), "the caller's numbers were changed"
             outputs = output.split([counts[index] for index in order])
             for (index, span), output in zip(spans, outputs, strict=True):

@@ -8,7 +8,7 @@ import torch
 
 from examples.one_by_one_backend import OneByOneBackend
 from kvasir.kernels.cpu import kernels_for
-from kvasir.layers.attention import AttentionBackend, HeadShape
+from kvasir.layers.attention import AttentionBackend, HeadShape, ScoreRule
 from kvasir.layers.attention_backends import gather_planner
 from kvasir.layers.attention_backends.choose_backend import BACKENDS, choose_backend
 from kvasir.layers.attention_backends.gather import GatherPlan
@@ -158,5 +158,5 @@ def test_capped_prefills_of_many_queries_give_the_definition() -> None:
     (plan,) = builder.build([ScheduledRow("r", 0, 300, [])]).attention.values()
     cache, _ = allocate(KVCacheConfig(groups, 75), SHAPE, CPU)
     for window in windows:
-        output = plan.write_and_attend(qkv.clone(), cache, SCALE, window=window, softcap=2.0)
+        output = plan.write_and_attend(qkv.clone(), cache, ScoreRule(SCALE, window, 2.0))
         assert torch.allclose(output.double(), by_definition(qkv, window, 2.0), rtol=1e-4, atol=1e-4)

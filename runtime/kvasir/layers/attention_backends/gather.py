@@ -7,7 +7,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from kvasir.layers.attention import HeadShape, KVCache
+from kvasir.layers.attention import HeadShape, KVCache, ScoreRule
+from kvasir.layers.attention_backends.scores import cap_, weights_of
 from kvasir.layers.rotary import Rotation, rotate_qk_
 
 _QUERIES_AT_ONCE = 256  # bounds the memory of scores
@@ -57,40 +58,23 @@ class GatherPlan:
             cache.blocks.index_fill_(0, self.begun, 0)
         cache.by_token.index_put_((self.blocks, self.offsets), self._by_head(kv))
 
-    def attend(
-        self,
-        q: Tensor,
-        cache: KVCache,
-        scale: float,
-        *,
-        window: int | None = None,
-        softcap: float | None = None,
-        sinks: Tensor | None = None,
-    ) -> Tensor:
-        return self._attend(q, None, cache, window, self._rule(scale, softcap, sinks))
+    def attend(self, q: Tensor, cache: KVCache, rule: ScoreRule) -> Tensor:
+        return self._attend(q, None, cache, rule)
 
     def write_and_attend(
-        self,
-        qkv: Tensor,
-        cache: KVCache,
-        scale: float,
-        *,
-        window: int | None = None,
-        softcap: float | None = None,
-        sinks: Tensor | None = None,
-        rotation: Rotation | None = None,
+        self, qkv: Tensor, cache: KVCache, rule: ScoreRule, rotation: Rotation | None = None
     ) -> Tensor:
         if rotation is not None:
             rotate_qk_(qkv, self.heads.kv_heads, self.heads.head_dim, rotation)
         q, kv = qkv[:, : self.heads.query_size], qkv[:, self.heads.query_size :]
         self.write(kv, cache)
-        return self._attend(q, self._by_head(kv), cache, window, self._rule(scale, softcap, sinks))
+        return self._attend(q, self._by_head(kv), cache, rule)
 
-    def _attend(
-        self, q: Tensor, kv: Tensor | None, cache: KVCache, window: int | None, rule: "_ScoreRule"
-    ) -> Tensor:
+    def _attend(self, q: Tensor, kv: Tensor | None, cache: KVCache, rule: ScoreRule) -> Tensor:
         # kv [T, 2, kv_heads, head_dim]; None: in the cache
-        heads, reads = self.heads, self.within(window)
+        heads, reads = self.heads, self.within(rule.window)
+        if rule.sinks is not None:  # with the dimensions of scores [..., queries, keys]
+            rule = replace(rule, sinks=rule.sinks.view(heads.kv_heads, -1, 1))
         parts = [_decode(q[group.tokens], cache, group, heads, rule) for group in reads.decode]
         for chunk in reads.prefill:
             chunk_kv = self._chunk_kv(chunk, kv, cache)
@@ -107,41 +91,25 @@ class GatherPlan:
         kv = cache.by_token[self.blocks[new], self.offsets[new]] if kv is None else kv[new]
         return kv.view(chunk.requests, -1, 2, heads.kv_heads, heads.head_dim).permute(2, 0, 3, 1, 4)
 
-    def _rule(self, scale: float, softcap: float | None, sinks: Tensor | None) -> "_ScoreRule":
-        return _ScoreRule(scale, softcap, None if sinks is None else sinks.view(self.heads.kv_heads, -1, 1))
-
     def _by_head(self, kv: Tensor) -> Tensor:
         return kv.view(-1, 2, self.heads.kv_heads, self.heads.head_dim)
 
 
-@dataclass(frozen=True)
-class _ScoreRule:
-    scale: float
-    softcap: float | None
-    sinks: Tensor | None  # with the dimensions of scores [..., queries, keys]
-
-    def weights_of(self, scores: Tensor) -> Tensor:
-        if self.sinks is None:
-            return scores.softmax(dim=-1)
-        sinks = self.sinks.expand(*scores.shape[:-1], 1)
-        return torch.cat((scores, sinks), dim=-1).softmax(dim=-1)[..., :-1]
-
-
-def _decode(queries: Tensor, cache: KVCache, group: DecodeGroup, shape: HeadShape, rule: _ScoreRule) -> Tensor:
+def _decode(queries: Tensor, cache: KVCache, group: DecodeGroup, shape: HeadShape, rule: ScoreRule) -> Tensor:
     # Scores are float32, because bfloat16 would round them to 8 bits.
     rows = queries.shape[0]
     kv = cache.by_head.index_select(0, group.pieces).view(2, rows, shape.kv_heads, -1, shape.head_dim)
     q = (queries.float() * rule.scale).view(rows, shape.kv_heads, shape.group, shape.head_dim)
     scores = torch.matmul(q, kv[0].float().mT)  # [rows, kv_heads, group, length]
     if rule.softcap is not None:
-        _cap_(scores, rule.softcap)
+        cap_(scores, rule.softcap)
     if group.mask is not None:
         scores += group.mask
-    weights = rule.weights_of(scores).to(kv.dtype)
+    weights = weights_of(scores, rule.sinks).to(kv.dtype)
     return torch.matmul(weights, kv[1]).view(rows, -1)
 
 
-def _prefill(queries: Tensor, kv: Tensor, chunk: PrefillChunk, shape: HeadShape, rule: _ScoreRule) -> Tensor:
+def _prefill(queries: Tensor, kv: Tensor, chunk: PrefillChunk, shape: HeadShape, rule: ScoreRule) -> Tensor:
     tokens = queries.shape[0]
     requests, size = chunk.requests, tokens // chunk.requests
     # [2, requests, kv_heads, group, length, head_dim]
@@ -164,7 +132,7 @@ def _four_dims(x: Tensor) -> Tensor:
     return x.flatten(0, 1) if x.shape[0] == 1 or x.shape[2] > 1 else x.squeeze(2)
 
 
-def _attention_by_parts(q: Tensor, k: Tensor, v: Tensor, mask: Tensor, rule: _ScoreRule) -> Tensor:
+def _attention_by_parts(q: Tensor, k: Tensor, v: Tensor, mask: Tensor, rule: ScoreRule) -> Tensor:
     # q [kv_heads, group, tokens, head_dim]; k, v [kv_heads, group, length, head_dim]; mask [queries, length]
     tokens, length, parts = q.shape[2], k.shape[2], []
     for start in range(0, tokens, len(mask)):
@@ -176,14 +144,14 @@ def _attention_by_parts(q: Tensor, k: Tensor, v: Tensor, mask: Tensor, rule: _Sc
     return torch.cat(parts, dim=2)
 
 
-def _masked_attention(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, rule: _ScoreRule) -> Tensor:
+def _masked_attention(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, rule: ScoreRule) -> Tensor:
     # mask None: causal
     if rule.softcap is not None or rule.sinks is not None:
         return _attention_by_scores(q, k, v, mask, rule)
     return F.scaled_dot_product_attention(q, k, v, attn_mask=mask, is_causal=mask is None, scale=rule.scale)
 
 
-def _attention_by_scores(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, rule: _ScoreRule) -> Tensor:
+def _attention_by_scores(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, rule: ScoreRule) -> Tensor:
     # Torch's attention has no caps and no sinks.
     length = k.shape[2]
     keys = k.float().mT
@@ -192,15 +160,11 @@ def _attention_by_scores(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, r
         some = q[:, :, start : start + _QUERIES_AT_ONCE].float() * rule.scale
         scores = some @ keys  # [kv_heads, group, some, length]
         if rule.softcap is not None:
-            _cap_(scores, rule.softcap)
+            cap_(scores, rule.softcap)
         if mask is None:
             after = torch.ones(some.shape[2], length, dtype=torch.bool, device=q.device).triu_(start + 1)
             scores.masked_fill_(after, -torch.inf)
         else:
             scores += mask[start : start + _QUERIES_AT_ONCE]
-        parts.append(rule.weights_of(scores).to(v.dtype) @ v)
+        parts.append(weights_of(scores, rule.sinks).to(v.dtype) @ v)
     return torch.cat(parts, dim=2)
-
-
-def _cap_(scores: Tensor, softcap: float) -> Tensor:
-    return scores.div_(softcap).tanh_().mul_(softcap)

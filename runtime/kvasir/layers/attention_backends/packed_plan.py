@@ -10,7 +10,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from kvasir.layers.attention import HeadShape, KVCache
+from kvasir.layers.attention import HeadShape, KVCache, ScoreRule
+from kvasir.layers.attention_backends.scores import cap_, weights_of
 from kvasir.layers.rotary import Rotation, rotate_qk_
 
 # Bounds the scores of one product, if torch makes them: [queries, length] for each head.
@@ -41,47 +42,22 @@ class PackedPlan:
     def write(self, kv: Tensor, cache: KVCache) -> None:
         raise NotImplementedError("without a KV cache, nothing reads K and V later")
 
-    def attend(
-        self,
-        q: Tensor,
-        cache: KVCache,
-        scale: float,
-        *,
-        window: int | None = None,
-        softcap: float | None = None,
-        sinks: Tensor | None = None,
-    ) -> Tensor:
+    def attend(self, q: Tensor, cache: KVCache, rule: ScoreRule) -> Tensor:
         raise NotImplementedError("without a KV cache, K and V come with the queries")
 
     def write_and_attend(
-        self,
-        qkv: Tensor,
-        cache: KVCache,
-        scale: float,
-        *,
-        window: int | None = None,
-        softcap: float | None = None,
-        rotation: Rotation | None = None,
-        sinks: Tensor | None = None,
+        self, qkv: Tensor, cache: KVCache, rule: ScoreRule, rotation: Rotation | None = None
     ) -> Tensor:
-        return self.attend_packed(qkv, scale, window=window, softcap=softcap, rotation=rotation, sinks=sinks)
+        return self.attend_packed(qkv, rule, rotation)
 
     def attend_packed(
-        self,
-        qkv: Tensor,
-        scale: float,
-        *,
-        window: int | None = None,
-        softcap: float | None = None,
-        rotation: Rotation | None = None,
-        bias: Bias | None = None,
-        sinks: Tensor | None = None,
+        self, qkv: Tensor, rule: ScoreRule, rotation: Rotation | None = None, bias: Bias | None = None
     ) -> Tensor:
         """Attend: [T, (heads + 2 kv_heads) * head_dim] → [T, heads * head_dim]. Changes qkv.
 
-        `window`: tokens that a query reads: the last ones, itself included; if not causal, half on each side.
+        If not causal, half of the rule's window is on each side.
         """
-        heads = self.heads
+        heads, window = self.heads, rule.window
         if rotation is not None:
             rotate_qk_(qkv, heads.kv_heads, heads.head_dim, rotation)
         out = qkv.new_empty(self._num_tokens, heads.query_size)
@@ -94,40 +70,30 @@ class PackedPlan:
             if bias is not None:
                 added = bias(alike.length).to(q.dtype)
                 mask = added if mask is None else added.masked_fill(~mask, -torch.inf)
-            attended = self._attend(q, k, v, mask, scale, softcap, sinks)
+            attended = self._attend(q, k, v, mask, rule)
             out[alike.tokens] = attended.transpose(1, 2).reshape(-1, heads.query_size)
         return out
 
-    def _attend(
-        self,
-        q: Tensor,
-        k: Tensor,
-        v: Tensor,
-        mask: Tensor | None,
-        scale: float,
-        softcap: float | None,
-        sinks: Tensor | None,
-    ) -> Tensor:
+    def _attend(self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, rule: ScoreRule) -> Tensor:
         grouped = self.heads.group > 1
-        if softcap is None and sinks is None:
+        if rule.softcap is None and rule.sinks is None:
             causal = self.causal and mask is None
             return F.scaled_dot_product_attention(
-                q, k, v, attn_mask=mask, is_causal=causal, scale=scale, enable_gqa=grouped
+                q, k, v, attn_mask=mask, is_causal=causal, scale=rule.scale, enable_gqa=grouped
             )
         if grouped:
             k, v = (each.repeat_interleave(self.heads.group, 1) for each in (k, v))
         seen = self._window(q.shape[2], None, q) if mask is None and self.causal else mask
+        sinks = None if rule.sinks is None else rule.sinks.view(-1, 1, 1)
         parts = []
         for start in range(0, q.shape[2], _MAX_QUERIES):  # torch's attention has no caps and no sinks
             some = slice(start, start + _MAX_QUERIES)
-            scores = (q[:, :, some].float() * scale) @ k.float().mT
-            if softcap is not None:
-                scores = scores.div_(softcap).tanh_().mul_(softcap)
+            scores = (q[:, :, some].float() * rule.scale) @ k.float().mT
+            if rule.softcap is not None:
+                cap_(scores, rule.softcap)
             if seen is not None:
                 scores.masked_fill_(~seen[some], -torch.inf)
-            if sinks is not None:
-                scores = torch.cat((scores, sinks.view(-1, 1, 1).expand(*scores.shape[:-1], 1)), dim=-1)
-            parts.append(scores.softmax(dim=-1)[..., : k.shape[2]].to(v.dtype) @ v)
+            parts.append(weights_of(scores, sinks).to(v.dtype) @ v)
         return torch.cat(parts, dim=2)
 
     def _window(self, length: int, window: int | None, like: Tensor) -> Tensor:

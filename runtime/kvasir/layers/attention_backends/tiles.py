@@ -8,7 +8,7 @@ from torch import Tensor
 
 from kvasir.kernels.cpu import LANES, MAX_HEAD_NUMBERS, MAX_TILE_ROWS, Kernels, PagedStep, kernels_for
 from kvasir.kernels.token_parts import Columns, columns, token_parts
-from kvasir.layers.attention import BlockTable, HeadShape, Ints, KVCache, StepRows, head_major_cache
+from kvasir.layers.attention import BlockTable, HeadShape, Ints, KVCache, ScoreRule, StepRows, head_major_cache
 from kvasir.layers.kv import BlockShape, KVSpec
 from kvasir.layers.parameter import Placement
 from kvasir.layers.rotary import Rotation, rotate_qk_
@@ -25,32 +25,17 @@ class TilePlan:
     def write(self, kv: Tensor, cache: KVCache) -> None:
         self.kernels.write(self.step, kv, cache.blocks)
 
-    def attend(
-        self,
-        q: Tensor,
-        cache: KVCache,
-        scale: float,
-        *,
-        window: int | None = None,
-        softcap: float | None = None,
-        sinks: Tensor | None = None,
-    ) -> Tensor:
-        return self.kernels.attend(self.step, q, cache.blocks, window, scale, softcap, sinks)
+    def attend(self, q: Tensor, cache: KVCache, rule: ScoreRule) -> Tensor:
+        return self.kernels.attend(self.step, q, cache.blocks, rule.window, rule.scale, rule.softcap, rule.sinks)
 
     def write_and_attend(
-        self,
-        qkv: Tensor,
-        cache: KVCache,
-        scale: float,
-        *,
-        window: int | None = None,
-        softcap: float | None = None,
-        sinks: Tensor | None = None,
-        rotation: Rotation | None = None,
+        self, qkv: Tensor, cache: KVCache, rule: ScoreRule, rotation: Rotation | None = None
     ) -> Tensor:
         if rotation is not None:
             rotate_qk_(qkv, self.step.kv_heads, self.step.head_dim, rotation)
-        return self.kernels.write_and_attend(self.step, qkv, cache.blocks, window, scale, softcap, sinks)
+        return self.kernels.write_and_attend(
+            self.step, qkv, cache.blocks, rule.window, rule.scale, rule.softcap, rule.sinks
+        )
 
 
 class TileBackend:

@@ -20,7 +20,7 @@ from kvasir.kernels.triton.tiling import (
     decodes_kind,
 )
 from kvasir.kernels.triton.work_list import WorkList, most_items, work_list
-from kvasir.layers.attention import BlockTable, HeadShape, KVCache, StepRows
+from kvasir.layers.attention import BlockTable, HeadShape, KVCache, ScoreRule, StepRows
 from kvasir.layers.parameter import Placement
 from kvasir.layers.rotary import Rotation
 from kvasir.layers.step_memory import StepMemory
@@ -42,16 +42,8 @@ class TritonPlan:
         scales = cache.scales
         self.kernels.write(self.slots, kv, cache.blocks, k_scale=scales.k, v_scale=scales.v)
 
-    def attend(
-        self,
-        q: Tensor,
-        cache: KVCache,
-        scale: float,
-        *,
-        window: int | None = None,
-        softcap: float | None = None,
-        sinks: Tensor | None = None,
-    ) -> Tensor:
+    def attend(self, q: Tensor, cache: KVCache, rule: ScoreRule) -> Tensor:
+        window = rule.window
         work = self.work.get(window)
         if work is None:
             work, window = self.work[None], None
@@ -60,24 +52,16 @@ class TritonPlan:
             self.tile,
             q,
             cache.blocks,
-            scale=scale,
+            scale=rule.scale,
             window=window,
-            softcap=softcap,
-            sinks=sinks,
+            softcap=rule.softcap,
+            sinks=rule.sinks,
             k_scale=cache.scales.k,
             v_scale=cache.scales.v,
         )
 
     def write_and_attend(
-        self,
-        qkv: Tensor,
-        cache: KVCache,
-        scale: float,
-        *,
-        window: int | None = None,
-        softcap: float | None = None,
-        sinks: Tensor | None = None,
-        rotation: Rotation | None = None,
+        self, qkv: Tensor, cache: KVCache, rule: ScoreRule, rotation: Rotation | None = None
     ) -> Tensor:
         kv_size = 2 * cache.blocks.shape[2] * cache.blocks.shape[4]
         q, kv = qkv[:, :-kv_size], qkv[:, -kv_size:]
@@ -93,7 +77,7 @@ class TritonPlan:
                 k_scale=cache.scales.k,
                 v_scale=cache.scales.v,
             )
-        return self.attend(q, cache, scale, window=window, softcap=softcap, sinks=sinks)
+        return self.attend(q, cache, rule)
 
 
 class TritonPlanner:

@@ -18,7 +18,7 @@ from kvasir.hub.model_info import ModelInfo
 from kvasir.hub.rope_parameters import ROPE_KEYS
 from kvasir.hub.weight_scheme import UNQUANTISED
 from kvasir.hub.weights import tensor_bytes, weight_files
-from kvasir.layers.attention import HeadShape
+from kvasir.layers.attention import HeadShape, ScoreRule
 from kvasir.layers.kv import BlockShape, KVSpec, layer_specs
 from kvasir.layers.parameter import Placement
 from kvasir.models.architectures.transformers_caches import TransformersCaches, with_own_caches
@@ -163,7 +163,7 @@ class TransformersLM:
             raise ModelLoadError(f"its layers differ in their heads: {sorted(map(str, heads))}")
         self.heads = heads.pop()
         self.vocab_size: int = model.config.vocab_size
-        self.windows = tuple(call.window for call in calls)
+        self.windows = tuple(call.rule.window for call in calls)
         self.stage = Stage.of(len(calls), 0, 1)
         if hidden_windows(model.config, self.windows):
             raise ModelLoadError("its layers do not pass their sliding_window to attention")
@@ -215,9 +215,7 @@ class TransformersLM:
 class _Call:
     layer: int
     heads: HeadShape
-    scale: float
-    window: int | None
-    softcap: float | None
+    rule: ScoreRule
 
 
 class _Attends(Protocol):
@@ -235,7 +233,7 @@ class _Step:
         qkv = torch.cat([part[0].transpose(0, 1).flatten(1) for part in (query, key, value)], dim=1)
         cache = self._batch.caches[call.layer]
         plan = self._batch.attention[cache.group]
-        return plan.write_and_attend(qkv, cache, call.scale, window=call.window, softcap=call.softcap)
+        return plan.write_and_attend(qkv, cache, call.rule)
 
 
 class _Recorder:
@@ -285,9 +283,7 @@ def _attention(
     call = _Call(
         layer=int(module.layer_idx),  # type: ignore[arg-type]
         heads=HeadShape(query.shape[1], key.shape[1], head_dim),
-        scale=head_dim**-0.5 if scaling is None else float(scaling),
-        window=sliding_window,
-        softcap=softcap,
+        rule=ScoreRule(head_dim**-0.5 if scaling is None else float(scaling), sliding_window, softcap),
     )
     return kvasir_step.attend(call, query, key, value).view(1, tokens, -1, head_dim), None
 

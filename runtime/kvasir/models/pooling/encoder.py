@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from kvasir.layers.activation import Activation
-from kvasir.layers.attention import HeadShape
+from kvasir.layers.attention import HeadShape, ScoreRule
 from kvasir.layers.attention_backends.packed_plan import Bias, PackedPlan
 from kvasir.layers.embedding import Embedding, VocabEmbedding
 from kvasir.layers.kv import BlockShape, KVSpec, layer_specs
@@ -57,10 +57,10 @@ class _Attention(nn.Module):
             size, {"q": size, "k": size, "v": size}, bias=config.biases, placement=placement.at("qkv")
         )
         self.out = RowLinear(size, size, bias=config.biases, placement=placement.at("out"))
-        self._scale = heads.head_dim**-0.5
+        self._rule = ScoreRule(heads.head_dim**-0.5)
 
     def forward(self, x: Tensor, plan: PackedPlan, rotation: Rotation | None, bias: Bias | None) -> Tensor:
-        attended = plan.attend_packed(self.qkv(x), self._scale, rotation=rotation, bias=bias)
+        attended = plan.attend_packed(self.qkv(x), self._rule, rotation, bias)
         return self.out(attended)  # type: ignore[no-any-return]
 
 
