@@ -2,7 +2,7 @@
 
 import logging
 from collections.abc import Callable
-from typing import Final
+from typing import Final, TypeVar
 
 from kvasir.hub.gguf.kept_layers import GGUF
 from kvasir.hub.model_info import ModelInfo
@@ -12,17 +12,20 @@ from kvasir.layers.attention import KVScales
 from kvasir.layers.linear import finish_layers
 from kvasir.layers.parameter import Placement
 from kvasir.layers.quantised.product_report import describe_products
-from kvasir.models.causal_lm import Generates, LoadableLM
+from kvasir.models.build_pooling import build_pooling
+from kvasir.models.causal_lm import Generates, LoadableTransformer, Pools
 from kvasir.models.dummy_weights import fill_with_random_numbers
 from kvasir.models.kv_scales import read_kv_scales
 from kvasir.models.loader import load_weights
 from kvasir.models.model_load_error import ModelLoadError, UnknownTensor, UnsupportedSetting
-from kvasir.models.registry import ARCHITECTURES, Build
+from kvasir.models.registry import ARCHITECTURES
 from kvasir.parallel.parallel_state import ParallelState
 
 _TEXT_ONLY: Final = "%s: only the text model is loaded; images and sound are rejected"
 
 log = logging.getLogger(__name__)
+
+Model = TypeVar("Model", bound=LoadableTransformer)
 
 
 def load_model(
@@ -47,17 +50,20 @@ def load_model(
                 "with the model's own weights: use --load-format safetensors"
             )
         return _with_transformers(info, placement, progress)
-    if load_format == "dummy":
-        model = build(info.config, placement, context)
-        fill_with_random_numbers(model, progress)
-        return _finished(model, info)
     try:
-        return _with_own_code(build, info, placement, context, progress)
+        return _filled(build(info.config, placement, context), info, progress, load_format)
     except (UnsupportedSetting, UnknownTensor) as unsupported:
         if info.multimodal:  # transformers would load all parts
             raise
         unsupported.__traceback__ = None  # its frames hold the memory of the weights
         return _instead(unsupported, info, placement, progress)
+
+
+def load_pooling(
+    info: ModelInfo, placement: Placement, context: int, progress: Callable[[int, int], None], load_format: str
+) -> Pools:
+    """Load a model that makes vectors or scores, or the part of this rank. As `load_model` otherwise."""
+    return _filled(build_pooling(info, placement, context), info, progress, load_format)
 
 
 def load_kv_scales(info: ModelInfo, model: Generates, load_format: str) -> dict[int, KVScales]:
@@ -80,18 +86,14 @@ def check_whole(architecture: str, parallel: ParallelState) -> None:
         )
 
 
-def _with_own_code(
-    build: Build, info: ModelInfo, placement: Placement, context: int, progress: Callable[[int, int], None]
-) -> Generates:
-    model = build(info.config, placement, context)
-    text_only = bool(info.multimodal)
-    if text_only:
-        log.warning(_TEXT_ONLY, info.multimodal)
-    load_weights(model, weight_files(info.path), progress, info.weight_scheme, text_only=text_only)
-    return _finished(model, info)
-
-
-def _finished(model: LoadableLM, info: ModelInfo) -> Generates:
+def _filled(model: Model, info: ModelInfo, progress: Callable[[int, int], None], load_format: str) -> Model:
+    if load_format == "dummy":
+        fill_with_random_numbers(model, progress)
+    else:
+        text_only = bool(info.multimodal)
+        if text_only:
+            log.warning(_TEXT_ONLY, info.multimodal)
+        load_weights(model, weight_files(info.path), progress, info.weight_scheme, text_only=text_only)
     finish_layers(model.modules())
     if info.weight_scheme != UNQUANTISED:
         method = info.weight_scheme.method

@@ -18,8 +18,8 @@ from kvasir.hub.text_part import text_tensor
 from kvasir.hub.weight_scheme import UNQUANTISED, WeightScheme
 from kvasir.hub.weights import tensor_bytes
 from kvasir.layers.parameter import Source, weight_loader_of
-from kvasir.models.bitsandbytes_scales import nested_scales
 from kvasir.models.causal_lm import LoadableTransformer, Target
+from kvasir.models.checkpoints.bitsandbytes_scales import nested_scales
 from kvasir.models.checkpoints.checkpoint import CheckpointTensor, Origin
 from kvasir.models.checkpoints.open_checkpoint import open_checkpoint
 from kvasir.models.kv_scales import is_kv_scale

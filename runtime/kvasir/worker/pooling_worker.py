@@ -11,7 +11,7 @@ from kvasir.hub.model_info import ModelInfo
 from kvasir.layers.kv import KVCacheConfig, KVGroup, NoKVCache
 from kvasir.layers.parameter import Placement
 from kvasir.models.causal_lm import FitsContext, Pools
-from kvasir.models.load_pooling import load_pooling
+from kvasir.models.load_model import load_pooling
 from kvasir.parallel.parallel_state import SINGLE, ParallelState
 from kvasir.request.params import SamplingParams
 from kvasir.request.pool_params import MAX_POOLED_BYTES, PoolParams

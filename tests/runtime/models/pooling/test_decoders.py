@@ -11,6 +11,7 @@ from transformers import Qwen3Config
 
 from kvasir.request.pool_params import PoolParams
 from runtime.models.pooling.tiny_encoders import PooledModel, prompts, random_classifier
+from runtime.models.quantised.test_formats import pair
 from runtime.models.tiny import MODELS, save
 
 RAW = PoolParams(normalize=False)
@@ -26,6 +27,14 @@ def test_decoder_pools_its_last_hidden_states(name: str, tmp_path: Path) -> None
             hidden = reference.base_model(torch.tensor([tokens])).last_hidden_state[0]
         expected = torch.cat((hidden[-1], hidden.mean(0)))
         np.testing.assert_allclose(vector, expected.numpy(), atol=1e-4, rtol=1e-4)
+
+
+@pytest.mark.parametrize("name", ["gptq", "bnb-nf4-nested", "fp8-block"])
+def test_quantised_decoder_pools_as_its_floats(name: str, tmp_path: Path) -> None:
+    quantised, floats = (PooledModel(path, task="embed") for path in pair(tmp_path, name))
+    texts = [[token % 32 for token in tokens] for tokens in prompts(seed=6, count=3)]
+    for vector, expected in zip(quantised.vectors(texts, RAW), floats.vectors(texts, RAW), strict=True):
+        np.testing.assert_allclose(vector, expected, atol=1e-3, rtol=1e-3)
 
 
 def test_bidirectional_decoder_reads_later_tokens(tmp_path: Path) -> None:

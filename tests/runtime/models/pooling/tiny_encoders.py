@@ -23,7 +23,7 @@ from transformers import (
 
 from kvasir.hub.model_info import ModelFiles, load_model_info
 from kvasir.layers.parameter import Placement
-from kvasir.models.load_pooling import load_pooling
+from kvasir.models.load_model import load_pooling
 from kvasir.request.params import SamplingParams
 from kvasir.request.pool_params import PoolParams
 from kvasir.request.tokens import packed
@@ -86,7 +86,7 @@ class PooledModel:
         self.info = load_model_info(path, ModelFiles(task=task))
         assert self.info.pooling is not None
         self.info = dataclasses.replace(self.info, pooling=dataclasses.replace(self.info.pooling, **pooling))
-        placement = Placement(torch.device("cpu"), torch.float32)
+        placement = Placement(torch.device("cpu"), torch.float32, scheme=self.info.weight_scheme)
         model = load_pooling(self.info, placement, self.info.max_model_len, lambda *_: None, "auto")
         self._runner = PoolingRunner(model, placement.device)
 
