@@ -2,6 +2,7 @@
 
 from collections.abc import Collection
 
+from kvasir.client.request_errors import InvalidRequest
 from kvasir.link.frontend_end.remote_engine import RemoteEngine
 
 
@@ -17,3 +18,11 @@ class ServiceLimits:
         announced = [engine.capacity.max_model_len for engine in engines if engine.capacity]
         self.max_model_len = min([self._model_len, *announced])
         self.takes_priority = all(engine.serves_by_priority for engine in engines if engine.usable)
+
+    def check_priority(self, priority: int) -> None:
+        """Raise InvalidRequest for a priority that the engines would not heed."""
+        if priority and not self.takes_priority:
+            raise InvalidRequest(
+                "priority is not used here: start the engines with --scheduling-policy priority, or leave it out",
+                "priority",
+            )

@@ -184,11 +184,7 @@ class InputProcessor:
         `asked`.
         """
         self._check_prompt(prompt_token_ids)
-        if priority and not self._limits.takes_priority:
-            raise InvalidRequest(
-                "priority is not used here: start the engines with --scheduling-policy priority, or leave it out",
-                "priority",
-            )
+        self._limits.check_priority(priority)
         if data_parallel_rank is not None:
             self._check_rank(data_parallel_rank)
         max_tokens = self._max_tokens(len(prompt_token_ids), max_tokens, asked.min_tokens)

@@ -108,11 +108,7 @@ class PoolingInput:
         priority: int = 0,
         data_parallel_rank: int | None = None,
     ) -> Prompted:
-        if priority and not self._limits.takes_priority:
-            raise InvalidRequest(
-                "priority is not used here: start the engines with --scheduling-policy priority, or leave it out",
-                "priority",
-            )
+        self._limits.check_priority(priority)
         if data_parallel_rank is not None:
             self._check_rank(data_parallel_rank)
         pooling = PoolParams(params.dimensions, params.normalize, params.activate, tokens.second_text)
