@@ -6,15 +6,7 @@ All tiles add products of DEPTH inputs in float32 in the same order.
 import triton
 import triton.language as tl
 
-
-@triton.jit
-def _add_product(sums, a, b, EXACT: tl.constexpr, INTERPRETED: tl.constexpr):
-    # Triton's interpreter multiplies the bits of bfloat16 as integers.
-    if INTERPRETED:
-        return tl.dot(a.to(tl.float32), b.to(tl.float32), sums)
-    if EXACT:
-        return tl.dot(a, b, sums, input_precision="ieee")
-    return tl.dot(a, b, sums)
+from kvasir.kernels.triton.add_product import add_product
 
 
 @triton.jit
@@ -104,8 +96,8 @@ def multiply_gate_up(
             numbers = tl.load(x_places + start, mask=exists[:, None] & known[None, :], other=0.0)
             gate_weights = tl.load(gate_places + start, mask=known[:, None], other=0.0)
             up_weights = tl.load(up_places + start, mask=known[:, None], other=0.0)
-        gate = _add_product(gate, numbers, gate_weights, EXACT, INTERPRETED)
-        up = _add_product(up, numbers, up_weights, EXACT, INTERPRETED)
+        gate = add_product(gate, numbers, gate_weights, EXACT, INTERPRETED)
+        up = add_product(up, numbers, up_weights, EXACT, INTERPRETED)
     if BIASED:
         biases = bias + expert * (2 * INNER) + column % INNER
         gate += tl.load(biases).to(tl.float32)[None, :]
@@ -157,7 +149,7 @@ def multiply_down(
             known = start + depth < INNER
             numbers = tl.load(inner_places + start, mask=exists[:, None] & known[None, :], other=0.0)
             weights = tl.load(weight_places + start, mask=known[:, None], other=0.0)
-        sums = _add_product(sums, numbers, weights, EXACT, INTERPRETED)
+        sums = add_product(sums, numbers, weights, EXACT, INTERPRETED)
     if BIASED:
         sums += tl.load(bias + expert * SIZE + column % SIZE).to(tl.float32)[None, :]
     dtype: tl.constexpr = out.dtype.element_ty

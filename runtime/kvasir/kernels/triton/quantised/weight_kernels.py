@@ -3,6 +3,7 @@
 import triton
 import triton.language as tl
 
+from kvasir.kernels.triton.add_product import add_product
 from kvasir.kernels.triton.quantised.dequantise import half_steps
 
 
@@ -48,13 +49,9 @@ def multiply_one_row(
 @triton.jit
 def _add_half(sums, x, values, EXACT: tl.constexpr, INTERPRETED: tl.constexpr):
     # sums [ROWS, OUTPUTS] += x [ROWS, HALF] valuesᵀ
-    # Triton's interpreter multiplies the bits of bfloat16 as integers.
-    if INTERPRETED:
-        return tl.dot(x.to(tl.float32), tl.trans(values), sums)
-    weights = tl.trans(values.to(x.dtype))
-    if EXACT:
-        return tl.dot(x, weights, sums, input_precision="ieee")
-    return tl.dot(x, weights, sums)
+    # Triton's interpreter would truncate to bfloat16.
+    weights = values if INTERPRETED else values.to(x.dtype)
+    return add_product(sums, x, tl.trans(weights), EXACT, INTERPRETED)
 
 
 @triton.jit
