@@ -31,7 +31,7 @@ from kvasir.hub.gguf.kept_layers import FORMATS
 from kvasir.hub.model_info import ModelFiles, load_model_info
 from kvasir.hub.source import fetch
 from kvasir.layers.parameter import Placement
-from kvasir.layers.quantised.packings.nibbles_packing import IQ4_NL
+from kvasir.layers.quantised.packings.gguf_nibbles import IQ4_NL
 from kvasir.layers.quantised.weight import QuantisedWeight
 from kvasir.models.checkpoints.gguf_kept import kept_tensors
 from kvasir.models.checkpoints.gguf_rows import Rows

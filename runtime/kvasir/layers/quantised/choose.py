@@ -25,8 +25,8 @@ from kvasir.layers.quantised.method import Packing, QuantisedMethod
 from kvasir.layers.quantised.packings.bits_and_bytes import BitsAndBytesPacking
 from kvasir.layers.quantised.packings.eight_bits import NumbersPacking
 from kvasir.layers.quantised.packings.float4 import Float4Packing, MXFP4ExpertsPacking
+from kvasir.layers.quantised.packings.gguf_nibbles import NibblesPacking
 from kvasir.layers.quantised.packings.integers import AWQPacking, GPTQPacking, PackedPacking
-from kvasir.layers.quantised.packings.nibbles_packing import NibblesPacking
 from kvasir.layers.quantised.packings.on_load_packing import OnLoadPacking
 
 # Every producer leaves these as they are, and some configs do not say so.

@@ -5,6 +5,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from kvasir.kernels.nibbles import unpack
+
 
 @dataclass(frozen=True)
 class QuantisedWeight:
@@ -40,8 +42,7 @@ class QuantisedWeight:
     def _values(self) -> Tensor:  # float32 [outputs, inputs]
         if self.numbers.dtype != torch.uint8:
             return self.numbers.float()
-        low, high = self.numbers & 15, self.numbers >> 4
-        numbers = torch.stack((low, high), dim=2).flatten(1)
+        numbers = unpack(self.numbers, 4)
         if self.table is not None:
             return self.table[numbers.int()]
         if self.zeros is None:

@@ -7,6 +7,7 @@ import torch.nn.functional as F
 import triton
 from torch import Tensor
 
+from kvasir.kernels.nibbles import unpack
 from kvasir.kernels.triton.quantised.weight_kernels import multiply_few_rows, multiply_one_row, write_floats
 from kvasir.kernels.triton.quantised.weight_tiling import (
     MAX_COPY_BYTES,
@@ -27,8 +28,7 @@ INTERPRETED: Final = bool(triton.knobs.runtime.interpret)
 def pack_halves(numbers: Tensor, half: int) -> Tensor:
     """Return bytes [outputs, inputs / 2] with pairs of inputs that are `half` apart, from pairs of neighbours."""
     # One load then has neighbouring inputs in its low halves, and neighbouring ones in its high halves.
-    in_order = torch.stack((numbers & 15, numbers >> 4), dim=2).flatten(1)
-    low, high = in_order.unflatten(1, (-1, 2, half)).unbind(2)
+    low, high = unpack(numbers, 4).unflatten(1, (-1, 2, half)).unbind(2)
     return (low | (high << 4)).flatten(1).contiguous()  # type: ignore[no-any-return]
 
 
@@ -36,7 +36,7 @@ class KernelProduct:
     """x Wᵀ with a quantised weight. A row's sums have another order for one, for a few, and for many rows.
 
     numbers: int8 or float8_e4m3fn [outputs, inputs], or uint8 [outputs, inputs / 2]; scales: float32
-    [outputs, groups]; zeros: uint8 like scales; table: float32 [16].
+    [outputs, groups]; zeros: uint8 or float32, like scales; table: float32 [16].
     """
 
     def __init__(

@@ -9,10 +9,10 @@ from torch import Tensor, nn
 
 from kvasir.config.options import ConfigError
 from kvasir.hub.quantisation.layer_formats import BitsAndBytes4
+from kvasir.kernels.nibbles import swap_nibbles
 from kvasir.layers.layout import Layout, Part
 from kvasir.layers.linear_shape import INPUTS, OUTPUTS, LinearShape
 from kvasir.layers.parameter import Placement, Source, TensorLoader
-from kvasir.layers.quantised.packings.nibbles import swap_nibbles
 from kvasir.layers.quantised.packings.scales import ShardLoader
 from kvasir.layers.quantised.weight import QuantisedWeight
 

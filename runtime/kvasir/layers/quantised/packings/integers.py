@@ -9,9 +9,9 @@ from torch import Tensor, nn
 from kvasir.config.options import ConfigError
 from kvasir.hub.quantisation.layer_formats import AWQ, GPTQ, PackedNumbers
 from kvasir.hub.quantisation.scheme_settings import NEXT_STEP
+from kvasir.kernels.nibbles import as_bytes, pack_nibbles, unpack
 from kvasir.layers.linear_shape import INPUTS, ONE, OUTPUTS, SHARDS, Axis, LinearShape
 from kvasir.layers.parameter import Placement
-from kvasir.layers.quantised.packings.nibbles import as_bytes, pack_nibbles, unpack
 from kvasir.layers.quantised.packings.scales import ScaleLoader, ShardLoader, equal_groups
 from kvasir.layers.quantised.weight import QuantisedWeight
 from kvasir.parallel.parallel_state import UnevenSplit

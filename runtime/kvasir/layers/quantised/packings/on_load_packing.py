@@ -12,10 +12,10 @@ import torch
 from torch import Tensor, nn
 
 from kvasir.hub.quantisation.layer_formats import OnLoad
+from kvasir.kernels.nibbles import pack_nibbles
 from kvasir.layers.layout import WHOLE, Layout, Part
 from kvasir.layers.linear_shape import INPUTS, OUTPUTS, LinearShape
 from kvasir.layers.parameter import Placement, Source, TensorLoader, parameter_with
-from kvasir.layers.quantised.packings.nibbles import pack_nibbles
 from kvasir.layers.quantised.weight import QuantisedWeight
 
 _GROUPS: Final = (128, 64, 32)

@@ -1,4 +1,4 @@
-"""Numbers of 4 bits."""
+"""Numbers of 4 bits in bytes and words. Imports no triton."""
 
 import torch
 from torch import Tensor
