@@ -4,10 +4,8 @@ import logging
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
 
 import pytest
-import torch
 from transformers import (
     BloomConfig,
     DeepseekV3Config,
@@ -23,9 +21,9 @@ from kvasir.hub.model_info import load_model_info
 from kvasir.models.architectures.transformers_caches import TransformersCaches
 from kvasir.request.params import SamplingParams
 from runtime.executor.split_engine import SplitEngine
-from runtime.models.test_transformers_lm import expected, prompts
+from runtime.models.test_transformers_lm import expected, generates_alike, prompts
 from runtime.models.tiny import decoder, save
-from runtime.worker.driver import Driver, engine_settings, greedy
+from runtime.worker.driver import Driver, engine_settings
 
 MLA = {
     "q_lora_rank": 32, "kv_lora_rank": 16, "qk_nope_head_dim": 16, "qk_rope_head_dim": 8, "v_head_dim": 12,
@@ -51,18 +49,7 @@ MODELS: Mapping[str, Callable[[], PreTrainedModel]] = MappingProxyType(
 
 @pytest.mark.parametrize("name", list(MODELS))
 def test_tokens_are_those_of_generate(name: str, tmp_path: Path) -> None:
-    model: Any = MODELS[name]()
-    driver = Driver.load(save(model, tmp_path))
-    for index, prompt in enumerate(prompts()):
-        driver.add(f"r{index}", prompt, greedy(8))
-    for _ in range(7):
-        driver.step(budget=24)
-    driver.preempt("r0")
-    outputs = driver.run(budget=24)
-    for index, prompt in enumerate(prompts()):
-        ids = torch.tensor([prompt])
-        whole = model.generate(ids, max_new_tokens=8, min_new_tokens=8, do_sample=False, eos_token_id=None)
-        assert outputs[f"r{index}"] == whole[0, len(prompt) :].tolist()
+    driver = generates_alike(MODELS[name](), tmp_path)
     assert served(driver)._requests == {}, "ended requests keep no memory"
 
 

@@ -50,10 +50,9 @@ def prompts() -> list[list[int]]:
     return [torch.randint(2, VOCAB, (length,), generator=generator).tolist() for length in (3, 40, 17, 29, 61)]
 
 
-@pytest.mark.parametrize("name", list(MODELS))
-def test_tokens_are_those_of_generate(name: str, tmp_path: Path) -> None:
-    model: Any = MODELS[name]()
-    driver = Driver.load(save(model, tmp_path))
+def generates_alike(model: Any, path: Path) -> Driver:
+    """Check the greedy tokens of chunked prompts and a preempted request. Return the driver."""
+    driver = Driver.load(save(model, path))
     for index, prompt in enumerate(prompts()):
         driver.add(f"r{index}", prompt, greedy(10))
     for _ in range(7):
@@ -64,6 +63,12 @@ def test_tokens_are_those_of_generate(name: str, tmp_path: Path) -> None:
         ids = torch.tensor([prompt])
         expected = model.generate(ids, max_new_tokens=10, min_new_tokens=10, do_sample=False, eos_token_id=None)
         assert outputs[f"r{index}"] == expected[0, len(prompt) :].tolist()
+    return driver
+
+
+@pytest.mark.parametrize("name", list(MODELS))
+def test_tokens_are_those_of_generate(name: str, tmp_path: Path) -> None:
+    generates_alike(MODELS[name](), tmp_path)
 
 
 def test_fields_of_config_json_are_replaced(tmp_path: Path) -> None:
