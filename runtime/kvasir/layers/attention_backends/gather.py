@@ -8,7 +8,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from kvasir.layers.attention import HeadShape, KVCache, ScoreRule
-from kvasir.layers.attention_backends.scores import cap_, weights_of
+from kvasir.layers.attention_backends.score_weights import cap_, weights_of
 from kvasir.layers.rotary import Rotation, rotate_qk_
 
 _QUERIES_AT_ONCE = 256  # bounds the memory of scores

@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from kvasir.layers.attention import HeadShape, KVCache, ScoreRule
-from kvasir.layers.attention_backends.scores import cap_, weights_of
+from kvasir.layers.attention_backends.score_weights import cap_, weights_of
 from kvasir.layers.rotary import Rotation, rotate_qk_
 
 # Bounds the scores of one product, if torch makes them: [queries, length] for each head.
