@@ -64,6 +64,11 @@ def bad_field(param: str | None, message: str) -> ApiError:
     return ApiError(400, message, param=param)
 
 
+def unfit_model(message: str) -> ApiError:
+    """The error of an endpoint for models of another kind."""
+    return ApiError(404, message, param="model", code="endpoint_not_supported")
+
+
 def empty_list(param: str) -> ApiError:
     return ApiError(400, f"{param}: the list is empty: leave it out", param=param, code="empty_array")
 

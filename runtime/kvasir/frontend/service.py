@@ -7,7 +7,7 @@ from fastapi import Depends, Request
 
 from kvasir.client.async_llm import AsyncLLM
 from kvasir.config.frontend_settings import FrontendConfig, ServerConfig
-from kvasir.frontend.errors import ApiError
+from kvasir.frontend.errors import ApiError, unfit_model
 from kvasir.frontend.http.access import Access, Shares
 from kvasir.frontend.http.bodies.body_memory import ParsedBodies, Uploads
 from kvasir.frontend.http.bodies.json_cost import CostCheck
@@ -96,7 +96,7 @@ class Service:
         else:
             other = "/v1/embeddings" if pooling.info.task == EMBED else "/classify, /score or /rerank"
             text = f"{path} needs a model that generates text, and {name} makes vectors or scores: use {other}"
-        return ApiError(404, text, param="model", code="endpoint_not_supported")
+        return unfit_model(text)
 
     def unready_reason(self) -> str | None:
         if self.stopping:

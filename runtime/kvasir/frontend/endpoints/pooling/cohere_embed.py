@@ -14,7 +14,7 @@ from kvasir.frontend.endpoints.pooling.answer import (
 )
 from kvasir.frontend.endpoints.pooling.pooled import pool, pooling_of
 from kvasir.frontend.endpoints.pooling.request import CohereEmbedRequest, PoolingBody
-from kvasir.frontend.errors import bad_field
+from kvasir.frontend.errors import unfit_model
 from kvasir.frontend.routing import new_router
 from kvasir.frontend.service import ServiceDep
 from kvasir.frontend.telemetry.request_log import RecordDep
@@ -33,7 +33,7 @@ async def embed_texts(
     """A vector for each text."""
     pooling = pooling_of(service)
     if pooling.info.task != EMBED:
-        raise bad_field("model", "/v2/embed needs a model that makes vectors, and this one scores: use /v2/rerank")
+        raise unfit_model("/v2/embed needs a model that makes vectors, and this one scores: use /v2/rerank")
     pooling.check_dimensions(body.output_dimension)
     prompt = None if body.input_type is None else _PROMPTS.get(body.input_type, body.input_type)
     settings = PoolingBody(

@@ -8,7 +8,7 @@ from kvasir.frontend.endpoints.answers import errors
 from kvasir.frontend.endpoints.pooling.answer import EmbeddingAnswer, EmbeddingEntry, PoolingAnswer, PoolingEntry
 from kvasir.frontend.endpoints.pooling.pooled import Pooled, pool, pooling_of, written
 from kvasir.frontend.endpoints.pooling.request import EmbeddingRequest, PoolingRequest
-from kvasir.frontend.errors import bad_field
+from kvasir.frontend.errors import bad_field, unfit_model
 from kvasir.frontend.routing import new_router
 from kvasir.frontend.service import Service, ServiceDep
 from kvasir.frontend.telemetry.request_log import RecordDep, RequestRecord
@@ -58,7 +58,6 @@ async def _pool(
 
 def _check_embeds(service: Service, path: str) -> None:
     if pooling_of(service).info.task != EMBED:
-        raise bad_field(
-            "model",
+        raise unfit_model(
             f"{path} needs a model that makes vectors, and this one scores: use /classify, /score or /rerank",
         )

@@ -8,7 +8,7 @@ from kvasir.frontend.endpoints.answers import errors
 from kvasir.frontend.endpoints.pooling.answer import ClassifyAnswer, LabelEntry
 from kvasir.frontend.endpoints.pooling.pooled import pool, pooling_of
 from kvasir.frontend.endpoints.pooling.request import ClassifyRequest
-from kvasir.frontend.errors import bad_field
+from kvasir.frontend.errors import unfit_model
 from kvasir.frontend.routing import new_router
 from kvasir.frontend.service import ServiceDep
 from kvasir.frontend.telemetry.request_log import RecordDep
@@ -25,9 +25,7 @@ async def classify(
     """The probabilities of the model's labels for each input."""
     info = pooling_of(service).info
     if info.task != CLASSIFY:
-        raise bad_field(
-            "model", "/classify needs a model with labels, and this one makes vectors: use /v1/embeddings"
-        )
+        raise unfit_model("/classify needs a model with labels, and this one makes vectors: use /v1/embeddings")
     params = PoolParams(activate=body.activation)
     pooled = await pool(
         service, request.scope, record, body, body.inputs(), params, field="input", prefix="classify"

@@ -18,7 +18,7 @@ from kvasir.frontend.endpoints.pooling.answer import (
 )
 from kvasir.frontend.endpoints.pooling.pooled import pool, pooling_of
 from kvasir.frontend.endpoints.pooling.request import PoolingBody, RerankRequest, ScoreRequest
-from kvasir.frontend.errors import bad_field
+from kvasir.frontend.errors import unfit_model
 from kvasir.frontend.routing import new_router
 from kvasir.frontend.service import Service, ServiceDep
 from kvasir.frontend.telemetry.request_log import RecordDep, RequestRecord
@@ -79,8 +79,8 @@ async def _scores(
     inputs: Sequence[PoolingText]
     if info.task == CLASSIFY:
         if len(info.labels) != 1:
-            raise bad_field(
-                "model", f"a pair needs one score, and this model scores {len(info.labels)} labels: use /classify"
+            raise unfit_model(
+                f"a pair needs one score, and this model scores {len(info.labels)} labels: use /classify"
             )
         firsts = left * len(right) if len(left) == 1 else left
         inputs = list(zip(firsts, right, strict=True))

@@ -65,6 +65,14 @@ async def test_vectors_are_compared_by_their_cosine() -> None:
         assert all(each.pooling is not None and each.pooling.normalize for each in frontend.engine.seen.requests)
 
 
+@pytest.mark.parametrize("path", ["/v1/embeddings", "/v2/embed", "/score"])
+async def test_labels_are_another_kind_than_vectors_and_scores(path: str, tmp_path: Path) -> None:
+    bodies = {"/v2/embed": {"texts": ["a"]}, "/score": {"text_1": "a", "text_2": "b"}}
+    async with scoring_frontend(tmp_path, ["no", "yes"]) as frontend, frontend.http() as client:
+        answer = await client.post(path, json=bodies.get(path, {"input": "a"}))
+    assert (answer.status_code, answer.json()["error"]["code"]) == (404, "endpoint_not_supported")
+
+
 async def test_classify_names_the_likeliest_label(tmp_path: Path) -> None:
     async with scoring_frontend(tmp_path, ["no", "yes"]) as frontend:
         frontend.engine.script.vector = lambda request: [0.25, 0.75]
