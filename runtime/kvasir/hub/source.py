@@ -179,7 +179,8 @@ def _names(path: Path) -> list[str]:
 
 def _readable(path: Path, content: str) -> Path:
     # a directory, or a GGUF file
-    wanted = f"give the directory that holds {content}"
+    or_file = ", or a file in GGUF" if content == _MODEL else ""
+    wanted = f"give the directory that holds {content}{or_file}"
     if not os.path.exists(path):
         raise ModelNotFound(f"{path} does not exist, or may not be seen by this user: {wanted}")
     if os.path.isdir(path):
