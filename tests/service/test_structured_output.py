@@ -86,7 +86,8 @@ def test_a_cut_answer_says_length_and_is_a_beginning(service: Service) -> None:
     [whole] = texts(service, response_format=FORMAT)
     [cut] = ask(service, response_format=FORMAT, max_tokens=8)
     assert cut["finish_reason"] == "length"
-    assert whole.startswith(cut["message"]["content"])
+    # Where the cut falls within a character, its bytes so far are one U+FFFD.
+    assert whole.startswith(cut["message"]["content"].removesuffix("\ufffd"))
 
 
 def test_any_json_object_is_an_object(service: Service) -> None:
