@@ -39,10 +39,14 @@ def write_gguf(
     *,
     kind: gguf.GGMLQuantizationType = _PLAIN,
     parts: int = 0,
+    kinds: Mapping[str, gguf.GGMLQuantizationType] = MappingProxyType({}),
     general: Mapping[str, Any] = MappingProxyType({}),
     **keys: Any,
 ) -> Path:
-    """Write a model with matrices of one type; `keys` are more of its architecture. `parts`: tensors in a file."""
+    """Write a model with matrices of one type, or of `kinds` by a part of the name.
+
+    `keys` are more of its architecture. `parts`: tensors in a file.
+    """
     config = model.config
     architecture = _ARCHITECTURES[config.model_type]
     writer = gguf.GGUFWriter(path, architecture, split_max_tensors=parts)
@@ -53,8 +57,9 @@ def write_gguf(
     add_tokenizer(writer, config.vocab_size)
     for name, tensor in _tensors(model, architecture):
         array = tensor.float().numpy()
-        if kind != _PLAIN and array.ndim > 1 and array.shape[-1] % gguf.GGML_QUANT_SIZES[kind][0] == 0:
-            writer.add_tensor(name, gguf.quantize(array, kind), raw_dtype=kind)
+        own = next((kinds[part] for part in kinds if part in name), kind)
+        if own != _PLAIN and array.ndim > 1 and array.shape[-1] % gguf.GGML_QUANT_SIZES[own][0] == 0:
+            writer.add_tensor(name, gguf.quantize(array, own), raw_dtype=own)
         else:
             writer.add_tensor(name, np.ascontiguousarray(array))
     finish(writer)

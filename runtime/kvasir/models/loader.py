@@ -7,6 +7,7 @@ must be filled, so that a model never runs on uninitialised memory.
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Final
@@ -17,7 +18,9 @@ from torch import Tensor, nn
 from kvasir.hub.text_part import text_tensor
 from kvasir.hub.weight_scheme import UNQUANTISED, WeightScheme
 from kvasir.hub.weights import tensor_bytes
+from kvasir.layers.layout import WHOLE
 from kvasir.layers.parameter import Source, weight_loader_of
+from kvasir.layers.quantised.parts_method import part_name
 from kvasir.models.causal_lm import LoadableTransformer, Target
 from kvasir.models.checkpoints.bitsandbytes_scales import nested_scales
 from kvasir.models.checkpoints.checkpoint import CheckpointTensor, Origin
@@ -60,7 +63,7 @@ def load_weights(
             return tensor.nbytes  # kv_scales.py reads scales of the KV cache
         if name in aliases:
             duplicates.append((tensor.origin, aliases[name]))
-        elif (target := model.locate(written)) and not _is_spare(parameters, target, tensor, scheme):
+        elif (target := _located(model, parameters, written)) and not _is_spare(parameters, target, tensor, scheme):
             source = nested_scales(name, tensor, scheme, partial(_read, files)) or tensor
             _fill(parameters.get(target.parameter), target, tensor.origin, source)
             sources[target] = tensor.origin
@@ -76,6 +79,14 @@ def load_weights(
     _check_complete(parameters)
     for duplicate, target in duplicates:
         _check_equal(duplicate, sources[target], parameters[target.parameter], target)
+
+
+def _located(model: LoadableTransformer, parameters: Mapping[str, nn.Parameter], name: str) -> Target | None:
+    target = model.locate(name)
+    if target is None or not target.shard or target.parameter in parameters:
+        return target
+    part = part_name(target.parameter, target.shard)  # the parts of this fused layer have different formats
+    return replace(target, parameter=part, shard=WHOLE) if part in parameters else target
 
 
 def _is_spare(

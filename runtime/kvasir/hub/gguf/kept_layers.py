@@ -23,8 +23,6 @@ FORMATS: Final[Mapping[str, LayerFormat]] = MappingProxyType(
         "IQ4_NL": Nibbles(32, table=True),
     }
 )
-# Computed as one, so they need one format.
-_FUSED: Final = (("q_proj", "k_proj", "v_proj"), ("gate_proj", "up_proj"))
 # no products: an embedding is looked up, and routers stay in floats
 _OTHERS: Final = frozenset(("token_embd", "position_embd", "ffn_gate_inp"))
 
@@ -37,7 +35,7 @@ def kept_layers(model_type: str, tensors: Sequence[GGUFTensor]) -> dict[str, str
         leaf = leaf_of(tensor.name)
         if len(tensor.shape) > 1 and leaf not in _OTHERS and leaf not in family.transposed:
             types[checkpoint_name(tensor.name, family).removesuffix(".weight")] = tensor.type
-    return {layer: kind for layer, kind in types.items() if kind in FORMATS and _agrees(layer, kind, types)}
+    return {layer: kind for layer, kind in types.items() if kind in FORMATS}
 
 
 def kept_name(layer: str) -> str:
@@ -56,9 +54,3 @@ class KeptLayers:
     def format_of(self, layer: Layer) -> LayerFormat | None:
         kinds = (self.types.get(kept_name(name)) for name in layer.spellings())
         return next((FORMATS[kind] for kind in kinds if kind is not None), None)
-
-
-def _agrees(layer: str, kind: str, types: Mapping[str, str]) -> bool:
-    parent, _, last = layer.rpartition(".")
-    fused = next((names for names in _FUSED if last in names), (last,))
-    return all(FORMATS.get(types.get(f"{parent}.{name}", kind)) == FORMATS[kind] for name in fused)

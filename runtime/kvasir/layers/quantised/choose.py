@@ -1,6 +1,7 @@
 """Chooses the linear method of a layer of a quantised model, by the layer's name in the checkpoint."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from typing import Final
 
 from kvasir.config.options import ConfigError
@@ -17,6 +18,7 @@ from kvasir.hub.quantisation.layer_formats import (
     PackedNumbers,
 )
 from kvasir.hub.quantisation.layer_names import Layer
+from kvasir.hub.weight_scheme import LayerFormats
 from kvasir.layers.layout import WHOLE
 from kvasir.layers.linear_method import LinearMethod, unquantised_method
 from kvasir.layers.linear_shape import LinearShape
@@ -28,17 +30,25 @@ from kvasir.layers.quantised.packings.float4 import Float4Packing, MXFP4ExpertsP
 from kvasir.layers.quantised.packings.gguf_nibbles import NibblesPacking
 from kvasir.layers.quantised.packings.integers import AWQPacking, GPTQPacking, PackedPacking
 from kvasir.layers.quantised.packings.on_load_packing import OnLoadPacking
+from kvasir.layers.quantised.parts_method import PartsMethod, part_shape
 
 # Every producer leaves these as they are, and some configs do not say so.
 _ROUTERS: Final = ("gate", "router", "shared_expert_gate")
 
 
 def choose_method(shape: LinearShape, placement: Placement) -> LinearMethod:
-    """Raises ConfigError if the parts of a fused layer have different formats."""
-    form = _format_of(shape, placement)
+    found = _formats_of(shape, placement)
+    if len(set(found.values())) > 1:
+        return PartsMethod({shard: _method_of_part(shape, shard, placement) for shard in found})
+    form = next(iter(found.values()))
     if form is None:
         return unquantised_method(placement)
     return QuantisedMethod(_packing(form), shape, placement)
+
+
+def _method_of_part(shape: LinearShape, shard: str, placement: Placement) -> LinearMethod:
+    parent = placement.name.rpartition(".")[0]
+    return choose_method(part_shape(shape, shard), replace(placement, name=f"{parent}.{shard}".removeprefix(".")))
 
 
 def _packing(form: LayerFormat) -> Packing:
@@ -64,33 +74,36 @@ def _packing(form: LayerFormat) -> Packing:
     raise AssertionError(form)
 
 
-def _format_of(shape: LinearShape, placement: Placement) -> LayerFormat | None:
+def _formats_of(shape: LinearShape, placement: Placement) -> Mapping[str, LayerFormat | None]:  # by shard
     formats = placement.scheme.formats
     assert formats is not None, "the schemes of this method have a reader"
     if placement.name.rpartition(".")[2] in _ROUTERS:
-        return None
-    found = {layer.names[0]: formats.format_of(layer) for layer in _layers(shape, placement)}
+        return {WHOLE: None}
+    return {shard: _one_format(formats, shard, shape, placement) for shard in shape.outputs}
+
+
+def _one_format(formats: LayerFormats, shard: str, shape: LinearShape, placement: Placement) -> LayerFormat | None:
+    found = {layer.names[0]: formats.format_of(layer) for layer in _layers(shard, shape, placement)}
     if len(set(found.values())) > 1:
         described = ", ".join(f"{name}: {form or 'not quantised'}" for name, form in found.items())
         raise ConfigError(
-            f"quantization_config gives the parts of {placement.name}, which are computed as one, different "
-            f"formats ({described}): use a version of the model in which they agree"
+            f"the experts of {placement.name} have different formats ({described}), and are computed as one: use a "
+            "version of the model in which they agree"
         )
     return next(iter(found.values()))
 
 
-def _layers(shape: LinearShape, placement: Placement) -> Iterator[Layer]:
+def _layers(shard: str, shape: LinearShape, placement: Placement) -> Iterator[Layer]:
     # A shard replaces the last part of a fused layer's name; some checkpoints have the fused layer.
     fused = placement.name
     parent, _, last = fused.rpartition(".")
-    for shard in shape.outputs:
-        name = last if shard == WHOLE else shard
-        if shape.stack is None:
-            yield _layer(placement, [f"{parent}.{name}".removeprefix("."), fused])
-            continue
-        # A look at all experts would take seconds. Others are in the checkpoint, and have to fit.
-        for index in {0, shape.stack.total - 1}:
-            yield _layer(placement, [f"{parent}.{index}.{name}", parent, fused], is_expert=True)
+    name = last if shard == WHOLE else shard
+    if shape.stack is None:
+        yield _layer(placement, [f"{parent}.{name}".removeprefix("."), fused])
+        return
+    # A look at all experts would take seconds. Others are in the checkpoint, and have to fit.
+    for index in sorted({0, shape.stack.total - 1}):
+        yield _layer(placement, [f"{parent}.{index}.{name}", parent, fused], is_expert=True)
 
 
 def _layer(placement: Placement, names: list[str], *, is_expert: bool = False) -> Layer:

@@ -5,6 +5,7 @@ from collections.abc import Iterable
 from torch import nn
 
 from kvasir.layers.linear import Linear, StackedLinear
+from kvasir.layers.quantised.parts_method import parts_of
 from kvasir.layers.quantised.product import DequantisedProduct
 
 
@@ -15,7 +16,8 @@ def describe_products(modules: Iterable[nn.Module], advice: str = "") -> str:
         if not isinstance(module, Linear | StackedLinear):
             continue
         layers = module.layers() if isinstance(module, StackedLinear) else [module]
-        products = [layer.__dict__["product"] for layer in layers if "product" in layer.__dict__]
+        holders = [part.__dict__ for layer in layers for part in parts_of(layer)]
+        products = [holder["product"] for holder in holders if "product" in holder]
         if any(isinstance(product, DequantisedProduct) for product in products):
             without.append(module.name)
         elif products:

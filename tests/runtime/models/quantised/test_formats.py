@@ -175,11 +175,18 @@ def test_ignored_layers_keep_their_floats(tmp_path: Path) -> None:
     assert_alike(*write_pair(tmp_path, config, pack))
 
 
-def test_a_fused_layer_of_two_formats_is_refused(tmp_path: Path) -> None:
-    config = GPTQ | {"dynamic": {r"-:.*\.k_proj": {}}}
-    path, _ = write_pair(tmp_path, config, lambda name, shape: None)
-    with pytest.raises(ConfigError, match=r"parts of layers\.0\.self_attn\.qkv_proj, .*k_proj: not quantised"):
-        answers(path, SINGLE)
+@pytest.mark.parametrize("config", [{**LLAMA, "head_dim": 32}, MOE])
+def test_parts_of_a_fused_layer_may_differ(config: dict[str, Any], tmp_path: Path) -> None:
+    rules = {r"-:.*\.(k|gate)_proj": {}, r"+:.*\.v_proj": {"bits": 8}}
+
+    def pack(name: str, shape: tuple[int, int]) -> Pair | None:
+        if name.endswith((*NOT_QUANTISED, "k_proj", "gate_proj")):
+            return None
+        return gptq(shape, 8 if name.endswith("v_proj") else 4, 16)
+
+    path, floats = write_pair(tmp_path, GPTQ | {"dynamic": rules}, pack, config)
+    assert_alike(path, floats)
+    run_ranks(2, lambda tensor: assert_alike(path, floats, ParallelState(tensor)))
 
 
 def test_zero_biases_and_unused_orders_are_skipped(tmp_path: Path) -> None:
