@@ -16,10 +16,11 @@ import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
+from itertools import chain
 from multiprocessing import get_context
 from typing import Final
 
-from tools.kernel_targets import TARGETS, Target, Variant
+from tools.kernel_targets import TARGETS, AtOne, Target, Variant
 from tools.kernel_variants_attention import attention_variants
 from tools.kernel_variants_experts import expert_variants
 from tools.kernel_variants_few_rows import row_variants
@@ -35,11 +36,10 @@ MAX_SPILLED_BYTES: Final = 16
 
 
 def variants() -> Iterator[Variant]:
-    yield from attention_variants()
-    yield from row_variants()
-    yield from sampling_variants()
-    yield from expert_variants()
-    yield from quantised_variants()
+    families = (attention_variants, row_variants, sampling_variants, expert_variants, quantised_variants)
+    for variant in chain.from_iterable(family() for family in families):
+        yield variant
+        yield AtOne(variant)
 
 
 @dataclass(frozen=True)

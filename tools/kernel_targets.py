@@ -2,7 +2,7 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Any, Final
 
@@ -69,6 +69,12 @@ class Source:
         names = [name for name in kernel.arg_names if name not in constants]
         return cls(kernel, constants, {name: types.get(name, f"*{dtype}") for name in names}, divisible, options)
 
+    def at_one(self) -> "Source":
+        """Return the kernel for integers of 1, which Triton makes constants: these lack the methods of tensors."""
+        ones = [name for name, kind in self.types.items() if kind == "i32"]
+        types = {name: kind for name, kind in self.types.items() if name not in ones}
+        return replace(self, constants={**self.constants, **dict.fromkeys(ones, 1)}, types=types, divisible=())
+
 
 class Variant(ABC):
     @property
@@ -84,3 +90,20 @@ class Variant(ABC):
     def has_measured_tile(self, target: Target) -> bool:
         """Return whether a device has chosen the tile by its time."""
         return False
+
+
+@dataclass(frozen=True)
+class AtOne(Variant):
+    """A kernel whose integers are all 1; compiled for one device, because they fail before code is made."""
+
+    variant: Variant
+
+    @property
+    def name(self) -> str:
+        return f"{self.variant.name}, integers of 1"
+
+    def source(self, target: Target) -> Source:
+        return self.variant.source(target).at_one()
+
+    def runs_on(self, target: Target) -> bool:
+        return target.name == "sm_90" and self.variant.runs_on(target)

@@ -42,8 +42,9 @@ def multiply_row(
     places = tl.program_id(0) * OUTPUTS + tl.arange(0, OUTPUTS)
     exists = places < outputs
     columns = tl.arange(0, INPUTS)
+    # `outputs` has no method `to` where it is 1: Triton makes it a constant.
     weights = weight + places.to(tl.int64)[:, None] * inputs + columns[None, :]
-    others = weights + outputs.to(tl.int64) * inputs
+    others = weight + (places.to(tl.int64) + outputs)[:, None] * inputs + columns[None, :]
     total = tl.zeros([OUTPUTS, INPUTS], tl.float32)
     other_total = tl.zeros([OUTPUTS, INPUTS], tl.float32)
     squares = tl.zeros([INPUTS], tl.float32)
