@@ -134,7 +134,6 @@ class Round:
     # --------------------------------------------------------------------------------------- towards the signal
 
     def _reach(self, engine: Program, held: Path) -> list[int]:
-        """Return the workers by rank when all of them are in the phase."""
         phase = self._plan.phase
         if phase in ("prefill", "decode", "idle"):
             engine.line("Ready after")
@@ -162,7 +161,6 @@ class Round:
         return True
 
     def _signal(self, engine: Program, workers: list[int], outcome: Outcome) -> float:
-        """Send the signal and wait for the end. Return the time of the signal."""
         plan = self._plan
         began = time.monotonic()
         os.kill(workers[plan.victim], KINDS[plan.kind])
@@ -194,7 +192,6 @@ class Round:
         outcome.closed = engine.seconds_until("ended after", began)
 
     def _judge_service(self, outcome: Outcome) -> None:
-        """The other rank continues the requests of the lost one."""
         self._service.wait_for_ranks([1])
         for request in self._requests:
             ended = request.wait(LIMIT_SECONDS)
@@ -210,6 +207,5 @@ class Round:
 
 
 def names_failure(log: str, plan: Plan) -> bool:
-    """Return whether an ERROR line has the victim's rank, how it ended, and the phase."""
     pattern = rf"worker {plan.victim}\b(?: \([^)]*\))? {_TEXTS[plan.kind]} in phase {plan.phase}\b"
     return any("ERROR" in line and re.search(pattern, line) for line in log.splitlines())

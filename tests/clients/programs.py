@@ -51,8 +51,6 @@ class Program(Protocol):
 
 @dataclass(frozen=True)
 class Python:
-    """A program of tests/clients/python, with its package in an environment of its own."""
-
     name: str
     packages: str
     """With their ranges, apart by spaces."""
@@ -115,8 +113,6 @@ class Node:
 
 @dataclass(frozen=True)
 class Java:
-    """The program of tests/clients/java, compiled by Maven."""
-
     name: str
     main: str
     source: str = "repo.maven.apache.org"

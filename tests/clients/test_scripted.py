@@ -1,5 +1,3 @@
-"""Clients and a server whose engine follows a script: late answers, JSON in text, and loops of tool calls."""
-
 import asyncio
 
 import pytest

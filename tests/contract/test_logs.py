@@ -1,5 +1,3 @@
-"""The times in log lines."""
-
 import json
 import logging
 from collections.abc import Sequence

@@ -25,8 +25,6 @@ scrape_configs:
 
 
 class Prometheus:
-    """The API of a running Prometheus."""
-
     def __init__(self, url: str) -> None:
         self._http = httpx.Client(base_url=url, timeout=10)
 

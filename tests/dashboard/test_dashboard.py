@@ -70,7 +70,6 @@ class Traffic:
 
 
 def without_data(prometheus: Prometheus) -> list[str]:
-    """Return the queries that have no value now, with the titles of their panels."""
     missing = []
     for panel in PANELS:
         for query in panel["queries"]:

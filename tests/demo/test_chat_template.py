@@ -1,5 +1,3 @@
-"""The demo model's chat template: tools in the form of Hermes, and conversations without tools as before."""
-
 import random
 from pathlib import Path
 from typing import Any, Final

@@ -149,7 +149,6 @@ def test_camel_case_words_are_reasons_conditions_or_kinds() -> None:
 
 
 def describe(name: str, node: dict[str, Any]) -> Iterator[str]:
-    """Return the descriptions of the fields of a name below a node of the schema."""
     for field, child in children(node).items():
         if field == name and "description" in child:
             yield child["description"]

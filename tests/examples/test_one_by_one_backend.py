@@ -1,5 +1,3 @@
-"""The example of an attention backend gives the answers of the other backends."""
-
 from pathlib import Path
 
 import pytest

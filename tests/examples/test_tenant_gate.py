@@ -1,5 +1,3 @@
-"""The example of a gate holds back requests of one tenant, and no others."""
-
 from hypothesis import given, settings
 from hypothesis import strategies as st
 

@@ -1,5 +1,3 @@
-"""The cache: a folder is complete or absent, each step has one hash, and interrupted steps leave nothing."""
-
 from pathlib import Path
 
 import pytest

@@ -17,7 +17,6 @@ ROOT = Path(__file__).parents[2]
 
 @pytest.fixture
 def calls(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """Record the calls that would change the machine, which has no docker engine and no running cluster."""
     done: list[str] = []
 
     def up(name: str) -> KindCluster:

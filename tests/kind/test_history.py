@@ -1,5 +1,3 @@
-"""The history finds each status that was ahead of the facts when it was written."""
-
 import copy
 from typing import Any
 

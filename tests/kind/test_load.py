@@ -1,5 +1,3 @@
-"""Loading an image into nodes transfers only the layers that they lack."""
-
 import hashlib
 import io
 import json

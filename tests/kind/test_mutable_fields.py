@@ -1,5 +1,3 @@
-"""The fields of the CRD that the test of changes under load covers."""
-
 import pytest
 
 from e2e.load import mutable_fields, requests_client

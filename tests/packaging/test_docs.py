@@ -1,5 +1,3 @@
-"""Links, paths, functions and commands that the pages name exist."""
-
 import ast
 import re
 from collections.abc import Iterator

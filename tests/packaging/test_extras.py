@@ -1,5 +1,3 @@
-"""Each kind of pod imports packages of the base and of its own extra only: its image has no others."""
-
 import subprocess
 import sys
 import tomllib

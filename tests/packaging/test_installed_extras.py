@@ -42,7 +42,6 @@ def install(tmp_path_factory: pytest.TempPathFactory) -> Install:
 
 
 def _closure(root: Distribution, extras: set[str]) -> Iterator[Distribution]:
-    """Yield all packages that these extras of a distribution need."""
     todo, seen = [(root, extras)], set[tuple[str, str]]()
     while todo:
         at, wanted = todo.pop()
@@ -63,7 +62,6 @@ def _closure(root: Distribution, extras: set[str]) -> Iterator[Distribution]:
 
 
 def _link(package: Distribution, site: Path) -> None:
-    """Link the package's folders and modules, and those of a namespace one by one."""
     for file in package.files or ():
         source, target = Path(str(package.locate_file(""))), site
         for part in file.parts if ".." not in file.parts else ():

@@ -1,5 +1,3 @@
-"""The wheel, and hatch_build.py, which compiles the kernels into it."""
-
 import os
 import platform
 import re

@@ -55,14 +55,12 @@ class Service:
         return [part for part in self.parts() if part.name.startswith("engine")]
 
     def metric(self, base: str, name: str) -> float:
-        """The sum of a metric over its labels."""
         text = httpx.get(f"{base}/metrics").text
         return sum(
             float(value) for value in re.findall(rf"^{re.escape(name)}(?:{{.*}})? (\S+)$", text, re.MULTILINE)
         )
 
     def read_until(self, pattern: str) -> re.Match[str]:
-        """Wait for a line that the service prints."""
         assert self.process.stdout is not None
         for line in self.process.stdout:
             self.printed.append(line)

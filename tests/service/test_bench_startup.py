@@ -1,5 +1,3 @@
-"""`kvasir bench startup` of a real service."""
-
 import json
 from pathlib import Path
 

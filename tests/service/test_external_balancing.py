@@ -1,5 +1,3 @@
-"""Two services of one rank each, behind a balancer of the user: each answers for its own rank only."""
-
 import tempfile
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager

@@ -1,5 +1,3 @@
-"""Requests to a service without an engine wait for the next one."""
-
 import os
 import signal
 import threading

@@ -1,5 +1,3 @@
-"""bench/hostile.py for some seconds: honest streams go on, and SIGTERM ends all that it started."""
-
 import os
 import signal
 import subprocess

@@ -86,7 +86,6 @@ class Deaths:
 
 @asynccontextmanager
 async def running(num_frontends: int) -> AsyncIterator[Service]:
-    """Frontends with two engines."""
     loop = asyncio.get_running_loop()
     async with AsyncExitStack() as stack:
         frontends = [

@@ -40,8 +40,6 @@ class Answer:
 
 
 class Clients:
-    """Streams of different seeds, half of them with long prompts, all at once."""
-
     def __init__(self, service: Service, pool: ThreadPoolExecutor) -> None:
         self.begun: SimpleQueue[int] = SimpleQueue()
         """The number of each client that has got text."""

@@ -1,5 +1,3 @@
-"""A service whose engine has two nodes answers as one process does, and goes on after the death of one."""
-
 import json
 import signal
 import subprocess

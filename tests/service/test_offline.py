@@ -1,5 +1,3 @@
-"""The offline API gives the answers of the HTTP service."""
-
 from collections.abc import Iterator
 from typing import Any
 

@@ -1,5 +1,3 @@
-"""`kvasir run-batch --model`: the service that it starts, and that nothing of it is left."""
-
 import json
 import signal
 import subprocess

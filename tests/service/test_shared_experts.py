@@ -1,5 +1,3 @@
-"""A service whose two engines share the experts of a model answers as one engine does, also after a loss."""
-
 import os
 import shutil
 import signal
@@ -32,7 +30,6 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def answers(service: Service) -> list[str]:
-    """One prompt after the other, by turns at each rank, then all at once."""
     url = f"{service.url}/v1/completions"
     single = [
         httpx.post(url, json={"prompt": prompt, "data_parallel_rank": number % 2, **FIELDS}, timeout=60)

@@ -41,7 +41,6 @@ RANDOM = {"temperature": 2.0, "max_tokens": 300}
 
 
 def ask(service: Service, **fields: Any) -> list[dict[str, Any]]:
-    """Return the choices of a chat."""
     body = {"messages": QUESTION, "seed": 3} | RANDOM | fields
     answer = httpx.post(f"{service.url}/v1/chat/completions", json=body, timeout=120)
     assert answer.status_code == 200, answer.text
@@ -49,7 +48,6 @@ def ask(service: Service, **fields: Any) -> list[dict[str, Any]]:
 
 
 def texts(service: Service, **fields: Any) -> list[str]:
-    """Return the texts of the choices, all of which are complete."""
     choices = ask(service, **fields)
     assert [choice["finish_reason"] for choice in choices] == ["stop"] * len(choices)
     return [choice["message"]["content"] for choice in choices]
@@ -131,7 +129,6 @@ def test_a_keyword_without_support_is_refused_by_name(service: Service, keyword:
 
 
 def optional(levels: int) -> dict[str, Any]:
-    """Return an object of ten optional properties, each of which is such an object."""
     inner = optional(levels - 1) if levels else {"type": "string"}
     return {"type": "object", "properties": {f"p{number}": inner for number in range(10)}}
 

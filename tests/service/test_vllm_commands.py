@@ -1,5 +1,3 @@
-"""Command lines of `vllm serve`, as written, start a service that answers. gpt2 is a copy of the demo model."""
-
 import shutil
 import subprocess
 import tempfile

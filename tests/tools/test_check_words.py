@@ -1,5 +1,3 @@
-"""The checker finds our words in prose, names the right line, and leaves code alone."""
-
 import io
 import os
 import re
@@ -128,7 +126,6 @@ def test_the_exit_code_shows_a_finding(monkeypatch: pytest.MonkeyPatch, tmp_path
 
 @pytest.fixture
 def repository(tmp_path: Path) -> Path:
-    """Return a small repository with the checker and a word list with one exception."""
     shutil.copytree(ROOT / "tools", tmp_path / "tools", ignore=shutil.ignore_patterns("__pycache__"))
     word_list = tmp_path / "tools/word_list.toml"
     words = word_list.read_text().split("[[exceptions]]")[0]

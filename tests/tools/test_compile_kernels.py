@@ -1,5 +1,3 @@
-"""The Triton kernels compile for GPUs without one, and those that exceed a device are found."""
-
 import ast
 import importlib.util
 import os

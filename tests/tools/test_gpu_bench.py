@@ -1,5 +1,3 @@
-"""bench/gpu: a smoke test of its checks under Triton's interpreter, and the figures that are computed here."""
-
 import importlib.util
 import json
 from pathlib import Path

@@ -1,5 +1,3 @@
-"""Which changes a mutation run tries, and its report of the results."""
-
 import json
 from pathlib import Path
 

@@ -1,5 +1,3 @@
-"""The simulator of routing, and the targets of the router on small traces: real schedulers, caches and reports."""
-
 import json
 import random
 from collections.abc import Iterable

@@ -1,5 +1,3 @@
-"""Real GGUF files are served: tokens equal those of transformers; chats, calls and schemas end well."""
-
 import json
 from collections.abc import Iterator
 from typing import Any

@@ -1,5 +1,3 @@
-"""The answers of a batch: they stand, whatever ended the run that wrote them."""
-
 import json
 from pathlib import Path
 

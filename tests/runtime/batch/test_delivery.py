@@ -1,5 +1,3 @@
-"""One request of a batch: its retries, their pauses, and which answers are results."""
-
 import asyncio
 import json
 
@@ -34,7 +32,6 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
 
 
 def deliver(*answers: httpx.Response | Exception, retry: float = 600) -> BatchResponse:
-    """Deliver to a server that gives these answers, the last one for ever."""
     left = list(answers)
 
     def answer(request: httpx.Request) -> httpx.Response:

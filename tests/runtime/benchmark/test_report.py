@@ -1,5 +1,3 @@
-"""The figures of a benchmark, from what the clients saw."""
-
 import json
 import math
 from pathlib import Path

@@ -1,5 +1,3 @@
-"""Answers are joined from their chunks and compared with others."""
-
 from typing import Any
 
 import pytest

@@ -1,5 +1,3 @@
-"""A chaos run finds each kind of damage, and none in a service that keeps its requests."""
-
 import pytest
 
 from kvasir.chaos import chaos_run

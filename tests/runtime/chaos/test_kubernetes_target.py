@@ -1,5 +1,3 @@
-"""Engine pods are listed and deleted through kubectl, which is a script here."""
-
 import json
 import shlex
 from pathlib import Path

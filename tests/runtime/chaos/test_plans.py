@@ -1,5 +1,3 @@
-"""Requests and disturbances follow from the seed."""
-
 import pytest
 
 from kvasir.chaos.disturbances import Disturbance, DisturbanceKind, plan

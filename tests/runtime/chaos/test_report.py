@@ -1,5 +1,3 @@
-"""The report: what counts as lost and wrong, and how long streams stood still."""
-
 import pytest
 
 from kvasir.chaos.answers import REFUSED, Answer

@@ -1,5 +1,3 @@
-"""`kvasir bench`: every request is sent, within the concurrency; engines and start-ups give their figures."""
-
 import json
 import signal
 import sys
@@ -23,7 +21,6 @@ def server() -> Iterator[FakeServer]:
 
 
 def bench(tmp_path: Path, *argv: str) -> dict[str, Any]:
-    """The figures."""
     file = tmp_path / "figures.json"
     assert main.main(["bench", *argv, "--json", str(file)]) == 0
     figures: dict[str, Any] = json.loads(file.read_text())

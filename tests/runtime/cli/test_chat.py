@@ -1,5 +1,3 @@
-"""`kvasir chat`: which server it asks, with which key, for what."""
-
 import re
 import ssl
 import sys

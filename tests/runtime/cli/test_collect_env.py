@@ -1,5 +1,3 @@
-"""`kvasir collect-env`: everything is there, and no secret."""
-
 import json
 import shutil
 

@@ -1,5 +1,3 @@
-"""`kvasir complete`: where the prompt comes from, the output, and the exit codes."""
-
 import io
 import json
 from collections.abc import Iterator

@@ -1,5 +1,3 @@
-"""`kvasir completion`: a shell that has read the script completes what there is."""
-
 import os
 import shutil
 import subprocess

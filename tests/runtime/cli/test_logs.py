@@ -1,5 +1,3 @@
-"""`kvasir logs` prints what the processes of a service wrote."""
-
 import errno
 import os
 import subprocess

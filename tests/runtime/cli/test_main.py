@@ -1,5 +1,3 @@
-"""The command line's manners: help, unknown commands, one-line errors with exit code 2."""
-
 import os
 import signal
 import subprocess

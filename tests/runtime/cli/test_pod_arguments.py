@@ -1,5 +1,3 @@
-"""The arguments of a pod: the rules of extraArgs in the CRD know options by one name each."""
-
 from collections.abc import Callable
 
 import pytest

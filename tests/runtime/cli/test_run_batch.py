@@ -1,5 +1,3 @@
-"""`kvasir run-batch` against a server: results, bad lines, resuming, interruption, exit codes."""
-
 import os
 import signal
 import subprocess

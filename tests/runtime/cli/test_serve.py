@@ -1,5 +1,3 @@
-"""`kvasir serve`: its options reach the processes they are for, and mistakes end it before anything is started."""
-
 import json
 import os
 import shutil

@@ -28,7 +28,6 @@ def test_variables_of_vllm_are_named(monkeypatch: pytest.MonkeyPatch, capfd: pyt
 
 
 def run_without_starting(monkeypatch: pytest.MonkeyPatch, *argv: str) -> list[LocalService]:
-    """Return the services that would be run."""
     seen: list[LocalService] = []
 
     def keep(services: Sequence[LocalService]) -> None:

@@ -86,7 +86,6 @@ def constrain(llm: LLM) -> None:
 
 
 def mistakes(workers: int) -> dict[str, Any]:
-    """Settings, memory and prompts that differ between the ranks."""
     found: dict[str, Any] = {"settings": error_of(lambda: make(workers, block_size=16 * (1 + RANK)))}
     layout = Worker.kv_layout
 

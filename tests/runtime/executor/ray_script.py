@@ -85,7 +85,6 @@ def kill() -> dict[str, Any]:
 
 
 def frozen() -> dict[str, Any]:
-    """One worker is stopped."""
     with with_ray(worker_timeout="2s") as llm:
         llm.generate(PROMPTS[0])
         pids = workers_of(llm).pids

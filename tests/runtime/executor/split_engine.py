@@ -43,7 +43,6 @@ class SplitEngine:
         self.forget()
 
     def forget(self) -> None:
-        """Forget the answers of requests that have ended."""
         self.answers: dict[str, Answer] = {}
         self.aborted: set[str] = set()
 

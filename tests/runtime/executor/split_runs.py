@@ -36,7 +36,6 @@ Action = tuple[Any, ...]
 
 @contextmanager
 def whole_and_split(name: str, executor: ExecutorConfig, folder: Path) -> Iterator[Engines]:
-    """Yield an engine of one process, and one that splits the same model."""
     build, blocks = SPLIT_MODELS[name]
     model = load_model_info(save(build(), folder))
     limits = {"num_blocks": blocks, "max_num_batched_tokens": 24, "max_num_seqs": 8}

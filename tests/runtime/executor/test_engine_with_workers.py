@@ -1,5 +1,3 @@
-"""A real engine whose worker processes are killed or frozen, or which is killed itself; and one that is idle."""
-
 import asyncio
 import contextlib
 import os

@@ -1,5 +1,3 @@
-"""Whole engines that torchrun starts: they answer as one process does, and stop by name when they cannot."""
-
 import dataclasses
 import json
 import os

@@ -1,5 +1,3 @@
-"""Overlapped steps that replay graphs, with tokens that only the device has: answers are those of plain steps."""
-
 import importlib.util
 from collections.abc import Iterator
 from typing import Any

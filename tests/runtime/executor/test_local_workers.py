@@ -1,5 +1,3 @@
-"""The workers of one machine: what each of them is started with."""
-
 import threading
 from pathlib import Path
 

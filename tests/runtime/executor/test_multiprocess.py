@@ -1,5 +1,3 @@
-"""Worker processes: their outputs are those of one worker in this process, and their failures reach the engine."""
-
 import os
 import queue
 import signal
@@ -45,8 +43,6 @@ def started(executor: Executor) -> Executor:
 
 
 class Recorded(Submits):
-    """Keeps the outputs of all steps."""
-
     def __init__(self, executor: Executor) -> None:
         super().__init__(executor)
         self.outputs: list[StepOutput] = []

@@ -1,5 +1,3 @@
-"""An engine whose model is split into pipeline stages gives the answers of one process, and its steps overlap."""
-
 import os
 import signal
 import threading

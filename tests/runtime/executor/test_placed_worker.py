@@ -1,5 +1,3 @@
-"""The engine's side of a worker that Ray has placed, with a stand-in for Ray."""
-
 import os
 import threading
 from collections.abc import Iterator

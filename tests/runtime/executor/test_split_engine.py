@@ -1,5 +1,3 @@
-"""An engine whose model is split over two processes gives the answers of one process, and ends with its workers."""
-
 import contextlib
 import os
 import signal

@@ -1,5 +1,3 @@
-"""The stack of a worker is the one of this moment, and is not asked for when the worker is closed."""
-
 import os
 import signal
 import socket

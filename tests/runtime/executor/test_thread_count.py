@@ -1,5 +1,3 @@
-"""The count of threads falls next to busy processes, rises when they end, and does not flutter."""
-
 import pytest
 
 from kvasir.config.machine import CpuUse

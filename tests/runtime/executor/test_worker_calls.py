@@ -1,5 +1,3 @@
-"""Worker calls through an executor, with a worker class and an extension from entry points."""
-
 from collections.abc import Iterator
 from pathlib import Path
 

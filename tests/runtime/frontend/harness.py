@@ -77,8 +77,6 @@ async def short_folder() -> AsyncIterator[Path]:
 
 @dataclass
 class Frontend:
-    """A running frontend and the engines that were connected to it."""
-
     url: str
     service: Service
     server: Server
@@ -115,7 +113,6 @@ class Frontend:
                 await self._engines_changed.wait()
 
     def __post_init__(self) -> None:
-        """Observe each event of the link after AsyncLLM has handled it."""
         llm = self.service.llm
         handle = llm._handle
 

@@ -63,13 +63,11 @@ async def running_model(**chat: Any) -> AsyncIterator[Frontend]:
 
 
 def rendered(frontend: Frontend) -> str:
-    """The text of the last prompt that the engine got."""
     _, tokenizer = demo_model()
     return tokenizer.decode(prompt_of(frontend.engine.seen.requests[-1]), skip_special_tokens=False)
 
 
 def grammar_of(frontend: Frontend) -> Grammar:
-    """The grammar of the last request that the engine got."""
     constraint = frontend.engine.seen.requests[-1].constraint
     assert constraint is not None
     assert constraint.grammar is not None

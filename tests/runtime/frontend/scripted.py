@@ -181,7 +181,6 @@ class ScriptedEngine:
         return self.script.by_seed.get(request.params.seed, self.script.answer)
 
     def _advance(self, running: _Running) -> None:
-        """Send what the script allows now."""
         script = self.script
         answer = running.answer
         limit = min(running.request.params.max_tokens, len(answer) + 1)

@@ -53,12 +53,10 @@ def tokens_of(text: str) -> list[int]:
 
 
 def says(frontend: Frontend, text: str) -> None:
-    """Let the engine answer with this text."""
     frontend.engine.script.answer = tokens_of(text)
 
 
 def prompt_text(frontend: Frontend) -> str:
-    """Return the text of the last prompt that the engine got."""
     tokens = prompt_of(frontend.engine.seen.requests[-1])
     return demo_model()[1].decode(tokens, skip_special_tokens=False)
 
@@ -79,7 +77,6 @@ async def error_of(frontend: Frontend, **body: Any) -> tuple[str | None, str]:
 
 
 async def deltas_of(frontend: Frontend, **body: Any) -> list[dict[str, Any]]:
-    """Return the deltas of a stream with one choice."""
     events = await events_of(frontend, CHAT, **{"messages": QUESTION, **body})
     return [choice["delta"] for event in events for choice in event["choices"]]
 

@@ -1,5 +1,3 @@
-"""Beam search over HTTP: the choices, their order, the engine's requests, refused fields, and how it ends."""
-
 import asyncio
 from typing import Any
 

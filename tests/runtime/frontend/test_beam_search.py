@@ -51,7 +51,6 @@ def reference(
 def search(
     width: int, prompt: list[int], max_tokens: int, ends: set[int], penalty: float, seed: int
 ) -> tuple[BeamSearch, int]:
-    """The finished search and the number of its steps."""
     result, steps = BeamSearch(width, len(prompt), max_tokens, ends, penalty), 0
     while result.live:
         steps += 1

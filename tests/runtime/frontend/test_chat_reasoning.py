@@ -1,5 +1,3 @@
-"""Reasoning in chats: apart from the content, counted, left out, and bounded."""
-
 from collections.abc import AsyncIterator
 from typing import Any
 

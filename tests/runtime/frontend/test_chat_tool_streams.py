@@ -1,5 +1,3 @@
-"""Tool calls in streams of chats: OpenAI's deltas, the tokens that come with them, and the usage."""
-
 import json
 from collections.abc import AsyncIterator
 from typing import Any

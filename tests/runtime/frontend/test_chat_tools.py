@@ -1,5 +1,3 @@
-"""Tools in chats: what the model gets, and the calls of the answer, whole and streamed."""
-
 import json
 import re
 from collections.abc import AsyncIterator

@@ -1,5 +1,3 @@
-"""The pages of the ops port by which the operator learns of demand and closes the gate."""
-
 import asyncio
 import http.client
 from collections.abc import AsyncIterator

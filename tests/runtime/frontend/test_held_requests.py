@@ -1,5 +1,3 @@
-"""Clients of requests that are held: streams read the progress of the engine, others wait."""
-
 import asyncio
 import json
 from collections.abc import AsyncIterator

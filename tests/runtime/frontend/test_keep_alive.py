@@ -1,5 +1,3 @@
-"""Streams without a token: their head, the comments that keep them open, and what a late failure looks like."""
-
 import asyncio
 import json
 from collections.abc import AsyncGenerator

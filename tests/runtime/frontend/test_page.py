@@ -1,5 +1,3 @@
-"""The page at /, /docs and their files, as a browser and as curl get them."""
-
 import re
 from html.parser import HTMLParser
 from typing import Any

@@ -1,5 +1,3 @@
-"""`data_parallel_rank` and its header choose the rank of a request; unknown ones are refused by name."""
-
 from typing import Any
 
 import httpx

@@ -1,5 +1,3 @@
-"""The frontend's own port for probes: it answers while the event loop does not, and notices when that is stuck."""
-
 import http.client
 import signal
 import socket

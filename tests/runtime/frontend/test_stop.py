@@ -1,5 +1,3 @@
-"""Stop strings as a client sees them: ANSWER is cut, the engine gets an abort, and only the used tokens count."""
-
 import asyncio
 from typing import Any
 
@@ -10,7 +8,6 @@ from runtime.frontend.test_streaming import CHAT, COMPLETIONS, QUESTION, events_
 
 
 def tokens_up_to(end: int) -> list[int]:
-    """The tokens of ANSWER that its first characters take."""
     _, tokenizer = demo_model()
     ids = tokenizer.encode(ANSWER, add_special_tokens=False)
     count = next(n for n in range(len(ids) + 1) if len(tokenizer.decode(ids[:n])) >= end)

@@ -1,5 +1,3 @@
-"""Server-sent events: their bytes, their order, and what the client library makes of them."""
-
 import json
 from typing import Any
 

@@ -1,5 +1,3 @@
-"""Structured output over HTTP: the constraint that the engine gets, and the refusals."""
-
 import asyncio
 import json
 import time

@@ -1,5 +1,3 @@
-"""Bounds on grammars of all kinds, each at its real value."""
-
 import json
 import time
 from collections.abc import Callable

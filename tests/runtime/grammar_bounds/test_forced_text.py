@@ -1,5 +1,3 @@
-"""Which grammars may force text: none whose forced text may be long."""
-
 from typing import Any
 
 import pytest

@@ -1,5 +1,3 @@
-"""Each keyword of JSON Schema: its type, and whether it is refused by its name."""
-
 from typing import Any
 
 import pytest

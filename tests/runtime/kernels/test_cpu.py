@@ -1,5 +1,3 @@
-"""Each kernel computes the same as its reference in plain torch, for every size and number of threads."""
-
 import ctypes
 import math
 import os

@@ -1,5 +1,3 @@
-"""Products with packed weights equal products with the dequantised weight, on every level of instruction set."""
-
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any

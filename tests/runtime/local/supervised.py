@@ -43,8 +43,6 @@ def spec(name: str, *behaviour: str, grace: float = 10) -> ProcessSpec:
 
 @dataclass
 class Recording:
-    """A Screen that records its lines and wakes the tests that wait for them."""
-
     lines: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     served: int = 0

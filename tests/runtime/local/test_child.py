@@ -1,5 +1,3 @@
-"""A process of the supervisor's: it is ended, and its exit code is its own."""
-
 import asyncio
 import os
 import subprocess

@@ -1,5 +1,3 @@
-"""The form of the CRD: its descriptions, bounds, rules, columns and size."""
-
 import json
 import re
 from pathlib import Path

@@ -1,5 +1,3 @@
-"""GPUs are counted without torch, and the error for too few of them names a remedy."""
-
 from pathlib import Path
 
 import pytest

@@ -1,5 +1,3 @@
-"""A service's addresses on this machine are taken before anything is started, and given back."""
-
 import contextlib
 import socket
 import stat

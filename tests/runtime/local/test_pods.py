@@ -1,5 +1,3 @@
-"""Pod templates as local processes: arguments stay as they are, the place is replaced."""
-
 import os
 import sys
 from collections.abc import Iterator

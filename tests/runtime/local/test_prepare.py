@@ -1,5 +1,3 @@
-"""How the services of a manifest share this machine's GPUs."""
-
 from contextlib import ExitStack
 from dataclasses import replace
 from typing import Any

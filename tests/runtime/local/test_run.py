@@ -1,5 +1,3 @@
-"""The list of targets for Prometheus, and the program in printed commands."""
-
 import json
 import shlex
 import sys

@@ -1,5 +1,3 @@
-"""The CRD's schema and rules as `kvasir up` applies them: each violation has its message, at its place."""
-
 import copy
 from pathlib import Path, PurePosixPath
 from typing import Any

@@ -1,5 +1,3 @@
-"""The screen shows phases, progress, each failure once, and commands that work as printed."""
-
 import io
 import json
 import shlex

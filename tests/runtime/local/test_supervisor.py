@@ -1,5 +1,3 @@
-"""Real child processes under the supervisor: phases, restarts, back-off, probes, the end of all of them."""
-
 import asyncio
 import contextlib
 import os

@@ -1,5 +1,3 @@
-"""Groups of processes over gloo compute like the group of threads that other tests use."""
-
 import os
 import time
 from pathlib import Path

@@ -1,5 +1,3 @@
-"""Engines that share experts meet at rank 0, compare settings, and notice one that is late or joins twice."""
-
 import socket
 import time
 from collections.abc import Callable, Iterator

@@ -1,5 +1,3 @@
-"""How ranks with a GPU each join, as far as it can be seen without GPUs: what torch is asked for."""
-
 import mmap
 import os
 from pathlib import Path

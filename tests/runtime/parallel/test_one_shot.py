@@ -1,5 +1,3 @@
-"""Which sums are computed over memory that GPUs share, and when NCCL computes all of them."""
-
 import logging
 from collections.abc import Iterator
 from pathlib import Path
@@ -34,7 +32,6 @@ class Symmetric:
 
 @pytest.fixture
 def group(tmp_path: Path) -> Iterator[dist.ProcessGroup]:
-    """A group of one rank."""
     store = dist.FileStore(str(tmp_path / "store"), 1)  # type: ignore[attr-defined]
     dist.init_process_group("gloo", store=store, rank=0, world_size=1)
     assert dist.group.WORLD is not None
@@ -43,7 +40,6 @@ def group(tmp_path: Path) -> Iterator[dist.ProcessGroup]:
 
 
 def stand_in(monkeypatch: pytest.MonkeyPatch, factor: float, problem: str = "") -> None:
-    """Have a kernel that multiplies by this factor."""
     monkeypatch.setattr(one_shot, "_symmetric_memory", lambda size: Symmetric(problem))
     kernel = SimpleNamespace(one_shot_all_reduce=lambda part, operation, name: part * factor)
     monkeypatch.setattr(torch.ops, "symm_mem", kernel, raising=False)

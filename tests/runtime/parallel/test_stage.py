@@ -1,5 +1,3 @@
-"""The layers of a model are split into stages of almost the same size."""
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -46,7 +44,6 @@ def test_stages_have_each_layer_once_in_order(stages: int, more: int) -> None:
 
 
 def holders(parameter: str) -> list[int]:
-    """Return which of three stages with two layers each hold a parameter."""
     stages = [Stage.of(6, stage, 3) for stage in range(3)]
     held = [stage.holds(parameter, layers="layers", first=FIRST, last=LAST) for stage in stages]
     return [stage for stage, holds in enumerate(held) if holds]

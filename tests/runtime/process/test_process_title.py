@@ -1,5 +1,3 @@
-"""The name of a process, and its limit of open files: each in a process of its own."""
-
 import resource
 import subprocess
 import sys

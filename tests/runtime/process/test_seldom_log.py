@@ -1,5 +1,3 @@
-"""Repeated lines are written seldom, and never forgotten."""
-
 import logging
 import time
 

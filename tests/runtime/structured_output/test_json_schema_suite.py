@@ -40,7 +40,6 @@ def groups(draft: str) -> Iterator[tuple[str, Group]]:
 
 
 def guided(schema: Any) -> Guided | str:
-    """Return the grammar of a schema, or why it is refused."""
     try:
         return Guided.of("json", schema)
     except (InvalidRequest, BadGrammar) as error:

@@ -1,5 +1,3 @@
-"""The pace of heartbeats, and the time in which a blocked process read nothing."""
-
 import pytest
 
 from kvasir.wire.heartbeats import HeartbeatClock

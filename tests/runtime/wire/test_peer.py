@@ -1,5 +1,3 @@
-"""A peer greets, agrees, beats, and loses its server with a reason, by the table of its states."""
-
 import logging
 import time
 from collections.abc import Callable, Iterator
@@ -17,8 +15,6 @@ GREETED, AGREED, PROBED = [b"greeting"], [b"agreed"], [b"probing"]
 
 
 class Side:
-    """A peer that sends the name of its state at each beat, and its server."""
-
     def __init__(self) -> None:
         self.reactor = Reactor()
         self.router = self.reactor.context.socket(zmq.ROUTER)

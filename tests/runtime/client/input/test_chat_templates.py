@@ -1,5 +1,3 @@
-"""The template of a conversation, and the variables and contents that the template gets."""
-
 import json
 import logging
 from pathlib import Path

@@ -1,5 +1,3 @@
-"""Structural tags as grammars: each format, and the refusals."""
-
 import json
 from typing import Any
 

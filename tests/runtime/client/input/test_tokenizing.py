@@ -1,5 +1,3 @@
-"""Chats and texts become token ids, the long ones in a thread; a text that is too long is rejected or cut."""
-
 import asyncio
 import threading
 import time

@@ -1,5 +1,3 @@
-"""Requests of an engine that drains move to others if they wait in its queue, or would not end in time."""
-
 import asyncio
 import time
 from collections.abc import Callable

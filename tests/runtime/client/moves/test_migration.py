@@ -1,5 +1,3 @@
-"""Requests of a lost engine continue on another one: the messages, the deltas of the reader, and the limits."""
-
 import asyncio
 from collections.abc import AsyncGenerator
 from contextlib import closing

@@ -1,5 +1,3 @@
-"""Which requests run, run alone, wait or are refused after the losses of their engines."""
-
 from dataclasses import dataclass
 
 import pytest

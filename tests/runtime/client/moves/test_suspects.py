@@ -1,5 +1,3 @@
-"""Requests whose engines failed continue alone on the next engine, and are refused after two."""
-
 import asyncio
 
 import pytest
@@ -26,7 +24,6 @@ def failed(engine: str, *requests: AddRequest) -> FailedStep:
 
 
 async def fail(engine: ScriptedEngine, *ran: AddRequest) -> None:
-    """End the engine in a step with these requests."""
     await asyncio.to_thread(engine.die, "a defect", failed(engine.identity.incarnation, *ran))
 
 
@@ -85,7 +82,6 @@ async def test_answer_ends_the_suspicion(service: Service) -> None:
 
 
 async def bare(service: Service, rank: int) -> BareEngine:
-    """An engine that can be killed."""
     engine = BareEngine(service.llm.link_address, f"engine-{rank}-killed")
     changes = {"service": "", "fingerprint": MODEL.fingerprint, "tokenizer_hash": MODEL.tokenizer_hash}
     engine.introduce(rank=rank, **changes)

@@ -1,5 +1,3 @@
-"""The text of a stream is the text of its tokens, however they come."""
-
 from collections.abc import Callable
 from pathlib import Path
 

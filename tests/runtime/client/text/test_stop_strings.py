@@ -1,5 +1,3 @@
-"""Stop strings end a text where a search in the whole of it would, however it comes in pieces."""
-
 import itertools
 
 import pytest
@@ -16,7 +14,6 @@ CUTS = st.lists(st.integers(0, 40), max_size=8)
 
 
 def search_whole(text: str, stops: list[str], floor: int = 0) -> tuple[int, str] | None:
-    """The first end beyond the floor at which a string is complete, and the longest one that is."""
     for end in range(floor + 1, len(text) + 1):
         complete = [stop for stop in stops if text[:end].endswith(stop)]
         if complete:

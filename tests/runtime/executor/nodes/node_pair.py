@@ -74,8 +74,6 @@ def leading(port: int, link: LinkConfig = SLOW, nnodes: int = 2, terms: NodeTerm
 
 
 class Member:
-    """A connection to the leader, with its events and frames."""
-
     def __init__(self, port: int, node_rank: int, nnodes: int, link: LinkConfig, terms: NodeTerms) -> None:
         self.events: queue.SimpleQueue[LeaderEvent] = queue.SimpleQueue()
         self.frames: queue.SimpleQueue[bytes] = queue.SimpleQueue()
@@ -140,7 +138,6 @@ class RawMember:
         self._socket.send_multipart(frames)
 
     def receive(self, kind: type[FromLeader]) -> tuple[str, Any]:
-        """Return the incarnation and the next message of this kind."""
         while True:
             incarnation, message = decode_from_leader(self._socket.recv_multipart())
             if isinstance(message, kind):

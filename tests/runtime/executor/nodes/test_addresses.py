@@ -1,5 +1,3 @@
-"""The address by which a peer reaches this machine, and its network interface."""
-
 import socket
 import subprocess
 import sys

@@ -1,5 +1,3 @@
-"""Nodes of an engine find each other, exchange frames, refuse what does not fit, and notice each other's end."""
-
 import queue
 import re
 import threading

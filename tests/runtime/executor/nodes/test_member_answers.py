@@ -1,5 +1,3 @@
-"""Answers of members count for the question that they answer, and have the time that their workers need."""
-
 import threading
 
 import pytest

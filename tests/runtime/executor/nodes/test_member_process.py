@@ -30,8 +30,6 @@ class FakeLeader:
 
 
 class FakeWorkers:
-    """Workers whose ring takes no frame."""
-
     def __init__(self, error: Exception) -> None:
         self._error = error
         self.killed = False

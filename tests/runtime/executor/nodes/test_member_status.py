@@ -1,5 +1,3 @@
-"""The probes of a member: ready while it works for the leader, and not live if its workers hang."""
-
 import sys
 import threading
 from collections.abc import Iterator

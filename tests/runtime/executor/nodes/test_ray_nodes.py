@@ -1,5 +1,3 @@
-"""The members of an engine that Ray has placed, with a stand-in for Ray."""
-
 import logging
 import threading
 from collections.abc import Iterator

@@ -1,5 +1,3 @@
-"""A real engine with two nodes answers as one process does, and whichever part of it ends, all of it ends."""
-
 import asyncio
 import contextlib
 import os
@@ -82,7 +80,6 @@ def tokens_of_one_process() -> list[int]:
 
 
 def probes(ops: str) -> tuple[int, int, bytes]:
-    """Return the codes of liveness and readiness, and the status."""
     live, ready, status = (httpx.get(ops + path) for path in (LIVE_PATH, READY_PATH, STATUS_PATH))
     return live.status_code, ready.status_code, status.content
 

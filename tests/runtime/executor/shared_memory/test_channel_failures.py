@@ -1,5 +1,3 @@
-"""Processes of a channel that are killed, stopped or slow; and the cost of an idle channel."""
-
 import os
 import random
 import select
@@ -186,7 +184,6 @@ def test_writer_that_waits_for_room_uses_no_cpu() -> None:
 
 
 def idle_cost(pid: int) -> tuple[int, int]:
-    """Return the ticks of CPU time and the number of wake-ups of a process."""
     lines = Path(f"/proc/{pid}/status").read_text().splitlines()
     wake_ups = next(int(line.split()[1]) for line in lines if line.startswith("voluntary_ctxt_switches"))
     return cpu_ticks(pid), wake_ups

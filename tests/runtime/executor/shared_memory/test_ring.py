@@ -44,7 +44,6 @@ def ring(count: int = 4, readers: int = 1) -> Iterator[tuple[RingWriter, list[Ri
 
 
 def frames(sizes: list[int]) -> list[bytes]:
-    """Return frames that differ from each other."""
     return [(number.to_bytes(4, "big") * (size // 4 + 1))[:size] for number, size in enumerate(sizes, start=1)]
 
 

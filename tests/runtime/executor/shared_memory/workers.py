@@ -19,8 +19,6 @@ TIMEOUT_SECONDS = 60.0
 
 
 class Workers:
-    """The engine's end, and the processes by rank."""
-
     def __init__(self, behaviours: Sequence[str], layout: ChannelLayout = SMALL) -> None:
         self.channel = EngineChannel(len(behaviours), layout)
         self.processes = [self._start(rank, behaviour) for rank, behaviour in enumerate(behaviours)]

@@ -1,5 +1,3 @@
-"""Loops of tool calls with requests as coding agents send them, and how answers with calls end on all endpoints."""
-
 import json
 from collections.abc import AsyncIterator
 from typing import Any

@@ -1,5 +1,3 @@
-"""Several choices for a prompt: n and best_of."""
-
 import asyncio
 from collections.abc import AsyncGenerator
 from contextlib import aclosing

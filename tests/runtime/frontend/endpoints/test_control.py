@@ -1,5 +1,3 @@
-"""/load and /reset_prefix_cache: their answers, and the keys that allow control calls."""
-
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -20,7 +18,6 @@ ADMIN_HEADER = {"authorization": f"Bearer {ADMIN}"}
 
 @pytest.fixture
 async def controlled() -> AsyncIterator[Frontend]:
-    """A frontend that allows control calls."""
     async with running_frontend(admin_api_key=("another", ADMIN)) as frontend:
         frontend.engine.script.calls["reset_prefix_cache"] = ""
         yield frontend

@@ -1,5 +1,3 @@
-"""Probes, the list of engines, models, and what a defect of ours looks like."""
-
 import pytest
 
 from kvasir import __version__

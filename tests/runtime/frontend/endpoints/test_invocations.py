@@ -1,5 +1,3 @@
-"""POST /invocations answers as the two endpoints do."""
-
 from typing import Any
 
 import pytest

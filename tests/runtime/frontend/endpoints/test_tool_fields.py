@@ -1,5 +1,3 @@
-"""The fields `tools` and `tool_choice` of a chat, and their limits."""
-
 from typing import Any
 
 import pytest

@@ -1,5 +1,3 @@
-"""Fields and forms that clients of other servers send: unknown fields, integers written as floats."""
-
 import pytest
 
 from kvasir.frontend.endpoints import request_body

@@ -1,5 +1,3 @@
-"""API keys, given as an option or mounted as files."""
-
 import os
 from collections.abc import Iterator
 from pathlib import Path

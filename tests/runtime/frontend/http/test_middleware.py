@@ -1,5 +1,3 @@
-"""What every answer has, whatever it is an answer to: a request id, a log line, HEAD, CORS, errors in one form."""
-
 import asyncio
 import json
 import logging
@@ -34,7 +32,6 @@ ORIGIN = "https://chat.example.org"
 
 
 def lines_of(caplog: pytest.LogCaptureFixture) -> list[dict[str, Any]]:
-    """The fields of the request lines."""
     return [vars(record)["fields"] for record in caplog.records if record.name == request_log.__name__]
 
 

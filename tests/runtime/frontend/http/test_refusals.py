@@ -1,5 +1,3 @@
-"""Requests that the server refuses before any route sees them: one line each in the request log, but no flood."""
-
 import asyncio
 import logging
 from collections.abc import AsyncIterator

@@ -13,8 +13,6 @@ CLOSING: Final = frozenset("\"'}]>)\n,")
 
 
 class Walker:
-    """Walks through grammars with the tokens of one tokenizer."""
-
     def __init__(self, tokenizer: Tokenizer, eos_token: str = "</s>") -> None:
         eos = tokenizer.backend.token_to_id(eos_token)
         assert eos is not None

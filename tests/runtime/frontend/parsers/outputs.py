@@ -157,7 +157,6 @@ _OF_FORMAT: Final[dict[str, list[str]]] = {
 
 
 def outputs(name: str) -> list[str]:
-    """Outputs of a format: valid, malformed, and with text around calls."""
     name = _SAME.get(name, name)
     call = CALL[name]
     special = [
@@ -212,7 +211,6 @@ def reasoning(events: Iterable[ParsedEvent]) -> str:
 
 
 def calls(events: Iterable[ParsedEvent]) -> list[tuple[str, str]]:
-    """Name and arguments of each call."""
     names: list[str] = []
     arguments: list[str] = []
     for event in events:

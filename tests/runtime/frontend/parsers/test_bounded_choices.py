@@ -1,5 +1,3 @@
-"""The grammars of tool choices are within the bounds of the engine."""
-
 import json
 
 import pytest

@@ -1,5 +1,3 @@
-"""Grammars of tool choices: all that is allowed is parsed as valid calls, and the outputs of models are allowed."""
-
 import json
 from collections.abc import Sequence
 from importlib.resources import files
@@ -83,7 +81,6 @@ def grammar(
 
 
 def check_calls(made: Parsers, text: str, tools: Sequence[Tool] = TOOLS) -> int:
-    """Check that each call is one of a tool, with arguments that match. Return how many there are."""
     by_name = {tool.name: tool for tool in tools}
     found = calls(parse(made, [text], tools=tools))
     for name, arguments in found:

@@ -1,5 +1,3 @@
-"""Which formats a chat template has, and which names are known."""
-
 import logging
 
 import pytest

@@ -1,5 +1,3 @@
-"""Where a grammar begins when the output may begin with reasoning, and the thinking budget."""
-
 from collections.abc import Sequence
 
 import pytest

@@ -1,5 +1,3 @@
-"""The events of an output do not depend on how its text was split, nothing is lost, and the time is linear."""
-
 import json
 import time
 

@@ -1,5 +1,3 @@
-"""Formats of plug-ins: files, entry points, and mistakes in them."""
-
 import importlib
 import re
 import sys
@@ -18,7 +16,6 @@ OUTPUT = '<plan>Look.</plan>Now: <call>weather(){"city": "Oslo"}</call> <call>no
 
 
 def example() -> str:
-    """The example of the document."""
     match = re.search(r"```python\n(.*?)```", DOCUMENT.read_text(), re.DOTALL)
     assert match
     return match[1]

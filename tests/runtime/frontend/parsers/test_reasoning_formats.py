@@ -1,5 +1,3 @@
-"""The reasoning of outputs, and how many tokens it has."""
-
 import pytest
 
 from kvasir.frontend.parsers.formats.descriptions import ReasoningFormat

@@ -1,5 +1,3 @@
-"""The calls and the content of outputs in each tool format."""
-
 import json
 
 import pytest

@@ -1,5 +1,3 @@
-"""Calls that are not well-formed: each is repaired to valid JSON, or all of it is content."""
-
 import json
 from collections.abc import Callable
 from typing import Any, Final

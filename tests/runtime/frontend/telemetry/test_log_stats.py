@@ -1,5 +1,3 @@
-"""The load of the service every ten seconds: the line in the log, and stat loggers of other packages."""
-
 import logging
 import sys
 from importlib.metadata import EntryPoint

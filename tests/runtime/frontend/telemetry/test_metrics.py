@@ -32,7 +32,6 @@ def parse(text: str) -> dict[Key, Sample]:
 
 
 async def load_shown(frontend: Frontend) -> None:
-    """Wait for the heartbeat with which the engine chooses this frontend to show its load."""
     await frontend.until(lambda: all(engine.shows_load for engine in frontend.service.llm.engines.values()))
 
 

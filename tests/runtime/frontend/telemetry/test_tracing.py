@@ -1,5 +1,3 @@
-"""Traces: the spans of a request as a collector receives them, and the errors of a wrong start."""
-
 import asyncio
 import itertools
 import socket

@@ -1,5 +1,3 @@
-"""The tiles of device_tiles.json: a device has its own entry if that fits, otherwise the default one."""
-
 import logging
 from dataclasses import dataclass
 from types import MappingProxyType

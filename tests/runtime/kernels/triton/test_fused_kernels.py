@@ -1,5 +1,3 @@
-"""The fused operations under Triton's interpreter: the layers' references, rounded once."""
-
 import pytest
 import torch
 import torch.nn.functional as F

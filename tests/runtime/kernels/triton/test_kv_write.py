@@ -1,5 +1,3 @@
-"""The kernels put K and V into the places of the step's tokens, rotated or as they are, and change no other."""
-
 import pytest
 import torch
 

@@ -1,5 +1,3 @@
-"""The attention kernel under Triton's interpreter equals the definition of attention."""
-
 import pytest
 import torch
 from hypothesis import given, settings

@@ -1,5 +1,3 @@
-"""Products with quantised weights under Triton's interpreter, compared with the dequantised weight."""
-
 from collections.abc import Callable
 
 import pytest

@@ -1,5 +1,3 @@
-"""The work list of a step has each query token once, and segments only if few programs would run."""
-
 import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st

@@ -1,5 +1,3 @@
-"""Chats with the template of --chat-template, and with a model that has none."""
-
 import json
 import shutil
 from pathlib import Path

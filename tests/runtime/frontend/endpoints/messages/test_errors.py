@@ -1,5 +1,3 @@
-"""Errors below /v1/messages have Anthropic's form, whatever part of the server finds them."""
-
 from typing import Any
 
 import anthropic
@@ -14,7 +12,6 @@ ASKED: dict[str, Any] = {"messages": QUESTION, "max_tokens": 50}
 
 
 def error_in(response: httpx.Response, status: int, type: str) -> str:
-    """Check the form of an error and return its message."""
     assert response.status_code == status, response.text
     body = response.json()
     assert body.keys() == {"type", "error", "request_id"}

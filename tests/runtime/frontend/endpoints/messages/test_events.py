@@ -1,5 +1,3 @@
-"""The event sequence of /v1/messages, as bytes and as Anthropic's client reads it."""
-
 from typing import Any
 
 import anthropic

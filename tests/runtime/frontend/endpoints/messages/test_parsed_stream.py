@@ -1,5 +1,3 @@
-"""The event sequence of /v1/messages with thinking and calls, as bytes and as Anthropic's client reads it."""
-
 import json
 from itertools import groupby
 from typing import Any

@@ -17,7 +17,6 @@ ASKED = "<|begin|><|user|>What is a pod?<|end|><|assistant|>"
 
 
 def rendered(frontend: Frontend) -> str:
-    """The text of the last prompt that the engine got."""
     _, tokenizer = demo_model()
     return tokenizer.decode(prompt_of(frontend.engine.seen.requests[-1]), skip_special_tokens=False)
 

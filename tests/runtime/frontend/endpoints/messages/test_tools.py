@@ -1,5 +1,3 @@
-"""Tools, thinking and structured output of /v1/messages, not streamed, read by Anthropic's client."""
-
 import json
 from typing import Any
 
@@ -41,7 +39,6 @@ async def create(frontend: Frontend, messages: Any = QUESTION, max_tokens: int =
 
 
 async def refused(frontend: Frontend, path: str = "/v1/messages", **body: Any) -> str:
-    """The message of the error."""
     async with frontend.http() as client:
         response = await client.post(path, json={"messages": QUESTION, "max_tokens": 50, **body})
     assert response.status_code == 400, response.text

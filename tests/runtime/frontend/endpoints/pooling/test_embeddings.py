@@ -1,5 +1,3 @@
-"""POST /v1/embeddings, /pooling and /v2/embed: forms of inputs and answers, limits, the wrong kind of model."""
-
 import asyncio
 import base64
 import struct

@@ -1,5 +1,3 @@
-"""POST /score, /rerank and /classify, by a cross-encoder and by the cosine of vectors."""
-
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any

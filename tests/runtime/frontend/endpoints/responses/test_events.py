@@ -1,5 +1,3 @@
-"""The event sequence of /v1/responses, as bytes and as OpenAI's client reads it."""
-
 import asyncio
 import json
 from typing import Any

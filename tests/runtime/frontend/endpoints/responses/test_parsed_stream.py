@@ -1,5 +1,3 @@
-"""The event sequence of /v1/responses with reasoning and calls, as bytes and as OpenAI's client reads it."""
-
 from itertools import groupby
 from typing import Any
 
@@ -59,7 +57,6 @@ def types_of(events: list[Any]) -> list[str]:
 
 
 def check_agreement(events: list[Any]) -> None:
-    """The events of each item agree with each other, and the last event with them all."""
     done = [event for event in events if event["type"] == "response.output_item.done"]
     assert [event["output_index"] for event in done] == list(range(len(done)))
     assert [event["item"] for event in done] == events[-1]["response"]["output"]

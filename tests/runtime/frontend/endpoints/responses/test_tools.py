@@ -1,5 +1,3 @@
-"""Tools, reasoning and structured output of /v1/responses, not streamed, read by OpenAI's client."""
-
 import json
 from typing import Any
 

@@ -1,5 +1,3 @@
-"""GET /tokenizer_info: its content, and that it is disabled by default."""
-
 import json
 
 from kvasir.hub.source import fetch

@@ -1,5 +1,3 @@
-"""A client that leaves frees its requests at once, streamed or not."""
-
 import asyncio
 
 import pytest

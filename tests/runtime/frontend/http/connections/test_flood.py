@@ -1,5 +1,3 @@
-"""A flood of connections and of uploads delays other clients by a few turns of the event loop."""
-
 import asyncio
 import errno
 import functools

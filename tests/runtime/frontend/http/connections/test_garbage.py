@@ -1,5 +1,3 @@
-"""A request leaves nothing for the garbage collector, which would have to visit the objects of all requests."""
-
 import gc
 import weakref
 from collections.abc import Iterator

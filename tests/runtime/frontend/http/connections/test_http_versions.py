@@ -37,7 +37,6 @@ GET = b"GET /version HTTP/1.1\r\nHost: x\r\n%s\r\n" % JAVAS_OFFER
 
 
 async def read_answer(reader: asyncio.StreamReader) -> tuple[bytes, bytes]:
-    """Head and body of the next answer, which has a length."""
     async with asyncio.timeout(TIMEOUT):
         head = await reader.readuntil(b"\r\n\r\n")
         length = re.search(rb"content-length: (\d+)", head)

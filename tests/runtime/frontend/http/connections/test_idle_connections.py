@@ -1,5 +1,3 @@
-"""Idle connections of a stopping server: which are closed, in which order, and not all in one turn."""
-
 import asyncio
 import socket
 from collections.abc import Callable, Iterator

@@ -1,5 +1,3 @@
-"""Clients that are slow on purpose are cut off; nothing of them stays, and others are not kept waiting."""
-
 import asyncio
 import json
 import re

@@ -1,5 +1,3 @@
-"""https: certificates from files, client certificates, and files that change while connections are open."""
-
 import asyncio
 import logging
 import ssl
@@ -30,7 +28,6 @@ class Files:
         self.issue()
 
     def issue(self) -> None:
-        """Write a new certificate."""
         pair = self.authority.issue_cert("127.0.0.1")
         self.certificate.write_bytes(b"".join(part.bytes() for part in pair.cert_chain_pems))
         self.key.write_bytes(pair.private_key_pem.bytes())

@@ -1,5 +1,3 @@
-"""A frontend at a Unix socket: requests over it, and its file."""
-
 import asyncio
 import contextlib
 import signal

@@ -12,7 +12,6 @@ from runtime.kernels.triton.experts.expert_case import choices
 
 
 def listed(blocks: Blocks) -> list[tuple[int, list[int]]]:
-    """Return the expert of each block and its rows' places."""
     table = blocks.table[: blocks.count.item()].tolist()
     return [(expert, blocks.places[first : first + rows].tolist()) for expert, first, rows, _ in table]
 

@@ -1,5 +1,3 @@
-"""The experts' products under Triton's interpreter equal their definition, with the roundings of plain torch."""
-
 from typing import Any
 
 import pytest

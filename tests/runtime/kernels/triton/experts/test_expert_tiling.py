@@ -1,5 +1,3 @@
-"""Tiles of the experts' products follow from the shape of a step, and fit the shared memory of known devices."""
-
 import pytest
 
 from kvasir.kernels.triton.experts.expert_tiling import TILE_ROWS, DeviceLimits, product_tile, tile_rows

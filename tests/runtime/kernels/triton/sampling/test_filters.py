@@ -1,5 +1,3 @@
-"""The tokens that the filters leave are those of their definition, computed in Python's float64."""
-
 import math
 
 import numpy as np

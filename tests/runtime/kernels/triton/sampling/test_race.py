@@ -1,5 +1,3 @@
-"""The race: its random numbers, ties, NaN and parts."""
-
 import math
 
 import pytest
