@@ -71,7 +71,6 @@ KEEP_ALIVE = 75
 
 
 def run_frontend(config: FrontendConfig) -> int:
-    """Serve until a signal, report a failure, and return the exit code."""
     setup_logging("frontend", config.process.log_level, config.process.log_format)
     set_process_title("frontend")
     raise_open_files_limit()
@@ -107,7 +106,6 @@ def _run(config: FrontendConfig) -> None:
 
 
 def build_service(config: FrontendConfig) -> Service:
-    """Raises ConfigError."""
     access = Access(ApiKeys.of_clients(config.server), ApiKeys.of_administrators(config.server))
     model = read_model(config.model)
     metrics = Metrics(served_names(config)[0])

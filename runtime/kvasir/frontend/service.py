@@ -82,7 +82,6 @@ class Service:
 
     @property
     def pools(self) -> bool:
-        """Return whether the model makes vectors or scores instead of text."""
         return self.llm.input.pooling is not None
 
     def wrong_kind(self, path: str) -> ApiError:
@@ -114,7 +113,6 @@ def served_names(config: FrontendConfig) -> tuple[str, ...]:
 
 
 def cors_options(config: ServerConfig) -> dict[str, Any] | None:
-    """Return CORSMiddleware's options, or None."""
     if not config.allowed_origins:
         return None
     return {

@@ -36,14 +36,12 @@ class FrontendStatus:
         self._last_turn = self._clock()
 
     def trouble(self) -> str | None:
-        """Return why this process should be restarted."""
         silent = self._clock() - self._last_turn
         if self._service is None:
             return f"{Phase.STARTING} for {silent:.0f} s" if silent > STARTUP_LIMIT_SECONDS else None
         return f"the event loop has been stuck for {silent:.0f} s" if silent > LOOP_LIMIT_SECONDS else None
 
     def unready_reason(self) -> str | None:
-        """Return why new requests should go elsewhere."""
         if self._service is None:
             return "the model's config and tokenizer are being loaded"
         return self.trouble() or self._service.unready_reason()

@@ -34,7 +34,6 @@ class OutputPlan:
     constraint_field: str | None = None
 
     def apply(self, prompted: Prompted) -> Prompted:
-        """Return the request with its constraint and the special tokens for the parser."""
         if self.constraint is None and not self.shown_special_ids:
             return prompted
         return replace(

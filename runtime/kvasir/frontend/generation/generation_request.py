@@ -114,11 +114,9 @@ class GenerationRequest(SamplingBody):
         return self.stream_options is not None and self.stream_options.continuous_usage_stats
 
     def grammar_source(self) -> GrammarSource | None:
-        """Return the constraint, or None. Raises ApiError."""
         return None if self.model_fields_set.isdisjoint(CONSTRAINING_FIELDS) else grammar_source(self)
 
     def grammar(self) -> Grammar | None:
-        """Raises ApiError, InvalidRequest."""
         source = self.grammar_source()
         return None if source is None else source.grammar()
 

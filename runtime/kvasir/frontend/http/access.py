@@ -26,7 +26,6 @@ class Access:
         self._admin_keys = admin_keys
 
     def refusal(self, headers: Headers) -> ApiError | None:
-        """Return why a request is rejected."""
         if not self.keys.needed:
             return None
         key = key_of(headers)
@@ -40,7 +39,6 @@ class Access:
         return None
 
     def control_refusal(self, headers: Headers) -> ApiError | None:
-        """Return why a control call is rejected."""
         if not self._admin_keys.needed:
             message = (
                 "control calls are not allowed: start the server with --admin-api-key KEY or "

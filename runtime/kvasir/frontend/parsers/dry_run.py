@@ -16,7 +16,6 @@ class BadFormat(ValueError):
 
 
 def try_tool_format(described: ToolFormat) -> None:
-    """Parse the sample of a format. Raises BadFormat."""
     if not described.layouts or not all(isinstance(layout, Layout) for layout in described.layouts):
         raise BadFormat(f"the tool format {described.name} has no layouts")
     if not described.openings and not described.bare:
@@ -40,7 +39,6 @@ def try_tool_format(described: ToolFormat) -> None:
 
 
 def try_reasoning_format(described: ReasoningFormat) -> None:
-    """Parse a sample with the format's marks. Raises BadFormat."""
     if not all((*described.starts, *described.ends)) or not described.starts or not described.ends:
         raise BadFormat(f"the reasoning format {described.name} needs starts and ends, none of them empty")
 

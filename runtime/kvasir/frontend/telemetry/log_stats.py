@@ -86,7 +86,6 @@ class PeriodicStats:
         self._had_traffic = False
 
     def tick(self) -> None:
-        """End the interval if its time is over."""
         seconds = self._clock() - self._began
         if seconds < INTERVAL_SECONDS or not self._loggers:
             return

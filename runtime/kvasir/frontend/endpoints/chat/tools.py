@@ -59,7 +59,6 @@ OlderChoice = Annotated[str, WithJsonSchema({"enum": [*_OLDER_MODES]})] | Functi
 
 
 def tool_use(tools: Sequence[FunctionTool], choice: Choice | None, parallel: bool) -> ToolUse:
-    """Return the use of the tools. Raises ApiError."""
     _check_mode(choice, _MODES, "tool_choice")
     functions = [_function(tool, f"tools[{index}]") for index, tool in enumerate(tools)]
     offered = check_functions(functions, "tools", ".function")

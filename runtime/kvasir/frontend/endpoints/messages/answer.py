@@ -44,8 +44,6 @@ class MessageAnswer(Struct):
 
 
 class MessageObject:
-    """Writes the states of one message."""
-
     def __init__(self, id: str, model: str, text: ParsedText, bounded_by_context: bool) -> None:
         """`bounded_by_context`: the context is smaller than max_tokens."""
         self._id = id

@@ -61,8 +61,6 @@ class AnswerBlock:
 
 
 class AnswerBlocks:
-    """Collects the blocks of one answer."""
-
     def __init__(self, tool_format: str | None, *, hides_thinking: bool) -> None:
         self._tool_format = tool_format
         self._hides_thinking = hides_thinking

@@ -26,8 +26,6 @@ _ERROR: Final = "Error: "
 
 
 class ResultBlock(BodyPart):
-    """A block of a tool's result."""
-
     type: str
     text: str | None = None
 

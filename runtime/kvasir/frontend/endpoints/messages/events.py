@@ -20,8 +20,6 @@ _DELTAS: Final[dict[BlockType, bytes]] = {
 
 
 class MessageEvents:
-    """Writes the events of one message."""
-
     def __init__(self, message: MessageObject, blocks: AnswerBlocks) -> None:
         self._message = message
         self._blocks = blocks
@@ -69,7 +67,6 @@ class MessageEvents:
 
 
 def failure(error: ApiError, request_id: str) -> bytes:
-    """Return the last event of a stream that fails."""
     return b"event: error\ndata: %b\n\n" % error_body(error, request_id)
 
 

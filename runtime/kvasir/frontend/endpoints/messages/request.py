@@ -71,7 +71,6 @@ class CountTokensRequest(RequestBody):
             raise bad_field("thinking.budget_tokens", "thinking.budget_tokens is missing")
 
     def template_messages(self) -> list[dict[str, Any]]:
-        """Return the conversation as texts. Raises ApiError."""
         if not self.messages:
             raise bad_field("messages", "messages: the list is empty")
         history = MessagesHistory()

@@ -31,7 +31,6 @@ class ClientToolChoice(BodyPart):
 
 
 def tool_use(tools: Sequence[ClientTool], choice: ClientToolChoice | None) -> ToolUse:
-    """Return the use of the tools. Raises ApiError."""
     offered = check_functions([_function(tool, f"tools[{index}]") for index, tool in enumerate(tools)], "tools", "")
     wanted = "auto" if choice is None else choice.type
     if not offered:

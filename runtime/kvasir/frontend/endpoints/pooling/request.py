@@ -37,7 +37,6 @@ class PoolingBody(RequestBody):
     """A label, without effect."""
 
     def take_rank(self, scope: Scope) -> None:
-        """Take the rank from the header. Raises ApiError."""
         self.data_parallel_rank = header_rank(scope, self.data_parallel_rank)
 
     def form(self, before: str) -> TextForm:

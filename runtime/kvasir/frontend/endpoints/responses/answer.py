@@ -87,8 +87,6 @@ class ResponseAnswer(Struct, kw_only=True):
 
 
 class ResponseObject:
-    """Writes the states of one response."""
-
     def __init__(self, body: ResponsesRequest, params: SamplingParams, model: str, unique: str) -> None:
         """`unique`: part of the id that no other response has."""
         self.id = f"resp_{unique}"

@@ -21,8 +21,6 @@ _TEXTS: Final = {
 
 # Log probabilities come with their text only: the last events, which repeat the text four times, have none.
 class ResponseEvents:
-    """Writes the events of one response."""
-
     def __init__(self, response: ResponseObject, items: OutputItems) -> None:
         self._response = response
         self._items = items

@@ -41,7 +41,6 @@ class TextFormat(BodyPart):
     """Without effect: a schema is always enforced."""
 
     def repeat(self) -> dict[str, Any]:
-        """Return the format as a response repeats it."""
         if self.type != "json_schema":
             return {"type": self.type}
         schema = {"type": self.type, "name": self.name, "schema": self.json_schema}
@@ -108,7 +107,6 @@ class ResponsesRequest(RequestBody):
 
     @property
     def wanted_logprobs(self) -> int | None:
-        """Return the most likely tokens per position, or None."""
         return (self.top_logprobs or 0) if LOGPROBS in (self.include or ()) else None
 
     @property
@@ -120,7 +118,6 @@ class ResponsesRequest(RequestBody):
             raise bad_field("top_logprobs", f'top_logprobs needs include: ["{LOGPROBS}"]')
 
     def template_messages(self) -> list[dict[str, Any]]:
-        """Return the conversation as texts. Raises ApiError."""
         history = InputHistory(self.instructions)
         items = [Item(role="user", content=self.input)] if isinstance(self.input, str) else self.input
         for index, item in enumerate(items):
@@ -152,7 +149,6 @@ class ResponsesRequest(RequestBody):
         return GrammarSource("json", given.json_schema, "text.format.schema")
 
     def repeat_fields(self) -> dict[str, Any]:
-        """Return the fields that a response repeats."""
         reasoning = self.reasoning or Reasoning()
         return {
             "instructions": self.instructions,

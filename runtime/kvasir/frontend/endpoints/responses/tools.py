@@ -64,7 +64,6 @@ Choice = Literal["none", "auto", "required"] | ResponseToolChoice
 
 
 def tool_use(tools: Sequence[ResponseTool], choice: Choice | None, parallel: bool) -> ToolUse:
-    """Return the use of the tools. Raises ApiError."""
     offered = check_functions([_function(tool, f"tools[{index}]") for index, tool in enumerate(tools)], "tools", "")
     if isinstance(choice, ResponseToolChoice):
         use = _chosen(offered, choice)

@@ -49,8 +49,6 @@ def disconnection_of(scope: Mapping[str, Any]) -> Disconnection:
 
 
 class LiveRequests:
-    """The requests that generate right now."""
-
     def __init__(self) -> None:
         self._watches: set[Watch] = set()
 

@@ -53,12 +53,10 @@ class LarkText:
 
 
 def joined(*expressions: str) -> str:
-    """Return a sequence."""
     return " ".join(filter(None, expressions))
 
 
 def either(expressions: list[str]) -> str:
-    """Return a choice."""
     return expressions[0] if len(expressions) == 1 else f"({' | '.join(expressions)})"
 
 

@@ -143,7 +143,6 @@ class Emitter:
 
 
 def merged(events: list[ParsedEvent]) -> list[ParsedEvent]:
-    """Join neighbours of one kind."""
     result: list[ParsedEvent] = []
     run: list[str] = []
     for event in events:

@@ -41,7 +41,6 @@ class Reader:
         return self.position == len(self.buffer)
 
     def take_to(self, end: int) -> str:
-        """Consume and return the text up to an index of the buffer."""
         text = self.buffer[self.position : end]
         self.position = end
         if self._record is not None:
@@ -56,7 +55,6 @@ class Reader:
         return "".join(self._record or ())
 
     def recorded(self) -> str:
-        """Return the text since `record`, and stop recording."""
         text = "".join(self._record or ())
         self._record = None
         return text
