@@ -92,17 +92,17 @@ REFUSALS: Final = (
     Refusal(WHOLE, "metadata.name: lower-case letters", {}, name="1st"),
     Refusal(
         "spec",
-        "engine.kvCache.memoryUtilization applies only",
+        "applies only to GPUs",
         _cpu(kvCache={"memoryUtilization": 0.5}),
     ),
     Refusal(
         "spec",
-        "engine.tensorParallelSize · engine.pipelineParallelSize",
+        "must be a multiple of engine.nodes",
         _cpu(tensorParallelSize=3, nodes=2),
     ),
     Refusal("spec", "engine.dataParallelSize is 0", _engine(dataParallelSize=0)),
-    Refusal("spec", "engine.nodes and engine.pipelineParallelSize", _engine(tensorParallelSize=2, nodes=2)),
-    Refusal("spec", "engine.nodes and engine.pipelineParallelSize", _engine(pipelineParallelSize=2)),
+    Refusal("spec", "supported on CPUs only", _engine(tensorParallelSize=2, nodes=2)),
+    Refusal("spec", "supported on CPUs only", _engine(pipelineParallelSize=2)),
     Refusal("spec", "engine.dtype float16 is not supported on CPU", _cpu(dtype="float16")),
     Refusal("spec.model.source", "unknown URI scheme", {"model": {"source": "s3://bucket/model"}}),
     Refusal("spec.model.source", "write hf://org/name", {"model": {"source": "hf://a/b/c"}}),
@@ -130,7 +130,7 @@ REFUSALS: Final = (
     ),
     Refusal(
         "spec.engine",
-        "engine.maxNumBatchedTokens is below engine.maxNumSeqs",
+        "is below engine.maxNumSeqs",
         _engine(maxNumSeqs=64, maxNumBatchedTokens=32),
     ),
     Refusal(
@@ -151,7 +151,7 @@ REFUSALS: Final = (
     ),
     Refusal(
         "spec.engine.kvCache",
-        "engine.kvCache.memory and engine.kvCache.memoryUtilization contradict",
+        "contradict each other: set one of them",
         _engine(kvCache={"memory": "1Gi", "memoryUtilization": 0.5}),
     ),
     Refusal(
@@ -183,19 +183,17 @@ REFUSALS: Final = (
         _pod(annotations={"serving.kvasir.dev/link-keys": "x"}),
     ),
     Refusal(
-        "spec.frontend", "extraArgs: one of the options is set by", {"frontend": {"extraArgs": ["--port", "1"]}}
+        "spec.frontend", "is set by Kvasir (link, address, shutdown)", {"frontend": {"extraArgs": ["--port", "1"]}}
     ),
-    Refusal(
-        "spec.frontend", "extraArgs: one of the options has a field", {"frontend": {"extraArgs": ["--api-key=x"]}}
-    ),
+    Refusal("spec.frontend", "has a field in spec: set that field", {"frontend": {"extraArgs": ["--api-key=x"]}}),
     Refusal(
         "spec.frontend",
-        "extraArgs: one of the options has a field",
+        "has a field in spec: set that field",
         {"frontend": {"extraArgs": ["--admin-api-key=x"]}},
     ),
     Refusal(
         "spec.frontend",
-        "extraArgs: one of the options has a field",
+        "has a field in spec: set that field",
         {"frontend": {"extraArgs": ["--max-client-share", "1"]}},
     ),
     Refusal("spec.frontend.drainTimeout", "too long: at most 24h", {"frontend": {"drainTimeout": "24h1s"}}),
@@ -206,7 +204,7 @@ REFUSALS: Final = (
     ),
     Refusal(
         "spec.autoscaling",
-        "autoscaling.minRanks is above autoscaling.maxRanks",
+        "is above autoscaling.maxRanks",
         {"autoscaling": {"minRanks": 2, "maxRanks": 1}},
     ),
     Refusal("spec.autoscaling", "autoscaling.toZeroAfter: set it", {"autoscaling": {"minRanks": 0}}),
@@ -222,7 +220,7 @@ REFUSALS: Final = (
     ),
     Refusal(
         "spec.network.allowFrom[0]",
-        "ipBlock and selectors contradict",
+        "and selectors contradict",
         {"network": {"allowFrom": [{"ipBlock": {"cidr": "192.0.2.0/24"}, "podSelector": {}}]}},
     ),
     Refusal(

@@ -91,6 +91,14 @@ def test_every_rule_has_a_message() -> None:
             assert set(rule) - {"messageExpression"} == {"rule", "message"}, path
 
 
+def test_a_rule_about_an_object_names_its_values() -> None:
+    for path, node in NODES:
+        for rule in node.get("x-kubernetes-validations", ()):
+            is_fixed = re.search(r"\b(is|are both) 0\b|float16 is", rule["message"])
+            if node["type"] == "object" and not is_fixed:
+                assert "self." in rule["messageExpression"], path
+
+
 @pytest.mark.parametrize(
     "path",
     [

@@ -51,7 +51,7 @@ VIOLATIONS: list[tuple[dict[str, Any], str]] = [
     ({"metadata__label": {}}, "metadata.label: unknown field; did you mean labels?"),
     ({"model": {}}, "spec.model: source is required"),
     ({"model__source": ""}, "spec.model.source: unknown URI scheme"),
-    ({"model__source": "s3://bucket"}, "spec.model.source: unknown URI scheme"),
+    ({"model__source": "s3://bucket"}, "file:///path or demo://, not 's3://bucket'"),
     ({"model__source": "pvc://claim/path"}, "spec.model.source: unknown URI scheme"),
     ({"model__source": "Qwen/Qwen3"}, "spec.model.source: unknown URI scheme"),
     ({"model__source": "hf://a/b/c"}, "spec.model.source: write hf://org/name"),
@@ -70,14 +70,17 @@ VIOLATIONS: list[tuple[dict[str, Any], str]] = [
     ({"scaling": {"minRanks": 0}}, "spec.scaling: unknown field"),
     (
         {"autoscaling": {"minRanks": 2, "maxRanks": 1}},
-        "autoscaling.minRanks is above autoscaling.maxRanks",
+        "spec.autoscaling: autoscaling.minRanks 2 is above autoscaling.maxRanks 1",
     ),
     ({"autoscaling": {"minRanks": 0}}, "spec.autoscaling: autoscaling.toZeroAfter: set it"),
     (
         {"autoscaling": {"minRanks": 1, "toZeroAfter": "1m"}},
-        "autoscaling.toZeroAfter: set it with",
+        "and only then; autoscaling.minRanks is 1",
     ),
-    ({"autoscaling": {"minRanks": 0, "toZeroAfter": "0s"}}, "spec.autoscaling.toZeroAfter: too short"),
+    (
+        {"autoscaling": {"minRanks": 0, "toZeroAfter": "0s"}},
+        "spec.autoscaling.toZeroAfter: too short: at least 1s, not '0s'",
+    ),
     ({"engine__dataParallelSize": 0}, "engine.dataParallelSize is 0: only a service that may go to zero"),
     ({"engine__dataParallelSize": "2"}, "spec.engine.dataParallelSize: must be a whole number, not the string '2'"),
     ({"engine__dataParallelSize": 1.5}, "spec.engine.dataParallelSize: must be a whole number, not 1.5"),
@@ -94,16 +97,16 @@ VIOLATIONS: list[tuple[dict[str, Any], str]] = [
     ({"engine__kvCache__memoryUtilization": "0.8"}, "memoryUtilization: must be a number, not the string '0.8'"),
     (
         {"engine__kvCache": {"memory": "1Gi", "memoryUtilization": 0.5}},
-        "engine.kvCache.memory and engine.kvCache.memoryUtilization contradict each other",
+        "engine.kvCache.memory 1Gi and engine.kvCache.memoryUtilization 0.5 contradict each other",
     ),
     (
         {"engine": {"resourceName": "", "kvCache": {"memoryUtilization": 1}}},
-        "spec: engine.kvCache.memoryUtilization applies only to GPUs",
+        "spec: engine.kvCache.memoryUtilization 1.0 applies only to GPUs",
     ),
     ({"engine": {"resourceName": "", "dtype": "float16"}}, "spec: engine.dtype float16 is not supported on CPU"),
     (
         {"engine": {"maxNumSeqs": 16, "maxNumBatchedTokens": 15}},
-        "engine.maxNumBatchedTokens is below engine.maxNumSeqs",
+        "engine.maxNumBatchedTokens 15 is below engine.maxNumSeqs 16",
     ),
     ({"engine__extraArgs": ["--link", "tcp://x:1"]}, "spec.engine: engine.extraArgs: --link is set by Kvasir"),
     ({"engine__extraArgs": ["--ops-port=1"]}, "engine.extraArgs: --ops-port=1 is set by Kvasir"),
@@ -115,7 +118,7 @@ VIOLATIONS: list[tuple[dict[str, Any], str]] = [
     ),
     (
         {"engine": {"resourceName": "", "nodes": 2}},
-        "engine.pipelineParallelSize must be a multiple of engine.nodes",
+        "engine.tensorParallelSize 1 · engine.pipelineParallelSize 1 must be a multiple of engine.nodes 2",
     ),
     (
         {"engine": {"resourceName": "", "nodes": 4, "tensorParallelSize": 3, "pipelineParallelSize": 2}},
@@ -123,9 +126,9 @@ VIOLATIONS: list[tuple[dict[str, Any], str]] = [
     ),
     (
         {"engine": {"nodes": 2, "tensorParallelSize": 2}},
-        "spec: engine.nodes and engine.pipelineParallelSize above 1",
+        "spec: engine.nodes 2 with engine.pipelineParallelSize 1: above 1",
     ),
-    ({"engine": {"resourceName": "amd.com/gpu", "pipelineParallelSize": 2}}, "above 1 are supported on CPUs only"),
+    ({"engine": {"resourceName": "amd.com/gpu", "pipelineParallelSize": 2}}, "engine.resourceName is amd.com/gpu"),
     ({"engine__pipelineParallelSize": 0}, "spec.engine.pipelineParallelSize: 0 is too small: at least 1"),
     ({"engine__extraArgs": ["-pp=2"]}, "engine.extraArgs: -pp=2 has a field in spec"),
     ({"engine__extraArgs": ["--nnodes", "2"]}, "engine.extraArgs: --nnodes has a field in spec"),
@@ -136,10 +139,10 @@ VIOLATIONS: list[tuple[dict[str, Any], str]] = [
         {"engine__extraArgs": ["--log-level=$(X)"]},
         "spec.engine.extraArgs[0]: '--log-level=$(X)' is not of the form",
     ),
-    ({"frontend__extraArgs": ["--port=1"]}, "spec.frontend: extraArgs: one of the options is set by Kvasir"),
-    ({"frontend__extraArgs": ["--ops-port=1"]}, "spec.frontend: extraArgs: one of the options is set by Kvasir"),
+    ({"frontend__extraArgs": ["--port=1"]}, "frontend.extraArgs: --port=1 is set by Kvasir"),
+    ({"frontend__extraArgs": ["--ops-port=1"]}, "frontend.extraArgs: --ops-port=1 is set by Kvasir"),
     *(
-        ({"frontend__extraArgs": args}, "spec.frontend: extraArgs: one of the options has a field in spec")
+        ({"frontend__extraArgs": args}, f"frontend.extraArgs: {args[0]} has a field in spec")
         for args in (
             ["--api-key", "x"],
             ["--api-key-dir=x"],
@@ -157,13 +160,16 @@ VIOLATIONS: list[tuple[dict[str, Any], str]] = [
     (pod(resources={"limits": {"cpu": "two"}}), "spec.engine.pod.resources.limits.cpu: 'two' is not of the form"),
     (
         pod(env=[{"name": "KVASIR_LINK", "value": "x"}]),
-        "spec.engine.pod.env[0]: KVASIR_ variables are set by Kvasir",
+        "spec.engine.pod.env[0]: KVASIR_LINK: KVASIR_ variables are set by Kvasir",
     ),
     (pod(env=[{"name": "A"}, {"name": "A"}]), "spec.engine.pod.env: A is there more than once"),
-    (pod(env=[{"name": "A", "value": "1", "valueFrom": {"fieldRef": {"fieldPath": "x"}}}]), "value and valueFrom"),
+    (
+        pod(env=[{"name": "A", "value": "1", "valueFrom": {"fieldRef": {"fieldPath": "x"}}}]),
+        "A: value and valueFrom",
+    ),
     (pod(env=[{"name": "A", "valueFrom": {}}]), "spec.engine.pod.env[0].valueFrom: has 0 fields; at least 1"),
     (pod(volumes=[{"emptyDir": {}}]), "spec.engine.pod.volumes[0]: name is required"),
-    (pod(volumes=[{"name": "kvasir-tmp", "emptyDir": {}}]), "volume names beginning with kvasir- are reserved"),
+    (pod(volumes=[{"name": "kvasir-tmp", "emptyDir": {}}]), "kvasir-tmp: volume names beginning with kvasir-"),
     (
         pod(volumeMounts=[{"name": "x", "mountPath": "/data/../tmp"}]),
         "spec.engine.pod.volumeMounts[0].mountPath: write the path without the segments '.' and '..'",
@@ -176,14 +182,14 @@ VIOLATIONS: list[tuple[dict[str, Any], str]] = [
     ({"network__allowFrom": [{}]}, "spec.network.allowFrom[0]: has 0 fields; at least 1"),
     (
         {"network__allowFrom": [{"ipBlock": {"cidr": "192.0.2.0/24"}, "podSelector": {}}]},
-        "spec.network.allowFrom[0]: ipBlock and selectors contradict each other",
+        "spec.network.allowFrom[0]: ipBlock 192.0.2.0/24 and selectors contradict each other",
     ),
     ({"network__allowMetricsFrom": [{"ipBlock": {"cidr": "192.0.2.1"}}]}, "'192.0.2.1' is not of the form"),
     ({"operatorClass": "Mine"}, "spec.operatorClass: 'Mine' is not of the form"),
-    (pod(labels={"app.kubernetes.io/name": "x"}), "spec.engine.pod.labels: labels of app.kubernetes.io/"),
+    (pod(labels={"app.kubernetes.io/name": "x"}), "spec.engine.pod.labels: app.kubernetes.io/name: labels of"),
     (
         pod(annotations={"serving.kvasir.dev/x": "y"}),
-        "spec.engine.pod.annotations: annotations of serving.kvasir.dev/",
+        "spec.engine.pod.annotations: serving.kvasir.dev/x: annotations of",
     ),
     (pod(nodeSelector={"gpu": 1}), "spec.engine.pod.nodeSelector.gpu: must be a string, not 1"),
     (pod(tolerations=[{"operator": "In"}]), "spec.engine.pod.tolerations[0].operator: 'In' is not one of"),

@@ -126,6 +126,8 @@ class CRDSchema:
             if len(problems) == before:
                 raise
             return
+        if not isinstance(value, Mapping | list):  # the API server shows such a value too
+            messages = [f"{message}, not {value!r}" for message in messages]
         problems += (SchemaProblem(path, message) for message in messages)
 
 
