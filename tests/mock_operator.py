@@ -10,6 +10,7 @@ from kvasir_operator.cluster.events import Events
 from kvasir_operator.observe.observed import Pod
 from kvasir_operator.observe.service_memory import Key
 from kvasir_operator.observe.status_reports import StatusReports
+from kvasir_operator.operator_metrics import ServiceMetrics
 from kvasir_operator.reconciler import STATUS_INTERVAL_SECONDS, Reconciler
 from kvasir_operator.resources.release import Release
 from kvasir_operator.upgrades import Upgrades
@@ -43,7 +44,13 @@ class Operator:
     def __post_init__(self) -> None:
         self.restart()
 
-    def restart(self, release: Release = RELEASE, upgrades: int = 0, operator_class: str = "") -> None:
+    def restart(
+        self,
+        release: Release = RELEASE,
+        upgrades: int = 0,
+        operator_class: str = "",
+        metrics: ServiceMetrics | None = None,
+    ) -> None:
         self.reconciler = Reconciler(
             self.cluster,
             release,
@@ -51,6 +58,7 @@ class Operator:
             self.reports,
             operator_class=operator_class,
             upgrades=Upgrades(upgrades),
+            metrics=metrics,
             monotonic=self.clock.monotonic,
             now=self.clock.now,
         )

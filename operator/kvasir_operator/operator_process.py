@@ -147,6 +147,7 @@ class Operator:
             upgrades=Upgrades(settings.max_upgrades),
             cordons=cordons,
             polls=polls,
+            metrics=self._metrics.of_services,
         )
         queue = WorkQueue(self._metrics.measured(reconciler.reconcile), workers=settings.workers)
         self._metrics.watch_queue(lambda: queue.depth, lambda: queue.failing)

@@ -10,6 +10,8 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Final
 
+from prometheus_client import CollectorRegistry
+
 from kvasir_contract.reasons import Reason
 from kvasir_operator.actor import Actor, PlanOutcome
 from kvasir_operator.cluster.cluster_client import Cluster, NotFoundError
@@ -22,6 +24,7 @@ from kvasir_operator.observe.observed import ChildKey, Object, Observed, Refusal
 from kvasir_operator.observe.service_memory import Key, ServiceMemory
 from kvasir_operator.observe.service_observer import ServiceObserver
 from kvasir_operator.observe.status_reports import StatusReports
+from kvasir_operator.operator_metrics import ServiceMetrics
 from kvasir_operator.plan.conditions import condition
 from kvasir_operator.plan.plan import BLOCKED_INTERVAL_SECONDS, TIME_FORMAT, Plan, make_plan
 from kvasir_operator.plan.service_status import Status, invalid_status
@@ -56,6 +59,7 @@ class Reconciler:
         upgrades: Upgrades[Key] | None = None,
         cordons: Cordons[Key] | None = None,
         polls: DemandPolls | None = None,
+        metrics: ServiceMetrics | None = None,
         monotonic: Callable[[], float] = time.monotonic,
         now: Callable[[], datetime] = lambda: datetime.now(UTC),
     ) -> None:
@@ -72,6 +76,7 @@ class Reconciler:
         self._reports = reports
         self._polls = polls or DemandPolls(reports, lambda _: None)
         self._actor = Actor(cluster, events)
+        self._metrics = metrics or ServiceMetrics(CollectorRegistry())
         self._monotonic = monotonic
         self._now = now
         self._memories: dict[Key, ServiceMemory] = {}
@@ -205,11 +210,13 @@ class Reconciler:
         self._cordons.forget(key)
         self._upgrades.forget(key)
         self._polls.forget(key)
+        self._metrics.forget(key)
 
     async def _publish(
         self, resource: Object, previous: Status, status: Status, memory: ServiceMemory
     ) -> float | None:
         """Write the status, or return the seconds until it may be written."""
+        self._metrics.record(Key(resource["metadata"]["namespace"], resource["metadata"]["name"]), status)
         if status == previous:
             return None
         wait = memory.status_written + STATUS_INTERVAL_SECONDS - self._monotonic()
