@@ -28,6 +28,8 @@ class NotHere:
     reason: str
 
 
+_IMAGE: Final = "kvasir-frontend:dev"  # which each node has
+_UNTIL_TERMINATED: Final = "trap 'exit 0' TERM; sleep 86400 & wait"
 _POD: Final[Mapping[str, Any]] = {
     "resources.limits": {"memory": "2Gi"},
     "resources.requests": {"cpu": "50m", "memory": "128Mi"},
@@ -59,6 +61,11 @@ _POD: Final[Mapping[str, Any]] = {
     "podSecurityContext.runAsNonRoot": True,
     "priorityClassName": PRIORITY,
     "runtimeClassName": PRIORITY,
+    "schedulerName": "default-scheduler",
+    "serviceAccountName": "default",
+    "resourceClaims": NotHere("needs a driver of devices"),
+    "initContainers": [{"name": "first", "image": _IMAGE, "command": ["true"]}],
+    "sidecars": [{"name": "next", "image": _IMAGE, "command": ["sh", "-c", _UNTIL_TERMINATED]}],
     "env": [{"name": "GREETING", "value": "hello"}],
     "envFrom": [{"configMapRef": {"name": "settings"}}],
     "volumes": [{"name": "scratch", "emptyDir": {"sizeLimit": "1Mi"}}],

@@ -29,6 +29,11 @@ class PodSpec:
     # Fields with defaults are not part of the digest of a service that does not set them.
     security_context: Json = field(default_factory=dict)  # of the container
     pod_security_context: Json = field(default_factory=dict)
+    scheduler_name: str | None = None
+    service_account_name: str | None = None
+    resource_claims: tuple[Json, ...] = ()
+    init_containers: tuple[Json, ...] = ()
+    sidecars: tuple[Json, ...] = ()
 
 
 def parse_pod(pod: Json, where: str) -> PodSpec:
@@ -52,6 +57,11 @@ def parse_pod(pod: Json, where: str) -> PodSpec:
         annotations=pod.get("annotations", {}),
         security_context=pod.get("securityContext", {}),
         pod_security_context=pod.get("podSecurityContext", {}),
+        scheduler_name=pod.get("schedulerName"),
+        service_account_name=pod.get("serviceAccountName"),
+        resource_claims=listed("resourceClaims"),
+        init_containers=listed("initContainers"),
+        sidecars=listed("sidecars"),
     )
 
 

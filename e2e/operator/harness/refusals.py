@@ -174,6 +174,11 @@ REFUSALS: Final = (
     Refusal(
         "spec.engine.pod.volumes[0]", "volume names beginning with kvasir-", _pod(volumes=[{"name": "kvasir-tmp"}])
     ),
+    Refusal(
+        "spec.engine.pod.initContainers[0]",
+        "container names engine, frontend",
+        _pod(initContainers=[{"name": "fetch"}]),
+    ),
     Refusal("spec.engine.pod.volumeMounts[0].mountPath", "write the path without", _mount("/data/../tmp")),
     Refusal("spec.engine.pod.volumeMounts[0].mountPath", "Kvasir mounts volumes at", _mount("/etc/kvasir")),
     Refusal("spec.engine.pod.labels", "labels of app.kubernetes.io/", _pod(labels={"app.kubernetes.io/name": "x"})),

@@ -48,14 +48,17 @@ def pod_template(
     token = _token(service)
     before = [] if fetch is None else [_container(service, component, pod, fetch, _scratch(), token)]
     spec = {
-        "initContainers": before,
-        "containers": [_container(service, component, pod, container, mounts, _OFFLINE if before else token)],
+        "initContainers": [*map(_added, pod.init_containers), *before],
+        "containers": [
+            _container(service, component, pod, container, mounts, _OFFLINE if before else token, _claims(pod)),
+            *map(_added, pod.sidecars),
+        ],
         "volumes": [{"name": mount.name, **mount.source} for mount in mounts] + [dict(v) for v in pod.volumes],
         "terminationGracePeriodSeconds": math.ceil(grace),
         # A Service called `kvasir` would inject KVASIR_PORT, which is an option.
         "enableServiceLinks": False,
         "automountServiceAccountToken": False,
-        "serviceAccountName": service.name,
+        "serviceAccountName": pod.service_account_name or service.name,
         "securityContext": _pod_security(pod, fs_group),
         "imagePullSecrets": [{"name": name} for name in service.image_pull_secrets],
         "nodeSelector": dict(pod.node_selector),
@@ -64,6 +67,8 @@ def pod_template(
         "topologySpreadConstraints": _spread(service, component, pod),
         "priorityClassName": pod.priority_class_name,
         "runtimeClassName": pod.runtime_class_name,
+        "schedulerName": pod.scheduler_name,
+        "resourceClaims": [dict(claim) for claim in pod.resource_claims],
     }
     metadata = {
         "labels": {**pod.labels, **labels(service, component)},
@@ -111,14 +116,16 @@ def _container(
     container: Object,
     mounts: Sequence[Mount],
     hub: Sequence[Object],
+    claims: Sequence[Object] = (),
 ) -> Object:
+    resources = {kind: dict(amounts) for kind, amounts in container["resources"].items() if amounts}
     return without_empty(
         {
             "name": component,
             "imagePullPolicy": service.image_pull_policy,
             "command": ["kvasir"],
             **container,
-            "resources": {kind: dict(amounts) for kind, amounts in container["resources"].items() if amounts},
+            "resources": {**resources, "claims": list(claims)} if claims else resources,
             "env": _environment(service, pod, container["env"], hub),
             "envFrom": [dict(source) for source in pod.env_from],
             "volumeMounts": [_volume_mount(mount) for mount in mounts] + [dict(m) for m in pod.volume_mounts],
@@ -127,6 +134,17 @@ def _container(
             "securityContext": _container_security(pod, _device(service, component)),
         }
     )
+
+
+def _claims(pod: PodSpec) -> list[Object]:
+    return [{"name": claim["name"]} for claim in pod.resource_claims]
+
+
+def _added(container: Mapping[str, Any]) -> Object:
+    # of the user, who may loosen what the standard "restricted" asks of each container
+    user = container.get("securityContext", {})
+    ours = {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}}
+    return {**container, "securityContext": {**ours, **user}}
 
 
 def _device(service: InferenceService, component: Component) -> str:

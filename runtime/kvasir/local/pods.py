@@ -14,6 +14,7 @@ from kvasir_contract.failure import TERMINATION_MESSAGE_VARIABLE
 from kvasir_operator.pod_spec import PodSpec
 from kvasir_operator.resources.engine_stateful_set import engine_template
 from kvasir_operator.resources.frontend_deployment import frontend_template
+from kvasir_operator.resources.names import FETCH_CONTAINER
 from kvasir_operator.resources.release import Release
 from kvasir_operator.spec import InferenceService
 
@@ -94,6 +95,11 @@ def _cluster_fields(pod: PodSpec) -> dict[str, Any]:
         "topologySpreadConstraints": pod.topology_spread_constraints,
         "priorityClassName": pod.priority_class_name,
         "runtimeClassName": pod.runtime_class_name,
+        "schedulerName": pod.scheduler_name,
+        "serviceAccountName": pod.service_account_name,
+        "resourceClaims": pod.resource_claims,
+        "initContainers": pod.init_containers,
+        "sidecars": pod.sidecars,
         "volumes": pod.volumes,
         "volumeMounts": pod.volume_mounts,
         "labels": pod.labels,
@@ -113,7 +119,8 @@ def _process(
 ) -> ProcessSpec:
     container = template["spec"]["containers"][0]
     # Here the process fetches its model itself: an init container's variables have the hub's token.
-    fetching = template["spec"].get("initContainers", [container])[0]
+    inits = template["spec"].get("initContainers", ())
+    fetching = next((each for each in inits if each["name"] == FETCH_CONTAINER), container)
     return make(
         place,
         number,

@@ -157,3 +157,33 @@ def test_an_image_of_one_component_leaves_the_other(spec: dict[str, Any], images
     of = service(**spec)
     templates = engine_template(of, RELEASE, "link"), frontend_template(of, RELEASE, "link")
     assert tuple(container(template["spec"])["image"] for template in templates) == images
+
+
+@pytest.mark.parametrize("render", [engine, frontend])
+def test_added_containers_run_around_ours(render: Any) -> None:
+    added = {"initContainers": [{"name": "first"}], "sidecars": [{"name": "next", "securityContext": LOOSE}]}
+    pod = render(pod=added)
+    assert [each["name"] for each in pod["initContainers"]] == ["first"]
+    ours, sidecar = pod["containers"]
+    assert ours["name"] == render.__name__
+    assert sidecar["securityContext"] == {**LOOSE, "capabilities": {"drop": ["ALL"]}}
+    assert pod["initContainers"][0]["securityContext"]["allowPrivilegeEscalation"] is False
+
+
+LOOSE: dict[str, Any] = {"allowPrivilegeEscalation": True}
+
+
+def test_a_claim_is_the_containers_and_the_pods() -> None:
+    claim = {"name": "nic", "resourceClaimTemplateName": "rdma"}
+    pod = engine(pod={"resourceClaims": [claim]})
+    assert pod["resourceClaims"] == [claim]
+    resources = container(pod)["resources"]
+    assert resources["claims"] == [{"name": "nic"}]
+    assert resources["limits"] == {"nvidia.com/gpu": "1"}
+
+
+def test_account_and_scheduler_are_the_users() -> None:
+    pod = frontend(pod={"serviceAccountName": "reader", "schedulerName": "volcano"})
+    assert (pod["serviceAccountName"], pod["schedulerName"]) == ("reader", "volcano")
+    assert pod["automountServiceAccountToken"] is False
+    assert (frontend()["serviceAccountName"], "schedulerName" in frontend()) == ("demo", False)
