@@ -14,9 +14,13 @@ from kvasir_contract.endpoints import ANY_HOST
 from kvasir_contract.extras import DISTRIBUTION
 from kvasir_contract.units import parse_duration
 from kvasir_operator.observe.objects import DRAIN_TAINTS
-from kvasir_operator.resources.release import Release
+from kvasir_operator.resources.release import OWN_PREFIXES, Release
 
 _NAMESPACE_FILE: Final = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
+
+_METADATA_KEY: Final = re.compile(
+    r"(?!/)([a-z0-9]([-a-z0-9.]*[a-z0-9])?/)?([A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?)?", re.ASCII
+)
 
 OPERATOR_NAMESPACE: Final = "kvasir-system"  # of the manifests
 
@@ -72,6 +76,8 @@ def _settings(options: argparse.Namespace) -> OperatorSettings:
             version=_version(),
             operator_namespace=options.operator_namespace,
             reads_nodes=not namespaces,
+            inherited_labels=options.inherit_labels,
+            inherited_annotations=options.inherit_annotations,
         ),
         operator_class=options.operator_class,
         max_upgrades=options.max_upgrades if options.upgrade == "automatic" else 0,
@@ -122,6 +128,13 @@ def _add_service_options(option: Callable[..., None], environment: Mapping[str, 
         ",".join(DRAIN_TAINTS),
         "comma-separated keys of taints with which autoscalers announce that they remove a node, as a cordon does",
     )
+    for what in ("labels", "annotations"):
+        option(
+            f"--inherit-{what}",
+            "",
+            f"comma-separated {what} of a service that all its objects get: keys, or prefixes that end with /",
+            type=_metadata_keys,
+        )
     option("--max-upgrades", "1", "how many services may upgrade automatically at the same time", type=_count)
     option(
         "--operator-namespace",
@@ -180,6 +193,18 @@ def _class_name(text: str) -> str:
     if not re.fullmatch(r"([a-z0-9]([-a-z0-9]*[a-z0-9])?)?", text, re.ASCII) or len(text) > 63:
         raise argparse.ArgumentTypeError(f"{text!r} is not a valid class: use lower-case letters, digits and '-'")
     return text
+
+
+def _metadata_keys(text: str) -> tuple[str, ...]:
+    keys = _listed(text)
+    for key in keys:
+        if not _METADATA_KEY.fullmatch(key):
+            raise argparse.ArgumentTypeError(
+                f"{key!r} is not a valid key: use one such as team, example.com/team or example.com/"
+            )
+        if key.startswith(OWN_PREFIXES):
+            raise argparse.ArgumentTypeError(f"{key!r} cannot be inherited, because Kvasir sets it")
+    return keys
 
 
 def _at_least_a_second(text: str) -> float:

@@ -30,7 +30,6 @@ from kvasir_operator.plan.plan import make_plan
 from kvasir_operator.plan.text import render
 from kvasir_operator.reconciler import release_in
 from kvasir_operator.resources.release import Release
-from kvasir_operator.spec import parse_service
 from kvasir_operator.spec_values import InvalidSpec
 
 
@@ -85,7 +84,7 @@ def _preview_offline(services: Sequence[Object], settings: OperatorSettings) -> 
     for manifest in services:
         print(f"# {manifest['metadata']['namespace']}/{manifest['metadata']['name']}")
         try:
-            service = parse_service(with_defaults(manifest))
+            service = release.parse(with_defaults(manifest))
         except InvalidSpec as error:
             print(f"refused: {error}\n")
             code = ExitCode.USER_ERROR
@@ -176,7 +175,7 @@ async def _plan(
     resource = await _stored(cluster, manifest)
     if resource["spec"].get("operatorClass", "") != settings.operator_class:
         return "not handled: its spec.operatorClass belongs to another operator\n", []
-    service = parse_service(resource)
+    service = settings.release.parse(resource)
     previous: Mapping[str, Any] = resource.get("status") or {}
     cordons: Cordons[Key] = Cordons(lambda _: None)
     observer = ServiceObserver(cluster, reports, cordons)

@@ -29,7 +29,7 @@ from kvasir_operator.plan.conditions import condition
 from kvasir_operator.plan.plan import BLOCKED_INTERVAL_SECONDS, TIME_FORMAT, Plan, make_plan
 from kvasir_operator.plan.service_status import Status, invalid_status
 from kvasir_operator.resources.release import Release
-from kvasir_operator.spec import InferenceService, parse_service
+from kvasir_operator.spec import InferenceService
 from kvasir_operator.spec_values import InvalidSpec
 from kvasir_operator.upgrades import Upgrades
 
@@ -93,7 +93,7 @@ class Reconciler:
         memory = self._memory(key, resource["metadata"]["uid"])
         previous: Status = resource.get("status") or {}
         try:
-            service = parse_service(resource)
+            service = self._release.parse(resource)
         except InvalidSpec as error:
             stamp = self._now().strftime(TIME_FORMAT)
             status = invalid_status(str(error), resource["metadata"]["generation"], previous, stamp)

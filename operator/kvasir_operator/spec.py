@@ -3,7 +3,7 @@
 Only this module reads the raw dictionary.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from kvasir_contract.units import parse_duration
 from kvasir_operator.autoscaling_spec import AutoscalingSpec, parse_autoscaling
@@ -124,6 +124,9 @@ class InferenceService:
     image: str | None  # None: those of the operator's release
     image_pull_policy: str | None
     image_pull_secrets: tuple[str, ...]
+    # of the InferenceService, for all its objects
+    labels: Json = field(default_factory=dict)
+    annotations: Json = field(default_factory=dict)
 
 
 def parse_service(resource: Json) -> InferenceService:

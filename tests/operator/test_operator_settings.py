@@ -18,6 +18,12 @@ def test_the_environment_is_the_default_of_each_option() -> None:
     assert (settings.lease_duration, settings.resync) == (15, 600)
 
 
+def test_keys_that_objects_inherit_are_lists() -> None:
+    settings = parse_settings(["--inherit-labels", "team, kueue.x-k8s.io/"], {**IMAGES})
+    assert settings.release.inherited_labels == ("team", "kueue.x-k8s.io/")
+    assert settings.release.inherited_annotations == ()
+
+
 def test_without_namespaces_all_are_watched() -> None:
     assert parse_settings([], {**IMAGES, "KVASIR_NAMESPACES": ""}).namespaces == ()
 
@@ -30,6 +36,8 @@ def test_without_namespaces_all_are_watched() -> None:
         (["--lease-duration", "10ms"], "at least 1s"),
         (["--workers", "0"], "'0' is not a valid count"),
         (["--log-level", "loud"], "invalid choice"),
+        (["--inherit-labels", "team,*"], "'*' is not a valid key"),
+        (["--inherit-annotations", "serving.kvasir.dev/"], "because Kvasir sets it"),
         (["--engine-image", ""], "KVASIR_ENGINE_IMAGE) is required"),
     ],
 )

@@ -66,7 +66,9 @@ class ServiceChanges:
             for entry in metadata.get("managedFields") or ()
             if (entry.get("manager"), entry.get("subresource")) != (MANAGER, "status")
         ]
-        kept = {name: metadata.get(name) for name in ("uid", "generation", "deletionTimestamp", "annotations")}
+        kept = {
+            name: metadata.get(name) for name in ("uid", "generation", "deletionTimestamp", "labels", "annotations")
+        }
         seen = json.dumps([kept, others], sort_keys=True)
         digest = hashlib.sha256(seen.encode()).hexdigest()
         is_new = self._seen.get(key) != digest

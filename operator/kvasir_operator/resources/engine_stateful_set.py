@@ -37,7 +37,7 @@ def engine_stateful_set(service: InferenceService, release: Release, link_secret
     return {
         "apiVersion": "apps/v1",
         "kind": "StatefulSet",
-        "metadata": {**metadata(service, name, "engine"), "annotations": annotations},
+        "metadata": metadata(service, name, "engine", annotations),
         "spec": {
             "replicas": service.engine.pods,
             "serviceName": name,

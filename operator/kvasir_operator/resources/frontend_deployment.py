@@ -35,10 +35,7 @@ def frontend_deployment(service: InferenceService, release: Release, link_secret
     return {
         "apiVersion": "apps/v1",
         "kind": "Deployment",
-        "metadata": {
-            **metadata(service, workload_name(service, "frontend"), "frontend"),
-            "annotations": annotations,
-        },
+        "metadata": metadata(service, workload_name(service, "frontend"), "frontend", annotations),
         "spec": {
             "replicas": service.frontend.replicas,
             "strategy": {"type": "RollingUpdate", "rollingUpdate": {"maxUnavailable": 0, "maxSurge": 1}},

@@ -1,5 +1,6 @@
 """Names, labels and annotations that the objects of one InferenceService share."""
 
+from collections.abc import Mapping
 from typing import Any, Final, Literal
 
 from kvasir_contract.api import (
@@ -48,11 +49,17 @@ def labels(service: InferenceService, component: Component | Literal["link"]) ->
     }
 
 
-def metadata(service: InferenceService, name: str, component: Component | Literal["link"]) -> Object:
-    return {
+def metadata(
+    service: InferenceService,
+    name: str,
+    component: Component | Literal["link"],
+    annotations: Mapping[str, str] | None = None,
+) -> Object:
+    annotations = {**service.annotations, **(annotations or {})}
+    fields = {
         "name": name,
         "namespace": service.namespace,
-        "labels": labels(service, component),
+        "labels": {**service.labels, **labels(service, component)},
         "ownerReferences": [
             {
                 "apiVersion": API_VERSION,
@@ -64,3 +71,4 @@ def metadata(service: InferenceService, name: str, component: Component | Litera
             }
         ],
     }
+    return {**fields, "annotations": annotations} if annotations else fields

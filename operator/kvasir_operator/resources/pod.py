@@ -71,8 +71,8 @@ def pod_template(
         "resourceClaims": [dict(claim) for claim in pod.resource_claims],
     }
     metadata = {
-        "labels": {**pod.labels, **labels(service, component)},
-        "annotations": {**pod.annotations, LINK_KEYS_ANNOTATION: link_secret},
+        "labels": {**service.labels, **pod.labels, **labels(service, component)},
+        "annotations": {**service.annotations, **pod.annotations, LINK_KEYS_ANNOTATION: link_secret},
     }
     return {"metadata": metadata, "spec": without_empty(spec)}
 

@@ -2,10 +2,15 @@
 
 import hashlib
 import json
-from dataclasses import dataclass
-from typing import Final
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+from kvasir_contract.api import GROUP
+from kvasir_operator.spec import InferenceService, parse_service
 
 IMAGE_GROUP: Final = 65532  # of the images' user
+OWN_PREFIXES: Final = ("app.kubernetes.io/", f"{GROUP}/")
 
 
 @dataclass(frozen=True)
@@ -16,9 +21,29 @@ class Release:
     operator_namespace: str = ""  # allowed by NetworkPolicies; "" for none
     reads_nodes: bool = True  # evictions can wait for the operator
     fs_group: int | None = IMAGE_GROUP  # None on OpenShift, which chooses one
+    # keys of metadata that the objects of a service get from it, or prefixes of keys that end with "/"
+    inherited_labels: tuple[str, ...] = ()
+    inherited_annotations: tuple[str, ...] = ()
 
     @property
     def id(self) -> str:
         # differs if pod templates may: 0.1.0-1a2b3c4d
         images = json.dumps([self.frontend_image, self.engine_image])
         return f"{self.version}-{hashlib.sha256(images.encode()).hexdigest()[:8]}"
+
+    def parse(self, resource: Mapping[str, Any]) -> InferenceService:
+        """Parse an InferenceService, with what its objects inherit. Raises InvalidSpec."""
+        metadata = resource["metadata"]
+        return replace(
+            parse_service(resource),
+            labels=_selected(metadata.get("labels") or {}, self.inherited_labels),
+            annotations=_selected(metadata.get("annotations") or {}, self.inherited_annotations),
+        )
+
+
+def _selected(given: Mapping[str, str], keys: Sequence[str]) -> Mapping[str, str]:
+    def is_inherited(name: str) -> bool:
+        listed = any(name == key or (key.endswith("/") and name.startswith(key)) for key in keys)
+        return listed and not name.startswith(OWN_PREFIXES)
+
+    return {name: value for name, value in given.items() if is_inherited(name)}

@@ -10,11 +10,11 @@ from kvasir_operator.spec import InferenceService
 
 def service_account(service: InferenceService, link_secret: str) -> Object:
     # It records the Secret's name, because it is written before the pods that mount the keys.
-    fields = metadata(service, service.name, "link")
+    annotations = {LINK_KEYS_ANNOTATION: link_secret} if link_secret else {}
     return {
         "apiVersion": "v1",
         "kind": "ServiceAccount",
-        "metadata": {**fields, "annotations": {LINK_KEYS_ANNOTATION: link_secret}} if link_secret else fields,
+        "metadata": metadata(service, service.name, "link", annotations),
         "automountServiceAccountToken": False,
     }
 

@@ -29,6 +29,7 @@ def test_our_own_status_is_not_a_change() -> None:
     [
         service(OURS, generation=2),
         service(OURS, annotations={"serving.kvasir.dev/release": "2"}),
+        service(OURS, labels={"team": "a"}),
         service(OURS, deletionTimestamp="2026-11-28T00:00:00Z"),
         service(OURS, uid="2"),
         service(OURS, {**OURS, "manager": "kubectl-edit"}),

@@ -1,5 +1,7 @@
 """Reconciles with an in-memory API server: children, times of status writes, and state between calls."""
 
+from dataclasses import replace
+
 import pytest
 
 from kvasir_operator.cluster.kinds import (
@@ -17,6 +19,7 @@ from kvasir_operator.plan.conditions import STALLED_SECONDS
 from kvasir_operator.reconciler import STATUS_INTERVAL_SECONDS
 from mock_cluster import refusal
 from mock_operator import Operator
+from operator_facts import RELEASE
 
 
 async def test_a_new_service_gets_all_its_children_in_one_pass(operator: Operator) -> None:
@@ -42,6 +45,17 @@ async def test_a_deleted_child_comes_back(settled: Operator) -> None:
     await settled.later()
     assert settled.cluster.names(DISRUPTION_BUDGET) == ["demo-engine", "demo-frontend"]
     assert settled.cluster.calls["apply", "PodDisruptionBudget"] == 1
+
+
+async def test_an_inherited_label_reaches_workloads_and_pods(settled: Operator) -> None:
+    settled.restart(replace(RELEASE, inherited_labels=("team",)))
+    settled.cluster.of(INFERENCE_SERVICE, "demo")["metadata"]["labels"] = {"team": "a", "other": "x"}
+    await settled.once()
+    for kind, name in ((STATEFUL_SET, "demo-engine"), (DEPLOYMENT, "demo-frontend"), (SERVICE, "demo")):
+        child = settled.cluster.of(kind, name)
+        assert child["metadata"]["labels"]["team"] == "a"
+        assert "other" not in child["metadata"]["labels"]
+    assert settled.cluster.of(STATEFUL_SET, "demo-engine")["spec"]["template"]["metadata"]["labels"]["team"] == "a"
 
 
 async def test_a_restarted_operator_applies_again_and_changes_nothing(settled: Operator) -> None:
