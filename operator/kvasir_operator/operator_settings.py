@@ -76,6 +76,7 @@ def _settings(options: argparse.Namespace) -> OperatorSettings:
             version=_version(),
             operator_namespace=options.operator_namespace,
             reads_nodes=not namespaces,
+            monitoring_namespaces=_listed(options.monitoring_namespaces),
             inherited_labels=options.inherit_labels,
             inherited_annotations=options.inherit_annotations,
         ),
@@ -128,6 +129,7 @@ def _add_service_options(option: Callable[..., None], environment: Mapping[str, 
         ",".join(DRAIN_TAINTS),
         "comma-separated keys of taints with which autoscalers announce that they remove a node, as a cordon does",
     )
+    option("--monitoring-namespaces", "", "comma-separated namespaces that may read metrics of all services' pods")
     for what in ("labels", "annotations"):
         option(
             f"--inherit-{what}",

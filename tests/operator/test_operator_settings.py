@@ -18,6 +18,11 @@ def test_the_environment_is_the_default_of_each_option() -> None:
     assert (settings.lease_duration, settings.resync) == (15, 600)
 
 
+def test_namespaces_of_the_monitoring_are_a_list() -> None:
+    settings = parse_settings([], {**IMAGES, "KVASIR_MONITORING_NAMESPACES": "monitoring, other"})
+    assert settings.release.monitoring_namespaces == ("monitoring", "other")
+
+
 def test_keys_that_objects_inherit_are_lists() -> None:
     settings = parse_settings(["--inherit-labels", "team, kueue.x-k8s.io/"], {**IMAGES})
     assert settings.release.inherited_labels == ("team", "kueue.x-k8s.io/")

@@ -41,10 +41,12 @@ def _collectives(engines: Sequence[Json]) -> list[Object]:
 
 def _readers(service: InferenceService, release: Release) -> list[Json]:
     # of status and metrics
-    operator: list[Json] = []
-    if release.operator_namespace:
-        operator = [{"namespaceSelector": {"matchLabels": {_NAMESPACE_LABEL: release.operator_namespace}}}]
-    return [*operator, *service.network.allow_metrics_from]
+    operator = [release.operator_namespace] if release.operator_namespace else []
+    namespaces: list[Json] = [
+        {"namespaceSelector": {"matchLabels": {_NAMESPACE_LABEL: name}}}
+        for name in dict.fromkeys([*operator, *release.monitoring_namespaces])
+    ]
+    return [*namespaces, *service.network.allow_metrics_from]
 
 
 def _policy(service: InferenceService, component: Component, rules: Sequence[Object]) -> Object:

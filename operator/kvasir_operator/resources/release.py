@@ -21,6 +21,7 @@ class Release:
     operator_namespace: str = ""  # allowed by NetworkPolicies; "" for none
     reads_nodes: bool = True  # evictions can wait for the operator
     fs_group: int | None = IMAGE_GROUP  # None on OpenShift, which chooses one
+    monitoring_namespaces: tuple[str, ...] = ()  # may read metrics of all services
     # keys of metadata that the objects of a service get from it, or prefixes of keys that end with "/"
     inherited_labels: tuple[str, ...] = ()
     inherited_annotations: tuple[str, ...] = ()

@@ -12,7 +12,7 @@ import yaml
 
 from kvasir.local.manifests.crd_schema import CRDSchema
 from kvasir.wire import keys as runtime_keys
-from kvasir_contract.endpoints import KV_HAND_OVER_PORT, MASTER_PORT
+from kvasir_contract.endpoints import KV_HAND_OVER_PORT, MASTER_PORT, OPS_PORT
 from kvasir_operator.cluster.kinds import CHILDREN, kind_of
 from kvasir_operator.link_keys import new_link_keys, new_link_secret_name
 from kvasir_operator.resources.children import children, children_selector
@@ -63,6 +63,19 @@ def test_every_object_is_owned_and_found_by_its_labels() -> None:
         assert (owner["uid"], owner["controller"]) == (UID, True)
         assert wanted.items() <= child["metadata"]["labels"].items()
         assert kind_of(child) in CHILDREN
+
+
+def test_namespaces_of_the_monitoring_read_metrics_only() -> None:
+    release = replace(RELEASE, monitoring_namespaces=("kvasir-system", "monitoring"))
+    policies = [each for each in children(service(), release, LINK_SECRET) if each["kind"] == "NetworkPolicy"]
+    assert len(policies) == 2
+    for policy in policies:
+        rules = {rule["ports"][0]["port"]: rule for rule in policy["spec"]["ingress"]}
+        assert [peer["namespaceSelector"]["matchLabels"] for peer in rules.pop(OPS_PORT)["from"]] == [
+            {"kubernetes.io/metadata.name": "kvasir-system"},
+            {"kubernetes.io/metadata.name": "monitoring"},
+        ]
+        assert "monitoring" not in str(rules)
 
 
 INHERITING = replace(
