@@ -218,3 +218,11 @@ def test_a_second_operator_may_be_one_namespaces(render: Render, tmp_path: Path)
     objects = render(place.parent)
     assert {item["metadata"].get("namespace") for item in objects} == {"kvasir-second"}
     assert find(objects, "RoleBinding", "kvasir-operator-second")["roleRef"]["name"] == "kvasir-operator-second"
+
+
+def test_the_monitoring_has_its_objects_and_the_dashboard(render: Render) -> None:
+    objects = render(ROOT / "manifests/monitoring")
+    assert {item["kind"] for item in objects} == {"ConfigMap", "PodMonitor", "PrometheusRule"}
+    dashboard = find(objects, "ConfigMap", "kvasir-dashboard")
+    assert dashboard["metadata"]["labels"] == {"grafana_dashboard": "1"}
+    assert dashboard["data"].keys() == {"kvasir.json"}

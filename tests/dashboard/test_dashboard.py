@@ -1,4 +1,4 @@
-"""vLLM's published Grafana dashboard shows data in every panel, and sums over all targets count everything once.
+"""vLLM's published Grafana dashboard and our own show data in every panel; sums over all targets count all once.
 
 `make test-dashboard`. vllm_panels.json has the panels and their queries, as published.
 """
@@ -6,10 +6,11 @@
 import json
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 from urllib.parse import urlsplit
 
 import httpx
@@ -19,6 +20,7 @@ from dashboard.prometheus import Prometheus, program, scraping
 from debian import NoProgram
 from kvasir.local.run import TARGETS
 from service.running import Service, running
+from tools import grafana_dashboard
 
 PANELS = json.loads((Path(__file__).parent / "vllm_panels.json").read_text())["panels"]
 MODEL = "demo"
@@ -69,22 +71,33 @@ class Traffic:
             future.result()
 
 
-def without_data(prometheus: Prometheus) -> list[str]:
+def own_panels() -> list[dict[str, Any]]:
+    """Return the panels that need no operator."""
+    panels = [panel for row in grafana_dashboard.ROWS.values() for panel in row if not panel.needs_operator]
+    return [{"title": panel.title, "queries": [*panel.queries.values()]} for panel in panels]
+
+
+def without_data(prometheus: Prometheus, panels: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Return the queries that have no value now, with the titles of their panels."""
     missing = []
-    for panel in PANELS:
-        for query in panel["queries"]:
-            text = query.replace("$model_name", MODEL).replace("$__rate_interval", RATE_INTERVAL)
+    values = {"$model_name": MODEL, "$__rate_interval": RATE_INTERVAL, "$namespace": ".*", "$service": ".*"}
+    for panel in panels:
+        for text in panel["queries"]:
+            for name, value in values.items():
+                text = text.replace(name, value)
             if not prometheus.query(text):
                 missing.append(f"{panel['title']}: {text}")
     return missing
 
 
-def check(service: Service, discovery: str, engines: int, frontends: int, folder: Path) -> None:
+def check(
+    service: Service, discovery: str, engines: int, frontends: int, folder: Path, *panels: Mapping[str, Any]
+) -> None:
     traffic = Traffic(service.url)
     with scraping(discovery, folder) as prometheus:
         deadline = time.monotonic() + PATIENCE
         with traffic.flowing():
-            while missing := without_data(prometheus):
+            while missing := without_data(prometheus, [*PANELS, *panels]):
                 assert time.monotonic() < deadline, "no data:\n" + "\n".join(missing)
                 time.sleep(0.5)  # scrapes come by the clock
         for name in ("num_requests_running", 'num_requests_waiting{engine!=""}', "kv_cache_usage_perc"):
@@ -126,5 +139,5 @@ def test_probe_ports_of_two_frontends_sum_rightly(tmp_path: Path) -> None:
         listed = {target for group in json.loads(targets.read_text()) for target in group["targets"]}
         assert listed == {urlsplit(part.ops).netloc for part in service.parts()}
         assert len(listed) == 4
-        check(service, f"file_sd_configs: [{{files: ['{targets}']}}]", 2, 2, tmp_path)
+        check(service, f"file_sd_configs: [{{files: ['{targets}']}}]", 2, 2, tmp_path, *own_panels())
     assert not targets.exists()
