@@ -7,7 +7,7 @@ from starlette.responses import Response
 
 from kvasir.client.request_errors import EngineUnavailable, InvalidRequest, RequestFailed, TooManyRequests
 from kvasir.config.options import ConfigError
-from kvasir.frontend.endpoints import control, invocations, missing, models, ops
+from kvasir.frontend.endpoints import control, index, invocations, missing, models, ops
 from kvasir.frontend.endpoints.chat import route as chat
 from kvasir.frontend.endpoints.completions import route as completions
 from kvasir.frontend.endpoints.description import route as description
@@ -17,10 +17,9 @@ from kvasir.frontend.endpoints.responses import route as responses
 from kvasir.frontend.endpoints.tokens import route as tokens
 from kvasir.frontend.error_forms import error_response
 from kvasir.frontend.errors import CLIENT_CLOSED_REQUEST, ApiError, as_api_error
-from kvasir.frontend.http.middleware import AccessMiddleware, RecordMiddleware
 from kvasir.frontend.http.root_path import RootPath
 from kvasir.frontend.http.user_middleware import add_middleware
-from kvasir.frontend.page import route as page
+from kvasir.frontend.middleware import AccessMiddleware, RecordMiddleware
 from kvasir.frontend.routing import LeanApp
 from kvasir.frontend.service import Service, service_of
 from kvasir.frontend.telemetry.request_log import record_of
@@ -28,7 +27,7 @@ from kvasir.version import __version__
 
 
 def create_app(service: Service) -> LeanApp:
-    modules = [completions, chat, invocations, responses, messages, tokens, models, control, ops, page]
+    modules = [completions, chat, invocations, responses, messages, tokens, models, control, ops, index]
     modules += [embeddings, cohere_embed, pair_scores, labels]
     if service.has_docs:
         modules.append(description)

@@ -18,8 +18,8 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from kvasir.frontend.endpoints.request_body import RequestBody, parse
-from kvasir.frontend.http.bodies.body import read_json
+from kvasir.frontend.request_bodies.body import read_json
+from kvasir.frontend.request_bodies.request_body import RequestBody, parse
 from kvasir.frontend.service import service_of
 
 SCHEMA_REFERENCE: Final = "#/components/schemas/{name}"

@@ -13,8 +13,8 @@ from kvasir.client.input.prompted import Prompted
 from kvasir.client.live_request import LiveRequest
 from kvasir.client.text.detokenizer import Detokenizer, NoText
 from kvasir.frontend.endpoints.chat.request import ChatRequest
-from kvasir.frontend.endpoints.request_body import parse
 from kvasir.frontend.errors import ApiError
+from kvasir.frontend.request_bodies.request_body import parse
 from kvasir.offline.engine_options import in_python
 from kvasir.offline.sampling_params import SamplingParams
 from kvasir.request.constraint import OutputConstraint

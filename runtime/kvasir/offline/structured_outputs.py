@@ -6,9 +6,9 @@ import msgspec
 from pydantic import ValidationError
 
 from kvasir.client.input.grammar_source import GrammarSource
-from kvasir.frontend.endpoints.field_errors import explain
 from kvasir.frontend.errors import ApiError
 from kvasir.frontend.generation.structured_output import OutputFields, StructuredOutputs, grammar_source
+from kvasir.frontend.request_bodies.field_errors import explain
 
 
 class StructuredOutputsParams(msgspec.Struct):

@@ -11,9 +11,9 @@ from kvasir.frontend.endpoints.chat.route import create_chat_completion
 from kvasir.frontend.endpoints.completions.answer import CompletionAnswer
 from kvasir.frontend.endpoints.completions.request import CompletionRequest
 from kvasir.frontend.endpoints.completions.route import create_completion
-from kvasir.frontend.endpoints.request_body import parse
 from kvasir.frontend.errors import bad_field
-from kvasir.frontend.http.bodies.body import read_json
+from kvasir.frontend.request_bodies.body import read_json
+from kvasir.frontend.request_bodies.request_body import parse
 from kvasir.frontend.routing import new_router
 from kvasir.frontend.service import ServiceDep
 from kvasir.frontend.telemetry.request_log import RecordDep

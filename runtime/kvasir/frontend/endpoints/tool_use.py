@@ -5,10 +5,10 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from kvasir.frontend.endpoints.request_body import BodyPart
 from kvasir.frontend.errors import bad_field
 from kvasir.frontend.parsers import ToolChoice
 from kvasir.frontend.parsers.parsed import Tool
+from kvasir.frontend.request_bodies.request_body import BodyPart
 
 # OpenAI's limit.
 MAX_TOOLS: Final = 128

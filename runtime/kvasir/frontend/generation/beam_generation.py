@@ -15,7 +15,7 @@ from kvasir.client.async_llm import AsyncLLM
 from kvasir.client.input.prompted import Prompted
 from kvasir.client.request_errors import EngineUnavailable, InvalidRequest, RequestFailed, TooManyRequests
 from kvasir.client.request_observer import Trace
-from kvasir.frontend.generation.answer_parts import PromptTokensDetails, Usage
+from kvasir.frontend.answer_parts import PromptTokensDetails, Usage
 from kvasir.frontend.generation.beam_search import Beam, BeamSearch, candidates_of
 from kvasir.frontend.generation.generation import Choice
 from kvasir.link.protocol import FinishReason, Logprobs

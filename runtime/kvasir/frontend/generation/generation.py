@@ -9,7 +9,7 @@ from kvasir.client.async_llm import AsyncLLM, Delta
 from kvasir.client.input.prompted import Prompted
 from kvasir.client.request_observer import PromptChoices, Trace
 from kvasir.client.text.logprob_lists import joined, mean
-from kvasir.frontend.generation.answer_parts import PromptTokensDetails, Usage
+from kvasir.frontend.answer_parts import PromptTokensDetails, Usage
 from kvasir.link.protocol import FinishReason, Logprobs
 
 Event = tuple[int, Delta]  # index of a choice, new text and tokens

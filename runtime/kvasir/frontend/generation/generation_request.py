@@ -9,7 +9,6 @@ from starlette.types import Scope
 
 from kvasir.client.input.grammar_source import GrammarSource
 from kvasir.client.known_ranks import RANK_FIELD
-from kvasir.frontend.endpoints.request_body import BodyPart
 from kvasir.frontend.errors import bad_field
 from kvasir.frontend.generation.beam_request import LENGTH_PENALTY, check_beam_search
 from kvasir.frontend.generation.sampling_body import SamplingBody
@@ -20,6 +19,7 @@ from kvasir.frontend.generation.structured_output import (
     StructuredOutputs,
     grammar_source,
 )
+from kvasir.frontend.request_bodies.request_body import BodyPart
 from kvasir.request.constraint import Grammar
 from kvasir.request.params import SamplingFields
 

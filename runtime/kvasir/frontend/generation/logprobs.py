@@ -10,7 +10,7 @@ from typing import Final, Protocol, TypeVar
 from kvasir.client.input.prompted import Prompted
 from kvasir.client.request_errors import InvalidRequest
 from kvasir.client.text.detokenizer import Detokenizer, TextStream
-from kvasir.frontend.generation.answer_parts import (
+from kvasir.frontend.answer_parts import (
     ChatLogprobs,
     CompletionLogprobs,
     PromptLogprob,

@@ -17,8 +17,8 @@ from starlette.requests import ClientDisconnect
 from starlette.responses import Response
 from starlette.types import Message, Receive, Scope, Send
 
+from kvasir.frontend.answer_parts import Usage
 from kvasir.frontend.errors import ApiError, as_api_error
-from kvasir.frontend.generation.answer_parts import Usage
 from kvasir.frontend.http.connections.disconnection import LiveRequests
 from kvasir.frontend.telemetry.request_log import RequestRecord
 

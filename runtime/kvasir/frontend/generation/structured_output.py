@@ -9,9 +9,9 @@ from pydantic import ConfigDict, Field, model_validator
 
 from kvasir.client.input.grammar_source import ANY_OBJECT, MAX_CHOICES, GrammarSource
 from kvasir.client.input.structural_tags import MAX_FORMATS
-from kvasir.frontend.endpoints.list_limits import at_most
-from kvasir.frontend.endpoints.request_body import BodyPart
 from kvasir.frontend.errors import bad_field
+from kvasir.frontend.request_bodies.list_limits import at_most
+from kvasir.frontend.request_bodies.request_body import BodyPart
 
 CONSTRAINTS: Final = ("json", "regex", "choice", "grammar", "json_object", "structural_tag")
 _JSON_FORMS: Final = frozenset({"json", "structural_tag"})

@@ -1,1 +1,1 @@
-"""API keys, shares and middleware; connections/ and bodies/ with their limits."""
+"""API keys and shares; connections/ and bodies/ with their limits."""

@@ -1,1 +1,1 @@
-"""The page for browsers at /: page_files.py, then route.py. assets/ has its scripts and styles as they are sent."""
+"""The files of the page for browsers. assets/ has its scripts and styles as they are sent."""

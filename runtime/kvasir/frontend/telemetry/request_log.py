@@ -2,17 +2,31 @@
 
 import logging
 import time
-from typing import Annotated, Any, Final
+from collections.abc import Sequence
+from typing import Annotated, Any, Final, Protocol
 
 from fastapi import Depends, Request
 
-from kvasir.frontend.generation.beam_generation import BeamGeneration
-from kvasir.frontend.generation.generation import Generation
+from kvasir.client.request_observer import Trace
+from kvasir.frontend.answer_parts import Usage
 
 log = logging.getLogger(__name__)
 
 # characters of a client's text in the log: path, request id, field name
 LONGEST_TEXT: Final = 200
+
+
+class FollowedGeneration(Protocol):
+    """What the choices of a request report of themselves."""
+
+    id: str
+    n: int
+
+    @property
+    def traces(self) -> Sequence[Trace]: ...
+
+    @property
+    def usage(self) -> Usage: ...
 
 
 class RequestRecord:
@@ -30,9 +44,9 @@ class RequestRecord:
         """The error message in the answer or stream."""
         self.client = ""
         """Address and port of a request that no route gets."""
-        self.generation: Generation | BeamGeneration | None = None
+        self.generation: FollowedGeneration | None = None
 
-    def follow(self, model: str, generation: Generation | BeamGeneration) -> None:
+    def follow(self, model: str, generation: FollowedGeneration) -> None:
         self.model, self.generation = model, generation
 
     def write(self) -> None:
@@ -57,7 +71,7 @@ class RequestRecord:
             result["client"] = self.client
         return result
 
-    def _generated(self, generation: Generation | BeamGeneration) -> dict[str, Any]:
+    def _generated(self, generation: FollowedGeneration) -> dict[str, Any]:
         traces, usage = generation.traces, generation.usage
         result: dict[str, Any] = {
             "id": generation.id,

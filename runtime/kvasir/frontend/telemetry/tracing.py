@@ -14,9 +14,7 @@ from urllib.parse import urlsplit, urlunsplit
 
 from kvasir.client.request_observer import Trace
 from kvasir.config.options import ConfigError
-from kvasir.frontend.generation.beam_generation import BeamGeneration
-from kvasir.frontend.generation.generation import Generation
-from kvasir.frontend.telemetry.request_log import RequestRecord
+from kvasir.frontend.telemetry.request_log import FollowedGeneration, RequestRecord
 from kvasir.version import __version__
 from kvasir_contract.extras import install_extra
 
@@ -81,7 +79,7 @@ class Tracing:
         flushing.start()
         flushing.join(FLUSH_SECONDS)
 
-    def _add_phases(self, parent: "Span", generation: Generation | BeamGeneration, clock: "_Clock") -> None:
+    def _add_phases(self, parent: "Span", generation: FollowedGeneration, clock: "_Clock") -> None:
         context = self._api.set_span_in_context(parent)
         for index, trace in enumerate(generation.traces[:MAX_CHOICES]):
             attributes: dict[str, Any] = {"kvasir.choice": index, "kvasir.engine": trace.engine}
@@ -133,9 +131,7 @@ def _request_attributes(record: RequestRecord, route: str) -> dict[str, Any]:
     return attributes
 
 
-def _generation_attributes(
-    record: RequestRecord, generation: Generation | BeamGeneration, now: float
-) -> dict[str, Any]:
+def _generation_attributes(record: RequestRecord, generation: FollowedGeneration, now: float) -> dict[str, Any]:
     """Return vLLM's attributes: sums over the choices, and times of the first one with a token."""
     traces = generation.traces
     attributes: dict[str, Any] = {

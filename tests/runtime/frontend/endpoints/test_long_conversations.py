@@ -5,9 +5,9 @@ import time
 import pytest
 
 from kvasir.frontend.endpoints.messages.request import CountTokensRequest
-from kvasir.frontend.endpoints.request_body import parse
 from kvasir.frontend.endpoints.responses.request import MAX_METADATA, ResponsesRequest
 from kvasir.frontend.errors import ApiError
+from kvasir.frontend.request_bodies.request_body import parse
 
 COUNT = 8192
 TEXT = "y" * 3900

@@ -4,11 +4,11 @@ import pytest
 
 from kvasir.frontend.endpoints import tool_use as module
 from kvasir.frontend.endpoints.chat.request import ChatRequest
-from kvasir.frontend.endpoints.request_body import parse
 from kvasir.frontend.endpoints.tool_use import MAX_SCHEMA_DEPTH, MAX_SCHEMA_VALUES, MAX_TOOLS, ToolUse
 from kvasir.frontend.errors import ApiError
 from kvasir.frontend.parsers import ToolChoice
 from kvasir.frontend.parsers.parsed import Tool
+from kvasir.frontend.request_bodies.request_body import parse
 
 USER = {"role": "user", "content": "How many pods run?"}
 PARAMETERS = {"type": "object", "properties": {"namespace": {"type": "string"}}, "required": ["namespace"]}

@@ -4,7 +4,7 @@ from typing import Annotated, Final, Literal
 
 from msgspec import UNSET, Meta, Struct, UnsetType
 
-from kvasir.frontend.generation.answer_parts import ChatLogprobs, PromptLogprobs, Usage
+from kvasir.frontend.answer_parts import ChatLogprobs, PromptLogprobs, Usage
 
 OBJECT: Final = "chat.completion"
 

@@ -11,8 +11,8 @@ from typing import Annotated, Any, Final
 from pydantic import ConfigDict, Field
 
 from kvasir.frontend.endpoints.past_calls import ArgumentCount, Arguments, template_call
-from kvasir.frontend.endpoints.request_body import BodyPart
 from kvasir.frontend.errors import bad_field
+from kvasir.frontend.request_bodies.request_body import BodyPart
 from kvasir.process.seldom_log import SeldomLog
 
 log = SeldomLog(logging.getLogger(__name__), every=3600.0)

@@ -6,7 +6,6 @@ from typing import Annotated, Final, Literal
 
 from pydantic import WithJsonSchema
 
-from kvasir.frontend.endpoints.request_body import BodyPart
 from kvasir.frontend.endpoints.tool_use import (
     Function,
     ToolUse,
@@ -20,6 +19,7 @@ from kvasir.frontend.endpoints.tool_use import (
 from kvasir.frontend.errors import bad_field
 from kvasir.frontend.parsers import ToolChoice
 from kvasir.frontend.parsers.parsed import Tool
+from kvasir.frontend.request_bodies.request_body import BodyPart
 
 
 class FunctionTool(BodyPart):

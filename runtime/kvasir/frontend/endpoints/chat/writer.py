@@ -6,6 +6,7 @@ from functools import cached_property
 from msgspec import UNSET
 
 from kvasir.client.async_llm import Delta
+from kvasir.frontend.answer_parts import ChatLogprobs, CompletionTokensDetails, Usage
 from kvasir.frontend.endpoints.chat.answer import (
     OBJECT,
     ChatAnswer,
@@ -18,7 +19,6 @@ from kvasir.frontend.endpoints.chat.parsed_message import ParsedMessage
 from kvasir.frontend.endpoints.chat.request import ChatRequest
 from kvasir.frontend.endpoints.output_plan import OutputPlan
 from kvasir.frontend.generation import logprobs
-from kvasir.frontend.generation.answer_parts import ChatLogprobs, CompletionTokensDetails, Usage
 from kvasir.frontend.generation.generation import Choice, Generation
 from kvasir.frontend.generation.sse import Chunks
 from kvasir.frontend.service import Service

@@ -7,8 +7,8 @@ from msgspec import UNSET, Meta, Struct, UnsetType
 from kvasir.client.async_llm import Delta
 from kvasir.client.input.prompted import Prompted
 from kvasir.client.text.detokenizer import Detokenizer, TextStream
+from kvasir.frontend.answer_parts import CompletionLogprobs, PromptLogprobs, Usage
 from kvasir.frontend.endpoints.completions.request import CompletionRequest
-from kvasir.frontend.generation.answer_parts import CompletionLogprobs, PromptLogprobs, Usage
 from kvasir.frontend.generation.generation import Choice
 from kvasir.frontend.generation.logprobs import CompletionLogprobsWriter, TokenNames, of_prompt
 

@@ -7,9 +7,9 @@ from msgspec import Struct
 from msgspec.json import schema_components
 
 from kvasir.frontend.endpoints.answers import errors
-from kvasir.frontend.endpoints.messages.errors import MessageErrorAnswer, has_path
+from kvasir.frontend.error_forms import MessageErrorAnswer, has_path
 from kvasir.frontend.errors import ErrorAnswer
-from kvasir.frontend.http.middleware import OPEN
+from kvasir.frontend.middleware import OPEN
 from kvasir.frontend.routing import SCHEMA_REFERENCE, LeanApp, LeanRoute
 
 NEEDS_KEY: Final[list[dict[str, list[str]]]] = [{"key": []}]

@@ -6,8 +6,8 @@ from typing import Literal
 from msgspec import UNSET, Struct, UnsetType
 
 from kvasir.client.async_llm import Delta
+from kvasir.frontend.answer_parts import Usage
 from kvasir.frontend.endpoints.messages.answer_blocks import ContentBlock
-from kvasir.frontend.generation.answer_parts import Usage
 from kvasir.frontend.generation.parsed_text import ParsedText
 from kvasir.link.protocol import FinishReason
 

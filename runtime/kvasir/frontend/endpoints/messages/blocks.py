@@ -5,10 +5,10 @@ from typing import Annotated, Any, Final
 
 from pydantic import Field
 
-from kvasir.frontend.endpoints.list_limits import at_most
 from kvasir.frontend.endpoints.past_calls import ArgumentCount, template_call
-from kvasir.frontend.endpoints.request_body import BodyPart
 from kvasir.frontend.errors import bad_field
+from kvasir.frontend.request_bodies.list_limits import at_most
+from kvasir.frontend.request_bodies.request_body import BodyPart
 
 MAX_BLOCKS: Final = 8192
 """Limit for one message, or one result of a tool."""

@@ -3,20 +3,21 @@
 import secrets
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
+from typing import Final
 
 from fastapi import Request, Response
 from msgspec import Struct
 
 from kvasir.client.input.prompted import Prompted
 from kvasir.client.request_errors import InvalidRequest
-from kvasir.frontend.endpoints.answers import STREAM
+from kvasir.frontend.endpoints.answers import STREAM, errors
 from kvasir.frontend.endpoints.messages.answer import MessageAnswer, MessageObject
 from kvasir.frontend.endpoints.messages.answer_blocks import AnswerBlocks
-from kvasir.frontend.endpoints.messages.errors import ERRORS, REQUEST_ID_HEADER
 from kvasir.frontend.endpoints.messages.events import MessageEvents, failure
 from kvasir.frontend.endpoints.messages.request import CountTokensRequest, MessagesRequest
 from kvasir.frontend.endpoints.output_plan import OutputPlan, plan_output
 from kvasir.frontend.endpoints.tool_use import ToolUse
+from kvasir.frontend.error_forms import REQUEST_ID_HEADER, MessageErrorAnswer
 from kvasir.frontend.generation.generation import Generation
 from kvasir.frontend.generation.generation_request import header_rank
 from kvasir.frontend.generation.parsed_text import ParsedText
@@ -26,13 +27,14 @@ from kvasir.frontend.service import Service, ServiceDep
 from kvasir.frontend.telemetry.request_log import RecordDep
 
 router = new_router()
+_ERRORS: Final = {status: each | {"model": MessageErrorAnswer} for status, each in errors(404, body=True).items()}
 
 
 class CountTokensAnswer(Struct):
     input_tokens: int
 
 
-@router.post("/v1/messages", response_model=MessageAnswer, responses=STREAM | ERRORS)
+@router.post("/v1/messages", response_model=MessageAnswer, responses=STREAM | _ERRORS)
 async def create_message(
     request: Request, body: MessagesRequest, service: ServiceDep, record: RecordDep
 ) -> Response:
@@ -61,7 +63,7 @@ async def create_message(
     return json_response(answer, headers={REQUEST_ID_HEADER: record.request_id})
 
 
-@router.post("/v1/messages/count_tokens", responses=ERRORS)
+@router.post("/v1/messages/count_tokens", responses=_ERRORS)
 async def count_tokens(body: CountTokensRequest, service: ServiceDep, record: RecordDep) -> CountTokensAnswer:
     """The number of tokens of a conversation, as POST /v1/messages would count them."""
     body.check()

@@ -4,9 +4,9 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, Literal
 
-from kvasir.frontend.endpoints.request_body import BodyPart
 from kvasir.frontend.endpoints.tool_use import Function, ToolUse, check_functions, quote, use_all, use_one
 from kvasir.frontend.errors import bad_field
+from kvasir.frontend.request_bodies.request_body import BodyPart
 
 
 class ClientTool(BodyPart):

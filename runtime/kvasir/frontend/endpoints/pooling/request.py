@@ -8,9 +8,9 @@ from starlette.types import Scope
 
 from kvasir.client.input.pooling_input import PoolingText, TextForm
 from kvasir.frontend.endpoints.completions.request import Prompt
-from kvasir.frontend.endpoints.request_body import BodyPart, RequestBody
 from kvasir.frontend.errors import bad_field
 from kvasir.frontend.generation.generation_request import header_rank
+from kvasir.frontend.request_bodies.request_body import BodyPart, RequestBody
 
 # OpenAI's limit.
 MAX_INPUTS = 2048

@@ -5,10 +5,10 @@ from typing import Any, Final, Literal
 
 from msgspec import Struct
 
+from kvasir.frontend.answer_parts import Usage
 from kvasir.frontend.endpoints.responses.items import OutputStruct
 from kvasir.frontend.endpoints.responses.request import ResponsesRequest
 from kvasir.frontend.errors import ApiError
-from kvasir.frontend.generation.answer_parts import Usage
 from kvasir.link.protocol import FinishReason
 from kvasir.request.params import SamplingParams
 

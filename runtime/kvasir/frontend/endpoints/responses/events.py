@@ -4,10 +4,10 @@ from typing import Any, Final
 
 from msgspec.json import encode
 
+from kvasir.frontend.answer_parts import TokenLogprob
 from kvasir.frontend.endpoints.responses.answer import ResponseObject, ResponseUsage, status_of
 from kvasir.frontend.endpoints.responses.items import ItemStatus, OutputItem, OutputItems
 from kvasir.frontend.errors import ApiError
-from kvasir.frontend.generation.answer_parts import TokenLogprob
 from kvasir.frontend.parsers.parsed import ParsedEvent
 from kvasir.link.protocol import FinishReason
 

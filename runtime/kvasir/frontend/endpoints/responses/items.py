@@ -5,8 +5,8 @@ from typing import Any, Final, Literal
 
 from msgspec import Struct
 
+from kvasir.frontend.answer_parts import TokenLogprob
 from kvasir.frontend.endpoints.past_calls import new_call_id
-from kvasir.frontend.generation.answer_parts import TokenLogprob
 from kvasir.frontend.parsers.parsed import CallArguments, CallBegun, ContentText, ParsedEvent, ReasoningText
 
 ItemStatus = Literal["in_progress", "completed", "incomplete"]

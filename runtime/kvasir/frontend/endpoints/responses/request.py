@@ -5,12 +5,12 @@ from typing import Annotated, Any, ClassVar, Final, Literal
 from pydantic import BeforeValidator, Field
 
 from kvasir.client.input.grammar_source import ANY_OBJECT, GrammarSource
-from kvasir.frontend.endpoints.list_limits import at_most
-from kvasir.frontend.endpoints.request_body import BodyPart, RequestBody
 from kvasir.frontend.endpoints.responses.input_items import InputHistory, Item
 from kvasir.frontend.endpoints.responses.tools import Choice, ResponseTool, repeat_choice, tool_use
 from kvasir.frontend.endpoints.tool_use import ToolUse
 from kvasir.frontend.errors import bad_field
+from kvasir.frontend.request_bodies.list_limits import at_most
+from kvasir.frontend.request_bodies.request_body import BodyPart, RequestBody
 from kvasir.request.params import SamplingFields
 
 # Each costs some microseconds on the event loop.

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from fastapi import Request, Response
 from msgspec.json import encode
 
+from kvasir.frontend.answer_parts import TokenLogprob
 from kvasir.frontend.endpoints.answers import STREAM, errors
 from kvasir.frontend.endpoints.responses.answer import (
     ResponseAnswer,
@@ -22,7 +23,6 @@ from kvasir.frontend.endpoints.responses.prompt import prepare
 from kvasir.frontend.endpoints.responses.request import ResponsesRequest
 from kvasir.frontend.endpoints.responses.scores import TextScores
 from kvasir.frontend.generation import logprobs
-from kvasir.frontend.generation.answer_parts import TokenLogprob
 from kvasir.frontend.generation.generation import Generation
 from kvasir.frontend.generation.generation_request import header_rank
 from kvasir.frontend.generation.parsed_text import ParsedText

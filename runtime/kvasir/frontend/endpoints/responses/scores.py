@@ -1,8 +1,8 @@
 """The log probabilities of a response's text, if the request asks for them."""
 
 from kvasir.client.async_llm import Delta
+from kvasir.frontend.answer_parts import TokenLogprob
 from kvasir.frontend.generation import logprobs
-from kvasir.frontend.generation.answer_parts import TokenLogprob
 from kvasir.frontend.parsers.parsed import ContentText, ParsedEvent
 
 

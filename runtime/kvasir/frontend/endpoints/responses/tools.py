@@ -4,7 +4,6 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, Literal
 
-from kvasir.frontend.endpoints.request_body import BodyPart
 from kvasir.frontend.endpoints.tool_use import (
     Function,
     ToolUse,
@@ -18,6 +17,7 @@ from kvasir.frontend.endpoints.tool_use import (
 from kvasir.frontend.errors import bad_field
 from kvasir.frontend.parsers import ToolChoice
 from kvasir.frontend.parsers.parsed import Tool
+from kvasir.frontend.request_bodies.request_body import BodyPart
 
 
 class ResponseTool(BodyPart):

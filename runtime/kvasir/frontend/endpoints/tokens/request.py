@@ -7,8 +7,8 @@ from pydantic import Field
 from kvasir.frontend.endpoints.chat.messages import Messages
 from kvasir.frontend.endpoints.chat.request import template_variables
 from kvasir.frontend.endpoints.chat.tools import FunctionTool, tool_use
-from kvasir.frontend.endpoints.request_body import RequestBody
 from kvasir.frontend.errors import bad_field
+from kvasir.frontend.request_bodies.request_body import RequestBody
 
 
 class TokenizeRequest(RequestBody):

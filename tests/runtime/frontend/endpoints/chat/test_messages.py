@@ -11,8 +11,8 @@ from kvasir.frontend.endpoints import past_calls
 from kvasir.frontend.endpoints.chat import messages as module
 from kvasir.frontend.endpoints.chat.messages import Message, template_messages
 from kvasir.frontend.endpoints.chat.request import ChatRequest
-from kvasir.frontend.endpoints.request_body import parse
 from kvasir.frontend.errors import ApiError
+from kvasir.frontend.request_bodies.request_body import parse
 from kvasir.hub.chat_templates.chat_template import ChatTemplate
 from runtime.frontend.harness import Frontend, demo_model, running_frontend
 from runtime.link_messages import prompt_of

@@ -6,12 +6,12 @@ import openai
 import pytest
 from openai.types.responses import ResponseFailedEvent, ResponseIncompleteEvent, ResponseTextDeltaEvent
 
+from kvasir.frontend.answer_parts import PromptTokensDetails, Usage
 from kvasir.frontend.endpoints.responses.answer import ResponseObject, usage_of
 from kvasir.frontend.endpoints.responses.events import ResponseEvents
 from kvasir.frontend.endpoints.responses.items import OutputItems
 from kvasir.frontend.endpoints.responses.request import ResponsesRequest
 from kvasir.frontend.errors import ApiError
-from kvasir.frontend.generation.answer_parts import PromptTokensDetails, Usage
 from kvasir.request.params import SamplingParams
 from runtime.frontend.harness import ANSWER, MODEL, Frontend, script_for
 from runtime.frontend.streams import leave_after_first_token, named_events

@@ -1,6 +1,6 @@
 import pytest
 
-from kvasir.frontend.endpoints import request_body
+from kvasir.frontend.request_bodies import request_body
 from kvasir.process.seldom_log import SeldomLog
 from runtime.frontend.harness import Frontend, running_frontend
 

@@ -14,9 +14,9 @@ from typing import Any
 import pytest
 
 from kvasir.frontend.http.bodies import json_cost
-from kvasir.frontend.http.bodies.body import MAX_BIASES, MAX_FIELDS, MAX_MESSAGES, MAX_PARTS
 from kvasir.frontend.http.bodies.body_memory import UNCOUNTED, ParsedBodies
 from kvasir.frontend.http.bodies.json_cost import MAX_CONTAINERS, MAX_MEMBERS, MAX_VALUES
+from kvasir.frontend.request_bodies.body import MAX_BIASES, MAX_FIELDS, MAX_MESSAGES, MAX_PARTS
 from runtime.frontend.harness import Frontend, running_frontend
 from runtime.frontend.scripted import TIMEOUT
 

@@ -15,7 +15,7 @@ from kvasir.frontend.errors import ApiError, bad_field
 from kvasir.frontend.http.access import client_of, slots_of
 from kvasir.frontend.http.bodies.body_memory import UNCOUNTED
 from kvasir.frontend.http.bodies.json_cost import SMALL
-from kvasir.frontend.http.middleware import GENERATING
+from kvasir.frontend.middleware import GENERATING
 from kvasir.frontend.service import Service, service_of
 
 _JSON_TYPE = re.compile(rb"application/([\w.-]+\+)?json", re.IGNORECASE)

@@ -13,9 +13,9 @@ from pydantic import BaseModel, ConfigDict, GetJsonSchemaHandler, ValidationErro
 from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema, to_json
 
-from kvasir.frontend.endpoints.field_errors import explain
-from kvasir.frontend.endpoints.field_texts import field_texts
 from kvasir.frontend.errors import bad_field
+from kvasir.frontend.request_bodies.field_errors import explain
+from kvasir.frontend.request_bodies.field_texts import field_texts
 from kvasir.process.seldom_log import SeldomLog
 
 log = SeldomLog(logging.getLogger(__name__), every=3600.0)
