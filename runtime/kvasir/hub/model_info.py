@@ -22,7 +22,10 @@ from kvasir.hub.weight_scheme import UNQUANTISED, WeightScheme, chosen_scheme, c
 
 _DTYPES = ("float32", "bfloat16", "float16")
 _DTYPE_ALIASES = {"half": "float16", "float": "float32"}
-_LENGTHS = ("max_position_embeddings", "n_positions", "n_ctx", "seq_length", "max_seq_len", "model_max_length")
+_LENGTHS = (
+    *("max_trained_positions", "max_position_embeddings", "n_positions", "n_ctx", "seq_length", "max_seq_len"),
+    "model_max_length",
+)
 # Models whose files leave it out, and vLLM's default.
 _WITHOUT_LENGTH: Final = ("bloom", "falcon", "falcon_mamba", "mamba", "mamba2")
 _DEFAULT_LENGTH: Final = 2048
@@ -174,9 +177,9 @@ class _Config:
 
     def count(self, *names: str) -> int:
         value = self.get(*names)
-        if not _is_int(value) or value < 1:
+        if type(value) is not int or value < 1:
             raise self.error(names[0], value, "a whole number above 0")
-        return int(value)
+        return value
 
     def refuse(self, name: str, value: Any, wanted: str) -> None:
         """Note that a field is not used. Raises HubError for a field of the user."""
@@ -294,7 +297,3 @@ def _fingerprint(path: Path, config: dict[str, Any], scheme: WeightScheme, task:
     if task:
         facts.append(task)
     return hashlib.sha256(canonical_json(facts)).hexdigest()[:32]
-
-
-def _is_int(value: Any) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool)

@@ -1,5 +1,6 @@
 """Feed-forward layers: gated (Shazeer, 2020) and plain."""
 
+import torch
 from torch import Tensor, nn
 
 from kvasir.layers.activation import Activation, gated, plain
@@ -8,18 +9,32 @@ from kvasir.layers.parameter import Placement
 
 
 class GatedMLP(nn.Module):
-    """down(activation(gate(x)) * up(x))"""
+    """down(activation(gate(x)) * up(x)). `up_first`: a checkpoint's tensor of both has up before gate."""
 
-    def __init__(self, size: int, inner: int, activation: Activation, *, bias: bool, placement: Placement) -> None:
+    def __init__(
+        self,
+        size: int,
+        inner: int,
+        activation: Activation,
+        *,
+        bias: bool,
+        placement: Placement,
+        output_bias: bool | None = None,  # None: as `bias`
+        up_first: bool = False,
+    ) -> None:
         super().__init__()
-        self.gate_up_proj = ColumnLinear(
-            size, {"gate_proj": inner, "up_proj": inner}, bias=bias, placement=placement.at("gate_up_proj")
-        )
-        self.down_proj = RowLinear(inner, size, bias=bias, placement=placement.at("down_proj"))
+        shards = dict.fromkeys(("up_proj", "gate_proj") if up_first else ("gate_proj", "up_proj"), inner)
+        self.gate_up_proj = ColumnLinear(size, shards, bias=bias, placement=placement.at("gate_up_proj"))
+        has_bias = bias if output_bias is None else output_bias
+        self.down_proj = RowLinear(inner, size, bias=has_bias, placement=placement.at("down_proj"))
         self.activation = activation
+        self._up_first = up_first
 
     def forward(self, x: Tensor) -> Tensor:  # [T, size]
-        return self.down_proj(gated(self.gate_up_proj(x), self.activation))  # type: ignore[no-any-return]
+        both = self.gate_up_proj(x)
+        if self._up_first:
+            both = torch.cat(both.chunk(2, dim=-1)[::-1], dim=-1)
+        return self.down_proj(gated(both, self.activation))  # type: ignore[no-any-return]
 
 
 class MLP(nn.Module):

@@ -15,6 +15,13 @@ class LinearScaling:
 
 
 @dataclass(frozen=True)
+class NTKScaling:
+    """Alibaba's GTE: short wavelengths stay almost as they are, and the longest becomes `factor` times as long."""
+
+    factor: float
+
+
+@dataclass(frozen=True)
 class Llama3Scaling:
     """Llama 3.1: stretches long wavelengths, keeps short ones and interpolates others."""
 
@@ -47,7 +54,7 @@ class LongRopeScaling:
     attention_factor: float
 
 
-RopeScaling = LinearScaling | Llama3Scaling | YarnScaling | LongRopeScaling
+RopeScaling = LinearScaling | NTKScaling | Llama3Scaling | YarnScaling | LongRopeScaling
 
 
 @dataclass(frozen=True)
@@ -88,6 +95,9 @@ def inverse_frequencies(rope: Rope, context: int) -> Tensor:
         return frequencies
     if isinstance(scaling, LinearScaling):
         return frequencies / scaling.factor
+    if isinstance(scaling, NTKScaling):
+        steps = torch.arange(1, rope.dim // 2 + 1).float()
+        return frequencies / scaling.factor ** (2 * steps / rope.dim)
     if isinstance(scaling, LongRopeScaling):
         long = context > scaling.original_max_position_embeddings
         return 1.0 / (torch.tensor(scaling.long_factors if long else scaling.short_factors) * wavelengths)

@@ -9,7 +9,7 @@ from torch import nn
 from kvasir.hub.model_info import ModelInfo
 from kvasir.hub.pooling.pooling_info import CLASSIFIER, CLASSIFY, PoolingInfo
 from kvasir.layers.parameter import Placement
-from kvasir.models.architectures import bert
+from kvasir.models.architectures.encoders import bert, gte, modern_bert, nomic_bert
 from kvasir.models.model_load_error import ModelLoadError
 from kvasir.models.pooling.encoder_family import EncoderFamily
 from kvasir.models.pooling.pooling_model import PoolingModel
@@ -22,7 +22,11 @@ ENCODERS: Final = MappingProxyType[str, EncoderFamily](
         "Bert": bert.BERT,
         "Camembert": bert.ROBERTA,
         "DistilBert": bert.DISTILBERT,
+        "Gte": gte.GTE,
         "MPNet": bert.MPNET,
+        "ModernBert": modern_bert.MODERN_BERT,
+        "New": gte.GTE,
+        "NomicBert": nomic_bert.NOMIC_BERT,
         "Roberta": bert.ROBERTA,
         "XLMRoberta": bert.ROBERTA,
     }
@@ -47,7 +51,9 @@ def build_pooling(info: ModelInfo, placement: Placement, context: int) -> Poolin
         return _of_decoder(stem, info, pooling, placement, context)
     model = family.build(info.config, placement, context)
     if pooling.task == CLASSIFY:
-        head = ScoreHead(family.head(len(pooling.labels)), model.hidden_size, pooling.activation, placement)
+        head = ScoreHead(
+            family.head(info.config, len(pooling.labels)), model.hidden_size, pooling.activation, placement
+        )
         unused = [each for each in family.unused if not any(name.startswith(each) for name in family.head_names)]
         return PoolingModel(model, head, is_causal=False, names=family.head_names, unused=unused)
     vectors = VectorHead(

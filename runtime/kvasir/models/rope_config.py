@@ -4,7 +4,15 @@ import math
 from dataclasses import dataclass
 from typing import Final
 
-from kvasir.layers.rotary import LinearScaling, Llama3Scaling, LongRopeScaling, Rope, RopeScaling, YarnScaling
+from kvasir.layers.rotary import (
+    LinearScaling,
+    Llama3Scaling,
+    LongRopeScaling,
+    NTKScaling,
+    Rope,
+    RopeScaling,
+    YarnScaling,
+)
 from kvasir.models.config_reader import ConfigReader
 from kvasir.models.model_load_error import ModelLoadError
 
@@ -76,6 +84,9 @@ def _scaling(kind: str, section: ConfigReader, dim: int, defaults: RopeDefaults)
         return None
     if kind == "linear":
         return LinearScaling(section.number("factor"))
+    if kind == "ntk":
+        section.require("mixed_b", None)
+        return NTKScaling(section.number("factor"))
     longest = defaults.max_position_embeddings
     original = section.integer("original_max_position_embeddings", longest)
     original = defaults.original_max_position_embeddings or original

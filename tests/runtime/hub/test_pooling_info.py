@@ -93,6 +93,11 @@ def test_positions_before_the_first_token_are_not_served(tmp_path: Path) -> None
     assert model(tmp_path, "BertModel", model_type="bert", pad_token_id=0).max_model_len == 514
 
 
+def test_positions_without_training_are_not_served(tmp_path: Path) -> None:
+    lengths: dict[str, Any] = {"n_positions": 8192, "max_position_embeddings": None, "max_trained_positions": 2048}
+    assert model(tmp_path, "NomicBertModel", model_type="nomic_bert", **lengths).max_model_len == 2048
+
+
 @pytest.mark.parametrize(
     ("config", "activation"),
     [

@@ -1,8 +1,11 @@
-"""The encoder of BERT and its family (Devlin et al., 2019): each layer normalises after its additions."""
+"""The encoder of BERT and its family (Devlin et al., 2019), and of its successors with rotary positions.
+
+BERT's layers normalise after their additions, ModernBERT's before attention and feed-forward layer.
+"""
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 import torch
@@ -15,7 +18,7 @@ from kvasir.layers.embedding import Embedding, VocabEmbedding
 from kvasir.layers.kv import BlockShape, KVSpec, layer_specs
 from kvasir.layers.linear import ColumnLinear, RowLinear
 from kvasir.layers.mlp import MLP, GatedMLP
-from kvasir.layers.norm import LayerNorm
+from kvasir.layers.norm import LayerNorm, NoNorm, Norm
 from kvasir.layers.parameter import Placement
 from kvasir.layers.rotary import Rope, RotaryEmbedding, Rotation
 from kvasir.models.causal_lm import Target
@@ -26,6 +29,17 @@ from kvasir.models.split_check import Splits, refuse_split, stage_of
 _NUMBER: Final = re.compile(r"(?<=\.)\d+(?=\.)")
 # Of the first checkpoints of BERT.
 _OLD_KINDS: Final = {"gamma": "weight", "beta": "bias"}
+
+_COMPUTED: Final = ("embeddings.position_ids", "embeddings.token_type_ids", "rotary_emb.inv_freq")
+
+
+@dataclass(frozen=True)
+class FeedForwardGate:
+    """A gated feed-forward layer. `up_first`: a tensor of both halves begins with the one that is not activated."""
+
+    bias: bool
+    output_bias: bool
+    up_first: bool = False
 
 
 @dataclass(frozen=True)
@@ -42,22 +56,24 @@ class EncoderConfig:
     token_types: int = 0  # 0: tokens have no types
     relative_buckets: int = 0  # of MPNet's relative positions; 0: there are none
     rope: Rope | None = None
-    is_gated: bool = False
-    biases: bool = True
+    local_rope: Rope | None = None  # of layers with a window; None: that of all
+    windows: tuple[int | None, ...] = ()  # by layer, half on each side; empty: there are none
+    norm: Callable[[int, float, Placement], Norm] = LayerNorm
+    norms_before: bool = False
+    gate: FeedForwardGate | None = None  # None: the feed-forward layer is not gated
+    attention_bias: bool = True
     # Places of tensors: "encoder.layer.N.output.dense" → "layers.N.mlp.fc2"; "#q" at the end names a shard.
     names: Mapping[str, str] = field(default_factory=dict)
-    prefix: str = ""  # of all names, in a checkpoint with a head
+    prefixes: tuple[str, ...] = ()  # of all names, in a checkpoint with a head
 
 
 class _Attention(nn.Module):
-    def __init__(self, config: EncoderConfig, placement: Placement) -> None:
+    def __init__(self, config: EncoderConfig, window: int | None, placement: Placement) -> None:
         super().__init__()
-        size, heads = config.hidden_size, config.heads
-        self.qkv = ColumnLinear(
-            size, {"q": size, "k": size, "v": size}, bias=config.biases, placement=placement.at("qkv")
-        )
-        self.out = RowLinear(size, size, bias=config.biases, placement=placement.at("out"))
-        self._rule = ScoreRule(heads.head_dim**-0.5)
+        size, bias = config.hidden_size, config.attention_bias
+        self.qkv = ColumnLinear(size, {"q": size, "k": size, "v": size}, bias=bias, placement=placement.at("qkv"))
+        self.out = RowLinear(size, size, bias=bias, placement=placement.at("out"))
+        self._rule = ScoreRule(config.heads.head_dim**-0.5, window)
 
     def forward(self, x: Tensor, plan: PackedPlan, rotation: Rotation | None, bias: Bias | None) -> Tensor:
         attended = plan.attend_packed(self.qkv(x), self._rule, rotation, bias)
@@ -65,25 +81,38 @@ class _Attention(nn.Module):
 
 
 class _Layer(nn.Module):
-    def __init__(self, config: EncoderConfig, placement: Placement) -> None:
+    def __init__(self, config: EncoderConfig, index: int, placement: Placement) -> None:
         super().__init__()
         size = config.hidden_size
-        self.attention = _Attention(config, placement.at("attention"))
-        self.attention_norm = LayerNorm(size, config.eps, placement)
-        self.mlp: nn.Module
-        if config.is_gated:
-            self.mlp = GatedMLP(
-                size, config.intermediate_size, config.activation, bias=config.biases, placement=placement.at("mlp")
-            )
-        else:
-            self.mlp = MLP(
-                size, config.intermediate_size, config.activation, bias=True, placement=placement.at("mlp")
-            )
-        self.mlp_norm = LayerNorm(size, config.eps, placement)
+        self.attention = _Attention(config, config.windows[index], placement.at("attention"))
+        # ModernBERT's first layer reads the norm of the embeddings.
+        is_normed = config.norms_before and index == 0
+        self.attention_norm = NoNorm() if is_normed else config.norm(size, config.eps, placement)
+        self.mlp = _feed_forward(config, placement.at("mlp"))
+        self.mlp_norm = config.norm(size, config.eps, placement)
+        self._norms_before = config.norms_before
 
     def forward(self, x: Tensor, plan: PackedPlan, rotation: Rotation | None, bias: Bias | None) -> Tensor:
+        if self._norms_before:
+            x.add_(self.attention(self.attention_norm(x), plan, rotation, bias))
+            return x.add_(self.mlp(self.mlp_norm(x)))
         x = self.attention_norm(x, self.attention(x, plan, rotation, bias))
         return self.mlp_norm(x, self.mlp(x))  # type: ignore[no-any-return]
+
+
+def _feed_forward(config: EncoderConfig, placement: Placement) -> nn.Module:
+    size, inner, gate = config.hidden_size, config.intermediate_size, config.gate
+    if gate is None:
+        return MLP(size, inner, config.activation, bias=True, placement=placement)
+    return GatedMLP(
+        size,
+        inner,
+        config.activation,
+        bias=gate.bias,
+        output_bias=gate.output_bias,
+        up_first=gate.up_first,
+        placement=placement,
+    )
 
 
 class _Embeddings(nn.Module):
@@ -93,7 +122,7 @@ class _Embeddings(nn.Module):
         self.word = VocabEmbedding(config.vocab_size, size, placement)
         self.position = Embedding(config.positions, size, placement) if config.positions else None
         self.token_type = Embedding(config.token_types, size, placement) if config.token_types else None
-        self.norm = LayerNorm(size, config.eps, placement)
+        self.norm = config.norm(size, config.eps, placement)
         self._first_position = config.first_position
 
     def forward(self, batch: ForwardBatch) -> Tensor:  # [T, hidden]
@@ -122,16 +151,25 @@ class Encoder(nn.Module):
         self.stage = stage_of("num_hidden_layers", config.num_layers, placement.parallel)
         self.heads = config.heads.local(ranks.size)
         self.vocab_size, self.hidden_size = config.vocab_size, config.hidden_size
-        self.windows: tuple[int | None, ...] = (None,) * config.num_layers
+        self.windows = config.windows or (None,) * config.num_layers
+        config = replace(config, windows=self.windows)
         self.embeddings = _Embeddings(config, placement)
-        self.layers = nn.ModuleList(_Layer(config, placement.at(f"layers.{i}")) for i in range(config.num_layers))
+        self.layers = nn.ModuleList(
+            _Layer(config, i, placement.at(f"layers.{i}")) for i in range(config.num_layers)
+        )
         buckets = config.relative_buckets
         self.relative = Embedding(buckets, config.heads.heads, placement) if buckets else None
         first = ranks.rank * self.heads.heads
         self._own_heads = slice(first, first + self.heads.heads)
-        self._rotary = None if config.rope is None else RotaryEmbedding(config.rope, context, placement.device)
+        self.final_norm = config.norm(config.hidden_size, config.eps, placement) if config.norms_before else None
+        ropes = (config.rope, config.local_rope or config.rope)  # of layers without a window, and with one
+        made = {rope: RotaryEmbedding(rope, context, placement.device) for rope in ropes if rope is not None}
+        self._rotaries = list(made.values())
+        self._rope_of_layer = [
+            -1 if (rope := ropes[window is not None]) is None else list(made).index(rope) for window in self.windows
+        ]
         self._names = config.names
-        self._prefix = config.prefix
+        self._prefixes = config.prefixes
 
     def kv_specs(self, block: BlockShape, max_model_len: int) -> Sequence[KVSpec]:
         return layer_specs(block, self.windows, max_model_len)
@@ -140,11 +178,11 @@ class Encoder(nn.Module):
         plan = batch.attention[0]
         assert isinstance(plan, PackedPlan), "an encoder has no KV cache"
         x: Tensor = self.embeddings(batch)
-        rotation = None if self._rotary is None else self._rotary.rotation(batch.positions, x.dtype)
+        rotations = [*(rotary.rotation(batch.positions, x.dtype) for rotary in self._rotaries), None]
         bias = None if self.relative is None else self._bias(self.relative)
-        for layer in self.layers:
-            x = layer(x, plan, rotation, bias)
-        return Hidden(x)
+        for layer, rope in zip(self.layers, self._rope_of_layer, strict=True):
+            x = layer(x, plan, rotations[rope], bias)
+        return Hidden(x if self.final_norm is None else self.final_norm(x))
 
     def _bias(self, relative: Embedding) -> Bias:
         made: dict[int, Tensor] = {}  # by length; all layers share it
@@ -159,12 +197,12 @@ class Encoder(nn.Module):
         return bias
 
     def locate(self, tensor: str) -> Target | None:
-        stem, _, kind = tensor.removeprefix(self._prefix).rpartition(".")
+        prefix = next((each for each in self._prefixes if tensor.startswith(each)), "")
+        stem, _, kind = tensor.removeprefix(prefix).rpartition(".")
         number = _NUMBER.search(stem)
         place = self._names.get(stem if number is None else _NUMBER.sub("N", stem, count=1))
         if place is None:
-            # embeddings.position_ids counts up.
-            return None if tensor.endswith("embeddings.position_ids") else Target(tensor)
+            return None if tensor.endswith(_COMPUTED) else Target(tensor)
         parameter, _, shard = place.partition("#")
         if number is not None:
             parameter = parameter.replace("N", number[0], 1)
@@ -187,6 +225,3 @@ def relative_bucket(distances: Tensor, buckets: int, most: int = 128) -> Tensor:
     ratio = torch.log(far.clamp(min=1).float() / exact) / torch.log(torch.tensor(most / exact))
     large = (exact + (ratio * (half - exact)).long()).clamp(max=half - 1)
     return back + torch.where(far < exact, far, large)
-
-
-Read = Callable[[Mapping[str, object]], EncoderConfig]

@@ -2,18 +2,28 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 from kvasir.layers.parameter import Placement
 from kvasir.models.causal_lm import LoadableTransformer
+from kvasir.models.config_reader import NO_EFFECT
 from kvasir.models.pooling.encoder import Encoder, EncoderConfig
 from kvasir.models.pooling.score_head import ScoreHeadConfig
+
+# Keys of encoders' config.json files.
+WITHOUT_EFFECT: Final = NO_EFFECT | {
+    *("attention_probs_dropout_prob", "hidden_dropout_prob", "classifier_dropout", "gradient_checkpointing"),
+    *("is_decoder", "layerdrop", "directionality", "pooler_fc_size", "pooler_num_attention_heads"),
+    *("pooler_num_fc_layers", "pooler_size_per_head", "pooler_type", "sbert_ce_default_activation_function"),
+    *("sentence_transformers", "dropout", "qa_dropout", "seq_classif_dropout", "sinusoidal_pos_embds"),
+    *("output_past", "mask_token_id", "cls_token_id", "unk_token_id", "tie_word_embeddings", "tie_weights_"),
+}
 
 
 @dataclass(frozen=True)
 class EncoderFamily:
     read: Callable[[Mapping[str, Any]], EncoderConfig]
-    head: Callable[[int], ScoreHeadConfig]  # by the number of labels
+    head: Callable[[Mapping[str, Any], int], ScoreHeadConfig]  # by config.json and the number of labels
     # Tensors of that head in checkpoints → "dense" and "out"
     head_names: Mapping[str, str]
     unused: Sequence[str]  # prefixes of tensors of other heads

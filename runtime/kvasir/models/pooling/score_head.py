@@ -1,5 +1,6 @@
 """ScoreHead: a number for each label, from one token of each sequence."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -7,6 +8,7 @@ from torch import Tensor, nn
 
 from kvasir.layers.activation import Activation
 from kvasir.layers.linear import Linear
+from kvasir.layers.norm import Norm
 from kvasir.layers.parameter import Placement
 from kvasir.models.pooling.vector_head import POOLINGS
 
@@ -17,6 +19,8 @@ class ScoreHeadConfig:
     labels: int
     dense: Activation | None = None  # the activation of a layer before the last; None: there is none
     bias: bool = True
+    dense_bias: bool = True
+    norm: Callable[[int, Placement], Norm] | None = None  # of the layer before the last
 
 
 class ScoreHead(nn.Module):
@@ -28,7 +32,9 @@ class ScoreHead(nn.Module):
         self._dtype = placement.dtype
         self._between = config.dense
         at = placement.at("head")
-        self.dense = None if config.dense is None else Linear(size, size, bias=True, placement=at.at("dense"))
+        has_dense = config.dense is not None
+        self.dense = Linear(size, size, bias=config.dense_bias, placement=at.at("dense")) if has_dense else None
+        self.norm = None if config.norm is None else config.norm(size, at)
         self.out = Linear(size, config.labels, bias=config.bias, placement=at.at("out"))
         self._activation = activation
         self.size = config.labels
@@ -37,6 +43,8 @@ class ScoreHead(nn.Module):
         x = self._pooling(hidden, lengths).to(self._dtype)
         if self.dense is not None and self._between is not None:
             x = self._between(self.dense(x))
+        if self.norm is not None:
+            x = self.norm(x)
         scores: Tensor = self.out(x)
         return scores.float()
 

@@ -43,7 +43,7 @@ def test_classifier_scores_pairs_as_transformers_does(name: str, labels: int, tm
     reference = random_classifier(config)
     reference.save_pretrained(tmp_path)
     model = PooledModel(tmp_path)
-    types = name == "bert"
+    types = name in ("bert", "nomic")
     for tokens in prompts(seed=2, count=3):
         second = len(tokens) // 2
         inputs = {"input_ids": torch.tensor([tokens])}

@@ -14,7 +14,10 @@ from transformers import (
     AutoModelForSequenceClassification,
     BertConfig,
     DistilBertConfig,
+    GteConfig,
+    ModernBertConfig,
     MPNetConfig,
+    NomicBertConfig,
     PreTrainedConfig,
     PreTrainedModel,
     RobertaConfig,
@@ -47,6 +50,26 @@ _SHAPES: dict[str, Any] = {
     "n_heads": 4,
     "initializer_range": 0.2,
 }
+_IDS: dict[str, Any] = {
+    "pad_token_id": 0,
+    "bos_token_id": 1,
+    "cls_token_id": 1,
+    "eos_token_id": 2,
+    "sep_token_id": 2,
+}
+_BIASES: dict[str, Any] = {
+    "attention_bias": True,
+    "classifier_bias": True,
+    "classifier_pooling": "mean",
+    "mlp_bias": True,
+    "norm_bias": True,
+}
+
+
+def _modern_bert(**changes: Any) -> ModernBertConfig:
+    sizes = {**_SIZES, "num_hidden_layers": 4, "initializer_cutoff_factor": 3.0}
+    return ModernBertConfig(**sizes, **_IDS, local_attention=12, max_position_embeddings=64, **changes)
+
 
 CONFIGS: Mapping[str, Callable[[], PreTrainedConfig]] = MappingProxyType(
     {
@@ -55,6 +78,10 @@ CONFIGS: Mapping[str, Callable[[], PreTrainedConfig]] = MappingProxyType(
         "xlm-roberta": lambda: XLMRobertaConfig(**_SIZES, max_position_embeddings=66, type_vocab_size=1),
         "distilbert": lambda: DistilBertConfig(**_SHAPES, max_position_embeddings=64),
         "mpnet": lambda: MPNetConfig(**_SIZES, max_position_embeddings=66),
+        "gte": lambda: GteConfig(**_SIZES, max_position_embeddings=64),
+        "modernbert": lambda: _modern_bert(),
+        "modernbert-biases": lambda: _modern_bert(**_BIASES),
+        "nomic": lambda: NomicBertConfig(**_SIZES, max_position_embeddings=64),
     }
 )
 

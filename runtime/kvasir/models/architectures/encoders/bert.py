@@ -11,19 +11,12 @@ import torch.nn.functional as F
 
 from kvasir.layers.activation import ACTIVATIONS
 from kvasir.layers.attention import HeadShape
-from kvasir.models.config_reader import NO_EFFECT, ConfigReader
+from kvasir.models.config_reader import ConfigReader
 from kvasir.models.model_load_error import ModelLoadError
 from kvasir.models.pooling.encoder import EncoderConfig
-from kvasir.models.pooling.encoder_family import EncoderFamily
+from kvasir.models.pooling.encoder_family import WITHOUT_EFFECT, EncoderFamily
 from kvasir.models.pooling.score_head import ScoreHeadConfig
 
-_WITHOUT_EFFECT: Final = NO_EFFECT | {
-    *("attention_probs_dropout_prob", "hidden_dropout_prob", "classifier_dropout", "gradient_checkpointing"),
-    *("is_decoder", "layerdrop", "directionality", "pooler_fc_size", "pooler_num_attention_heads"),
-    *("pooler_num_fc_layers", "pooler_size_per_head", "pooler_type", "sbert_ce_default_activation_function"),
-    *("sentence_transformers", "dropout", "qa_dropout", "seq_classif_dropout", "sinusoidal_pos_embds"),
-    *("output_past", "mask_token_id", "cls_token_id", "unk_token_id", "tie_word_embeddings", "tie_weights_"),
-}
 _EMBEDDINGS: Final = {
     "embeddings.word_embeddings": "embeddings.word",
     "embeddings.position_embeddings": "embeddings.position",
@@ -85,10 +78,10 @@ def _read(config: Mapping[str, Any], names: Mapping[str, str], prefix: str, **ch
         "eps": reader.number("layer_norm_eps", 1e-12),
         "positions": reader.integer("max_position_embeddings", 512),
         "names": names,
-        "prefix": prefix,
+        "prefixes": (prefix,),
     }
     read |= {key: value(reader) if callable(value) else value for key, value in changes.items()}
-    reader.finish(_WITHOUT_EFFECT)
+    reader.finish(WITHOUT_EFFECT)
     return EncoderConfig(**read)
 
 
@@ -133,9 +126,9 @@ def read_distilbert(config: Mapping[str, Any]) -> EncoderConfig:
         eps=1e-12,
         positions=reader.integer("max_position_embeddings"),
         names=_DISTILBERT,
-        prefix="distilbert.",
+        prefixes=("distilbert.",),
     )
-    reader.finish(_WITHOUT_EFFECT | {"attention_dropout"})
+    reader.finish(WITHOUT_EFFECT | {"attention_dropout"})
     return distilbert
 
 
@@ -144,25 +137,25 @@ _MLM_OF_DISTILBERT: Final = ("vocab_transform.", "vocab_layer_norm.", "vocab_pro
 
 BERT: Final = EncoderFamily(
     read_bert,
-    head=lambda labels: ScoreHeadConfig("cls", labels, torch.tanh),
+    head=lambda _, labels: ScoreHeadConfig("cls", labels, torch.tanh),
     head_names=MappingProxyType({"bert.pooler.dense": "dense", "classifier": "out"}),
     unused=_UNUSED,
 )
 ROBERTA: Final = EncoderFamily(
     read_roberta,
-    head=lambda labels: ScoreHeadConfig("cls", labels, torch.tanh),
+    head=lambda _, labels: ScoreHeadConfig("cls", labels, torch.tanh),
     head_names=_TWO_LAYERS,
     unused=_UNUSED,
 )
 MPNET: Final = EncoderFamily(
     read_mpnet,
-    head=lambda labels: ScoreHeadConfig("cls", labels, torch.tanh),
+    head=lambda _, labels: ScoreHeadConfig("cls", labels, torch.tanh),
     head_names=_TWO_LAYERS,
     unused=_UNUSED,
 )
 DISTILBERT: Final = EncoderFamily(
     read_distilbert,
-    head=lambda labels: ScoreHeadConfig("cls", labels, F.relu),
+    head=lambda _, labels: ScoreHeadConfig("cls", labels, F.relu),
     head_names=MappingProxyType({"pre_classifier": "dense", "classifier": "out"}),
     unused=(*_UNUSED, *_MLM_OF_DISTILBERT),
 )
