@@ -5,6 +5,7 @@ import dataclasses
 import logging
 import os
 
+from kvasir.config.lora_settings import LoRAConfig
 from kvasir.config.nodes import NodesConfig, pod_index
 from kvasir.config.options import ConfigError, OptionParser, add_options, flag_of, from_args, is_given
 from kvasir.config.process_settings import LinkConfig, OpsConfig, ProcessConfig
@@ -44,6 +45,7 @@ def parser() -> OptionParser:
     add_options(result, ParallelConfig, "parallelism")
     add_options(result, ExecutorConfig, "workers")
     add_options(result, NodesConfig, "nodes of an engine with several pods")
+    add_options(result, LoRAConfig, "LoRA adapters")
     add_options(result, LinkConfig, "link to the frontends")
     add_options(result, OpsConfig, "probes and metrics")
     add_options(result, TraceConfig, "observability")
@@ -68,6 +70,7 @@ def config_of(args: argparse.Namespace) -> EngineConfig:
         nodes=nodes,
         link=from_args(LinkConfig, args),
         ops=from_args(OpsConfig, args),
+        lora=from_args(LoRAConfig, args),
         trace=from_args(TraceConfig, args),
         process=from_args(ProcessConfig, args),
     )

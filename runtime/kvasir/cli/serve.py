@@ -11,6 +11,7 @@ from typing import Any, Final, get_type_hints
 
 from kvasir.config.chat_settings import ChatConfig
 from kvasir.config.frontend_settings import ServerConfig
+from kvasir.config.lora_settings import LoRAConfig
 from kvasir.config.options import (
     ConfigError,
     OptionParser,
@@ -76,6 +77,7 @@ class ServeSettings:
     scheduler: SchedulerConfig
     executor: ExecutorConfig
     link: LinkConfig
+    lora: LoRAConfig
     trace: TraceConfig
     process: ProcessConfig
 
@@ -119,6 +121,7 @@ def add_service_options(parser: OptionParser, without: Collection[str] = ()) -> 
     add_options(parser, CacheConfig, "KV cache")
     add_options(parser, SchedulerConfig, "scheduler")
     add_options(parser, ExecutorConfig, "workers")
+    add_options(parser, LoRAConfig, "LoRA adapters")
     add_options(parser, LinkConfig, "link between frontend and engines", without=_LINK_SET_HERE)
     add_options(parser, TraceConfig, "observability", without=_TRACE_SET_HERE)
     add_options(parser, ProcessConfig, "process")
@@ -175,6 +178,7 @@ def check_settings(settings: ServeSettings) -> str:
         scheduler=settings.scheduler,
         parallel=ParallelConfig(data_parallel_size=settings.serve.data_parallel_size),
         executor=settings.executor,
+        lora=settings.lora,
     )
     return check_model(engine, settings.chat, settings.tls)
 
@@ -194,6 +198,7 @@ def settings_of(args: argparse.Namespace) -> ServeSettings:
         scheduler=from_args(SchedulerConfig, args),
         executor=executor,
         link=from_args(LinkConfig, args, link=(), link_keys=None, service_uid=""),
+        lora=from_args(LoRAConfig, args),
         trace=from_args(TraceConfig, args, black_box=None),
         process=from_args(ProcessConfig, args),
     )
@@ -204,7 +209,8 @@ def argv_of(settings: ServeSettings) -> list[str]:
     server = _without_keys(settings.server)
     configs = (
         *(settings.serve, settings.model, server, settings.tls, settings.chat, settings.device),
-        *(settings.cache, settings.scheduler, settings.executor, settings.link, settings.trace, settings.process),
+        *(settings.cache, settings.scheduler, settings.executor, settings.link, settings.lora),
+        *(settings.trace, settings.process),
     )
     return ["serve", settings.model.source, *_options(configs)]
 
@@ -218,7 +224,7 @@ def processes_of(settings: ServeSettings, place: Place) -> list[ProcessSpec]:
     shared = [settings.model, settings.link, settings.process]
     server = replace(_without_keys(settings.server), uds=None)  # they inherit the socket
     frontend_args = ["frontend", settings.model.source, *_options([*shared, server, settings.tls, settings.chat])]
-    own = [settings.device, settings.cache, settings.scheduler, settings.executor, settings.trace]
+    own = [settings.device, settings.cache, settings.scheduler, settings.executor, settings.lora, settings.trace]
     engine_args = ["engine", settings.model.source, *_options([*shared, *own]), *_sharing(settings, place)]
     env, grace = inherited_environment(), grace_of(settings.process.drain_timeout)
     keys = _key_environment(settings.server)

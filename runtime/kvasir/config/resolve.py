@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 from kvasir.config.cuda_graphs import CompilationConfig, ignored_fields, read_compilation_config
 from kvasir.config.device_facts import DeviceFacts
+from kvasir.config.lora_settings import LoRAConfig
 from kvasir.config.options import ConfigError
 from kvasir.config.profiler import ProfilerConfig, read_profiler_config
 from kvasir.config.settings import EXTERNAL_LAUNCHER, CacheConfig, DeviceConfig, EngineConfig, ExecutorConfig
@@ -71,6 +72,7 @@ class ResolvedEngine:
     profiler: ProfilerConfig | None = None
     gpu_name: str = ""
     """"" on a CPU."""
+    lora: LoRAConfig | None = None
 
     def __str__(self) -> str:
         return " ".join(f"{field.name}={getattr(self, field.name)}" for field in dataclasses.fields(self))
@@ -126,6 +128,7 @@ def resolve_engine(config: EngineConfig, model: ModelFacts, device: DeviceFacts)
         graph_sizes=_graph_sizes(config, max_num_seqs, on_cpu or model.pools),
         profiler=read_profiler_config(config.device.profiler_config),
         gpu_name="" if on_cpu else device.name,
+        lora=config.lora if config.lora.enable_lora else None,
     )
 
 

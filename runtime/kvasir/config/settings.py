@@ -7,6 +7,7 @@ import dataclasses
 from dataclasses import dataclass
 
 from kvasir.config.cuda_graphs import read_compilation_config
+from kvasir.config.lora_settings import LoRAConfig
 from kvasir.config.nodes import NodesConfig
 from kvasir.config.options import ConfigError, option
 from kvasir.config.parsers import (
@@ -378,6 +379,7 @@ class EngineConfig:
     nodes: NodesConfig = dataclasses.field(default_factory=NodesConfig)
     link: LinkConfig = dataclasses.field(default_factory=LinkConfig)
     ops: OpsConfig = dataclasses.field(default_factory=OpsConfig)
+    lora: LoRAConfig = dataclasses.field(default_factory=LoRAConfig)
     trace: TraceConfig = dataclasses.field(default_factory=TraceConfig)
     process: ProcessConfig = dataclasses.field(default_factory=ProcessConfig)
 

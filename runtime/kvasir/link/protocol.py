@@ -13,6 +13,7 @@ from typing import Final
 
 import msgspec
 
+from kvasir.request.adapter import Adapter
 from kvasir.request.constraint import OutputConstraint
 from kvasir.request.hashing import BLAKE2B
 from kvasir.request.params import SamplingParams
@@ -26,6 +27,7 @@ OLDEST_PROTOCOL: Final = 1  # PROTOCOL_VERSION - 1 once there has been one
 
 FEATURE_PREFIX_CACHE: Final = "prefix-cache"  # the engine looks AddRequest.block_hashes up
 FEATURE_PRIORITY: Final = "priority"  # other engines refuse a request with AddRequest.priority
+FEATURE_LORA: Final = "lora"  # other engines reject a request with AddRequest.adapter
 FEATURE_WAVES: Final = "waves"  # the engine steps together with the others that have this feature
 
 
@@ -219,6 +221,12 @@ class CacheEvents(_Message, frozen=True):
     reset: bool = False  # all hashes of earlier messages were evicted
 
 
+class AdaptersHeld(_Message, frozen=True):
+    """The adapters in the engine's memory, for routing: sent after Ready and for each change."""
+
+    adapters: tuple[Adapter, ...] = ()  # all of them, the most recently used last
+
+
 class Result(_Message, frozen=True):
     id: int
     error: str = ""  # why it failed; "" if it did not
@@ -262,6 +270,7 @@ class AddRequest(_Message, frozen=True):
     constraint: OutputConstraint | None = None  # for the whole output, with the emitted tokens
     kind: RequestKind = RequestKind.GENERATE
     pooling: PoolParams | None = None
+    adapter: Adapter | None = None  # without FEATURE_LORA only None is accepted
 
     @classmethod
     def of(
@@ -292,11 +301,14 @@ class AddRequest(_Message, frozen=True):
             core.constraint,
             core.kind,
             core.pooling,
+            core.adapter,
         )
 
     @property
     def core(self) -> RequestCore:
-        return RequestCore(self.params, self.priority, self.cache_salt, self.constraint, self.kind, self.pooling)
+        return RequestCore(
+            self.params, self.priority, self.cache_salt, self.constraint, self.kind, self.pooling, self.adapter
+        )
 
     @property
     def num_tokens(self) -> int:
@@ -346,7 +358,7 @@ class Goodbye(_Message, frozen=True):
     """The peer leaves on purpose and has nothing unfinished."""
 
 
-FromEngine = Hello | Ready | Outputs | CacheEvents | Result | Draining | Dead | Heartbeat | Goodbye
+FromEngine = Hello | Ready | Outputs | CacheEvents | AdaptersHeld | Result | Draining | Dead | Heartbeat | Goodbye
 FromFrontend = Welcome | Refused | AddRequest | Abort | Call | StartWave | Heartbeat | Goodbye
 
 
@@ -360,11 +372,12 @@ class Since:
 
 
 SINCE: Final = Since(
-    messages={StartWave: 2, CacheEvents: 2},
+    messages={StartWave: 2, CacheEvents: 2, AdaptersHeld: 2},
     fields={
         (AddRequest, "constraint"): 2,
         (AddRequest, "kind"): 2,
         (AddRequest, "pooling"): 2,
+        (AddRequest, "adapter"): 2,
         (Call, "arguments"): 2,
     },
 )

@@ -26,7 +26,9 @@ class EngineArgs(SimpleNamespace):
         group.add_argument("--revision", default=None, help="revision of the model on the hub")
         group.add_argument("--tokenizer-revision", default=None, help="revision of --tokenizer")
         add_options(parser, ModelConfig, "model's options", without=NOT_OF_THE_MODEL)
-        for section, title in zip(SECTIONS, ("device", "KV cache", "scheduler", "workers"), strict=True):
+        for section, title in zip(
+            SECTIONS, ("device", "KV cache", "scheduler", "workers", "LoRA adapters"), strict=True
+        ):
             add_options(parser, section, title)
         return parser
 

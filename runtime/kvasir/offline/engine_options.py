@@ -13,6 +13,7 @@ from typing import Any, Final
 
 from kvasir.config.advice import for_option
 from kvasir.config.chat_settings import ChatConfig
+from kvasir.config.lora_settings import LoRAConfig
 from kvasir.config.options import ConfigError, flag_of, from_values, names_of
 from kvasir.config.settings import (
     CacheConfig,
@@ -28,7 +29,7 @@ from kvasir.config.vllm.verdicts import READ, REFUSED
 
 log = logging.getLogger(__name__)
 
-SECTIONS: Final = (DeviceConfig, CacheConfig, SchedulerConfig, ExecutorConfig)
+SECTIONS: Final = (DeviceConfig, CacheConfig, SchedulerConfig, ExecutorConfig, LoRAConfig)
 NOT_OF_THE_MODEL: Final = ("served_model_name",)
 _OF_CHATS: Final = ("chat_template", "chat_template_content_format", "default_chat_template_kwargs")
 _NAMES: Final = (
@@ -72,6 +73,7 @@ def read_options(model: str, options: Mapping[str, Any]) -> LLMOptions:
         cache=from_values(CacheConfig, values),
         scheduler=from_values(SchedulerConfig, values),
         executor=from_values(ExecutorConfig, values),
+        lora=from_values(LoRAConfig, values),
     )
     chats = from_values(ChatConfig, values, trust_request_chat_template=True)
     return LLMOptions(config, chats, has_metrics)

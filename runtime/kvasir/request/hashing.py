@@ -21,7 +21,6 @@ PAUSE_SECONDS: Final = 20e-6  # lets a waiting thread take the interpreter lock;
 BLAKE2B: Final = "blake2b"
 SHA256: Final = "sha256"
 
-_LENGTH_BYTES: Final = 8
 _HASH: Final = slice(HASH_BYTES)
 
 
@@ -64,12 +63,10 @@ class ChainRoot:
     algorithm: str
 
 
-def chain_root(
-    cache_salt: str = "", *, adapter: tuple[str, ...] = (), model: str = "", algorithm: str = BLAKE2B
-) -> ChainRoot:
+def chain_root(cache_salt: str = "", *, adapter: str = "", model: str = "", algorithm: str = BLAKE2B) -> ChainRoot:
     """Return the root of a chain; requests with different roots share no block.
 
-    `adapter`: name and path. `model`: fingerprint and data type. Raises KeyError for an unknown algorithm.
+    `adapter`: its digest. `model`: fingerprint and data type. Raises KeyError for an unknown algorithm.
     """
     start = _ALGORITHMS[algorithm].root
     root = start.copy()
@@ -77,12 +74,10 @@ def chain_root(
     if cache_salt:
         root.update(b"cache_salt\0" + cache_salt.encode())
     digest = root.digest()[_HASH]
-    for tag, values in ((b"adapter\0", adapter), (b"model\0", (model,) if model else ())):
-        if values:
+    for tag, value in ((b"adapter\0", adapter), (b"model\0", model)):
+        if value:
             root = start.copy()
-            root.update(tag + digest)
-            for data in (value.encode() for value in values):
-                root.update(len(data).to_bytes(_LENGTH_BYTES, "little") + data)
+            root.update(tag + digest + value.encode())
             digest = root.digest()[_HASH]
     return ChainRoot(digest, algorithm)
 

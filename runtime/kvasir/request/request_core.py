@@ -7,6 +7,7 @@ from enum import StrEnum
 
 import msgspec
 
+from kvasir.request.adapter import Adapter
 from kvasir.request.constraint import OutputConstraint
 from kvasir.request.params import SamplingParams
 from kvasir.request.pool_params import PoolParams
@@ -29,3 +30,9 @@ class RequestCore(msgspec.Struct, frozen=True, gc=False):
     constraint: OutputConstraint | None = None  # None: any text
     kind: RequestKind = RequestKind.GENERATE
     pooling: PoolParams | None = None  # of kind POOL
+    adapter: Adapter | None = None  # None: the model without an adapter
+
+    @property
+    def adapter_digest(self) -> str:
+        """Return the digest of its adapter; "" without one."""
+        return "" if self.adapter is None else self.adapter.digest

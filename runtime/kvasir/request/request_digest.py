@@ -27,4 +27,6 @@ def request_digest(prompt_tokens: bytes | memoryview, core: RequestCore) -> byte
         digest.update(core.kind.encode())
     if core.pooling is not None:
         digest.update(_encode(core.pooling))
+    if core.adapter is not None:
+        digest.update(core.adapter.digest.encode())
     return digest.digest()

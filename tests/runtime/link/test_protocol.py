@@ -13,6 +13,7 @@ from kvasir.link import protocol
 from kvasir.link.codec import CODEC, encode
 from kvasir.link.protocol import (
     Abort,
+    AdaptersHeld,
     AddRequest,
     CacheEvents,
     Call,
@@ -40,6 +41,7 @@ from kvasir.link.protocol import (
     StepRequest,
     Welcome,
 )
+from kvasir.request.adapter import Adapter
 from kvasir.request.constraint import Grammar, GrammarKind, OutputConstraint
 from kvasir.request.params import SamplingParams
 from kvasir.request.pool_params import PoolParams
@@ -80,6 +82,8 @@ REFUSED = Outputs(
 )
 HEARTBEAT = Heartbeat(STATS, step_age=1.5, step_limit=30.0, shows_load=False, stuck=FAILED_STEP)
 ADD = AddRequest("r", 3, packed([1, 2**31]), packed([7]), PARAMS, age=1.5, alone=True, kv_source="ipc:///run/kv")
+ADAPTER = Adapter("sql", "hf://org/sql@main", "0f" * 32)
+ADAPTED = AddRequest("r", 1, packed([1]), b"", PARAMS, adapter=ADAPTER)
 CONSTRAINED = AddRequest(
     "r",
     3,
@@ -94,7 +98,7 @@ CONSTRAINED = AddRequest(
     ),
 )
 
-CORE = RequestCore(PARAMS, -2, "salt", CONSTRAINED.constraint, RequestKind.POOL, PoolParams(dimensions=2))
+CORE = RequestCore(PARAMS, -2, "salt", CONSTRAINED.constraint, RequestKind.POOL, PoolParams(dimensions=2), ADAPTER)
 
 FROM_ENGINE: list[FromEngine] = [
     HELLO,
@@ -110,6 +114,7 @@ FROM_ENGINE: list[FromEngine] = [
     Result(3, "why"),
     Result(3, values=["path"], value=b"\x91\x01"),
     CacheEvents(4, bytes(32), bytes(16), reset=True),
+    AdaptersHeld((ADAPTER,)),
     Outputs([RequestOutput("r", 1, 0, [], FinishReason.STOP, pooled=bytes(8))], STATS),
 ]
 FROM_FRONTEND: list[FromFrontend] = [
@@ -117,6 +122,7 @@ FROM_FRONTEND: list[FromFrontend] = [
     Refused("another model", retry=False),
     ADD,
     CONSTRAINED,
+    ADAPTED,
     Abort(["r", "s"]),
     Heartbeat(),
     Goodbye(),

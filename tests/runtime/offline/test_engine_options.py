@@ -100,7 +100,7 @@ def test_arguments_of_a_program_are_those_that_were_given(caplog: pytest.LogCapt
     parser = EngineArgs.add_cli_args(FlexibleArgumentParser())
     parser.add_argument("--own", default=3)
     with caplog.at_level(logging.WARNING):
-        args = parser.parse_args(["--model", "org/name", "-tp", "2", "--swap_space", "4", "--no-enable-lora"])
+        args = parser.parse_args(["--model", "org/name", "-tp", "2", "--swap_space", "4", "--no-enable-dbo"])
     assert ["--swap-space 4 has no effect" in line for line in caplog.messages] == [True]
     assert vars(EngineArgs.from_cli_args(args)) == {"model": "org/name", "tensor_parallel_size": 2}
     assert args.own == 3

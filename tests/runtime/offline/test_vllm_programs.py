@@ -227,7 +227,6 @@ def test_a_program_for_vllm_runs(
             ValueError,
             "quantization awq: the weights of this checkpoint are not quantised",
         ),
-        ("LLM('demo://', enable_lora=True)", ValueError, "enable_lora: LoRA adapters are not supported yet"),
         (
             "LLM('demo://', speculative_config={'method': 'ngram'})",
             ValueError,

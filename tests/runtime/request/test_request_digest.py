@@ -3,6 +3,7 @@
 import msgspec
 import pytest
 
+from kvasir.request.adapter import Adapter
 from kvasir.request.constraint import Grammar, GrammarKind, OutputConstraint
 from kvasir.request.params import SamplingParams
 from kvasir.request.request_core import RequestCore, RequestKind
@@ -44,6 +45,13 @@ def test_digest_depends_on_the_constraint() -> None:
         request_digest(PROMPT, RequestCore(params, constraint=constraint))
         for constraint in [None, *constraints, constraints[0]]
     }
+    assert len(digests) == 3
+
+
+def test_digest_depends_on_the_adapters_content() -> None:
+    core = RequestCore(SamplingParams(max_tokens=4, seed=7))
+    adapters = [None, Adapter("a", "/a", "1"), Adapter("a", "/a", "2"), Adapter("b", "/b", "2")]
+    digests = {request_digest(PROMPT, msgspec.structs.replace(core, adapter=adapter)) for adapter in adapters}
     assert len(digests) == 3
 
 

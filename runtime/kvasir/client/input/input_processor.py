@@ -24,6 +24,7 @@ from kvasir.hub.chat_templates.quoted_tokens import QuotedTokens
 from kvasir.hub.model_info import ModelInfo
 from kvasir.hub.tokenizer import Tokenizer
 from kvasir.process.words import count
+from kvasir.request.adapter import Adapter
 from kvasir.request.constraint import Grammar, OutputConstraint
 from kvasir.request.hashing import BlockHashing
 from kvasir.request.params import SamplingFields
@@ -177,6 +178,7 @@ class InputProcessor:
         cache_salt: str = "",
         data_parallel_rank: int | None = None,
         constraint: OutputConstraint | None = None,
+        adapter: Adapter | None = None,
     ) -> Prompted:
         """Return a complete request. Raises InvalidRequest.
 
@@ -192,14 +194,15 @@ class InputProcessor:
             prompt_logprobs = asked.prompt_logprobs
         token_ids = token_array(prompt_token_ids)
         params = self._sampling.params(asked, max_tokens, logprobs, prompt_logprobs)
+        core = RequestCore(params, priority, cache_salt, constraint, adapter=adapter)
         return Prompted(
             token_ids,
-            RequestCore(params, priority, cache_salt, constraint),
+            core,
             stops=self._sampling.stops(asked.stop),
             include_stop=asked.include_stop_str_in_output,
             skip_special_tokens=asked.skip_special_tokens,
             spaces_between_special_tokens=asked.spaces_between_special_tokens,
-            hashes=PromptHashes(token_ids, cache_salt),
+            hashes=PromptHashes(token_ids, cache_salt, core.adapter_digest),
             data_parallel_rank=data_parallel_rank,
         )
 

@@ -22,9 +22,11 @@ INLINE_TOKENS: Final = 2048
 class PromptHashes:
     """The hashes of a prompt, shared by its choices."""
 
-    def __init__(self, prompt_token_ids: "array[int]", cache_salt: str = "") -> None:
+    def __init__(self, prompt_token_ids: "array[int]", cache_salt: str = "", adapter: str = "") -> None:
+        # `adapter`: its digest
         self._token_ids = prompt_token_ids
         self._cache_salt = cache_salt
+        self._adapter = adapter
         self._known: dict[BlockHashing, bytes] = {}
         self._running: dict[BlockHashing, asyncio.Future[bytes]] = {}
 
@@ -53,7 +55,7 @@ class PromptHashes:
                 self._running.pop(hashing, None)
 
     def _make(self, hashing: BlockHashing) -> bytes:
-        root = chain_root(self._cache_salt, algorithm=hashing.algorithm)
+        root = chain_root(self._cache_salt, adapter=self._adapter, algorithm=hashing.algorithm)
         return packed_chain(root, self._token_ids, hashing.block_size)
 
 

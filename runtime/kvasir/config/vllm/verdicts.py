@@ -53,8 +53,8 @@ IGNORED: Final = _each({
     "fail-on-environ-validation fully-sharded-loras gdn-prefill-backend headless "
     "ir-op-priority kda-decode-backend kda-prefill-backend kernel-config linear-backend lora-dtype "
     "lora-extra-vocab-size lora-target-modules mamba-backend mamba-block-size mamba-cache-dtype "
-    "mamba-cache-mode mamba-cache-philox-rounds mamba-ssm-cache-dtype mamba-ssu-algorithm max-cpu-loras "
-    "max-log-len max-lora-cls-labels max-lora-rank max-loras max-parallel-loading-workers model-impl "
+    "mamba-cache-mode mamba-cache-philox-rounds mamba-ssm-cache-dtype mamba-ssu-algorithm "
+    "max-log-len max-lora-cls-labels max-parallel-loading-workers model-impl "
     "moe-backend monokernel multi-step-stream-outputs num-lookahead-slots num-redundant-experts "
     "num-scheduler-steps offload-backend offload-group-size offload-num-in-group offload-params "
     "offload-prefetch-step optimization-level performance-mode preemption-mode prefill-schedule-interval "
@@ -101,7 +101,7 @@ IGNORED: Final = _each({
 _NOT_YET: Final = "not supported yet"
 
 REFUSED: Final = _each({
-    "enable-lora lora-modules": f"LoRA adapters are {_NOT_YET}: merge the adapter into the model and serve that",
+    "lora-modules": f"names of LoRA adapters at the start are {_NOT_YET}",
     "quantization-config": "use --quantization int8, int4 or fp8",
     "calculate-kv-scales": "the scales of an fp8 KV cache come from the checkpoint",
     "kv-cache-dtype-skip-layers": "all layers have the precision of --kv-cache-dtype",

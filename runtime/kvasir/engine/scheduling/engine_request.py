@@ -121,7 +121,7 @@ class EngineRequest:
         self.num_drafts = 0  # in flight
         self.block_tables: list[BlockTable] = []  # one per KV group; empty without a row
         self.num_slots = 0  # tokens that fit into all tables
-        self.chain_root = chain_root(message.cache_salt, algorithm=hash_algorithm)
+        self.chain_root = chain_root(message.cache_salt, adapter=self.core.adapter_digest, algorithm=hash_algorithm)
         self.block_hashes: list[bytes] = []
         self.packed_hashes = b""  # `block_hashes`, until the first lookup
         self.lookup: PrefixLookup | None = None  # while it waits

@@ -5,7 +5,17 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 
-from kvasir.link.protocol import Draining, EngineStats, FailedStep, FromEngine, Heartbeat, Hello, Progress, Ready
+from kvasir.link.protocol import (
+    AdaptersHeld,
+    Draining,
+    EngineStats,
+    FailedStep,
+    FromEngine,
+    Heartbeat,
+    Hello,
+    Progress,
+    Ready,
+)
 from kvasir.wire.heartbeats import step_age_limit
 from kvasir_contract.phases import Phase
 
@@ -52,6 +62,7 @@ class AnnouncedEngine:
         self._progress: Progress | None = None
         self._progress_sent: Progress | None = None
         self._ready: Ready | None = None
+        self.adapters = AdaptersHeld()
         self._load: _Load | None = None
         self._drain_deadline = 0.0  # then it gives back its requests
 
@@ -110,7 +121,9 @@ class AnnouncedEngine:
     def introduction(self) -> list[FromEngine]:
         if self.phase is Phase.DRAINING:
             return [Draining(max(0.0, self._drain_deadline - time.monotonic()))]
-        return [self._ready] if self._ready is not None else []
+        if self._ready is None:
+            return []
+        return [self._ready, self.adapters] if self.adapters.adapters else [self._ready]
 
     def heartbeat(self, shows_load: bool = True) -> Heartbeat:
         load, age, limit = self._load, self._step_age(), self._step_limit()

@@ -25,6 +25,7 @@ from kvasir.link.engine_end.frontend_connection import (
 from kvasir.link.engine_end.frontends import Frontends
 from kvasir.link.engine_end.resolver import LOOKUP_INTERVAL, Resolver
 from kvasir.link.protocol import (
+    AdaptersHeld,
     CacheEvents,
     Dead,
     EngineStats,
@@ -135,6 +136,9 @@ class EngineLink:
     def send(self, frontend: str, message: Outputs | CacheEvents | Result) -> None:
         """Send soon, unless the frontend is lost. Do not change `message` later."""
         self._reactor.post(partial(self._frontends.send, frontend, message))
+
+    def show_adapters(self, held: AdaptersHeld) -> None:
+        self._reactor.post(partial(self._frontends.show_adapters, held))
 
     def drain(self, seconds: float = 0.0) -> None:
         """Send Draining. DrainSettled follows after all earlier requests."""

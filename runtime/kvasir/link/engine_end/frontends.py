@@ -20,6 +20,7 @@ from kvasir.link.engine_end.frontend_connection import (
 )
 from kvasir.link.protocol import (
     Abort,
+    AdaptersHeld,
     AddRequest,
     CacheEvents,
     Call,
@@ -158,6 +159,11 @@ class Frontends:
     def announce_ready(self, ready: Ready) -> None:
         self._engine.set_ready(ready)
         self._broadcast(ready)
+
+    def show_adapters(self, held: AdaptersHeld) -> None:
+        self._engine.adapters = held
+        if self._engine.is_ready:
+            self._broadcast(held)
 
     def send(self, frontend: str, message: Outputs | CacheEvents | Result) -> None:
         connection = self._by_frontend.get(frontend)

@@ -25,6 +25,7 @@ from kvasir.link.frontend_end.remote_engine import EngineState, RemoteEngine, st
 from kvasir.link.frontend_end.terms import Terms
 from kvasir.link.protocol import (
     Abort,
+    AdaptersHeld,
     AddRequest,
     CacheEvents,
     Call,
@@ -149,6 +150,9 @@ class FrontendLink:
                 self.events.append(OutputsReceived(engine, message))
             case CacheEvents():
                 self.events.append(CacheChanged(engine, message))
+            case AdaptersHeld(adapters):
+                engine.adapters = frozenset(adapter.digest for adapter in adapters)
+                self.events.append(EngineChanged(engine))
             case Heartbeat():
                 self._on_heartbeat(engine, message)
             case Ready():

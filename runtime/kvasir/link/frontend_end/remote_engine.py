@@ -5,6 +5,7 @@ from enum import StrEnum
 
 from kvasir.link.codec import CODEC, Agreement
 from kvasir.link.protocol import (
+    FEATURE_LORA,
     FEATURE_PREFIX_CACHE,
     FEATURE_PRIORITY,
     EngineStats,
@@ -53,6 +54,7 @@ class RemoteEngine:
     shows_load: bool = False  # one frontend shows it, so that sums count it once
     crashed: FailedStep | None = None  # see Hello
     drain_seconds: float = 0.0  # see Draining
+    adapters: frozenset[str] = frozenset()  # digests of those in its memory
     agreement: Agreement = field(default_factory=lambda: Agreement(CODEC))
 
     @property
@@ -84,6 +86,10 @@ class RemoteEngine:
     @property
     def kv_address(self) -> str:
         return "" if self.capacity is None else self.capacity.kv_address
+
+    @property
+    def takes_adapters(self) -> bool:
+        return self.capacity is not None and FEATURE_LORA in self.capacity.features
 
     @property
     def serves_by_priority(self) -> bool:

@@ -79,7 +79,7 @@ def test_no_option_of_vllm_is_unknown(parser: OptionParser, capsys: pytest.Captu
         ('m --allowed-origins ["https://a","https://b"]', "m --allowed-origins https://a https://b"),
         ("m --prefix-caching-hash-algo sha256_cbor", "m --prefix-caching-hash-algo sha256"),
         ("m --log-level INFO", "m --log-level info"),
-        ("m -ep -dpl 1 --no-enable-lora", "m --enable-expert-parallel"),
+        ("m -ep -dpl 1 --no-enable-dbo", "m --enable-expert-parallel"),
         ("m --seed 3 -- --x_y", "m --seed 3 -- --x_y"),
         ("m --not_ours 3", "m --not-ours 3"),
     ],
