@@ -7,7 +7,7 @@ into the rest) and the tensors, one after the other without a gap.
 import json
 import math
 import struct
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -27,6 +27,28 @@ _BITS = {
 
 def check_safetensors(file: Path) -> int:
     """Return the bytes of a file's tensors. Raises HubError if its header and size disagree."""
+    return sum(tensor.end - tensor.begin for tensor in _tensors(file))
+
+
+def tensor_shapes(file: Path) -> Mapping[str, tuple[int, ...]]:
+    """Return the shapes by name. Raises HubError for a file that is not whole."""
+    return {tensor.name: tensor.shape for tensor in _tensors(file)}
+
+
+def bytes_of(dtype: str, shape: Sequence[int]) -> int:
+    return math.prod(shape) * _BITS[dtype] // 8
+
+
+@dataclass(frozen=True)
+class _Tensor:
+    name: str
+    shape: tuple[int, ...]
+    begin: int
+    end: int
+    bits: int
+
+
+def _tensors(file: Path) -> list[_Tensor]:
     try:
         size = file.stat().st_size
         with file.open("rb") as stream:
@@ -41,19 +63,9 @@ def check_safetensors(file: Path) -> int:
             header = stream.read(length)
     except OSError as error:
         raise HubError(f"{file} cannot be read: {error.strerror or error}") from None
-    return _check_layout(file, _parse(file, header), size - _LENGTH.size - length)
-
-
-def bytes_of(dtype: str, shape: Sequence[int]) -> int:
-    return math.prod(shape) * _BITS[dtype] // 8
-
-
-@dataclass(frozen=True)
-class _Tensor:
-    name: str
-    begin: int
-    end: int
-    bits: int
+    tensors = _parse(file, header)
+    _check_layout(file, tensors, size - _LENGTH.size - length)
+    return tensors
 
 
 def _parse(file: Path, header: bytes) -> list[_Tensor]:
@@ -76,10 +88,10 @@ def _tensor(file: Path, name: str, entry: Any) -> _Tensor:
         raise _broken(file, f"the tensor {name} has the unknown dtype {dtype!r}")
     if not all(type(number) is int and number >= 0 for number in numbers):
         raise _broken(file, f"the tensor {name} has the shape {shape} at {begin}:{end}")
-    return _Tensor(name, begin, end, math.prod(shape) * _BITS[dtype])
+    return _Tensor(name, tuple(shape), begin, end, math.prod(shape) * _BITS[dtype])
 
 
-def _check_layout(file: Path, tensors: list[_Tensor], size: int) -> int:
+def _check_layout(file: Path, tensors: list[_Tensor], size: int) -> None:
     # tensors must fill the `size` bytes behind the header exactly
     position = 0
     for tensor in sorted(tensors, key=lambda tensor: (tensor.begin, tensor.end)):
@@ -94,7 +106,6 @@ def _check_layout(file: Path, tensors: list[_Tensor], size: int) -> int:
     if position != size:
         state = "was cut off" if position > size else "is too long"
         raise _broken(file, f"it {state}: the tensors take {position} bytes and there are {size}")
-    return position
 
 
 def _broken(file: Path, what: str) -> HubError:

@@ -117,6 +117,22 @@ def fetch(
     return path
 
 
+def fetch_files(source: str, names: list[str], content: str, download_dir: str | None = None) -> Path:
+    """Return the local directory of a normalised source that is not a model, with these of its files.
+
+    Raises as `fetch` does. `content`: what the files are, for messages.
+    """
+    scheme, _, rest = source.partition("://")
+    if scheme == "file":
+        return _readable(Path(rest), content)
+    if scheme != "hf":
+        raise HubError(f"{source} does not hold {content}: give hf://org/name[@revision] or a directory")
+    from kvasir.hub.huggingface import download
+
+    repository = _repository(rest)
+    return download(repository.name, repository.revision, names, download_dir, None)
+
+
 def _repository(text: str) -> _Repository:
     rest, at, revision = text.partition("@")
     name, colon, quantisation = rest.partition(":")

@@ -6,9 +6,11 @@ from pathlib import Path
 import pytest
 from huggingface_hub import constants
 
+from kvasir.hub.adapters.adapter_info import read_adapter
 from kvasir.hub.hub_errors import HubError, ModelNotFound
 from kvasir.hub.source import fetch
 from runtime.hub import fake_hub
+from runtime.hub.adapters.adapter_files import write_adapter
 from runtime.hub.fake_hub import COMMIT, TOKEN, FakeHub
 
 FILES = {
@@ -170,3 +172,12 @@ class TestDownload:
         assert fetch("hf://org/name", weights=False, download_dir=str(tmp_path)) == path
         with pytest.raises(HubError, match="not completely"):
             fetch("hf://org/name", weights=True, download_dir=str(tmp_path))
+
+
+def test_an_adapter_is_fetched_without_other_files(hub: FakeHub, tmp_path: Path) -> None:
+    here = write_adapter(tmp_path / "own")
+    hub.models["org/sql"] = {file.name: file.read_bytes() for file in here.iterdir()} | {"optimizer.pt": b"1"}
+    info = read_adapter("org/sql@v1", download_dir=str(tmp_path / "cache"))
+    assert (info.source, info.path.name) == ("hf://org/sql@v1", COMMIT)
+    assert info.digest == read_adapter(str(here)).digest
+    assert sorted(file.name for file in info.path.iterdir()) == sorted(file.name for file in here.iterdir())
