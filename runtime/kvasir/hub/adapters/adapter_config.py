@@ -2,14 +2,15 @@
 
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from kvasir.hub.hub_errors import HubError
 from kvasir.hub.reading import read_json
 
+T = TypeVar("T")
 CONFIG_FILE: Final = "adapter_config.json"
 # These start from the model's own weights; others, such as pissa, change them.
 _PLAIN_STARTS: Final = (True, False, None, "gaussian", "eva", "orthogonal")
@@ -68,17 +69,11 @@ def read_config(path: Path) -> AdapterConfig:
             rank=_positive(values.pop("r", 8)),
             alpha=_number(values.pop("lora_alpha", 8)),
             base_model=str(values.get("base_model_name_or_path") or ""),
-            rank_pattern={
-                str(key): _positive(value) for key, value in (values.pop("rank_pattern", {}) or {}).items()
-            },
-            alpha_pattern={
-                str(key): _number(value) for key, value in (values.pop("alpha_pattern", {}) or {}).items()
-            },
+            rank_pattern=_pattern(values.pop("rank_pattern", None), _positive),
+            alpha_pattern=_pattern(values.pop("alpha_pattern", None), _number),
             use_rslora=values.pop("use_rslora", False) is True,
         )
-        for key in (*config.rank_pattern, *config.alpha_pattern):
-            re.compile(key)
-    except (ValueError, AttributeError, re.error) as error:
+    except (ValueError, TypeError, AttributeError, re.error) as error:
         raise HubError(f"{file}: r, lora_alpha or their patterns cannot be read: {error}") from None
     _refuse_rest(file, values)
     return config
@@ -88,8 +83,8 @@ def _refuse_rest(file: Path, values: Mapping[str, Any]) -> None:
     start = values.get("init_lora_weights", True)
     if start not in _PLAIN_STARTS:
         raise HubError(
-            f"{file}: init_lora_weights {start!r} changes the model's own weights: convert the adapter to plain LoRA "
-            "(path_initial_model_for_weight_conversion in PEFT)"
+            f"{file}: init_lora_weights {start!r} changes the model's own weights: convert the adapter to plain "
+            "LoRA (path_initial_model_for_weight_conversion in PEFT)"
         )
     if (bias := values.get("bias", "none")) != "none":
         raise HubError(f"{file}: bias {bias!r} is not supported: train with bias none")
@@ -100,12 +95,18 @@ def _refuse_rest(file: Path, values: Mapping[str, Any]) -> None:
         raise HubError(f"{file}: {name} is not supported: {advice}")
 
 
-def _by_pattern(pattern: Mapping[str, Any], module: str, default: Any) -> Any:
+def _by_pattern(pattern: Mapping[str, T], module: str, default: T) -> T:
     # as PEFT: the first that matches the whole name, or its end from a dot on
     for key, value in pattern.items():
         if re.match(rf"(.*\.)?({key})$", module):
             return value
     return default
+
+
+def _pattern(values: Any, read: Callable[[Any], T]) -> Mapping[str, T]:
+    for key in values or {}:
+        re.compile(key)
+    return {key: read(value) for key, value in (values or {}).items()}
 
 
 def _positive(value: Any) -> int:

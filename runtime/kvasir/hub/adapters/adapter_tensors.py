@@ -12,7 +12,6 @@ from kvasir.hub.safetensors_file import tensor_shapes
 
 WEIGHTS_FILE: Final = "adapter_model.safetensors"
 _NAME: Final = re.compile(r"base_model\.model\.(?P<module>.+)\.lora_(?P<part>[AB])\.weight")
-_SHOWN: Final = 3
 
 
 @dataclass(frozen=True)
@@ -56,14 +55,10 @@ def _module(file: Path, module: str, pair: Mapping[str, tuple[int, ...]], config
     rank = config.rank_of(module)
     if len(a) != 2 or len(b) != 2 or a[0] != rank or b[1] != rank:
         raise HubError(
-            f"{file}: {module} has lora_A {list(a)} and lora_B {list(b)}, and {config_rank(rank)}: do both files "
-            "belong together?"
+            f"{file}: {module} has lora_A {list(a)} and lora_B {list(b)}, and the rank is {rank} in "
+            "adapter_config.json: do both files belong together?"
         )
     return AdaptedModule(rank, config.scaling_of(module), inputs=a[1], outputs=b[0])
-
-
-def config_rank(rank: int) -> str:
-    return f"the rank is {rank} in adapter_config.json"
 
 
 def _advice(name: str) -> str:
