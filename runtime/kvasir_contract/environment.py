@@ -21,12 +21,15 @@ FD: Final = "KVASIR_FD"
 SHUTDOWN_DELAY: Final = "KVASIR_SHUTDOWN_DELAY"
 API_KEY_DIR: Final = "KVASIR_API_KEY_DIR"
 ADMIN_API_KEY_DIR: Final = "KVASIR_ADMIN_API_KEY_DIR"
+LORA_MODULES_FILE: Final = "KVASIR_LORA_MODULES_FILE"
 # Comma-separated KVASIR_ variables of the template. Others are rejected: envFrom could bypass the schema.
 MANAGED_VARIABLES: Final = "KVASIR_MANAGED_VARIABLES"
 
 LINK_KEYS_DIRECTORY: Final = "/etc/kvasir/link"
 API_KEYS_DIRECTORY: Final = "/etc/kvasir/api-keys"
 ADMIN_API_KEYS_DIRECTORY: Final = "/etc/kvasir/admin-api-keys"
+ADAPTERS_DIRECTORY: Final = "/etc/kvasir/adapters"
+ADAPTERS_FILE: Final = "adapters.json"  # a list of objects with name and source
 CACHE_DIRECTORY: Final = "/var/cache/kvasir"
 SCRATCH_DIRECTORY: Final = "/tmp"
 BLACK_BOX_FILE: Final = SCRATCH_DIRECTORY + "/kvasir-black-box"  # in a volume, which survives containers
@@ -36,6 +39,7 @@ RESERVED_DIRECTORIES: Final = (
     LINK_KEYS_DIRECTORY,
     API_KEYS_DIRECTORY,
     ADMIN_API_KEYS_DIRECTORY,
+    ADAPTERS_DIRECTORY,
     CACHE_DIRECTORY,
     SCRATCH_DIRECTORY,
     SHM_DIRECTORY,

@@ -3,6 +3,7 @@
 The container may run any image, so `StatusReport.from_json` limits every field.
 """
 
+import hashlib
 import json
 import math
 from collections.abc import Mapping
@@ -17,6 +18,11 @@ MAX_REPORT_BYTES: Final = 64 * 1024
 MAX_MESSAGE_BYTES: Final = 1024
 MAX_COUNT: Final = 2**63 - 1
 MAX_LINKS: Final = 1024
+MAX_PROBLEMS: Final = 8
+
+
+def adapter_list_digest(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()[:16]
 
 
 class ReportError(ValueError):
@@ -49,6 +55,15 @@ class ReportedDemand:
 
 
 @dataclass(frozen=True)
+class ReportedAdapters:
+    """The LoRA adapters of a frontend."""
+
+    list: str  # `adapter_list_digest` of the list that it has read
+    served: int
+    problems: tuple[str, ...] = ()  # at most MAX_PROBLEMS, one for each adapter
+
+
+@dataclass(frozen=True)
 class StatusReport:
     phase: Phase
     message: str = ""  # "" without a problem
@@ -62,6 +77,7 @@ class StatusReport:
     startup_seconds: Mapping[str, float] = field(default_factory=dict)  # by finished start-up phase
     step: RunningStep | None = None
     demand: ReportedDemand | None = None
+    adapters: ReportedAdapters | None = None  # of a frontend whose list is in a file
 
     def to_json(self) -> bytes:
         fields = {
@@ -76,6 +92,7 @@ class StatusReport:
             "startup_seconds": {phase: round(seconds, 3) for phase, seconds in self.startup_seconds.items()},
             "step": None if self.step is None else vars(self.step),
             "demand": None if self.demand is None else vars(self.demand),
+            "adapters": None if self.adapters is None else _bounded(self.adapters),
         }
         return json.dumps(fields, ensure_ascii=False).encode() + b"\n"
 
@@ -86,8 +103,8 @@ class StatusReport:
             raise ReportError(f"the body has {len(body)} bytes; the limit is {MAX_REPORT_BYTES}")
         try:
             fields = json.loads(body, parse_constant=_refuse)
-            names = ("reason", "progress", "rank", "links", "step", "demand")
-            reason, progress, rank, links, step, demand = (fields.get(name) for name in names)
+            names = ("reason", "progress", "rank", "links", "step", "demand", "adapters")
+            reason, progress, rank, links, step, demand, adapters = (fields.get(name) for name in names)
             return cls(
                 phase=Phase(fields["phase"]),
                 message=cut(str(fields["message"]), MAX_MESSAGE_BYTES),
@@ -104,9 +121,23 @@ class StatusReport:
                 },
                 step=None if step is None else _step(step),
                 demand=None if demand is None else _demand(demand),
+                adapters=None if adapters is None else _adapters(adapters),
             )
         except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError) as error:
             raise ReportError(f"not a status report: {error!r}") from error
+
+
+def _bounded(adapters: ReportedAdapters) -> dict[str, Any]:
+    problems = [cut(problem, MAX_MESSAGE_BYTES) for problem in adapters.problems[:MAX_PROBLEMS]]
+    return {**vars(adapters), "problems": problems}
+
+
+def _adapters(fields: Mapping[str, Any]) -> ReportedAdapters:
+    problems = fields["problems"]
+    if not isinstance(problems, list) or len(problems) > MAX_PROBLEMS:
+        raise ValueError(f"problems must be a list of at most {MAX_PROBLEMS} texts")
+    texts = tuple(cut(str(problem), MAX_MESSAGE_BYTES) for problem in problems)
+    return ReportedAdapters(cut(str(fields["list"]), 64), _count(fields["served"]), texts)
 
 
 def _step(fields: Mapping[str, Any]) -> RunningStep:

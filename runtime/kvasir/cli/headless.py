@@ -16,7 +16,7 @@ from kvasir_contract.endpoints import LINK_PORT
 HEADLESS: Final = "--headless"
 _ONLY_OF_FRONTENDS: Final = {*get_type_hints(FrontendConfig).values()} - {*get_type_hints(EngineConfig).values()}
 _OF_THE_SERVER: Final = frozenset(
-    (HEADLESS, "--api-server-count", *(flag_of(name) for kind in _ONLY_OF_FRONTENDS for name in names_of(kind)))
+    (HEADLESS, *(flag_of(name) for kind in _ONLY_OF_FRONTENDS for name in names_of(kind)))
 )
 _OF_THE_HEAD: Final = ("--data-parallel-address", "--data-parallel-rpc-port", "--data-parallel-size")
 

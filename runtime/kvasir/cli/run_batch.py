@@ -15,6 +15,7 @@ from kvasir.batch.batch_run import BatchOptions, BatchRun
 from kvasir.batch.delivery import Patience
 from kvasir.cli import serve as serve_command
 from kvasir.cli.api_client import add_api_key, base_url
+from kvasir.config.lora_modules import lora_module
 from kvasir.config.options import ConfigError, OptionParser, flag_of, is_given, names_of
 from kvasir.config.parsers import argument_type, parse_int
 from kvasir.config.tls_settings import TlsConfig
@@ -139,8 +140,9 @@ def _survey(args: argparse.Namespace, output: AnswerFile, report: "_Report") -> 
 
 
 def _names(args: argparse.Namespace) -> tuple[str, ...]:
-    model = serve_command.settings_of(args).model
-    return model.served_model_name or (model.source,)
+    settings = serve_command.settings_of(args)
+    adapters = [lora_module(text).name for text in settings.server.lora_modules]
+    return (*(settings.model.served_model_name or (settings.model.source,)), *adapters)
 
 
 def _send(args: argparse.Namespace, batch: BatchRun) -> None:
@@ -152,8 +154,7 @@ def _send(args: argparse.Namespace, batch: BatchRun) -> None:
     settings, key = serve_command.settings_of(args), secrets.token_urlsafe(32)
     server = replace(settings.server, host=LOOPBACK, port=0, uds=None, api_key=(key,), api_key_dir=None)
     # Only this command uses the service: without TLS, and by one frontend.
-    serve = replace(settings.serve, api_server_count=1)
-    settings = replace(settings, server=server, serve=serve, tls=TlsConfig())
+    settings = replace(settings, server=replace(server, api_server_count=1), tls=TlsConfig())
     model = settings.model
     use = serve_command.check_settings(settings)
     place = open_place(

@@ -11,6 +11,7 @@ from typing import Any, Final, get_type_hints
 
 from kvasir.config.chat_settings import ChatConfig
 from kvasir.config.frontend_settings import ServerConfig
+from kvasir.config.lora_modules import LoraModule, lora_module
 from kvasir.config.lora_settings import LoRAConfig
 from kvasir.config.options import (
     ConfigError,
@@ -36,6 +37,7 @@ from kvasir.config.settings import (
 )
 from kvasir.config.tls_settings import TlsConfig
 from kvasir.config.variables import unknown_variables
+from kvasir.hub.hub_errors import HubError
 from kvasir.hub.source import DEMO, normalise
 from kvasir.local.check_model import check_model
 from kvasir.local.gpus import take_gpus, visible_gpus
@@ -57,11 +59,6 @@ class ServeConfig:
         "each has an equal part of the experts",
         parse=parse_int(1, 1024),
         short="-dp",
-    )
-    api_server_count: int = option(
-        1,
-        "number of frontend processes, which share the port; limits such as --max-live-requests are those of each",
-        parse=parse_int(1, 64),
     )
 
 
@@ -137,7 +134,7 @@ def run(args: argparse.Namespace) -> int:
         host=settings.server.host,
         port=settings.server.port,
         uds=settings.server.uds,
-        frontends=settings.serve.api_server_count,
+        frontends=settings.server.api_server_count,
         engines=settings.serve.data_parallel_size,
         gpus=gpus_of(settings),
     )
@@ -171,6 +168,8 @@ def check_settings(settings: ServeSettings) -> str:
     ):
         if directory is not None and not Path(directory).is_dir():
             raise ConfigError(f"{flag} {directory} is not a directory: give one with a file per key")
+    for text in settings.server.lora_modules:
+        _check_adapter(lora_module(text), settings)
     engine = EngineConfig(
         model=settings.model,
         device=settings.device,
@@ -183,14 +182,24 @@ def check_settings(settings: ServeSettings) -> str:
     return check_model(engine, settings.chat, settings.tls)
 
 
+def _check_adapter(module: LoraModule, settings: ServeSettings) -> None:
+    from kvasir.hub.adapters.adapter_info import read_adapter
+
+    try:
+        read_adapter(module.source, max_rank=settings.lora.max_lora_rank, download_dir=settings.model.download_dir)
+    except HubError as error:
+        raise type(error)(f"--lora-modules {module.name}: {error}") from None
+
+
 def settings_of(args: argparse.Namespace) -> ServeSettings:
     """Build the settings. Raises ConfigError for a contradiction."""
     executor = from_args(ExecutorConfig, args)
     executor.check_serves()
+    server, lora = from_args(ServerConfig, args, fd=None), from_args(LoRAConfig, args)
     return ServeSettings(
         serve=from_args(ServeConfig, args),
         model=from_args(ModelConfig, args, source=args.model),
-        server=from_args(ServerConfig, args, fd=None),
+        server=server,
         tls=from_args(TlsConfig, args),
         chat=from_args(ChatConfig, args),
         device=from_args(DeviceConfig, args),
@@ -198,7 +207,7 @@ def settings_of(args: argparse.Namespace) -> ServeSettings:
         scheduler=from_args(SchedulerConfig, args),
         executor=executor,
         link=from_args(LinkConfig, args, link=(), link_keys=None, service_uid=""),
-        lora=from_args(LoRAConfig, args),
+        lora=replace(lora, enable_lora=lora.enable_lora or server.names_adapters),
         trace=from_args(TraceConfig, args, black_box=None),
         process=from_args(ProcessConfig, args),
     )
@@ -231,7 +240,7 @@ def processes_of(settings: ServeSettings, place: Place) -> list[ProcessSpec]:
     return [
         *(
             frontend_spec(place, number, frontend_args, env | keys, grace + settings.server.shutdown_delay)
-            for number in range(settings.serve.api_server_count)
+            for number in range(settings.server.api_server_count)
         ),
         *(engine_spec(place, rank, engine_args, env, grace) for rank in range(settings.serve.data_parallel_size)),
     ]

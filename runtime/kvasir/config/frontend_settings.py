@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from urllib.parse import urlsplit
 
 from kvasir.config.chat_settings import ChatConfig
+from kvasir.config.lora_modules import check_names, lora_module, parse_lora_module
 from kvasir.config.options import ConfigError, option
 from kvasir.config.parsers import parse_fraction, parse_int
 from kvasir.config.process_settings import LinkConfig, OpsConfig, ProcessConfig
@@ -64,6 +65,30 @@ class ServerConfig:
         "directory (a mounted Secret) with one administrator's API key per file",
         metavar="DIR",
         never_blank=True,
+    )
+    lora_modules: tuple[str, ...] = option(
+        (),
+        "LoRA adapters of the model, each as NAME=SOURCE or as vLLM's JSON object with name and path; requests use "
+        "NAME as their model [default: none]",
+        many=True,
+        parse=parse_lora_module,
+        metavar="ADAPTER",
+    )
+    lora_modules_file: str | None = option(
+        None,
+        "JSON file with a list of LoRA adapters, objects with name and path; read again when it changes",
+        metavar="FILE",
+        never_blank=True,
+    )
+    allow_runtime_lora_updating: bool = option(
+        False,
+        "let every client load and unload LoRA adapters with POST /v1/load_lora_adapter, which needs a key of "
+        "--admin-api-key otherwise",
+    )
+    api_server_count: int = option(
+        1,
+        "number of frontend processes, which share the port; limits such as --max-live-requests are those of each",
+        parse=parse_int(1, 64),
     )
     max_request_bytes: int = option(
         32 * 2**20, "maximum size of a request body [default: 32Mi]", parse=parse_bytes, metavar="SIZE"
@@ -186,6 +211,12 @@ class ServerConfig:
     def parsed_bytes(self) -> int:
         return 6 * self.max_request_bytes if self.max_parsed_bytes is None else self.max_parsed_bytes
 
+    @property
+    def names_adapters(self) -> bool:
+        """Return whether requests may name LoRA adapters, now or later."""
+        named = bool(self.lora_modules) or self.lora_modules_file is not None
+        return named or self.allow_runtime_lora_updating
+
     def __post_init__(self) -> None:
         if self.max_request_bytes < 1:
             raise ConfigError(
@@ -206,9 +237,15 @@ class ServerConfig:
                 f"--root-path {self.root_path}: give a path such as /llm, with a slash at the beginning and "
                 "none at the end"
             )
+        self._check_adapters()
         self._check_origins()
         self._check_keys()
         self._check_traces()
+
+    def _check_adapters(self) -> None:
+        check_names(tuple(map(lora_module, self.lora_modules)), ())
+        if self.lora_modules and self.lora_modules_file is not None:
+            raise ConfigError("--lora-modules and --lora-modules-file name adapters: give one of the two")
 
     def _check_traces(self) -> None:
         if (endpoint := self.otlp_traces_endpoint) is None:

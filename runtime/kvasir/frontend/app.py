@@ -7,7 +7,7 @@ from starlette.responses import Response
 
 from kvasir.client.request_errors import EngineUnavailable, InvalidRequest, RequestFailed, TooManyRequests
 from kvasir.config.options import ConfigError
-from kvasir.frontend.endpoints import control, index, invocations, missing, models, ops
+from kvasir.frontend.endpoints import control, index, invocations, lora_adapters, missing, models, ops
 from kvasir.frontend.endpoints.chat import route as chat
 from kvasir.frontend.endpoints.completions import route as completions
 from kvasir.frontend.endpoints.description import route as description
@@ -27,7 +27,8 @@ from kvasir.version import __version__
 
 
 def create_app(service: Service) -> LeanApp:
-    modules = [completions, chat, invocations, responses, messages, tokens, models, control, ops, index]
+    modules = [completions, chat, invocations, responses, messages, tokens, models, lora_adapters]
+    modules += [control, ops, index]
     modules += [embeddings, cohere_embed, pair_scores, labels]
     if service.has_docs:
         modules.append(description)

@@ -107,8 +107,7 @@ def _run(config: FrontendConfig) -> None:
 
 def build_service(config: FrontendConfig) -> Service:
     access = Access(ApiKeys.of_clients(config.server), ApiKeys.of_administrators(config.server))
-    model = read_model(config.model)
-    metrics = Metrics(served_names(config)[0])
+    model, metrics = read_model(config.model), Metrics(served_names(config)[0])
     templates = ChatTemplates.load(model.tokenizer_path, config.chat)
     tokenizer = load_tokenizer(model.tokenizer_path)
     chat = config.chat
@@ -123,6 +122,7 @@ def build_service(config: FrontendConfig) -> Service:
         lambda: llm.waiting_requests,
     )
     service = Service(config, llm, access, metrics, parsers, _tracing(config))
+    service.load_adapters(config.server)
     if config.server.enable_tokenizer_info_endpoint:
         service.tokenizer_info = tokenizer_info(model.tokenizer_path, templates.text)
     return service
@@ -291,6 +291,7 @@ class Server(uvicorn.Server):
             await self.on_tick(0)
             self._status.beat()
             self._stats.tick()
+            self._service.refresh_adapters()
             if self._tls is not None:
                 self._tls.refresh()
             with contextlib.suppress(TimeoutError):

@@ -1,12 +1,17 @@
 """The objects that the routes of one server share, by `ServiceDep`."""
 
 import time
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Final, NamedTuple
 
 from fastapi import Depends, Request
 
 from kvasir.client.async_llm import AsyncLLM
 from kvasir.config.frontend_settings import FrontendConfig, ServerConfig
+from kvasir.config.lora_modules import lora_module
+from kvasir.config.options import ConfigError
+from kvasir.frontend.adapters.adapter_file import AdapterFile
+from kvasir.frontend.adapters.adapter_updates import AdapterUpdates
+from kvasir.frontend.adapters.served_adapters import ServedAdapters
 from kvasir.frontend.errors import ApiError, unfit_model
 from kvasir.frontend.http.access import Access, Shares
 from kvasir.frontend.http.bodies.body_memory import ParsedBodies, Uploads
@@ -16,10 +21,18 @@ from kvasir.frontend.http.user_middleware import load_middleware
 from kvasir.frontend.parsers import Parsers
 from kvasir.frontend.telemetry.metrics import Metrics
 from kvasir.hub.pooling.pooling_info import EMBED
+from kvasir.request.adapter import Adapter
 from kvasir.version import __version__
 
 if TYPE_CHECKING:
     from kvasir.frontend.telemetry.tracing import Tracing
+
+MAX_NAMED: Final = 8  # models in an error
+
+
+class ServedModel(NamedTuple):
+    name: str
+    adapter: Adapter | None
 
 
 class Service:
@@ -42,6 +55,9 @@ class Service:
         """None without `--otlp-traces-endpoint`."""
         self.live = LiveRequests()
         self.model_names = served_names(config)
+        self.adapters = ServedAdapters(self.model_names, config.model.download_dir)
+        self.adapter_file: AdapterFile | None = None
+        self.adapter_updates = AdapterUpdates.of(config.server)
         self.model_source = config.model.source
         self.max_request_bytes = config.server.max_request_bytes
         self.upload_timeout = config.server.upload_timeout
@@ -69,16 +85,39 @@ class Service:
 
     def model_name(self, asked: str | None) -> str:
         """Return the requested name, or by default the first. Raises ApiError 404."""
+        return self.served(asked).name
+
+    def served(self, asked: str | None) -> ServedModel:
+        """Return the requested model, or by default the one without an adapter. Raises ApiError 404."""
         if asked is None:
-            return self.model_names[0]
+            return ServedModel(self.model_names[0], None)
         if asked in self.model_names:
-            return asked
+            return ServedModel(asked, None)
+        if (found := self.adapters.get(asked)) is not None:
+            return ServedModel(asked, found.adapter)
+        names = [*self.model_names, *self.adapters]
+        more = f" or one of {len(names) - MAX_NAMED} others (GET /v1/models)" if len(names) > MAX_NAMED else ""
         raise ApiError(
             404,
-            f"the model {asked!r} is not served here: use {' or '.join(map(repr, self.model_names))}",
+            f"the model {asked!r} is not served here: use {' or '.join(map(repr, names[:MAX_NAMED]))}{more}",
             param="model",
             code="model_not_found",
         )
+
+    def load_adapters(self, config: ServerConfig) -> None:
+        """Raises ConfigError for an adapter of --lora-modules that cannot be served."""
+        modules = [lora_module(each) for each in config.lora_modules]
+        if self.pools and (modules or config.lora_modules_file is not None):
+            raise ConfigError("--lora-modules: adapters need a model that generates text, and this one does not")
+        if config.lora_modules_file is not None:
+            self.adapter_file = AdapterFile(config.lora_modules_file, self.adapters)
+            self.adapter_file.read_first()
+        for name, error in self.adapters.load_now(modules).items():
+            raise type(error)(f"--lora-modules {name}: {error}")
+
+    def refresh_adapters(self) -> None:
+        if self.adapter_file is not None:
+            self.adapter_file.tick()
 
     @property
     def pools(self) -> bool:

@@ -57,6 +57,7 @@ class FrontendStatus:
             reason=None if service.access.keys.problem is None else Reason.INVALID_SPEC,
             live_requests=service.llm.live_requests,
             demand=service.llm.gate.report(),
+            adapters=None if service.adapter_file is None else service.adapter_file.report(),
         )
 
     def wait_for_demand(self, seconds: float) -> None:

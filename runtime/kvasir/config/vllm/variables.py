@@ -10,6 +10,7 @@ PREFIX: Final = "VLLM_"
 TAKEN: Final = MappingProxyType(
     {
         "api_key": "VLLM_API_KEY",
+        "allow_runtime_lora_updating": "VLLM_ALLOW_RUNTIME_LORA_UPDATING",
         "log_level": "VLLM_LOGGING_LEVEL",
         "log_config_file": "VLLM_LOGGING_CONFIG_PATH",
         "batch_invariant": "VLLM_BATCH_INVARIANT",

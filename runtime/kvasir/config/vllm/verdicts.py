@@ -101,7 +101,6 @@ IGNORED: Final = _each({
 _NOT_YET: Final = "not supported yet"
 
 REFUSED: Final = _each({
-    "lora-modules": f"names of LoRA adapters at the start are {_NOT_YET}",
     "quantization-config": "use --quantization int8, int4 or fp8",
     "calculate-kv-scales": "the scales of an fp8 KV cache come from the checkpoint",
     "kv-cache-dtype-skip-layers": "all layers have the precision of --kv-cache-dtype",

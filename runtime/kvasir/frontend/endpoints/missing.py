@@ -7,7 +7,6 @@ from typing import Final
 
 _SCORING = "give the texts to /score of a cross-encoder, or ask for logprobs in /v1/completions"
 _AUDIO = "this server reads and writes text, and no audio"
-_ADAPTERS = "LoRA adapters are not supported yet"
 _SLEEP = "engines keep the model in memory until they end; stop the service instead"
 _PAUSE = "engines cannot be paused; a load balancer can hold requests back"
 _WEIGHTS = "an engine keeps the weights that it loaded; start the service with the new ones"
@@ -31,7 +30,6 @@ REASONS: Final[Mapping[str, str]] = MappingProxyType(
     {
         "/generative_scoring": _SCORING,
         **dict.fromkeys(("/v1/audio/transcriptions", "/v1/audio/translations", "/v1/realtime"), _AUDIO),
-        **dict.fromkeys(("/v1/load_lora_adapter", "/v1/unload_lora_adapter"), _ADAPTERS),
         **dict.fromkeys(("/sleep", "/wake_up", "/is_sleeping", "/release_kv_cache_memory"), _SLEEP),
         **dict.fromkeys(("/pause", "/resume", "/is_paused"), _PAUSE),
         **dict.fromkeys(("/init_weight_transfer_engine", "/shutdown_weight_transfer_engine"), _WEIGHTS),

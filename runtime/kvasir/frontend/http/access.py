@@ -25,6 +25,10 @@ class Access:
         self.keys = keys
         self._admin_keys = admin_keys
 
+    @property
+    def has_administrators(self) -> bool:
+        return self._admin_keys.needed
+
     def refusal(self, headers: Headers) -> ApiError | None:
         if not self.keys.needed:
             return None

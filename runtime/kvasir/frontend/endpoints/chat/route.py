@@ -22,6 +22,7 @@ from kvasir.frontend.generation.sse import Chunks, EventStream
 from kvasir.frontend.routing import new_router
 from kvasir.frontend.service import Service, ServiceDep
 from kvasir.frontend.telemetry.request_log import RecordDep
+from kvasir.request.adapter import Adapter
 
 router = new_router()
 
@@ -33,8 +34,8 @@ async def create_chat_completion(
     """A conversation in, the assistant's next message out."""
     body.check()
     body.take_rank(request.scope)
-    model = service.model_name(body.model)
-    prompted, plan = await _prepare(service, body)
+    model, adapter = service.served(body.model)
+    prompted, plan = await _prepare(service, body, adapter)
     generation = _generation(service, body, prompted)
     record.follow(model, generation)
     created = int(time.time())
@@ -61,7 +62,7 @@ def _generation(service: Service, body: ChatRequest, prompted: Prompted) -> Gene
     return Generation(service.llm, ids, [prompted], body.n)
 
 
-async def _prepare(service: Service, body: ChatRequest) -> tuple[Prompted, OutputPlan]:
+async def _prepare(service: Service, body: ChatRequest, adapter: Adapter | None) -> tuple[Prompted, OutputPlan]:
     if body.n > service.max_prompts:
         raise bad_field("n", f"n: {body.n} choices are too many, ask for at most {service.max_prompts}")
     newer = body.max_completion_tokens is not None
@@ -90,6 +91,7 @@ async def _prepare(service: Service, body: ChatRequest) -> tuple[Prompted, Outpu
             priority=body.priority,
             cache_salt=body.cache_salt,
             data_parallel_rank=body.data_parallel_rank,
+            adapter=adapter,
         )
     except InvalidRequest as error:  # name the field that this endpoint has
         if error.param == "prompt":

@@ -23,6 +23,7 @@ from kvasir.frontend.generation.sse import Chunks, EventStream
 from kvasir.frontend.routing import new_router
 from kvasir.frontend.service import Service, ServiceDep
 from kvasir.frontend.telemetry.request_log import RecordDep
+from kvasir.request.adapter import Adapter
 from kvasir.request.constraint import OutputConstraint
 
 OBJECT: Final = "text_completion"
@@ -43,8 +44,8 @@ async def create_completion(
     """Text or tokens in, text out."""
     body.check()
     body.take_rank(request.scope)
-    model = service.model_name(body.model)
-    prompts = await _prepare(service, body)
+    model, adapter = service.served(body.model)
+    prompts = await _prepare(service, body, adapter)
     generation = _generation(service, body, [each.prompted for each in prompts])
     record.follow(model, generation)
     created = int(time.time())
@@ -75,7 +76,7 @@ def _generation(service: Service, body: CompletionRequest, prompts: list[Prompte
     return Generation(service.llm, ids, prompts, body.candidates, body.prompt_only)
 
 
-async def _prepare(service: Service, body: CompletionRequest) -> list[_Prompt]:
+async def _prepare(service: Service, body: CompletionRequest, adapter: Adapter | None) -> list[_Prompt]:
     prompts = body.prompts()
     if len(prompts) > service.max_prompts:
         raise bad_field(
@@ -90,10 +91,10 @@ async def _prepare(service: Service, body: CompletionRequest) -> list[_Prompt]:
         )
     source = body.grammar_source()
     constraint = await service.llm.input.constraint(source)
-    prepared = [await _prepare_one(service, body, prompts[0], constraint)]
+    prepared = [await _prepare_one(service, body, prompts[0], constraint, adapter)]
     for prompt in prompts[1:]:
         await asyncio.sleep(0)  # others get their turn: there may be thousands
-        prepared.append(await _prepare_one(service, body, prompt, constraint))
+        prepared.append(await _prepare_one(service, body, prompt, constraint, adapter))
     if source is not None:
         field = source.param
         prepared = [replace(each, prompted=replace(each.prompted, constraint_field=field)) for each in prepared]
@@ -102,7 +103,11 @@ async def _prepare(service: Service, body: CompletionRequest) -> list[_Prompt]:
 
 
 async def _prepare_one(
-    service: Service, body: CompletionRequest, prompt: str | list[int], constraint: OutputConstraint | None
+    service: Service,
+    body: CompletionRequest,
+    prompt: str | list[int],
+    constraint: OutputConstraint | None,
+    adapter: Adapter | None,
 ) -> _Prompt:
     llm = service.llm
     max_tokens = 1 if body.prompt_only else body.max_tokens
@@ -123,6 +128,7 @@ async def _prepare_one(
         cache_salt=body.cache_salt,
         data_parallel_rank=body.data_parallel_rank,
         constraint=constraint,
+        adapter=adapter,
     )
     if not body.echo:
         return _Prompt(prompted, "")

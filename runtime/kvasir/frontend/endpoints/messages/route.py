@@ -25,6 +25,7 @@ from kvasir.frontend.generation.sse import EventStream
 from kvasir.frontend.routing import json_response, new_router
 from kvasir.frontend.service import Service, ServiceDep
 from kvasir.frontend.telemetry.request_log import RecordDep
+from kvasir.request.adapter import Adapter
 
 router = new_router()
 _ERRORS: Final = {status: each | {"model": MessageErrorAnswer} for status, each in errors(404, body=True).items()}
@@ -40,8 +41,8 @@ async def create_message(
 ) -> Response:
     """A conversation in, the assistant's next message out, in the form of Anthropic's API."""
     body.check()
-    model = service.model_name(body.model)
-    prompted, plan = await _prepare(service, body, header_rank(request.scope))
+    model, adapter = service.served(body.model)
+    prompted, plan = await _prepare(service, body, header_rank(request.scope), adapter)
     id = f"msg_{secrets.token_hex(16)}"
     generation = Generation(service.llm, (id, id), [prompted], 1)
     record.follow(model, generation)
@@ -81,7 +82,9 @@ async def _prompt(service: Service, body: CountTokensRequest, use: ToolUse) -> t
     return prompt, variables["continue_final_message"]
 
 
-async def _prepare(service: Service, body: MessagesRequest, rank: int | None) -> tuple[Prompted, OutputPlan]:
+async def _prepare(
+    service: Service, body: MessagesRequest, rank: int | None, adapter: Adapter | None
+) -> tuple[Prompted, OutputPlan]:
     """Raises InvalidRequest with this endpoint's names."""
     # In Anthropic's API, which clients use without knowing the context, a larger max_tokens means the context's
     # rest.
@@ -93,7 +96,9 @@ async def _prepare(service: Service, body: MessagesRequest, rank: int | None) ->
     room = llm.max_model_len - len(prompt)
     try:
         max_tokens = min(body.max_tokens, room) if room > 0 else None
-        prompted = llm.input.prepare(prompt, body.sampling, max_tokens=max_tokens, data_parallel_rank=rank)
+        prompted = llm.input.prepare(
+            prompt, body.sampling, max_tokens=max_tokens, data_parallel_rank=rank, adapter=adapter
+        )
     except InvalidRequest as error:
         param = {"prompt": "messages", "stop": "stop_sequences"}.get(error.param or "", error.param)
         raise InvalidRequest(str(error), param, error.code) from None

@@ -9,6 +9,7 @@ from kvasir.frontend.endpoints.output_plan import OutputPlan, plan_output
 from kvasir.frontend.endpoints.responses.request import ResponsesRequest
 from kvasir.frontend.generation.logprobs import check_size
 from kvasir.frontend.service import Service
+from kvasir.request.adapter import Adapter
 
 _NAMES: Final = {
     "prompt": "input",
@@ -21,7 +22,9 @@ _NAMES: Final = {
 Messages = list[dict[str, Any]]
 
 
-async def prepare(service: Service, body: ResponsesRequest, rank: int | None) -> tuple[Prompted, OutputPlan]:
+async def prepare(
+    service: Service, body: ResponsesRequest, rank: int | None, adapter: Adapter | None
+) -> tuple[Prompted, OutputPlan]:
     """Raises ApiError, InvalidRequest with this endpoint's names, and TooManyRequests."""
     use, llm = body.tool_use(), service.llm
     messages = body.template_messages()
@@ -40,6 +43,7 @@ async def prepare(service: Service, body: ResponsesRequest, rank: int | None) ->
             max_tokens=body.max_output_tokens,
             logprobs=body.wanted_logprobs,
             data_parallel_rank=rank,
+            adapter=adapter,
         )
         check_size(body, [prompted], 1, bounded=body.max_output_tokens is not None)
         return plan.apply(prompted), plan

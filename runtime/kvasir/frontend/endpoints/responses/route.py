@@ -42,8 +42,8 @@ async def create_response(
 ) -> Response:
     """A conversation in, the assistant's next message out, in the form of OpenAI's newer API."""
     body.check()
-    model = service.model_name(body.model)
-    prompted, plan = await prepare(service, body, header_rank(request.scope))
+    model, adapter = service.served(body.model)
+    prompted, plan = await prepare(service, body, header_rank(request.scope), adapter)
     response = ResponseObject(body, prompted.params, model, secrets.token_hex(16))
     generation = Generation(service.llm, (response.id, response.id), [prompted], 1)
     record.follow(model, generation)

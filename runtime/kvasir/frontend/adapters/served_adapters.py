@@ -1,0 +1,81 @@
+"""ServedAdapters: the LoRA adapters that requests may name as their model."""
+
+import asyncio
+import time
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Final
+
+from kvasir.config.lora_modules import LoraModule
+from kvasir.hub.adapters.adapter_info import read_adapter
+from kvasir.hub.hub_errors import HubError
+from kvasir.request.adapter import Adapter
+
+THREADS: Final = 4
+
+
+@dataclass(frozen=True)
+class ServedAdapter:
+    adapter: Adapter
+    module: LoraModule
+    since: int  # in Unix time
+
+    @property
+    def parent(self) -> str | None:
+        return self.module.parent
+
+
+class ServedAdapters:
+    """The adapters by name. A request keeps its adapter if the name gets another one, or is removed."""
+
+    def __init__(self, model_names: Sequence[str], download_dir: str | None) -> None:
+        self._model_names = frozenset(model_names)
+        self._download_dir = download_dir
+        self._by_name: dict[str, ServedAdapter] = {}
+        self._changing = asyncio.Lock()
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._by_name)
+
+    def __len__(self) -> int:
+        return len(self._by_name)
+
+    def get(self, name: str) -> ServedAdapter | None:
+        return self._by_name.get(name)
+
+    def load_now(self, modules: Sequence[LoraModule]) -> dict[str, HubError]:
+        """Read adapters in this thread, before the event loop runs. Return the errors by name."""
+        with ThreadPoolExecutor(THREADS, "adapters") as threads:
+            return self._keep(modules, list(threads.map(self._read, modules)))
+
+    async def load(self, modules: Sequence[LoraModule]) -> dict[str, HubError]:
+        """Read adapters in threads. Return the errors by name; an adapter that was served before then stays."""
+        async with self._changing:
+            slots = asyncio.Semaphore(THREADS)
+
+            async def read(module: LoraModule) -> Adapter | HubError:
+                async with slots:
+                    return await asyncio.to_thread(self._read, module)
+
+            return self._keep(modules, await asyncio.gather(*map(read, modules)))
+
+    def remove(self, name: str) -> bool:
+        return self._by_name.pop(name, None) is not None
+
+    def _read(self, module: LoraModule) -> Adapter | HubError:
+        if module.name in self._model_names:
+            return HubError(f"{module.name} is a name of the model: give the adapter another name")
+        try:
+            return read_adapter(module.source, download_dir=self._download_dir).named(module.name)
+        except HubError as error:
+            return error
+
+    def _keep(self, modules: Sequence[LoraModule], read: Sequence[Adapter | HubError]) -> dict[str, HubError]:
+        errors = {}
+        for module, found in zip(modules, read, strict=True):
+            if isinstance(found, HubError):
+                errors[module.name] = found
+            else:
+                self._by_name[module.name] = ServedAdapter(found, module, int(time.time()))
+        return errors

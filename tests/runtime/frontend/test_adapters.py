@@ -1,0 +1,158 @@
+"""LoRA adapters of a frontend: a request that names one carries it to an engine."""
+
+import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kvasir.config.options import ConfigError
+from kvasir.hub.adapters.adapter_info import read_adapter
+from kvasir.link.protocol import FEATURE_LORA
+from runtime.frontend.harness import MODEL, Frontend, eventually, running_frontend
+from runtime.hub.adapters.adapter_files import write_adapter
+
+ADMIN = "sk-admin"
+KEY = {"Authorization": f"Bearer {ADMIN}"}
+CHAT = {"messages": [{"role": "user", "content": "Hello"}]}
+GENERATING: list[tuple[str, dict[str, Any]]] = [
+    ("/v1/completions", {"prompt": "Hello", "max_tokens": 4}),
+    ("/v1/chat/completions", CHAT),
+    ("/v1/responses", {"input": "Hello"}),
+    ("/v1/messages", {**CHAT, "max_tokens": 4}),
+    ("/invocations", CHAT),
+]
+
+
+@pytest.fixture
+def sql(tmp_path: Path) -> str:
+    return str(write_adapter(tmp_path / "sql"))
+
+
+@asynccontextmanager
+async def adapted(*modules: str, **settings: Any) -> AsyncIterator[Frontend]:
+    async with running_frontend(engine=False, lora_modules=modules, **settings) as frontend:
+        await frontend.add_engine(features=(FEATURE_LORA,))
+        yield frontend
+
+
+async def names(frontend: Frontend) -> list[str]:
+    async with frontend.http() as http:
+        return [model["id"] for model in (await http.get("/v1/models")).json()["data"]]
+
+
+@pytest.mark.parametrize(("path", "body"), GENERATING)
+async def test_a_request_for_an_adapter_carries_it(path: str, body: dict[str, Any], sql: str) -> None:
+    async with adapted(f"sql={sql}") as frontend, frontend.http() as http:
+        for model in ("sql", MODEL):
+            answer = await http.post(path, json={**body, "model": model})
+            assert (answer.status_code, answer.json()["model"]) == (200, model)
+        with_adapter, without = frontend.engine.seen.requests
+        assert with_adapter.adapter == read_adapter(sql).named("sql")
+        assert without.adapter is None
+
+
+async def test_adapters_are_listed_with_their_parent(sql: str) -> None:
+    tone = json.dumps({"name": "tone", "path": sql, "base_model_name": "org/base"})
+    async with adapted(f"sql={sql}", tone) as frontend, frontend.http() as http:
+        models = {model["id"]: model for model in (await http.get("/v1/models")).json()["data"]}
+        assert list(models) == [MODEL, "demo-alias", "sql", "tone"]
+        assert [models[name]["parent"] for name in (MODEL, "sql", "tone")] == [None, MODEL, "org/base"]
+        assert models["sql"]["root"] == sql
+        assert (await http.get("/v1/models/sql")).json() == models["sql"]
+        tokens = {"model": "sql", "prompt": "Hello"}
+        assert (await http.post("/tokenize", json=tokens)).status_code == 200
+        missing = await http.post("/v1/completions", json={"model": "other", "prompt": "Hello"})
+        assert missing.status_code == 404
+        assert "use 'demo' or 'demo-alias' or 'sql' or 'tone'" in missing.json()["error"]["message"]
+
+
+@pytest.mark.parametrize(
+    ("modules", "words"),
+    [
+        (["sql=/no/such/adapter"], "--lora-modules sql: /no/such/adapter does not exist"),
+        ([f"{MODEL}=SQL"], f"--lora-modules {MODEL}: {MODEL} is a name of the model"),
+    ],
+)
+async def test_a_frontend_does_not_start_without_an_adapter(modules: list[str], words: str, sql: str) -> None:
+    with pytest.raises(ConfigError, match=words):
+        async with adapted(*(each.replace("SQL", sql) for each in modules)):
+            pass
+
+
+async def test_an_administrator_loads_and_unloads_adapters(sql: str, tmp_path: Path) -> None:
+    body = {"lora_name": "sql", "lora_path": sql}
+    other = str(write_adapter(tmp_path / "other", seed=1))
+    async with adapted(admin_api_key=(ADMIN,)) as frontend, frontend.http(**KEY) as http:
+        assert (
+            await http.post("/v1/load_lora_adapter", json=body, headers={"Authorization": ""})
+        ).status_code == 401
+        loaded = await http.post("/v1/load_lora_adapter", json=body)
+        assert (loaded.status_code, loaded.text) == (200, "Success: LoRA adapter 'sql' added successfully.")
+        again = await http.post("/v1/load_lora_adapter", json={**body, "lora_path": other})
+        assert (again.status_code, "already been loaded" in again.text) == (400, True)
+        await http.post("/v1/load_lora_adapter", json={**body, "lora_path": other, "load_inplace": True})
+        await http.post("/v1/completions", json={"model": "sql", "prompt": "Hello"})
+        (request,) = frontend.engine.seen.requests
+        assert request.adapter == read_adapter(other).named("sql")
+        missing = await http.post("/v1/load_lora_adapter", json={"lora_name": "x", "lora_path": "/no/such"})
+        assert (missing.status_code, "/no/such does not exist" in missing.text) == (404, True)
+        unloaded = await http.post("/v1/unload_lora_adapter", json={"lora_name": "sql"})
+        assert (unloaded.status_code, await names(frontend)) == (200, [MODEL, "demo-alias"])
+        assert (await http.post("/v1/unload_lora_adapter", json={"lora_name": "sql"})).status_code == 404
+
+
+@pytest.mark.parametrize(
+    ("settings", "status", "words"),
+    [
+        ({}, 403, "--allow-runtime-lora-updating"),
+        ({"allow_runtime_lora_updating": True}, 200, "added successfully"),
+        ({"allow_runtime_lora_updating": True, "admin_api_key": (ADMIN,)}, 401, "admin API key"),
+        ({"allow_runtime_lora_updating": True, "api_server_count": 2}, 403, "2 frontends"),
+    ],
+)
+async def test_who_may_load_adapters(settings: Any, status: int, words: str, sql: str) -> None:
+    async with adapted(**settings) as frontend, frontend.http() as http:
+        answer = await http.post("/v1/load_lora_adapter", json={"lora_name": "sql", "lora_path": sql})
+        assert (answer.status_code, words in answer.text) == (status, True), answer.text
+
+
+async def test_an_adapter_is_not_loaded_without_engines_for_it(sql: str) -> None:
+    async with running_frontend(allow_runtime_lora_updating=True) as frontend, frontend.http() as http:
+        answer = await http.post("/v1/load_lora_adapter", json={"lora_name": "sql", "lora_path": sql})
+        assert (answer.status_code, "--enable-lora" in answer.text) == (400, True)
+
+
+async def test_a_changed_file_changes_the_adapters(sql: str, tmp_path: Path) -> None:
+    file = tmp_path / "adapters.json"
+
+    def write(**sources: str) -> None:
+        (tmp_path / "new").write_text(json.dumps([{"name": k, "source": v} for k, v in sources.items()]))
+        (tmp_path / "new").rename(file)
+
+    write(sql=sql, broken="/no/such")
+    async with running_frontend(lora_modules_file=str(file)) as frontend:
+        assert await names(frontend) == [MODEL, "demo-alias", "sql"]
+        report = frontend.status.report().adapters
+        assert report is not None
+        assert (report.served, report.problems[0].partition(" does")[0]) == (1, "broken: /no/such")
+        write(tone=sql)
+
+        async def is_read() -> bool:
+            return await names(frontend) == [MODEL, "demo-alias", "tone"]
+
+        await eventually(is_read)
+        changed = frontend.status.report().adapters
+        assert changed is not None
+        assert (changed.list != report.list, changed.problems) == (True, ())
+        file.write_text("nothing")  # the adapters stay
+        frontend.service.refresh_adapters()
+
+        async def is_reported() -> bool:
+            found = frontend.status.report().adapters
+            return found is not None and found.problems != ()
+
+        await eventually(is_reported)
+        assert await names(frontend) == [MODEL, "demo-alias", "tone"]
