@@ -3,6 +3,7 @@
 Only this module reads the raw dictionary.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from kvasir_contract.units import parse_duration
@@ -18,12 +19,23 @@ class SecretKey:
 
 
 @dataclass(frozen=True)
+class AdapterSpec:
+    name: str
+    source: str  # hf://org/name[@revision] or file:///path
+
+
+@dataclass(frozen=True)
 class ModelSpec:
     source: str  # hf://org/name[@revision], file:///path or demo://
     served_names: tuple[str, ...]  # never empty
     token_secret: SecretKey | None
     task: str = "auto"
     quantization: str = "auto"
+    lora_adapters: tuple[AdapterSpec, ...] | None = None  # None: engines accept none
+
+    @property
+    def takes_adapters(self) -> bool:
+        return self.lora_adapters is not None
 
 
 @dataclass(frozen=True)
@@ -161,14 +173,22 @@ def _parse(metadata: Json, spec: Json) -> InferenceService:
 
 
 def _model(model: Json, name: str) -> ModelSpec:
-    token = model.get("tokenSecret")
+    token, served_names = model.get("tokenSecret"), tuple(model.get("servedNames", ())) or (name,)
     return ModelSpec(
         source=model["source"],
-        served_names=tuple(model.get("servedNames", ())) or (name,),
+        served_names=served_names,
         token_secret=SecretKey(token["name"], token["key"]) if token else None,
         task=model["task"],
         quantization=model["quantization"],
+        lora_adapters=_adapters(model["loraAdapters"], served_names) if "loraAdapters" in model else None,
     )
+
+
+def _adapters(adapters: Sequence[Json], served_names: tuple[str, ...]) -> tuple[AdapterSpec, ...]:
+    for adapter in adapters:
+        if adapter["name"] in served_names:  # the schema does not see the default of servedNames
+            raise InvalidSpec(f"spec.model.loraAdapters: {adapter['name']} is a name of the model too: rename it")
+    return tuple(AdapterSpec(adapter["name"], adapter["source"]) for adapter in adapters)
 
 
 def _engine(engine: Json, autoscaling: AutoscalingSpec) -> EngineSpec:

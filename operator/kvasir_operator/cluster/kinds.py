@@ -35,6 +35,7 @@ STATEFUL_SET: Final = Kind("apps/v1", "StatefulSet", "statefulsets")
 DEPLOYMENT: Final = Kind("apps/v1", "Deployment", "deployments")
 SERVICE: Final = Kind("v1", "Service", "services")
 SECRET: Final = Kind("v1", "Secret", "secrets")
+CONFIG_MAP: Final = Kind("v1", "ConfigMap", "configmaps")
 SERVICE_ACCOUNT: Final = Kind("v1", "ServiceAccount", "serviceaccounts")
 DISRUPTION_BUDGET: Final = Kind("policy/v1", "PodDisruptionBudget", "poddisruptionbudgets")
 NETWORK_POLICY: Final = Kind("networking.k8s.io/v1", "NetworkPolicy", "networkpolicies")
@@ -44,7 +45,15 @@ EVENT: Final = Kind("v1", "Event", "events")
 LEASE: Final = Kind("coordination.k8s.io/v1", "Lease", "leases")
 
 # In the order in which they are applied. Secrets are not listed: the operator may only create them.
-CHILDREN: Final = (SERVICE_ACCOUNT, SERVICE, DISRUPTION_BUDGET, NETWORK_POLICY, DEPLOYMENT, STATEFUL_SET)
+CHILDREN: Final = (
+    SERVICE_ACCOUNT,
+    CONFIG_MAP,
+    SERVICE,
+    DISRUPTION_BUDGET,
+    NETWORK_POLICY,
+    DEPLOYMENT,
+    STATEFUL_SET,
+)
 
 
 def kind_of(resource: dict[str, object]) -> Kind:

@@ -4,6 +4,7 @@ from typing import Final
 
 from kvasir_contract.api import INSTANCE_LABEL, MANAGED_BY_LABEL, MANAGER
 from kvasir_operator.cluster.kinds import Kind, kind_of
+from kvasir_operator.resources.adapter_list import adapters_config_map
 from kvasir_operator.resources.disruption import disruption_budgets
 from kvasir_operator.resources.engine_stateful_set import engine_stateful_set
 from kvasir_operator.resources.frontend_deployment import frontend_deployment
@@ -22,6 +23,7 @@ def children(service: InferenceService, release: Release, link_secret: str) -> l
     """
     return [
         service_account(service, link_secret),
+        *([adapters_config_map(service)] if service.model.takes_adapters else ()),
         http_service(service),
         frontend_service(service),
         engine_service(service),

@@ -82,7 +82,7 @@ def engine_template(service: InferenceService, release: Release, link_secret: st
 def _options(service: InferenceService) -> list[str]:
     engine, cache = service.engine, service.engine.kv_cache
     on_gpu = engine.resource_name != ""
-    return option_args(
+    options = option_args(
         served_model_name=service.model.served_names,
         task=None if service.model.task == "auto" else service.model.task,
         quantization=None if service.model.quantization == "auto" else service.model.quantization,
@@ -101,6 +101,7 @@ def _options(service: InferenceService) -> list[str]:
         master_addr=_master_address(service) if engine.nodes > 1 else None,
         drain_timeout=format_duration(service.rollout.drain_timeout),
     )
+    return [*options, "--enable-lora"] if service.model.takes_adapters else options
 
 
 def _several(size: int) -> int | None:

@@ -16,6 +16,7 @@ from kvasir_contract.endpoints import (
     SHUTDOWN_DELAY_SECONDS,
 )
 from kvasir_contract.units import format_duration
+from kvasir_operator.resources.adapter_list import adapters_name
 from kvasir_operator.resources.names import (
     FETCH_CONTAINER,
     Object,
@@ -67,8 +68,9 @@ def frontend_template(service: InferenceService, release: Release, link_secret: 
         container,
         fs_group=release.fs_group,
         link_secret=link_secret,
-        mounts=_key_mounts(service),
-        fetch=_fetching(container) if service.model.token_secret else None,
+        mounts=[*_key_mounts(service), *_adapters_mount(service)],
+        # an adapter may be added later, so the frontend itself needs the token
+        fetch=_fetching(container) if service.model.token_secret and not service.model.takes_adapters else None,
         grace=SHUTDOWN_DELAY_SECONDS + service.frontend.drain_timeout + KILL_MARGIN_SECONDS,
     )
 
@@ -104,6 +106,8 @@ def _environment(service: InferenceService) -> list[Object]:
     }
     if service.frontend.api_keys:
         variables[environment.API_KEY_DIR] = environment.API_KEYS_DIRECTORY
+    if service.model.takes_adapters:
+        variables[environment.LORA_MODULES_FILE] = f"{environment.ADAPTERS_DIRECTORY}/{environment.ADAPTERS_FILE}"
     if service.frontend.admin_api_keys:
         variables[environment.ADMIN_API_KEY_DIR] = environment.ADMIN_API_KEYS_DIRECTORY
     return [{"name": name, "value": value} for name, value in variables.items()]
@@ -119,3 +123,10 @@ def _key_mounts(service: InferenceService) -> list[Mount]:
         for name, directory, secret in secrets
         if secret is not None
     ]
+
+
+def _adapters_mount(service: InferenceService) -> list[Mount]:
+    if not service.model.takes_adapters:
+        return []
+    source = {"configMap": {"name": adapters_name(service)}}
+    return [Mount("kvasir-adapters", environment.ADAPTERS_DIRECTORY, source, read_only=True)]

@@ -6,7 +6,7 @@ Annotations record the release that made the template, a digest of the user's in
 import hashlib
 import json
 from collections.abc import Mapping
-from dataclasses import MISSING, fields, is_dataclass
+from dataclasses import MISSING, fields, is_dataclass, replace
 from typing import Any, Final
 
 from kvasir_operator.resources.names import (
@@ -42,11 +42,14 @@ def workload_annotations(
 def inputs(service: InferenceService, component: Component, link_secret: str) -> str:
     """Return a digest of all inputs of the template except the release."""
     user: dict[str, Any] = {
-        **_set_fields(service, without=_OTHERS),
+        # the adapters are in a ConfigMap
+        **_set_fields(replace(service, model=replace(service.model, lora_adapters=None)), without=_OTHERS),
         component: _set_fields(getattr(service, component), without=_COUNTS[component]),
         "max_model_len": service.engine.max_model_len,
         "link_secret": link_secret,
     }
+    if service.model.takes_adapters:
+        user["takes_adapters"] = True
     if component == "engine":
         user["drain_timeout"] = service.rollout.drain_timeout
     return hashlib.sha256(_canonical(user).encode()).hexdigest()[:16]

@@ -111,7 +111,8 @@ def test_labels_that_are_not_inherited_change_nothing() -> None:
 
 
 def test_dependencies_of_pods_are_applied_before_them() -> None:
-    kinds = [child["kind"] for child in children(service(), RELEASE, LINK_SECRET)]
+    adapted = service(model={"source": "demo://", "loraAdapters": []})
+    kinds = [child["kind"] for child in children(adapted, RELEASE, LINK_SECRET)]
     assert kinds[0] == "ServiceAccount"
     assert kinds[-2:] == ["Deployment", "StatefulSet"]
     assert list(dict.fromkeys(kinds)) == [kind.kind for kind in CHILDREN]
