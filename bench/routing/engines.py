@@ -52,6 +52,8 @@ class Size:
     rows: int = 32
     blocks: int = 4096
     tokens_per_step: int = 2048
+    adapters: int = 8  # in memory
+    adapter_seconds: float = 0.5  # to read one
 
 
 class _Result:
@@ -169,6 +171,10 @@ class SimulatedEngine:
         self.busy_seconds = 0.0
         # Hashes of the prompts whose answers have not begun.
         self.promised: Counter[bytes] = Counter()
+        # Its adapters, the least recently used first, and when each was or will be read.
+        self.adapters: dict[str, float] = {}
+        self.num_reads = 0
+        self._size = size
         self.executor = TimedExecutor(speed)
         self.exchange = exchange
         self._hand_over = HandOver()
@@ -209,6 +215,18 @@ class SimulatedEngine:
             kv_address="" if exchange is None else name,
         )
         self.remote = RemoteEngine(name, 0, "node", EngineState.READY, None, 0.0, capacity=ready)
+
+    def adapter_ready_at(self, digest: str, now: float) -> float:
+        """Return when the adapter is in memory, and read it if it is not on its way."""
+        ready = self.adapters.pop(digest, None)
+        if ready is None:
+            ready = now + self._size.adapter_seconds
+            self.num_reads += 1
+        self.adapters[digest] = ready
+        if len(self.adapters) > self._size.adapters:
+            del self.adapters[next(iter(self.adapters))]
+        self.remote.adapters = frozenset(name for name, at in self.adapters.items() if at <= now)
+        return ready
 
     def add(self, frontend: str, message: AddRequest) -> None:
         self.promised.update(split_chain(message.block_hashes))

@@ -41,6 +41,10 @@ class Request:
         return len(self.turn.prompt)
 
     @property
+    def adapter_digest(self) -> str:
+        return self.turn.adapter
+
+    @property
     def hashes(self) -> "Request":
         return self
 

@@ -35,6 +35,7 @@ class Results:
     known_tokens: int = 0
     # Values of each engine.
     busy_seconds: list[float] = field(default_factory=list)
+    adapter_reads: list[int] = field(default_factory=list)
 
     @property
     def hit_rate(self) -> float:
@@ -89,6 +90,7 @@ class Simulation:
                     case "heartbeat":
                         self._heartbeat()
         self.results.busy_seconds = [engine.busy_seconds for engine in self._engines]
+        self.results.adapter_reads = [engine.num_reads for engine in self._engines]
         return self.results
 
     def _at(
@@ -123,8 +125,18 @@ class Simulation:
             message = AddRequest(
                 request.request_id, 1, to_wire(turn.prompt), b"", request.params, turn.chain, kv_source=source
             )
+            self._add(engine, frontend, message, turn.adapter)
+
+    def _add(self, engine: SimulatedEngine, frontend: str, message: AddRequest, adapter: str) -> None:
+        def add() -> None:
             engine.add(frontend, message)
             self._begin_if_idle(engine)
+
+        now = self._clock.now
+        if adapter and (ready := engine.adapter_ready_at(adapter, now)) > now:
+            self._at(ready, "call", call=add)
+        else:
+            add()
 
     def _note_known(self, request: Request) -> None:
         hashes = split_chain(request.turn.chain)

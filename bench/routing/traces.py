@@ -27,6 +27,8 @@ class Turn:
     pause: float
     # Tokens of a system prompt that all sessions share. Routers that hash the first message begin after it.
     system: int = 0
+    # The digest of a LoRA adapter.
+    adapter: str = ""
 
     @cached_property
     def chain(self) -> bytes:
@@ -86,6 +88,15 @@ def hot(rng: random.Random, requests: int = 1500) -> Iterator[Session]:
         yield [Turn(token_array(prefix + _words(rng, rng.randrange(30, 150))), 40, now)]
 
 
+def adapters(rng: random.Random, requests: int = 1500, adapters: int = 32) -> Iterator[Session]:
+    """Yield short prompts for LoRA adapters of different popularity."""
+    weights, now = [1 / (rank + 1) for rank in range(adapters)], 0.0
+    for _ in range(requests):
+        now += rng.expovariate(30)
+        adapter = f"adapter-{rng.choices(range(adapters), weights)[0]}"
+        yield [Turn(token_array(_words(rng, rng.randrange(100, 400))), 40, now, adapter=adapter)]
+
+
 def recorded(path: Path, requests: int, speed: float) -> Iterator[Session]:
     """Read a trace of Mooncake's form: JSON lines with timestamp (ms), output_length and hash_ids (of 512 tokens).
 
@@ -105,4 +116,5 @@ SYNTHETIC: dict[str, Callable[[random.Random], Iterator[Session]]] = {
     "prefix groups": groups,
     "bursts": bursts,
     "hot prefix": hot,
+    "adapters": adapters,
 }

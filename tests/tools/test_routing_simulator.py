@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 from bench.routing.engines import Size, Speed
-from bench.routing.policies import BoundedHash, Kvasir, Oracle, Policy, RoundRobin
+from bench.routing.policies import BoundedHash, Kvasir, LeastLoad, Oracle, Policy, RoundRobin
 from bench.routing.simulation import Results, Simulation
-from bench.routing.traces import BLOCK_SIZE, Session, bursts, conversations, hot, recorded
+from bench.routing.traces import BLOCK_SIZE, Session, adapters, bursts, conversations, hot, recorded
 
 SIZE = Size(rows=16, blocks=1500)
 
@@ -46,6 +46,14 @@ def test_a_slow_engine_gets_less_work() -> None:
 def test_a_burst_uses_more_than_one_engine() -> None:
     results = run(Kvasir, bursts(random.Random(1), bursts=3))
     assert results.imbalance < 1.5
+
+
+def test_adapters_stay_where_they_are_without_imbalance() -> None:
+    sessions = list(adapters(random.Random(1), requests=400, adapters=16))
+    ours, least = run(Kvasir, sessions), run(LeastLoad, sessions)
+    assert sum(ours.adapter_reads) < 0.5 * sum(least.adapter_reads)
+    assert ours.first_token(0.9) < least.first_token(0.9)
+    assert ours.imbalance < 1.2
 
 
 def test_a_recorded_trace_is_read(tmp_path: Path) -> None:

@@ -79,6 +79,10 @@ class LiveRequest:
         return self.prompted.core.priority
 
     @property
+    def adapter_digest(self) -> str:
+        return self.prompted.core.adapter_digest
+
+    @property
     def hashes(self) -> PromptHashes | None:
         return self.prompted.hashes
 

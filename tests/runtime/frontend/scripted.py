@@ -11,6 +11,7 @@ from kvasir.hub.model_info import ModelInfo
 from kvasir.link.engine_end.engine_link import EngineIdentity, FrontendLost, Received, new_incarnation
 from kvasir.link.protocol import (
     Abort,
+    AdaptersHeld,
     AddRequest,
     Call,
     Dead,
@@ -120,6 +121,9 @@ class ScriptedEngine:
         self._thread.start()
         if ready:
             self.announce_ready()
+
+    def show_adapters(self, held: AdaptersHeld) -> None:
+        self._link.show_adapters(held)
 
     def announce_ready(self) -> None:
         self._link.set_phase(Phase.READY)

@@ -35,7 +35,9 @@ class Eligibility:
         return [
             engine
             for engine in self._engines.values()
-            if (lane.rank is None or engine.rank == lane.rank) and engine.incarnation not in lane.refused_by
+            if (lane.rank is None or engine.rank == lane.rank)
+            and engine.incarnation not in lane.refused_by
+            and (engine.takes_adapters or not lane.adapted)
         ]
 
     def suitable(self, request: LiveRequest, without: Collection[RemoteEngine] = ()) -> list[RemoteEngine]:

@@ -195,6 +195,8 @@ class Dispatcher:
             self._fail(request, self._texts.lost_or(request, self.unavailable()))
         elif self._is_served(lane_of(request)):
             self._queue.add(request)
+        elif (error := self._texts.no_adapters(request)) is not None:
+            self._fail(request, self._texts.lost_or(request, error))
         elif (limit := self._holding.refusal(request)) is None:
             self._queue.add(request)
             self._holding.add(request)

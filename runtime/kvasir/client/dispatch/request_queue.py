@@ -25,6 +25,8 @@ class Lane(NamedTuple):
     refused_by: tuple[str, ...]
     moved: bool = False
     """Engines had them before; each waits for one that continues it exactly."""
+    adapted: bool = False
+    """They name LoRA adapters, which not every engine accepts."""
 
 
 class Waits(Protocol):
@@ -48,6 +50,8 @@ class Queueable(Protocol):
     def data_parallel_rank(self) -> int | None: ...
     @property
     def refused_by(self) -> tuple[str, ...]: ...
+    @property
+    def adapter_digest(self) -> str: ...
     @property
     def trace(self) -> Waits: ...
 
@@ -219,4 +223,4 @@ class RequestQueue(Generic[Request]):
 
 
 def lane_of(request: Queueable) -> Lane:
-    return Lane(request.data_parallel_rank, request.refused_by, request.attempt > 0)
+    return Lane(request.data_parallel_rank, request.refused_by, request.attempt > 0, request.adapter_digest != "")

@@ -9,6 +9,7 @@ from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
 from typing import Final, NamedTuple, Protocol
 
+from kvasir.client.dispatch.adapter_places import AdapterPlaces
 from kvasir.client.dispatch.cache_index import CacheIndex
 from kvasir.client.dispatch.engine_load import EngineLoad
 from kvasir.client.dispatch.kv_source import FETCH_SHARE, MIN_FETCH_TOKENS, KvSource, KvSources, fetchable, serves
@@ -30,6 +31,8 @@ MAX_DELAY: Final = 4.0
 TIE_SHARE: Final = 0.05
 """Costs that differ by less than this share of the prompt's prefill are equal."""
 PREDICTED_SECONDS: Final = 1.0
+ADAPTER_SECONDS: Final = 0.5
+"""To read an adapter that the engine does not hold."""
 
 
 class Chains(Protocol):
@@ -47,6 +50,8 @@ class Routed(Protocol):
     def hashes(self) -> Chains | None: ...
     @property
     def params(self) -> SamplingParams: ...
+    @property
+    def adapter_digest(self) -> str: ...
 
 
 class _Hit(NamedTuple):
@@ -92,6 +97,7 @@ class Router:
         self._last_cold: dict[str, int] = {}
         self._turn = 0
         self._sources = KvSources(self.load)
+        self._adapters = AdapterPlaces()
 
     # ------------------------------------------------------------------------------------------- observations
 
@@ -123,6 +129,7 @@ class Router:
         self._sources.forget(incarnation)
         self._loads.pop(incarnation, None)
         self._last_cold.pop(incarnation, None)
+        self._adapters.forget(incarnation)
         self.index.forget(incarnation)
 
     # ---------------------------------------------------------------------------------------------- decisions
@@ -155,6 +162,7 @@ class Router:
         if 2 * choice.num_cached < choice.num_tokens:
             self._last_cold[incarnation] = self._turn
         now = self._clock()
+        self._adapters.sent(request.adapter_digest, incarnation, now)
         self._load(incarnation).sent(request.request_id, choice.num_tokens, choice.work, now)
         if choice.source is not None and kv_source and kv_source == choice.kv_source:
             self._sources.sent(request.request_id, choice.source, choice.num_fetched)
@@ -168,8 +176,12 @@ class Router:
         self._measure_defaults(engines)
         now = self._clock()
         hits = self._hits(engines, request, peers, now)
-        tokens = request.num_tokens
-        return [self._choice(engine, tokens, hits.get(engine.incarnation, _NO_HIT), now) for engine in engines]
+        tokens, missing = request.num_tokens, self._adapters.missing(request.adapter_digest, engines, now)
+        choices = [self._choice(engine, tokens, hits.get(engine.incarnation, _NO_HIT), now) for engine in engines]
+        for choice in choices:
+            if choice.engine.incarnation in missing:
+                choice.cost += ADAPTER_SECONDS
+        return choices
 
     def _hits(
         self, engines: list[RemoteEngine], request: Routed, peers: Collection[RemoteEngine], now: float

@@ -12,6 +12,10 @@ NOT_UNDERSTOOD: Final = (
     "every engine that is ready is of an older version, which does not have a parameter of this request: leave the "
     "parameter out, or try again after the engines have been updated"
 )
+NO_ADAPTERS: Final = (
+    "no engine accepts LoRA adapters: start the engines with --enable-lora (in an InferenceService: set "
+    "spec.model.loraAdapters), or name the model itself"
+)
 WEIGHTS_REPLACED: Final = (
     "the weights of the model were replaced while this answer was generated, and no engine has the earlier ones: "
     "send the request again"
@@ -31,6 +35,14 @@ class Unavailability:
 
     def not_understood(self) -> EngineUnavailable:
         return EngineUnavailable(NOT_UNDERSTOOD, self._starts.retry_after())
+
+    def no_adapters(self, request: LiveRequest) -> EngineUnavailable | None:
+        """Return the error of a request for an adapter that no present or starting engine accepts, or None."""
+        engines = self._of(request.data_parallel_rank)
+        may_accept = any(engine.takes_adapters or engine.capacity is None for engine in engines)
+        if not request.adapter_digest or not engines or may_accept:
+            return None
+        return EngineUnavailable(NO_ADAPTERS, self._starts.retry_after())
 
     def error(self, rank: int | None = None, limit: str = "") -> EngineUnavailable:
         """Return the error for this rank. `limit`: see `Holding.refusal`."""

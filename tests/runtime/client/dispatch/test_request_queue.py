@@ -16,6 +16,7 @@ class Waiting:
     attempt: int = 0
     num_tokens: int = 100
     data_parallel_rank: int | None = None
+    adapter_digest: str = ""
     refused_by: tuple[str, ...] = ()
     trace: Trace = field(default_factory=Trace)
 

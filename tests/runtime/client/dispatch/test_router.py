@@ -33,6 +33,7 @@ class Request:
     prompt: Sequence[int] = (1,)
     params: SamplingParams = PARAMS
     engine: str = ""
+    adapter_digest: str = ""
     request_id: str = field(default_factory=lambda: f"r{next(_ids)}")
 
     def __post_init__(self) -> None:
