@@ -9,6 +9,7 @@ from kvasir.config.lora_settings import LoRAConfig
 from kvasir.config.options import ConfigError
 from kvasir.config.profiler import ProfilerConfig, read_profiler_config
 from kvasir.config.settings import EXTERNAL_LAUNCHER, CacheConfig, DeviceConfig, EngineConfig, ExecutorConfig
+from kvasir.config.speculation import Speculation
 
 CPU_KV_CACHE_BYTES = 2**30
 # The oldest NVIDIA GPUs with instructions that convert to and from float8_e4m3fn.
@@ -70,6 +71,7 @@ class ResolvedEngine:
     graph_sizes: tuple[int, ...] = ()
     """Rows of the steps that CUDA graphs are captured for, ascending."""
     profiler: ProfilerConfig | None = None
+    speculation: Speculation | None = None
     gpu_name: str = ""
     """"" on a CPU."""
     lora: LoRAConfig | None = None
