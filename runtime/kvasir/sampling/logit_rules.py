@@ -7,7 +7,7 @@ import numpy.typing as npt
 
 from kvasir.request.params import SamplingParams
 from kvasir.sampling.bad_words import BadWords
-from kvasir.sampling.penalties import Ints, TokenCounts, Tokens
+from kvasir.sampling.penalties import Ints, TokenCounts, Tokens, counts_with
 
 Floats = npt.NDArray[np.float32]
 
@@ -59,13 +59,16 @@ class LogitRules:
             return _NONE if np.isin(self.allowed, forbidden).all() else forbidden
         return forbidden if len(forbidden) < vocab_size else _NONE
 
-    def penalised(self, tokens: Tokens) -> tuple[Ints, Floats]:
-        """Return [D] tokens and [D] their penalties."""
+    def penalised(self, tokens: Tokens, drafts: int = 0) -> tuple[Ints, Floats]:
+        """Return [D] tokens and [D] their penalties. The last `drafts` of `tokens` may be taken back."""
         if not self.is_penalised:
             return _NONE, _NONE.astype(np.float32)
+        known = tokens[: len(tokens) - drafts]
         if self._counts is None:
-            self._counts = TokenCounts(tokens, self._num_prompt_tokens, self.penalises_prompt)
-        ids, counts = self._counts.after(tokens)
+            self._counts = TokenCounts(known, self._num_prompt_tokens, self.penalises_prompt)
+        ids, counts = self._counts.after(known)
+        if drafts:
+            ids, counts = counts_with(ids, counts, tokens[len(known) :])
         taken = self.frequency * counts + self.presence * (counts > 0)
         return ids, taken.astype(np.float32)
 

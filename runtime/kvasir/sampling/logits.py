@@ -54,7 +54,8 @@ class LogitChanges:
     allowed: Allowed | None
     forbidden: Entries | None
     bias: Bias | None
-    penalties: Penalties | CountedPenalties | None
+    penalties: Penalties | None
+    counted: CountedPenalties | None = None  # of other rows than `penalties`
 
     def apply_(self, logits: Tensor) -> None:
         # [R, V] float32
@@ -69,3 +70,5 @@ class LogitChanges:
             self.bias.apply_(logits)
         if self.penalties is not None:
             self.penalties.apply_(logits)
+        if self.counted is not None:
+            self.counted.apply_(logits)

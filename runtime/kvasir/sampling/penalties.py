@@ -38,3 +38,12 @@ class TokenCounts:
         self._ids[place] = token
         self._size += 1
         return place
+
+
+def counts_with(ids: Ints, counts: Ints, drafts: Tokens) -> tuple[Ints, Ints]:
+    """Return tokens and counts as if the output went on with `drafts`. Leaves the arrays as they are."""
+    new = np.setdiff1d(drafts, ids)
+    ids, counts = np.concatenate((ids, new)), np.concatenate((counts, np.zeros(len(new), np.int64)))
+    for token in drafts.tolist():
+        counts[ids == token] += 1
+    return ids, counts

@@ -13,14 +13,15 @@ from kvasir.layers.attention import KVCache
 from kvasir.models.causal_lm import Generates, KeepsRequests
 from kvasir.models.forward_batch import ForwardBatch, Hidden, Intermediate
 from kvasir.sampling.sampler import holds_nan, sample
-from kvasir.sampling.token_logprobs import score
+from kvasir.sampling.token_logprobs import Scores, score
 from kvasir.sampling.token_masks import PackedMasks, TokenMasks, masks_for
+from kvasir.worker.batch.drafted_rows import NAN_TOKEN, NO_DRAFTED_ROWS, drafted_rows
 from kvasir.worker.batch.inputs import InputBuilder, StepBatch
 from kvasir.worker.batch.prompt_logprobs import score_prompts
 from kvasir.worker.batch.request_table import RequestTable
 from kvasir.worker.launch.decode_graphs import DecodeGraphs, Recorder
 from kvasir.worker.launch.host_copy import HostCopies
-from kvasir.worker.launch.launched_step import NAN_TOKEN, LaunchedStep, SampledTokens
+from kvasir.worker.launch.launched_step import LaunchedStep, SampledTokens
 from kvasir.worker.profiler import phase
 from kvasir.worker.stage_link import StageLink
 from kvasir.worker.step import AwaitLateInput, LateInput, ScheduledRow, StepInput, StepOutput
@@ -174,8 +175,12 @@ class ModelRunner:
     def _sample_masked(
         self, launched: LaunchedStep, batch: StepBatch, logits: Tensor, masked: Sequence[int], late: LateInput
     ) -> None:
-        row_of = {place: row for row, place in enumerate(batch.outputs.tolist())}
-        masks = masks_for(late.masks, [row_of[place] for place in masked], logits.shape[1], logits.device)
+        rows_of: dict[int, list[int]] = {place: [] for place in masked}
+        for row, place in enumerate(batch.outputs.tolist()):
+            if place in rows_of:
+                rows_of[place].append(row)  # with drafts, more than one
+        rows = [row for place in masked for row in rows_of[place]]
+        masks = masks_for(late.masks, rows, logits.shape[1], logits.device)
         with phase("sample"):
             self._sample(launched, batch, logits, masks)
 
@@ -199,11 +204,25 @@ class ModelRunner:
         if not launched.is_awaited:
             self._inputs.device_rows.sampled(batch.rows_there, tokens)
         marked = tokens.masked_fill(holds_nan(logits, tokens), NAN_TOKEN)
-        pending = self._table.append_pending(batch.rows)
         outputs = batch.outputs.tolist()
-        launched.tokens = SampledTokens(self._copies.start(marked), pending, outputs)
+        drafted, single = NO_DRAFTED_ROWS, batch.rows
+        if batch.drafts:
+            drafted = drafted_rows(batch.drafts, batch.rows.tolist(), outputs, self._table)
+            single = batch.rows[[output not in drafted for output in outputs]]
+        pending = self._table.append_pending(single)
+        launched.tokens = SampledTokens(self._copies.start(marked), pending, outputs, drafted)
         if plan.logprobs is not None and raw is not None:  # waits for the device
             scores = score(raw, tokens[plan.logprobs.rows], max(plan.logprobs.counts))
-            reported = [outputs[place] for place in plan.logprobs.places]
-            wanted = enumerate(zip(reported, plan.logprobs.counts, strict=True))
-            launched.logprobs = {output: scores.wire(index, index + 1, k) for index, (output, k) in wanted}
+            self._report(launched, [outputs[place] for place in plan.logprobs.places], plan.logprobs.counts, scores)
+
+    def _report(
+        self, launched: LaunchedStep, outputs: Sequence[int], counts: Sequence[int], scores: Scores
+    ) -> None:
+        # outputs [P], counts [P]; the places of a row with drafts are neighbours
+        drafted = () if launched.tokens is None else launched.tokens.drafted
+        if drafted:
+            launched.settle()
+        for place, (output, k) in enumerate(zip(outputs, counts, strict=True)):
+            if output not in launched.logprobs:
+                sampled = launched.num_sampled(output) if output in drafted else 1
+                launched.logprobs[output] = scores.wire(place, place + sampled, k)

@@ -119,6 +119,8 @@ class Driver:
         self.done: dict[str, Request] = {}
         """Requests that were finished, by id; of a reused id the latest."""
         self.steps = 0
+        self.drafter: Callable[[Request], Sequence[int]] = lambda request: ()
+        """Guesses the tokens after those of a request that decodes."""
 
     @classmethod
     def load(
@@ -165,19 +167,22 @@ class Driver:
         for request in self._requests.values():
             count = min(budget, len(request.tokens) - request.computed)
             if count > 0:
-                scheduled.append((request, count, self._grow(request, request.computed + count)))
+                drafts = self._drafts(request, count)
+                count += len(drafts)
+                scheduled.append((request, count, self._grow(request, request.computed + count), drafts))
                 budget -= count
         step = StepInput(
             finished=self._finished,
             new=[NewRow(r.request_id, packed(r.tokens), len(r.prompt), r.params) for r in new],
-            scheduled=[ScheduledRow(r.request_id, r.computed, count, blocks) for r, count, blocks in scheduled],
+            scheduled=[ScheduledRow(r.request_id, r.computed, *of_row) for r, *of_row in scheduled],
         )
         self._finished, self._new = [], []
         output = self.worker.execute(step)
         self.steps += 1
         assert len(output.token_ids) == len(scheduled)
-        for place, ((request, count, _), sampled) in enumerate(zip(scheduled, output.token_ids, strict=True)):
-            request.computed += count
+        for place, (row, sampled) in enumerate(zip(scheduled, output.token_ids, strict=True)):
+            request, count, _, drafts = row
+            request.computed += count - len(drafts)
             if place in output.logprobs:
                 request.logprobs.append(output.logprobs[place])
             if place in output.prompt_logprobs:
@@ -186,7 +191,11 @@ class Driver:
             if due and place in output.failed:  # it goes on, as a row does until the scheduler frees it
                 request.outputs.append(NAN if output.failed[place] == NAN_COMPUTED else FAILED)
                 continue
-            assert len(sampled) == due
+            if drafts:
+                assert list(drafts[: len(sampled) - 1]) == sampled[:-1]
+                request.computed += len(sampled) - 1
+            else:
+                assert len(sampled) == due
             request.outputs += sampled
 
     def finish(self) -> dict[str, list[int]]:
@@ -208,6 +217,11 @@ class Driver:
         self._finished = []
         self.worker.check_idle()
         return outputs
+
+    def _drafts(self, request: Request, count: int) -> tuple[int, ...]:
+        decodes = bool(request.outputs) and count == 1 and request.computed == len(request.tokens) - 1
+        left = request.params.max_tokens - len(request.outputs) - 1
+        return tuple(self.drafter(request)[:left]) if decodes and left > 0 else ()
 
     def _grow(self, request: Request, tokens: int) -> list[list[int]]:
         """Return new blocks by KV group. No group frees any before the request ends."""

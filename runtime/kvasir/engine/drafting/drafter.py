@@ -20,8 +20,8 @@ class Drafter(Protocol):
         ...
 
     def propose(self, request: EngineRequest, most: int) -> Sequence[int]:
-        """Return up to `most` (at least 1) guesses of the tokens after `request.token_ids`, all of which are known."""
-        # Some or all may go unused.
+        """Return up to `most` (at least 1) guesses of the tokens after `request.token_ids`."""
+        # No token is pending. Some or all guesses may go unused.
         ...
 
     def verified(self, request: EngineRequest, drafted: int, accepted: int) -> None:

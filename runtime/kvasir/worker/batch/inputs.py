@@ -17,6 +17,7 @@ from kvasir.layers.attention_backends.choose_backend import choose_backend
 from kvasir.layers.kv import KVGroup
 from kvasir.layers.parameter import Placement
 from kvasir.layers.step_memory import step_memory
+from kvasir.worker.batch.chunks import NO_DRAFTS, Drafts, chunks_of
 from kvasir.worker.batch.device_rows import DeviceRows
 from kvasir.worker.batch.prompt_logprobs import PromptSpan, prompt_spans
 from kvasir.worker.batch.request_table import PENDING, RequestTable
@@ -25,8 +26,6 @@ from kvasir.worker.step import ScheduledRow
 
 Ints = npt.NDArray[np.int64]
 
-# Larger than every context: prefills come after decodes.
-_PREFILL = 2**40
 _BYTES_OF_TOKEN = 24
 _BYTES_OF_ROW = 256
 _BYTES_OF_PLANS = 128
@@ -44,10 +43,11 @@ class StepBatch:
     attention: Mapping[int, AttentionPlan]  # by KV group
     sampled: Tensor | None  # [R] places of tokens before sampled ones; None: all, in order
     sampling: SamplingPlan
-    rows: Ints  # [R] rows of the table
+    rows: Ints  # [R] rows of the table, one with drafts more than once
     rows_there: Tensor  # [R] on the device
     outputs: Ints  # [R] places in the output
     prompt_spans: tuple[PromptSpan, ...]
+    drafts: Drafts
     # T, if decodes were padded: only the first R tokens have a meaning.
     padded_to: int | None = None
     # Of tensors in a padded step, the same for each step of this size.
@@ -102,27 +102,26 @@ class InputBuilder:
 
     def build(self, scheduled: Sequence[ScheduledRow], *, is_awaited: bool = True) -> StepBatch:
         table = self._table
-        count = len(scheduled)
-        rows = np.fromiter((table.row_of(row.request_id) for row in scheduled), np.int64, count)
-        computed = np.fromiter((row.num_computed_tokens for row in scheduled), np.int64, count)
-        new = np.fromiter((row.num_new_tokens for row in scheduled), np.int64, count)
-        singles = bool((new == 1).all())  # decodes, and chunks of one token
-        order = np.argsort(computed if singles else _sort_keys(computed, new), kind="stable")
-        rows, computed, new = rows[order], computed[order], new[order]
+        chunks = chunks_of(scheduled, table)
+        rows, computed, new, singles = chunks.rows, chunks.computed, chunks.new, chunks.are_single
         token_rows, positions = (rows, computed) if singles else _flat(rows, computed, new)
         blocks, offsets = np.divmod(positions, self._block_size)
         token_ids = table.tokens[token_rows, positions].astype(np.int64)
         step = StepRows(rows, computed, new, token_rows, blocks, offsets)
-        samples = (computed + new == table.num_tokens[rows]) & self._samples
+        samples = (computed + new >= table.num_tokens[rows]) & self._samples
         only_decodes = singles and bool(samples.all())
-        size = self._size(count) if only_decodes and not table.prompt_scores else None
+        size = self._size(len(rows)) if only_decodes and not table.prompt_scores else None
         self._memory.begin()
         return self._sent(
             self._tokens(token_ids, token_rows, positions, step, size),
             sampled=None if only_decodes else (np.cumsum(new) - 1)[samples],
             rows=rows[samples],
-            outputs=order[samples],
-            prompt_spans=tuple(prompt_spans(table, rows, computed, new, order)) if table.prompt_scores else (),
+            ahead=None if chunks.ahead is None else chunks.ahead[samples],
+            outputs=chunks.places[samples],
+            prompt_spans=tuple(prompt_spans(table, rows, computed, new, chunks.places))
+            if table.prompt_scores
+            else (),
+            drafts=chunks.drafts,
             is_awaited=is_awaited,
         )
 
@@ -132,7 +131,16 @@ class InputBuilder:
         self._memory.begin()
         tokens = self._tokens(nothing, nothing, nothing, step, size)
         assert not self._memory.overflows, f"the memory of a step has no room for the plans of {size} decodes"
-        return self._sent(tokens, sampled=None, rows=nothing, outputs=nothing, prompt_spans=(), is_awaited=True)
+        return self._sent(
+            tokens,
+            sampled=None,
+            rows=nothing,
+            ahead=None,
+            outputs=nothing,
+            prompt_spans=(),
+            drafts=NO_DRAFTS,
+            is_awaited=True,
+        )
 
     def _size(self, count: int) -> int | None:
         place = bisect.bisect_left(self.sizes, count)
@@ -157,8 +165,10 @@ class InputBuilder:
         *,
         sampled: Ints | None,
         rows: Ints,
+        ahead: Ints | None,
         outputs: Ints,
         prompt_spans: tuple[PromptSpan, ...],
+        drafts: Drafts,
         is_awaited: bool,
     ) -> StepBatch:
         batch = StepBatch(
@@ -167,20 +177,17 @@ class InputBuilder:
             positions=tokens.positions,
             attention=tokens.attention,
             sampled=None if sampled is None else self._memory.put(sampled),
-            sampling=self.sampling.build(rows, is_awaited=is_awaited),
+            sampling=self.sampling.build(rows, ahead, is_awaited=is_awaited),
             rows=rows,
             rows_there=self._memory.put(rows),
             outputs=outputs,
             prompt_spans=prompt_spans,
+            drafts=drafts,
             padded_to=tokens.size,
             addresses=tokens.addresses,
         )
         self._memory.send()
         return batch
-
-
-def _sort_keys(computed: Ints, new: Ints) -> Ints:
-    return np.where(new == 1, computed, _PREFILL * (1 + (computed > 0)) + new)
 
 
 def _flat(rows: Ints, computed: Ints, new: Ints) -> tuple[Ints, Ints]:

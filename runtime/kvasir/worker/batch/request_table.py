@@ -36,6 +36,12 @@ class PendingTokens:
     epochs: Ints  # [R]: a row may be freed before its token is known
 
 
+@dataclass(frozen=True)
+class HeldRow:
+    row: int
+    epoch: int  # the row may be freed meanwhile
+
+
 class RequestTable:
     """Free rows hold old values. Rare options are dictionaries by row."""
 
@@ -113,9 +119,13 @@ class RequestTable:
         if params.prompt_logprobs is not None and self.num_tokens[row] == self.num_prompt_tokens[row]:
             self.prompt_scores[row] = PromptScores(params.prompt_logprobs)
 
-    def tokens_of(self, row: int) -> npt.NDArray[np.int32]:
-        """Return a view [num_tokens], with PENDING for pending tokens."""
-        return self.tokens[row, : self.num_tokens[row]]
+    def tokens_of(self, row: int, ahead: int = 0) -> npt.NDArray[np.int32]:
+        """Return a view [num_tokens + ahead], with PENDING for pending tokens and drafts at the end."""
+        return self.tokens[row, : self.num_tokens[row] + ahead]
+
+    def write_drafts(self, row: int, token_ids: Sequence[int]) -> None:
+        start = int(self.num_tokens[row])
+        self.tokens[row, start : start + len(token_ids)] = token_ids
 
     def remove(self, request_id: str) -> None:
         row = self._row_of.pop(request_id)
@@ -150,6 +160,15 @@ class RequestTable:
         self.tokens[rows, places] = PENDING
         self.num_tokens[rows] = places + 1
         return PendingTokens(rows, places, self._epochs[rows])
+
+    def held(self, row: int) -> "HeldRow":
+        return HeldRow(row, int(self._epochs[row]))
+
+    def append_accepted(self, held: "HeldRow", token_ids: Sequence[int]) -> None:
+        """Append drafts that were accepted and one more token. Skip a row that was freed meanwhile."""
+        if self._epochs[held.row] == held.epoch:
+            self.write_drafts(held.row, token_ids)
+            self.num_tokens[held.row] += len(token_ids)
 
     def settle(self, pending: PendingTokens, token_ids: Ints) -> None:
         """Write the tokens [R]. Skip rows that were freed meanwhile."""

@@ -1,25 +1,23 @@
 """A step that the device computes, until its tokens are on the host."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Final
 
 import numpy as np
 
 from kvasir.link.protocol import Logprobs
+from kvasir.worker.batch.drafted_rows import NAN_TOKEN, DraftedRows
 from kvasir.worker.batch.request_table import PendingTokens, RequestTable
 from kvasir.worker.launch.host_copy import HostCopy
 from kvasir.worker.step import NAN_COMPUTED, LateInput, StepOutput
-
-# Marks NaN rows on the device: the host waits for tokens only.
-NAN_TOKEN: Final = -1
 
 
 @dataclass(frozen=True)
 class SampledTokens:
     copy: HostCopy
     pending: PendingTokens
-    outputs: list[int]  # [R] places in the output
+    outputs: list[int]  # [R] places in the output, those with drafts more than once
+    drafted: DraftedRows
 
 
 class LaunchedStep:
@@ -54,14 +52,31 @@ class LaunchedStep:
         tokens, self.tokens = self.tokens, None
         if tokens is None:
             return
-        chosen = tokens.copy.numbers()
+        chosen, outputs = tokens.copy.numbers(), tokens.outputs
+        if tokens.drafted:
+            self._settle_drafted(tokens.drafted, chosen)
+            single = [place for place, output in enumerate(outputs) if output not in tokens.drafted]
+            chosen, outputs = [chosen[place] for place in single], [outputs[place] for place in single]
         # The next step may have begun, so a NaN row gets some token.
         self._table.settle(tokens.pending, np.maximum(np.array(chosen, np.int64), 0))
-        for output, token in zip(tokens.outputs, chosen, strict=True):
+        for output, token in zip(outputs, chosen, strict=True):
             if token == NAN_TOKEN:
                 self.failed[output] = NAN_COMPUTED  # first: the scheduler must distrust the blocks
             elif output not in self.failed:
                 self._token_ids[output] = [token]
+
+    def num_sampled(self, output: int) -> int:
+        # for settled rows
+        return len(self._token_ids[output])
+
+    def _settle_drafted(self, drafted: DraftedRows, chosen: Sequence[int]) -> None:
+        for output, row in drafted.items():
+            token_ids = row.accepted(chosen)
+            if token_ids[0] == NAN_TOKEN:
+                self.failed[output] = NAN_COMPUTED
+            elif output not in self.failed:
+                self._token_ids[output] = token_ids
+                self._table.append_accepted(row.held, token_ids)
 
     def result(self) -> StepOutput:
         self.settle()

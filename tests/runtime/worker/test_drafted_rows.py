@@ -1,0 +1,68 @@
+"""Rows with drafts: tokens and log probabilities are those of a run without drafts, bit by bit."""
+
+import random
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kvasir.link.protocol import Logprobs
+from kvasir.request.params import SamplingParams
+from runtime.models.tiny import gpt2, llama, save
+from runtime.worker.driver import Driver, Request
+
+VOCAB = 64
+OPTIONS: list[dict[str, Any]] = [
+    {"temperature": 0.0},
+    {"seed": 3},
+    {"temperature": 0.0, "logprobs": 3, "repetition_penalty": 1.4},
+    {"seed": 4, "logprobs": 2, "frequency_penalty": 0.7, "presence_penalty": -0.3, "top_p": 0.8},
+    {"seed": 5, "top_k": 5, "min_p": 0.05, "min_tokens": 9, "stop_token_ids": (5, 9)},
+    {"temperature": 0.7, "seed": 6, "logit_bias": ((3, 4.0), (7, 2.5)), "frequency_penalty": 0.9},
+    {"temperature": 0.0, "bad_words": ((3,), (7, 8), (1, 2, 3)), "allowed_token_ids": tuple(range(1, 20))},
+    {"seed": 2, "prompt_logprobs": 1, "logprobs": 0},
+]
+
+
+def drafts_of(right: Sequence[int], number: random.Random) -> list[int]:
+    """Guess the next tokens: the right ones up to a random place."""
+    count, good = number.randrange(6), number.randrange(6)
+    return [token if place < good else number.randrange(VOCAB) for place, token in enumerate(right[:count])]
+
+
+def whole(parts: Sequence[Logprobs]) -> list[list[Any]]:
+    return [[value for part in parts for value in getattr(part, name)] for name in Logprobs.__struct_fields__]
+
+
+@pytest.fixture(scope="module")
+def paths(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    models = {"llama": llama(vocab_size=VOCAB), "gpt2": gpt2(vocab_size=VOCAB)}
+    return {name: save(model, tmp_path_factory.mktemp(name)) for name, model in models.items()}
+
+
+@pytest.mark.parametrize(("name", "dtype"), [("llama", "float32"), ("llama", "bfloat16"), ("gpt2", "float32")])
+def test_drafted_rows_change_no_bit(paths: dict[str, Path], name: str, dtype: str) -> None:
+    number = random.Random(7)
+    driver = Driver.load(paths[name], dtype=dtype)
+    requests = {
+        str(place): (
+            [number.randrange(VOCAB) for _ in range(number.randrange(1, 30))],
+            SamplingParams(max_tokens=number.randrange(2, 24), **{"seed": 0} | options),
+        )
+        for place, options in enumerate(OPTIONS * 2)
+    }
+    runs = []
+    for drafter in (lambda request: (), lambda request: drafts_of(expected(request), number)):
+        driver.drafter = drafter
+        for request_id, request in requests.items():
+            driver.add(request_id, *request)
+        outputs = driver.run(budget=60)
+        logprobs = {name: (whole(done.logprobs), whole(done.prompt_logprobs)) for name, done in driver.done.items()}
+        runs.append((outputs, logprobs, driver.steps))
+
+        def expected(request: Request) -> list[int]:
+            return runs[0][0][request.request_id][len(request.outputs) :]
+
+    assert runs[0][:2] == runs[1][:2]
+    assert runs[1][2] - runs[0][2] < 0.8 * runs[0][2]
