@@ -60,7 +60,8 @@ class StepInput(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 class LateInput(msgspec.Struct, frozen=True, array_like=True, gc=False):
     number: int
-    # By entry of `StepInput.masked`: bit i of its little-endian 32-bit words allows token i.
+    # By entry of `StepInput.masked`, and after each of its drafts: bit i of its little-endian 32-bit words allows
+    # token i.
     masks: bytes
 
 
@@ -77,6 +78,5 @@ class StepOutput(msgspec.Struct, frozen=True, array_like=True, gc=False):
     prompt_logprobs: dict[int, Logprobs] = {}
     # The KV is computed nevertheless: other requests may share it.
     failed: dict[int, str] = {}
-    drafts: dict[int, list[int]] = {}
     # float32, little endian, at most MAX_POOLED_BYTES each.
     pooled: dict[int, bytes] = {}

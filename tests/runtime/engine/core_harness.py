@@ -18,6 +18,7 @@ from kvasir.request.params import SamplingParams
 from kvasir.request.pool_params import PoolParams
 from kvasir.request.request_core import RequestKind
 from kvasir.request.tokens import packed, token_array
+from runtime.engine.fake_drafter import FakeDrafter
 from runtime.engine.fake_executor import EOS, VOCAB_SIZE, FakeExecutor, next_token
 from runtime.engine.kv_configs import kv_manager, no_kv_config
 from runtime.engine.pooling_executor import PoolingExecutor
@@ -130,9 +131,10 @@ class CoreHarness:
         is_pipeline: bool = False,
         grammars: GrammarGate | None = None,
         pools: bool = False,
+        max_step_rows: int = 0,
     ) -> None:
         """`windows`: of each KV group; None: full attention. `grammars`: for requests with a constraint.
-        `pools`: an engine of requests of kind POOL."""
+        `pools`: an engine of requests of kind POOL. `max_step_rows`: of steps with drafts; 0: none has any."""
         self.executor = (PoolingExecutor if pools else FakeExecutor)(
             block_size=block_size,
             max_num_seqs=max_num_seqs,
@@ -141,6 +143,7 @@ class CoreHarness:
             windows=windows,
             is_pipeline=is_pipeline,
         )
+        self.drafter = FakeDrafter()
         self.budget = TokenBudget(max_queued_tokens)
         blocks = kv_manager(num_blocks, block_size, windows, prefix_caching=prefix_caching, longest_chunk=budget)
         if pools:
@@ -160,6 +163,8 @@ class CoreHarness:
             gates=gates if grammars is None else [grammars, *gates],
             rations=rations,
             sends_sampled=is_pipeline,
+            drafter=self.drafter,
+            max_step_rows=max_step_rows,
         )
         self.blocks = blocks
         self.max_model_len = max_model_len
@@ -212,6 +217,7 @@ class CoreHarness:
             if not self.core.has_work:
                 self.core.check_idle()
                 assert not self.scheduler.requests
+                assert not self.drafter.asked
                 assert self.budget.held == 0
                 return
             self.step()

@@ -124,8 +124,6 @@ class FakeExecutor:
         self.rows: dict[str, _Row] = {}
         self.failing: dict[str, int] = {}
         """Ids of requests whose sampling cannot be prepared once they have this many tokens."""
-        self.drafter: Callable[[Sequence[int]], list[int]] = lambda token_ids: []
-        """Guesses the tokens after these."""
         self._block_size = block_size
         self._max_num_seqs = max_num_seqs
         self._max_num_batched_tokens = max_num_batched_tokens
@@ -162,17 +160,11 @@ class FakeExecutor:
         token_ids = [self._sample(scheduled, masks.get(place)) for place, scheduled in enumerate(step.scheduled)]
         failed |= {place: NAN_COMPUTED for place, sampled in enumerate(token_ids) if NAN in sampled}
         token_ids = [[] if place in failed else sampled for place, sampled in enumerate(token_ids)]
-        drafts = {
-            place: self.drafter(self.rows[scheduled.request_id].token_ids)
-            for place, scheduled in enumerate(step.scheduled)
-            if token_ids[place]
-        }
         return StepOutput(
             token_ids,
             self._logprobs(step.scheduled, token_ids),
             self._prompt_logprobs(step.scheduled),
             failed,
-            {place: draft for place, draft in drafts.items() if draft},
         )
 
     def submit(self, step: StepInput) -> "Future[StepOutput]":
@@ -263,30 +255,38 @@ class FakeExecutor:
                 content = row.content(position, scheduled.draft_token_ids)
                 assert self._slots[self._slot(table, position)] == content
 
-    def _masks(self, step: StepInput) -> dict[int, npt.NDArray[np.bool_]]:
-        """Return the allowed tokens [VOCAB_SIZE] of each masked row, by place."""
+    def _masks(self, step: StepInput) -> dict[int, list[npt.NDArray[np.bool_]]]:
+        """Return the allowed tokens of each masked row, by place: before each draft and after the last one."""
         if not step.masked:
             return {}
         late = self.late.popleft()  # raises IndexError if the masks come later than the result is asked for
         assert late.number == step.number
-        words = np.frombuffer(late.masks, np.uint8).reshape(len(step.masked), -(-VOCAB_SIZE // 32) * 4)
-        bits = np.unpackbits(words, axis=1, count=VOCAB_SIZE, bitorder="little").astype(bool)
-        return dict(zip(step.masked, bits, strict=True))
+        words = np.frombuffer(late.masks, np.uint8).reshape(-1, -(-VOCAB_SIZE // 32) * 4)
+        bits = iter(np.unpackbits(words, axis=1, count=VOCAB_SIZE, bitorder="little").astype(bool))
+        masks = {
+            place: [next(bits) for _ in range(1 + len(step.scheduled[place].draft_token_ids))]
+            for place in step.masked
+        }
+        assert next(bits, None) is None
+        return masks
 
-    def _sample(self, scheduled: ScheduledRow, mask: npt.NDArray[np.bool_] | None = None) -> list[int]:
+    def _sample(self, scheduled: ScheduledRow, masks: Sequence[npt.NDArray[np.bool_]] | None = None) -> list[int]:
         """Return the accepted drafts and one token, or nothing after a chunk that is not the last one."""
         row = self.rows[scheduled.request_id]
         end = scheduled.num_computed_tokens + scheduled.num_new_tokens
         if end < len(row.token_ids):
-            assert mask is None, "a mask for a row without a next token"
+            assert masks is None, "a mask for a row without a next token"
             return []
         context = [*row.token_ids, *scheduled.draft_token_ids]
         if self._windows[0] is None:
             context = [self._slots[self._slot(row.tables[0], position)][0] for position in range(end)]
         sampled = []
-        for draft in (*scheduled.draft_token_ids, None):
+        for place, draft in enumerate((*scheduled.draft_token_ids, None)):
             token_id = self._model(context[: len(row.token_ids)])
-            sampled.append(token_id if mask is None or token_id == NAN else choose(token_id, mask))
+            sampled.append(token_id if masks is None or token_id == NAN else choose(token_id, masks[place]))
+            if token_id == NAN and place:  # it comes again in the next step
+                sampled.pop()
+                break
             row.token_ids.append(sampled[-1])
             if sampled[-1] != draft:
                 break

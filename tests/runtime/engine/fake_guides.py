@@ -67,6 +67,9 @@ class FakeGuide:
                 raise GuideError(f"token {token_id} is not allowed after {self.output}")
             self.output.append(token_id)
 
+    def copy(self) -> "FakeGuide":
+        return FakeGuide(self.text, self.output)
+
 
 class FakeGrammars:
     """Implements GuideSource. Constraints are compiled at once, or by `compile`."""

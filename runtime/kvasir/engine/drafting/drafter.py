@@ -25,9 +25,9 @@ class Drafter(Protocol):
         ...
 
     def verified(self, request: EngineRequest, drafted: int, accepted: int) -> None:
-        """Note that the model computed `drafted` guesses, and accepted the first `accepted` of them.
+        """Note that the model accepted the first `accepted` of `drafted` guesses.
 
-        `request.token_ids` has the accepted tokens and one more. The request may just have ended.
+        `request.token_ids` gets them, and one token more, after this call.
         """
         ...
 

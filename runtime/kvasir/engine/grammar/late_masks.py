@@ -25,12 +25,12 @@ _ALL: Final = 0xFFFFFFFF
 @dataclass(frozen=True, slots=True)
 class _MaskedStep:
     number: int
-    # each masked row's request, and its number of tokens when the mask is due
-    rows: list[tuple[EngineRequest, int]]
+    # each masked row's request, its number of tokens when the mask is due, and its drafts
+    rows: list[tuple[EngineRequest, int, tuple[int, ...]]]
 
     @property
     def is_due(self) -> bool:
-        return all(request.status.finished or request.num_tokens >= due for request, due in self.rows)
+        return all(request.status.finished or request.num_tokens >= due for request, due, _ in self.rows)
 
 
 class LateMasks:
@@ -46,8 +46,11 @@ class LateMasks:
         self._steps: deque[_MaskedStep] = deque()  # submitted, without their masks, oldest first
 
     def expect(self, step: StepInput, rows: StepRows) -> None:
-        requests = [rows[place][0] for place in step.masked]
-        due = [(request, request.num_tokens + request.num_pending - 1) for request in requests]
+        masked = [(rows[place][0], step.scheduled[place].draft_token_ids) for place in step.masked]
+        due = [
+            (request, request.num_tokens + request.num_pending - 1 - len(drafts), drafts)
+            for request, drafts in masked
+        ]
         self._steps.append(_MaskedStep(step.number, due))
 
     def supply(self) -> None:
@@ -58,9 +61,14 @@ class LateMasks:
 
         while self._steps and self._steps[0].is_due:
             step = self._steps.popleft()
-            masks = np.empty((len(step.rows), self._num_words), np.uint32)  # [N, V / 32]
-            for mask, (request, _) in zip(masks, step.rows, strict=True):
-                self._fill(mask, request)
+            count = sum(1 + len(drafts) for _, _, drafts in step.rows)
+            masks = np.empty((count, self._num_words), np.uint32)  # [N, V / 32]
+            at = 0
+            for request, _, drafts in step.rows:
+                self._fill(masks[at], request)
+                if drafts:
+                    _fill_along(masks[at + 1 : at + 1 + len(drafts)], request, drafts)
+                at += 1 + len(drafts)
             self._send(LateInput(step.number, masks.tobytes()))
 
     def check_idle(self) -> None:
@@ -77,3 +85,20 @@ class LateMasks:
         except Exception as error:
             mask[:] = _ALL
             self._fail(request, error)
+
+
+def _fill_along(masks: "npt.NDArray[np.uint32]", request: EngineRequest, drafts: tuple[int, ...]) -> None:
+    # masks: [drafts, V / 32], each after one draft more
+    masks[:] = _ALL
+    if request.status.finished or request.guide is None:
+        return
+    guide = request.guide.copy()
+    try:
+        for mask, draft in zip(masks, drafts, strict=True):
+            guide.accept((draft,))
+            if guide.is_complete:
+                return  # the token after it is dropped
+            guide.fill(mask)
+    except Exception:
+        # A wrong draft must not end the request. After a right one, its guide fails in the update.
+        log.debug("no masks for the drafts of request %s", request.request_id, exc_info=True)

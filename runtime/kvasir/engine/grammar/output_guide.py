@@ -1,5 +1,6 @@
 """OutputGuide: the tokens that may follow in one output: first its reasoning, then its grammar."""
 
+import copy
 from collections.abc import Sequence
 from typing import Final
 
@@ -95,6 +96,11 @@ class OutputGuide:
                 self._consume(token_ids[place:])
                 return
             self._accept_reasoning(token)
+
+    def copy(self) -> "OutputGuide":
+        copied = copy.copy(self)
+        copied._matcher = self._matcher and self._matcher.deep_copy()
+        return copied
 
     @property
     def _forces_the_end(self) -> bool:

@@ -59,6 +59,9 @@ class Guide(Protocol):
     def accept(self, token_ids: Sequence[int]) -> None:
         """Advance over tokens of the output. Raises ValueError for a forbidden one."""
 
+    def copy(self) -> "Guide":
+        """Return a guide in the same state, which advances by itself."""
+
 
 class EngineRequest:
     """Prompt and output tokens are in one array: a resumed request is one with a longer prompt."""

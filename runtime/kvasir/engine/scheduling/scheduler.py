@@ -6,11 +6,11 @@ docs/design/scheduler.md describes order, preemption and overlapping steps.
 """
 
 from collections import deque
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 
-import msgspec
-
+from kvasir.engine.drafting.drafter import Drafter
+from kvasir.engine.drafting.step_drafts import StepDrafts
 from kvasir.engine.kv.kv_manager import KVManager
 from kvasir.engine.scheduling.admission_gates import AdmissionGate
 from kvasir.engine.scheduling.endings import Endings
@@ -28,7 +28,8 @@ from kvasir.worker.step import NO_NEW_BLOCKS, NewRow, ScheduledRow, StepInput, S
 @dataclass(slots=True)
 class _Step:
     budget: int
-    drafts: Mapping[EngineRequest, list[int]]  # guesses of the next tokens
+    has_drafts: bool = False  # rows may have them
+    drafts: dict[EngineRequest, tuple[int, ...]] = field(default_factory=dict)
     new: list[NewRow] = field(default_factory=list)
     scheduled: list[ScheduledRow] = field(default_factory=list)
     rows: StepRows = field(default_factory=list)  # parallel to `scheduled`
@@ -51,11 +52,16 @@ class Scheduler:
         gates: Sequence[AdmissionGate] = (),
         rations: Sequence[Ration] = (),
         sends_sampled: bool = False,  # steps carry the tokens of earlier steps
+        drafter: Drafter | None = None,
+        max_step_rows: int = 0,  # with drafts; no row has any in a step with so many requests
     ) -> None:
         if max_num_seqs > max_num_batched_tokens:
             raise ValueError("a step's budget must hold one token of each running request")
         if max_model_len > blocks.longest_sequence:
             raise ValueError("the pool must hold one request of the longest kind")
+        self._endings = Endings(eos_token_ids, max_model_len)
+        self._drafts = drafter and StepDrafts(drafter, max_step_rows, self._endings, blocks)
+        gates = [*gates, self._drafts] if self._drafts else gates
         self._queues = queues = RequestQueues(blocks, max_num_seqs, gates, budget)
         self.requests, self.blocked = queues.requests, queues.blocked
         self.waiting, self.running = queues.waiting, queues.running
@@ -67,9 +73,8 @@ class Scheduler:
         self._max_num_batched_tokens = max_num_batched_tokens
         self._long_prefill_token_threshold = long_prefill_token_threshold or max_num_batched_tokens
         self._lookahead = lookahead
-        self._endings = Endings(eos_token_ids, max_model_len)
         self._entrance = EntranceCheck(self._endings, by_priority)
-        self._results = StepResults(self._endings, queues, blocks, keeps_sampled=sends_sampled)
+        self._results = StepResults(self._endings, queues, blocks, sends_sampled, self._drafts)
         self._rations = tuple(rations)
         self.num_scheduled = 0  # steps
         self._num_arrivals = 0
@@ -156,7 +161,7 @@ class Scheduler:
             if self._lone_steps.must_wait(bool(self.in_flight)):
                 return None
             suspect = self._lone_steps.next()
-        step = _Step(self._max_num_batched_tokens, self._results.take_drafts())
+        step = _Step(self._max_num_batched_tokens)
         preemptions = self.num_preemptions
         self.num_unfinished_tokens = 0
         for ration in self._rations:
@@ -180,7 +185,8 @@ class Scheduler:
         )
 
     def _schedule_running(self, step: _Step) -> None:
-        is_plain = not (self._rations or step.drafts or self._lone_steps.current)
+        step.has_drafts = self._drafts is not None and self._drafts.step_begins(len(self.running))
+        is_plain = not (self._rations or step.has_drafts or self._lone_steps.current)
         place = 0
         while place < len(self.running):  # preemption removes requests from the end
             request = self.running[place]
@@ -254,23 +260,16 @@ class Scheduler:
         if request is self._lone_steps.current:
             return 0
         count = self._next_tokens(request, budget)
-        if request in step.drafts:
-            count += self._num_usable(len(step.drafts[request]), request, budget)
+        if count and self._drafts is not None and step.has_drafts and request.status is RequestStatus.RUNNING:
+            if self._drafts.awaits(request):
+                return 0
+            if request.num_computed_tokens == request.num_tokens - 1 and not request.num_pending:
+                step.drafts[request] = drafts = self._drafts.choose(request, budget)
+                count += len(drafts)
         for ration in self._rations:
             if count:
                 count = ration.most(request, count)
         return count
-
-    def _num_usable(self, drafts: int, request: EngineRequest, budget: int) -> int:
-        """Return how many drafts to compute without taking a block from another running request."""
-        if request.guide is not None:
-            return 0
-        drafts = min(drafts, budget - 1, self._endings.num_left(request) - 1)
-        end = request.num_tokens + drafts
-        if drafts <= 0 or end <= request.num_slots:
-            return max(0, drafts)
-        reserve = len(request.block_tables) * (len(self.running) - 1)
-        return drafts if self.blocks.pool.can_allocate(sum(self.blocks.missing(request, end)) + reserve) else 0
 
     def _take(self, step: _Step, request: EngineRequest, count: int, new_block_ids: list[list[int]]) -> None:
         step.scheduled.append(ScheduledRow(request.request_id, request.num_computed_tokens, count, new_block_ids))
@@ -291,14 +290,29 @@ class Scheduler:
     ) -> None:
         for ration in self._rations:
             ration.joined(request, count)
-        self._take(step, request, count, new_block_ids)
-        drafts = tuple(step.drafts[request][: count - 1]) if request in step.drafts else ()
+        drafts = step.drafts[request][: count - 1] if request in step.drafts else ()
         if drafts:
-            plain = step.scheduled[-1]
-            step.scheduled[-1] = msgspec.structs.replace(plain, draft_token_ids=drafts)
-            step.rows[-1] = (request, 1 + len(drafts))
-            request.num_drafts = len(drafts)
-            request.num_pending = 1 + len(drafts)
+            self._take_drafted(step, request, drafts, new_block_ids)
+        else:
+            self._take(step, request, count, new_block_ids)
+
+    def _take_drafted(
+        self, step: _Step, request: EngineRequest, drafts: tuple[int, ...], new_block_ids: list[list[int]]
+    ) -> None:
+        count = 1 + len(drafts)
+        row = ScheduledRow(request.request_id, request.num_computed_tokens, count, new_block_ids, drafts)
+        step.scheduled.append(row)
+        step.budget -= count
+        request.num_computed_tokens += count
+        request.num_drafts, request.num_pending = len(drafts), count
+        if request.guide is not None:
+            step.masked.append(len(step.rows))
+        step.rows.append((request, count))
+        self._remember(request)
+
+    def _remember(self, request: EngineRequest) -> None:
+        if request.num_computed_tokens >= (request.num_known_blocks + 1) * self.blocks.block_size:
+            self.blocks.remember(request)
 
     def _make_room(self, blocks: int, request: EngineRequest) -> bool:
         """Preempt from the end until `blocks` are free. False if `request` itself was preempted."""

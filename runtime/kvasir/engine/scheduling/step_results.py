@@ -1,8 +1,9 @@
 """StepResults: appends the tokens of a step to its requests and makes their outputs."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Final, TypeAlias
 
+from kvasir.engine.drafting.step_drafts import StepDrafts
 from kvasir.engine.kv.kv_manager import KVManager
 from kvasir.engine.scheduling.endings import Endings
 from kvasir.engine.scheduling.engine_request import EngineRequest, Guide, RequestStatus
@@ -20,14 +21,19 @@ FORCING_COST: Final = 64
 
 class StepResults:
     def __init__(
-        self, endings: Endings, queues: RequestQueues, blocks: KVManager, keeps_sampled: bool = False
+        self,
+        endings: Endings,
+        queues: RequestQueues,
+        blocks: KVManager,
+        keeps_sampled: bool = False,
+        drafts: StepDrafts | None = None,
     ) -> None:
         self.num_prompt_tokens = 0  # once per request that generates
         self.num_cached_prompt_tokens = 0  # in the prefix cache
         self.num_generated_tokens = 0
         self.num_corrupted_requests = 0  # whose logits were NaN
-        self._drafts: dict[EngineRequest, list[int]] = {}
         self._keeps_sampled = keeps_sampled
+        self._drafts = drafts
         self._sampled = NO_TOKENS
         self._forced = NO_TOKENS
         self._forcing_budget = 0
@@ -57,16 +63,9 @@ class StepResults:
                     continue
                 answer = self._append(request, token_ids, output, place)
             outputs.setdefault(request.frontend, []).append(answer)
-        if output.drafts:
-            self._keep_drafts(rows, output.drafts)
         if self._keeps_sampled:
             self._keep_sampled(rows, output.token_ids)
         return outputs
-
-    def take_drafts(self) -> Mapping[EngineRequest, list[int]]:
-        """Return the drafts of the last update; they are valid for the next step only."""
-        drafts, self._drafts = self._drafts, {}
-        return drafts
 
     def take_tokens(self) -> tuple[dict[str, list[int]], dict[str, list[int]]]:
         """Return sampled and forced tokens since the last call, by request."""
@@ -83,15 +82,17 @@ class StepResults:
         self, request: EngineRequest, token_ids: list[int], output: StepOutput, place: int
     ) -> RequestOutput:
         position = request.num_output_tokens
-        if request.guide is not None:
+        if request.guide is None:
+            request.token_ids.append(token_ids[0])
+            status = self._endings.status_of(request)
+            if len(token_ids) > 1:
+                token_ids, status = self._append_rest(request, token_ids, status)
+        else:
             try:
-                request.guide.accept(token_ids)
+                token_ids, status = self._append_guided(request, request.guide, token_ids)
             except Exception as error:  # a defect must end this request only
+                del request.token_ids[request.num_prompt_tokens + position :]
                 return self._leave_grammar(request, error)
-        request.token_ids.append(token_ids[0])
-        status = self._endings.status_of(request)
-        if len(token_ids) > 1:
-            token_ids, status = self._append_rest(request, token_ids, status)
         if request.guide is not None and not status.finished:
             token_ids, status = self._append_forced(request, token_ids, status)
         self.num_generated_tokens += len(token_ids)
@@ -137,15 +138,11 @@ class StepResults:
                 f"the worker returned {sampled} tokens, and at most {most} were due, for a request with "
                 f"{request.num_computed_tokens} of {request.num_tokens} tokens computed"
             )
+        if request.num_drafts and self._drafts is not None:
+            self._drafts.verified(request, request.num_drafts, min(sampled - 1, request.num_drafts))
         request.num_drafts = 0
         if request.status is RequestStatus.RUNNING:  # otherwise it starts from 0
             request.num_computed_tokens -= most - sampled
-
-    def _keep_drafts(self, rows: StepRows, drafts: Mapping[int, list[int]]) -> None:
-        for place, token_ids in drafts.items():
-            request = rows[place][0]
-            if request.status is RequestStatus.RUNNING and request.num_computed_tokens == request.num_tokens - 1:
-                self._drafts[request] = token_ids
 
     def _keep_sampled(self, rows: StepRows, token_ids: Sequence[list[int]]) -> None:
         # Preempted requests get a new row with their tokens.
@@ -160,6 +157,17 @@ class StepResults:
     ) -> tuple[list[int], RequestStatus]:
         count = 1
         while count < len(token_ids) and not status.finished:
+            request.token_ids.append(token_ids[count])
+            count += 1
+            status = self._endings.status_of(request)
+        return token_ids[:count], status
+
+    def _append_guided(
+        self, request: EngineRequest, guide: Guide, token_ids: list[int]
+    ) -> tuple[list[int], RequestStatus]:
+        status, count = request.status, 0
+        while count < len(token_ids) and not status.finished:
+            guide.accept(token_ids[count : count + 1])
             request.token_ids.append(token_ids[count])
             count += 1
             status = self._endings.status_of(request)

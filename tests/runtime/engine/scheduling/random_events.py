@@ -42,6 +42,7 @@ def machines(
             "lookahead": st.sampled_from([None, None, 0, 1]),
             "stages": st.sampled_from([1, 1, 2, 3]),
             "drafts": st.sampled_from([0, 0, 1, 4]),
+            "max_step_rows": st.sampled_from([0, 3, 8, 1000]),
             "model": st.sampled_from(models),
             "windows": st.just((None,)) | several_groups,
         }

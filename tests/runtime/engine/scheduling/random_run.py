@@ -85,7 +85,7 @@ class Run:
         )
         self.engine.core.black_box = LoneStepCheck("")
         if drafts:
-            self.engine.executor.drafter = partial(guesses, drafts, self.machine["model"])
+            self.engine.drafter.guess = partial(guesses, drafts, self.machine["model"])
         self.longest = self.engine.max_model_len
         steps, lookahead = self.machine["max_in_flight"], self.machine["lookahead"]
         self.most_pending = steps - 1 if lookahead is None else min(steps - 1, lookahead + 1)

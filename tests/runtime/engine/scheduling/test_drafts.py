@@ -1,13 +1,15 @@
-"""Several tokens per row and step: drafts that the worker proposes, and accepts or rejects."""
+"""Several tokens per row and step: drafts of a drafter, which the worker accepts or rejects."""
 
 from collections.abc import Sequence
+from typing import Any
 
-import msgspec
 import pytest
 
+from kvasir.engine.grammar.grammar_gate import GrammarGate
 from kvasir.link.protocol import FinishReason
 from runtime.engine.core_harness import FRONTEND, CoreHarness, add_request
-from runtime.engine.fake_executor import EOS, expected_output, next_token
+from runtime.engine.fake_executor import EOS, NAN, expected_output, next_token
+from runtime.engine.fake_guides import FakeGrammars, constraint, guided_output
 from runtime.engine.gates import TokenRation
 
 PROMPT = [5, 6, 7, 8, 9, 10]
@@ -27,9 +29,13 @@ def drafts_of(engine: CoreHarness) -> list[int]:
     return [len(step.scheduled[0].draft_token_ids) for step in engine.executor.steps if step.scheduled]
 
 
+def drafting_engine(max_step_rows: int = 1000, **options: Any) -> CoreHarness:
+    return CoreHarness(max_step_rows=max_step_rows, **options)
+
+
 def engine_with(drafter: str, **options: int) -> CoreHarness:
-    engine = CoreHarness(**options)  # type: ignore[arg-type]
-    engine.executor.drafter = {"right": right, "right_and_wrong": right_and_wrong}[drafter]
+    engine = drafting_engine(**options)
+    engine.drafter.guess = {"right": right, "right_and_wrong": right_and_wrong}[drafter]
     return engine
 
 
@@ -61,7 +67,7 @@ def test_only_accepted_tokens_are_put_into_the_prefix_cache() -> None:
     engine = engine_with("right_and_wrong")
     engine.add(add_request("a", PROMPT, 9))
     engine.run()
-    engine.executor.drafter = lambda token_ids: []
+    engine.drafter.guess = None
     whole = [*PROMPT, *expected_output(PROMPT, 9)]
     again = engine.add(add_request("b", whole, 2))
     engine.run()
@@ -83,8 +89,8 @@ def test_a_draft_may_be_the_end_of_the_sequence() -> None:
     def model(token_ids: Sequence[int]) -> int:
         return EOS if len(token_ids) == len(PROMPT) + 2 else next_token(token_ids)
 
-    engine = CoreHarness(model=model)
-    engine.executor.drafter = lambda token_ids: expected_output(token_ids, 3, model)
+    engine = drafting_engine(model=model)
+    engine.drafter.guess = lambda token_ids: expected_output(token_ids, 3, model)
     answer = engine.add(add_request("a", PROMPT, 9))
     engine.run()
     assert answer.token_ids == [*expected_output(PROMPT, 2), EOS]
@@ -152,8 +158,8 @@ def test_drafts_take_no_block_that_a_later_request_needs() -> None:
 @pytest.mark.parametrize("windows", [(3,), (None, 5), (None, 1, 9)])
 @pytest.mark.parametrize("drafter", ["right", "right_and_wrong"])
 def test_windows_keep_blocks_read_after_rejected_drafts(windows: tuple[int | None, ...], drafter: str) -> None:
-    engine = CoreHarness(windows=windows, block_size=2, num_blocks=80)
-    engine.executor.drafter = {"right": right, "right_and_wrong": right_and_wrong}[drafter]
+    engine = drafting_engine(windows=windows, block_size=2, num_blocks=80)
+    engine.drafter.guess = {"right": right, "right_and_wrong": right_and_wrong}[drafter]
     first = engine.add(add_request("a", PROMPT, 30))
     engine.run()
     whole = [*PROMPT, *expected_output(PROMPT, 30)]
@@ -164,21 +170,10 @@ def test_windows_keep_blocks_read_after_rejected_drafts(windows: tuple[int | Non
     assert again.token_ids == expected_output(whole, 9)
 
 
-def test_drafts_before_the_last_token_are_ignored() -> None:
-    engine = CoreHarness(budget=8)
-    answer = engine.add(add_request("a", [*PROMPT, *PROMPT], 3))
-    output = engine.core.execute()
-    assert output is not None
-    engine.take(engine.core.update(msgspec.structs.replace(output, drafts={0: [999]})))
-    engine.run()
-    assert drafts_of(engine) == [0, 0, 0, 0]
-    assert answer.token_ids == expected_output([*PROMPT, *PROMPT], 3)
-
-
 def test_a_ration_may_shorten_drafts() -> None:
     ration = TokenRation()
-    engine = CoreHarness(rations=[ration])
-    engine.executor.drafter = right
+    engine = drafting_engine(rations=[ration])
+    engine.drafter.guess = right
     ration.limits = {"a": 2}
     answer = engine.add(add_request("a", PROMPT[:2], 6))
     engine.run()
@@ -187,8 +182,8 @@ def test_a_ration_may_shorten_drafts() -> None:
 
 
 def test_a_request_with_drafts_in_flight_waits_for_their_update() -> None:
-    engine = CoreHarness(max_in_flight=3, lookahead=0)
-    engine.executor.drafter = right_and_wrong
+    engine = drafting_engine(max_in_flight=3, lookahead=0)
+    engine.drafter.guess = right_and_wrong
     answer = engine.add(add_request("a", PROMPT, 9))
     engine.run()
     assert answer.token_ids == expected_output(PROMPT, 9)
@@ -198,8 +193,8 @@ def test_a_request_with_drafts_in_flight_waits_for_their_update() -> None:
 def test_drafts_in_flight_end_the_lookahead() -> None:
     """The place of the next token is not known."""
     ration = TokenRation()
-    engine = CoreHarness(max_in_flight=4, rations=[ration])
-    engine.executor.drafter = lambda token_ids: [999]
+    engine = drafting_engine(max_in_flight=4, rations=[ration])
+    engine.drafter.guess = lambda token_ids: [999]
     answer = engine.add(add_request("a", PROMPT, 9))
     engine.step()
     ration.limits = {"a": 0}  # until its token is known and the worker has guessed the next one
@@ -211,9 +206,76 @@ def test_drafts_in_flight_end_the_lookahead() -> None:
     assert answer.token_ids == expected_output(PROMPT, 9)
 
 
+@pytest.mark.parametrize(
+    ("max_step_rows", "drafts"), [(4, [0, 0, 0, 0]), (5, [1, 0, 0, 0]), (10, [2, 2, 1, 1]), (99, [3, 3, 3, 3])]
+)
+def test_drafts_share_the_rows_of_a_step(max_step_rows: int, drafts: list[int]) -> None:
+    engine = engine_with("right", max_step_rows=max_step_rows)
+    for name in "abcd":
+        engine.add(add_request(name, PROMPT, 12))
+    engine.step()
+    engine.step()
+    assert [len(row.draft_token_ids) for row in engine.executor.steps[-1].scheduled] == drafts
+    engine.run()
+
+
+def test_a_request_without_drafts_leaves_its_share_to_others() -> None:
+    engine = drafting_engine(max_step_rows=6)
+    engine.drafter.guess = lambda token_ids: [] if token_ids[0] == 1 else right(token_ids, 9)
+    for name, first in (("a", 1), ("b", 2)):
+        engine.add(add_request(name, [first, 3], 12))
+    engine.step()
+    engine.step()
+    assert [len(row.draft_token_ids) for row in engine.executor.steps[-1].scheduled] == [0, 4]
+    engine.run()
+
+
+def test_requests_overlap_steps_unless_they_wait_for_drafts() -> None:
+    engine = drafting_engine(max_in_flight=2)
+    engine.drafter.guess = lambda token_ids: [] if token_ids[0] == 1 else right(token_ids)
+    engine.drafter.wants = lambda request: request.token_ids[0] != 1  # type: ignore[method-assign]
+    for name, first in (("a", 1), ("b", 2)):
+        engine.add(add_request(name, [first, 3], 5))
+    engine.run()
+    rows = [
+        [(row.request_id, len(row.draft_token_ids)) for row in step.scheduled] for step in engine.executor.steps
+    ]
+    assert rows[:3] == [[("a", 0), ("b", 0)], [("a", 0)], [("a", 0), ("b", 3)]]
+
+
+def test_the_drafter_gets_what_was_accepted() -> None:
+    engine = engine_with("right_and_wrong")
+    engine.add(add_request("a", PROMPT, 9))
+    engine.run()
+    assert (engine.drafter.num_drafted, engine.drafter.num_accepted) == (10, 4)
+
+
+@pytest.mark.parametrize("text", ["a", "b", "c", "d"])
+def test_a_guided_request_has_a_mask_for_each_draft(text: str) -> None:
+    engine = drafting_engine(grammars=GrammarGate(FakeGrammars))
+    engine.drafter.guess = right
+    answer = engine.add(add_request("a", PROMPT, 30, constraint=constraint(text)))
+    engine.run()
+    assert answer.token_ids == guided_output(PROMPT, 30, text)
+    assert engine.drafter.num_accepted
+
+
+def test_nan_after_an_accepted_draft_ends_the_next_step() -> None:
+    def model(token_ids: Sequence[int]) -> int:
+        return NAN if len(token_ids) == len(PROMPT) + 3 else next_token(token_ids)
+
+    engine = drafting_engine(model=model)
+    engine.drafter.guess = right
+    answer = engine.add(add_request("a", PROMPT, 9))
+    engine.run()
+    assert answer.token_ids == expected_output(PROMPT, 3)
+    assert answer.finish_reason is FinishReason.ERROR
+    assert engine.scheduler.num_corrupted_requests == 1
+
+
 def test_an_abort_with_drafts_in_flight_leaves_nothing() -> None:
-    engine = CoreHarness(max_in_flight=2, lookahead=0)
-    engine.executor.drafter = right
+    engine = drafting_engine(max_in_flight=2, lookahead=0)
+    engine.drafter.guess = right
     engine.add(add_request("a", PROMPT, 9))
     engine.add(add_request("b", PROMPT[::-1], 9))
     while not any(row.draft_token_ids for step in engine.executor.steps for row in step.scheduled):
@@ -224,7 +286,7 @@ def test_an_abort_with_drafts_in_flight_leaves_nothing() -> None:
 
 
 def test_steps_are_numbered_from_one() -> None:
-    engine = CoreHarness(max_in_flight=2)
+    engine = drafting_engine(max_in_flight=2)
     engine.add(add_request("a", PROMPT, 3))
     engine.run()
     numbers = [step.number for step in engine.executor.steps]

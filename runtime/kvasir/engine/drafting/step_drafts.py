@@ -1,0 +1,79 @@
+"""StepDrafts: chooses the drafts of each row of a step, so that they take nothing that another row needs."""
+
+from collections.abc import Sequence
+from itertools import islice
+
+from kvasir.engine.drafting.drafter import Drafter
+from kvasir.engine.kv.kv_manager import KVManager
+from kvasir.engine.scheduling.admission_gates import AdmissionGate, Verdict
+from kvasir.engine.scheduling.endings import Endings
+from kvasir.engine.scheduling.engine_request import EngineRequest, Guide
+
+
+class StepDrafts(AdmissionGate):
+    """A gate that admits every request, because gates are called when requests end."""
+
+    def __init__(self, drafter: Drafter, max_step_rows: int, endings: Endings, blocks: KVManager) -> None:
+        self._drafter = drafter
+        self._max_step_rows = max_step_rows
+        self._endings = endings
+        self._blocks = blocks
+        self._num_running = 0
+        self._num_left = 0  # drafts that fit into the step
+        self._num_asked = 0  # requests of this step
+
+    def step_begins(self, num_running: int) -> bool:
+        """Return whether rows of this step may have drafts."""
+        self._num_running = num_running
+        self._num_left = self._max_step_rows - num_running
+        self._num_asked = 0
+        return num_running > 0 and self._num_left > 0
+
+    def awaits(self, request: EngineRequest) -> bool:
+        """Return whether the request leaves out a step, to be drafted when its pending token is known."""
+        return request.num_pending > 0 and self._drafter.wants(request)
+
+    def choose(self, request: EngineRequest, budget: int) -> tuple[int, ...]:
+        """Return the drafts of a request that decodes. `budget`: tokens of the step, the known one included."""
+        # What a request leaves is shared by those after it.
+        share = -(-self._num_left // max(1, self._num_running - self._num_asked))
+        self._num_asked += 1
+        most = min(share, budget - 1, self._endings.num_left(request) - 1)
+        if most <= 0:
+            return ()
+        drafts = tuple(islice(self._drafter.propose(request, most), most))
+        if drafts and request.guide is not None:
+            drafts = _allowed(request.guide, drafts)
+        if not drafts or not self._has_room(request, len(drafts)):
+            return ()
+        self._num_left -= len(drafts)
+        return drafts
+
+    def verified(self, request: EngineRequest, drafted: int, accepted: int) -> None:
+        self._drafter.verified(request, drafted, accepted)
+
+    def admits(self, request: EngineRequest) -> Verdict:
+        return Verdict.ADMIT
+
+    def ended(self, request: EngineRequest) -> None:
+        self._drafter.ended(request)
+
+    def _has_room(self, request: EngineRequest, drafts: int) -> bool:
+        # without a block that the next token of another running request may need
+        end = request.num_tokens + drafts
+        if end <= request.num_slots:
+            return True
+        reserve = len(request.block_tables) * (self._num_running - 1)
+        return self._blocks.pool.can_allocate(sum(self._blocks.missing(request, end)) + reserve)
+
+
+def _allowed(guide: Guide, drafts: Sequence[int]) -> tuple[int, ...]:
+    ahead = guide.copy()
+    for count, draft in enumerate(drafts):
+        if ahead.is_complete:
+            return tuple(drafts[:count])
+        try:
+            ahead.accept((draft,))
+        except ValueError:
+            return tuple(drafts[:count])
+    return tuple(drafts)
