@@ -1,6 +1,39 @@
-"""Speculation: how an engine guesses tokens, and how many of them a step verifies."""
+"""Speculation: how an engine guesses tokens, from --speculative-config. Names are vLLM's."""
 
+import json
 from dataclasses import dataclass
+from typing import Annotated, Final
+
+import msgspec
+
+from kvasir.config.advice import closest
+from kvasir.config.options import ConfigError
+
+NGRAM: Final = "ngram"
+SUFFIX: Final = "suffix"
+METHODS: Final = (NGRAM, SUFFIX)
+MAX_DRAFT_TOKENS: Final = 128
+MAX_NGRAM_TOKENS: Final = 64
+_NGRAM_TOKENS: Final = 5
+_NGRAM_DRAFTS: Final = 5
+
+# Products of matrices cost about the same up to so many rows, because the weights are read once.
+CPU_STEP_ROWS: Final = 16
+GPU_STEP_ROWS: Final = 128
+
+_Drafts = Annotated[int, msgspec.Meta(ge=1, le=MAX_DRAFT_TOKENS)]
+_Ngram = Annotated[int, msgspec.Meta(ge=1, le=MAX_NGRAM_TOKENS)]
+
+# What this engine has no use for and vLLM has, or had.
+_WITHOUT_EFFECT: Final = frozenset({
+    "acceptance_method", "attention_backend", "code_revision", "disable_logprobs", "disable_log_stats",
+    "disable_mqa_scorer", "disable_padded_drafter_batch", "draft_load_config", "draft_sample_method",
+    "draft_tensor_parallel_size", "dspark_draft_topk", "enable_adaptive_verification", "enforce_eager",
+    "index_share_for_mtp_iteration", "kv_cache_dtype", "max_model_len", "moe_backend",
+    "num_speculative_tokens_per_batch_size", "parallel_drafting", "posterior_alpha", "posterior_threshold",
+    "quantization", "rejection_sample_method", "revision", "speculative_token_tree", "tensor_parallel_size",
+    "use_heterogeneous_vocab", "use_local_argmax_reduction",
+})  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -14,3 +47,82 @@ class Speculation:
     prompt_lookup_min: int
     prompt_lookup_max: int
     """Tokens of the n-grams that are looked up."""
+    disable_by_batch_size: int | None = None
+    """With more running requests, a step has no drafts."""
+    suffix_decoding_max_tree_depth: int = 24
+    """Most tokens that are compared with earlier ones."""
+    suffix_decoding_max_cached_requests: int = 10_000
+    suffix_decoding_max_spec_factor: float = 1.0
+    """Drafts per equal token."""
+    suffix_decoding_min_token_prob: float = 0.1
+
+
+class SpeculativeConfig(msgspec.Struct, frozen=True):
+    """The fields of the option that have an effect."""
+
+    method: str | None = None
+    model: str | None = None
+    num_speculative_tokens: _Drafts | None = None
+    prompt_lookup_max: _Ngram | None = None
+    prompt_lookup_min: _Ngram | None = None
+    disable_by_batch_size: Annotated[int, msgspec.Meta(ge=1)] | None = None
+    suffix_decoding_max_tree_depth: Annotated[int, msgspec.Meta(ge=4, le=128)] = 24
+    suffix_decoding_max_cached_requests: Annotated[int, msgspec.Meta(ge=0, le=10**6)] = 10_000
+    suffix_decoding_max_spec_factor: Annotated[float, msgspec.Meta(ge=0, le=16)] = 1.0
+    suffix_decoding_min_token_prob: Annotated[float, msgspec.Meta(ge=0, le=1)] = 0.1
+
+    def resolved(self, on_cpu: bool) -> Speculation:
+        longest = self.prompt_lookup_max or self.prompt_lookup_min or _NGRAM_TOKENS
+        drafts = _NGRAM_DRAFTS if self.method == NGRAM else self.suffix_decoding_max_tree_depth
+        return Speculation(
+            method=self.method or NGRAM,
+            num_speculative_tokens=self.num_speculative_tokens or drafts,
+            max_step_rows=CPU_STEP_ROWS if on_cpu else GPU_STEP_ROWS,
+            prompt_lookup_min=self.prompt_lookup_min or longest,
+            prompt_lookup_max=longest,
+            disable_by_batch_size=self.disable_by_batch_size,
+            suffix_decoding_max_tree_depth=self.suffix_decoding_max_tree_depth,
+            suffix_decoding_max_cached_requests=self.suffix_decoding_max_cached_requests,
+            suffix_decoding_max_spec_factor=self.suffix_decoding_max_spec_factor,
+            suffix_decoding_min_token_prob=self.suffix_decoding_min_token_prob,
+        )
+
+
+def read_speculative_config(text: str) -> SpeculativeConfig | None:
+    """Return the fields, None for an empty object. Raises ConfigError."""
+    given = json.loads(text)
+    if not given:
+        return None
+    try:
+        config = msgspec.convert(given, SpeculativeConfig)
+    except msgspec.ValidationError as error:
+        raise ConfigError(f"--speculative-config: {error}") from error
+    known = SpeculativeConfig.__struct_fields__
+    for name in given:
+        if name not in known and name not in _WITHOUT_EFFECT:
+            meant = closest(name, known)
+            hint = f"did you mean {meant!r}?" if meant else f"there are {', '.join(known)}"
+            raise ConfigError(f"--speculative-config: there is no field {name!r} ({hint})")
+    return msgspec.structs.replace(config, method=_method(config))
+
+
+def fields_without_effect(text: str) -> list[str]:
+    return [name for name in json.loads(text) if name in _WITHOUT_EFFECT]
+
+
+def _method(config: SpeculativeConfig) -> str:
+    # Older releases name a method without a model as [ngram], or as the model.
+    names = [name.strip("[]").removesuffix("_gpu") for name in (config.method, config.model) if name]
+    if names and names[0] in METHODS:
+        shortest, longest = config.prompt_lookup_min, config.prompt_lookup_max
+        if shortest and longest and shortest > longest:
+            raise ConfigError(
+                f"--speculative-config: prompt_lookup_min {shortest} is above prompt_lookup_max {longest}"
+            )
+        return names[0]
+    have = 'use {"method": "ngram"} or {"method": "suffix"}, which guess from the text itself'
+    if config.method:
+        raise ConfigError(f"--speculative-config: the method {config.method} is not supported yet: {have}")
+    if config.model:
+        raise ConfigError(f"--speculative-config: draft models ({config.model}) are not supported yet: {have}")
+    raise ConfigError(f"--speculative-config needs a method: {have}")

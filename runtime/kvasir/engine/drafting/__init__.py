@@ -1,4 +1,5 @@
 """Drafters guess tokens that follow a request's known ones; a step verifies them (docs/design/step.md).
 
-Reading order: drafter.py, make_drafter.py, step_drafts.py.
+Reading order: step_drafts.py, drafter.py, adaptive_drafter.py, draft_length.py, ngram_guesses.py, ngram_index.py,
+suffix_guesses.py, past_outputs.py, make_drafter.py.
 """
