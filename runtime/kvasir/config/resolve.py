@@ -9,7 +9,7 @@ from kvasir.config.lora_settings import LoRAConfig
 from kvasir.config.options import ConfigError
 from kvasir.config.profiler import ProfilerConfig, read_profiler_config
 from kvasir.config.settings import EXTERNAL_LAUNCHER, CacheConfig, DeviceConfig, EngineConfig, ExecutorConfig
-from kvasir.config.speculation import Speculation
+from kvasir.config.speculation import Speculation, fields_without_effect, read_speculative_config
 
 CPU_KV_CACHE_BYTES = 2**30
 # The oldest NVIDIA GPUs with instructions that convert to and from float8_e4m3fn.
@@ -129,6 +129,7 @@ def resolve_engine(config: EngineConfig, model: ModelFacts, device: DeviceFacts)
         fp8_kv_cache=_fp8_kv_cache(config.cache.kv_cache_dtype, device),
         graph_sizes=_graph_sizes(config, max_num_seqs, on_cpu or model.pools),
         profiler=read_profiler_config(config.device.profiler_config),
+        speculation=None if model.pools else _speculation(config, on_cpu),
         gpu_name="" if on_cpu else device.name,
         lora=config.lora if config.lora.enable_lora else None,
     )
@@ -152,6 +153,9 @@ def without_effect(config: EngineConfig, device: DeviceFacts) -> list[str]:
         have = "has" if len(fields) == 1 else "have"
         known = ", ".join(CompilationConfig.__struct_fields__)
         sentences.append(f"--compilation-config: {', '.join(fields)} {have} no effect. There are {known}")
+    if fields := fields_without_effect(config.scheduler.speculative_config):
+        have = "has" if len(fields) == 1 else "have"
+        sentences.append(f"--speculative-config: {', '.join(fields)} {have} no effect: see docs/speculation.md")
     return sentences
 
 
@@ -259,6 +263,11 @@ def _async_scheduling(config: EngineConfig, on_cpu: bool) -> bool:
     # On a CPU, the scheduler and the device need the same cores.
     asked = config.scheduler.async_scheduling
     return not on_cpu and config.executor.pipeline_parallel_size == 1 if asked is None else asked
+
+
+def _speculation(config: EngineConfig, on_cpu: bool) -> Speculation | None:
+    given = read_speculative_config(config.scheduler.speculative_config)
+    return None if given is None else given.resolved(on_cpu)
 
 
 def _kv_cache_memory(config: EngineConfig, device: DeviceFacts) -> int | None:

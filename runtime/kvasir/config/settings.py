@@ -23,6 +23,7 @@ from kvasir.config.parsers import (
 )
 from kvasir.config.process_settings import LinkConfig, OpsConfig, ProcessConfig
 from kvasir.config.profiler import read_profiler_config
+from kvasir.config.speculation import read_speculative_config
 from kvasir.request.hashing import BLAKE2B, HASH_ALGORITHMS
 from kvasir_contract.endpoints import ANY_HOST, KV_HAND_OVER_PORT
 from kvasir_contract.environment import POD_IP
@@ -213,6 +214,14 @@ class SchedulerConfig:
     async_scheduling: bool | None = option(
         None, "schedule a step while the device computes the previous one [default: on a GPU]", parse=parse_bool
     )
+    speculative_config: str = option(
+        "{}",
+        'JSON object that has several tokens guessed and checked in one step, such as {"method": "ngram"} or '
+        '{"method": "suffix", "num_speculative_tokens": 8}; outputs stay the same [default: one token in a step]',
+        parse=parse_json_object,
+        metavar="JSON",
+        short="-sc",
+    )
 
     def __post_init__(self) -> None:
         if self.max_num_seqs and self.max_num_batched_tokens and self.max_num_batched_tokens < self.max_num_seqs:
@@ -220,6 +229,7 @@ class SchedulerConfig:
                 f"--max-num-batched-tokens {self.max_num_batched_tokens} is below --max-num-seqs "
                 f"{self.max_num_seqs}: each running request needs one token per step"
             )
+        read_speculative_config(self.speculative_config)
 
 
 @dataclass(frozen=True)

@@ -24,7 +24,7 @@ from kvasir.config.settings import (
     SchedulerConfig,
 )
 from kvasir.config.vllm.arguments import advice_for_options, at_revision, taken
-from kvasir.config.vllm.given_options import GivenOption, vllm_options
+from kvasir.config.vllm.given_options import SPECULATION_FIELDS, GivenOption, vllm_options
 from kvasir.config.vllm.verdicts import READ, REFUSED
 
 log = logging.getLogger(__name__)
@@ -56,7 +56,7 @@ class LLMOptions:
 
 def read_options(model: str, options: Mapping[str, Any]) -> LLMOptions:
     """Return the settings of an LLM, and log options of vLLM that change nothing. Raises ConfigError."""
-    options = dict(options)
+    options = _with_speculation(options)
     has_metrics = options.pop("disable_log_stats", None) is False
     values: dict[str, Any] = {}
     for name, value in options.items():
@@ -77,6 +77,13 @@ def read_options(model: str, options: Mapping[str, Any]) -> LLMOptions:
     )
     chats = from_values(ChatConfig, values, trust_request_chat_template=True)
     return LLMOptions(config, chats, has_metrics)
+
+
+def _with_speculation(options: Mapping[str, Any]) -> dict[str, Any]:
+    fields = {flag.removeprefix("--").replace("-", "_"): field for flag, field in SPECULATION_FIELDS.items()}
+    given = {field: options[name] for name, field in fields.items() if options.get(name) is not None}
+    rest = {name: value for name, value in options.items() if name not in fields}
+    return {**rest, "speculative_config": (rest.get("speculative_config") or {}) | given} if given else rest
 
 
 @contextmanager

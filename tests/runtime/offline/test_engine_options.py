@@ -53,6 +53,12 @@ def test_every_option_of_vllm_is_known_by_its_python_name() -> None:
         ({"compilation_config": 3}, {}),
         ({"speculative_config": {}, "additional_config": {}, "max_seq_len_to_capture": 8192}, {}),
         ({"speculative_config": None, "use_v2_block_manager": True}, {}),
+        ({"speculative_config": {"method": "ngram"}}, {"speculative_config": '{"method": "ngram"}'}),
+        ({"spec_method": "ngram", "spec_tokens": None}, {"speculative_config": {"method": "ngram"}}),
+        (
+            {"speculative_config": {"method": "suffix"}, "spec_tokens": 3},
+            {"speculative_config": {"method": "suffix", "num_speculative_tokens": 3}},
+        ),
     ],
 )
 def test_values_are_read_as_vllm_reads_them(given: dict[str, Any], same: dict[str, Any]) -> None:

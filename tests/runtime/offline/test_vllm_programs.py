@@ -228,9 +228,9 @@ def test_a_program_for_vllm_runs(
             "quantization awq: the weights of this checkpoint are not quantised",
         ),
         (
-            "LLM('demo://', speculative_config={'method': 'ngram'})",
+            "LLM('demo://', speculative_config={'method': 'eagle3', 'model': 'org/head'})",
             ValueError,
-            "speculative_config .*: speculative decoding is not supported yet",
+            "speculative_config: the method eagle3 is not supported yet: use",
         ),
         ("LLM('demo://', pooler_config='{}')", ValueError, "the pooling is that of the model's files"),
         ("LLM('demo://', tokenizer_mode='mistral')", ValueError, "tokenizer_mode mistral: the tokenizer is always"),

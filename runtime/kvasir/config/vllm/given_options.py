@@ -21,6 +21,13 @@ _LEVEL: Final = re.compile(r"-O(\.[\w.]+)?(?:=?(.*))")
 _SWITCHES: Final = ("nothing", "switch")
 _OPTIMIZATION: Final = "--optimization-level"
 _COMPILATION: Final = "--compilation-config"
+SPECULATION: Final = "--speculative-config"
+# Options with a name of their own → fields of --speculative-config.
+SPECULATION_FIELDS: Final[Mapping[str, str]] = {
+    "--spec-method": "method",
+    "--spec-model": "model",
+    "--spec-tokens": "num_speculative_tokens",
+}
 
 
 @dataclass(frozen=True)
@@ -62,7 +69,7 @@ def split_words(words: Sequence[str], own: Mapping[str, argparse.Action]) -> lis
     while rest:
         word = rest.pop(0)
         if word == "--":
-            return [*result, *_as_json(nested), word, *rest]
+            return [*_with_nested(result, nested), word, *rest]
         if level := _LEVEL.fullmatch(word):
             word, rest = _of_level(level, rest)
         if not word.startswith("-"):
@@ -81,7 +88,7 @@ def split_words(words: Sequence[str], own: Mapping[str, argparse.Action]) -> lis
             _set(nested.setdefault(name, {}), path, values[0])
         else:
             result.append(GivenOption(name, tuple(values)))
-    return [*result, *_as_json(nested)]
+    return _with_nested(result, nested)
 
 
 def _of_level(level: re.Match[str], rest: list[str]) -> tuple[str, list[str]]:
@@ -101,6 +108,8 @@ def _name_of(head: str, own: Mapping[str, argparse.Action]) -> tuple[str, list[s
         name = name.replace("_", "-")
     if name not in own:
         name = _long_names().get(name, name) if not name.startswith("--") else name
+    if name in SPECULATION_FIELDS and SPECULATION in own:
+        return SPECULATION, [SPECULATION_FIELDS[name]]
     return name, path
 
 
@@ -153,5 +162,14 @@ def _value(text: str) -> Any:
         return text
 
 
-def _as_json(nested: Mapping[str, dict[str, Any]]) -> list[Word]:
-    return [GivenOption(name, (json.dumps(fields),)) for name, fields in nested.items()]
+def _with_nested(words: list[Word], nested: Mapping[str, dict[str, Any]]) -> list[Word]:
+    # A field given by itself replaces that of an object.
+    result = list(words)
+    for name, fields in nested.items():
+        whole: dict[str, Any] = {}
+        for word in words:
+            if isinstance(word, GivenOption) and _long_names().get(word.name, word.name) == name and word.values:
+                value = _value(word.values[0])
+                whole = value if isinstance(value, dict) else {}
+        result.append(GivenOption(name, (json.dumps(whole | fields),)))
+    return result

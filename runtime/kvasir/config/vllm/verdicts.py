@@ -32,6 +32,9 @@ READ: Final = MappingProxyType(
         "--headless": "starts `kvasir engine`, which needs the address of a `kvasir frontend`",
         "--model": "the first argument, MODEL",
         "--revision": "part of the model, MODEL@REVISION; a directory has none",
+        "--spec-method": "the field `method` of `--speculative-config`",
+        "--spec-model": "the field `model` of `--speculative-config`",
+        "--spec-tokens": "the field `num_speculative_tokens` of `--speculative-config`",
         "--tokenizer-revision": "part of `--tokenizer`, NAME@REVISION",
     }
 )
@@ -105,8 +108,7 @@ REFUSED: Final = _each({
     "calculate-kv-scales": "the scales of an fp8 KV cache come from the checkpoint",
     "kv-cache-dtype-skip-layers": "all layers have the precision of --kv-cache-dtype",
     "override-attention-dtype": "attention has the precision of --dtype",
-    "speculative-config spec-method spec-model spec-tokens diffusion-config":
-        f"speculative decoding is {_NOT_YET}: leave it out, answers are the same",
+    "diffusion-config": f"language models that diffuse are {_NOT_YET}",
     "tool-server": f"tools that the server calls itself are {_NOT_YET}",
     "reasoning-effort-map": "the chat template reads reasoning_effort as the request has it",
     "tokenizer-mode": "the tokenizer is always the fast one of tokenizer.json",

@@ -123,6 +123,19 @@ def test_options_without_effect_are_named(given: str, note: str) -> None:
     assert parsed("m", *given.split()).notes == found.notes
 
 
+@pytest.mark.parametrize(
+    "given",
+    [
+        "--spec-method ngram --spec-tokens=3",
+        '-sc {"method":"ngram"} --spec-tokens 3',
+        '--speculative-config.num_speculative_tokens 3 --speculative-config {"method":"ngram"}',
+    ],
+)
+def test_fields_of_speculation_have_options_of_their_own(given: str) -> None:
+    read = json.loads(parsed("m", *given.split()).speculative_config)
+    assert read == {"method": "ngram", "num_speculative_tokens": 3}
+
+
 @pytest.mark.parametrize("given", ["-O.level=3", "--compilation-config.level 3", '-cc {"level":3}'])
 def test_fields_with_dots_are_read_as_json(given: str) -> None:
     assert json.loads(parsed("m", *given.split()).compilation_config) == {"level": 3}
