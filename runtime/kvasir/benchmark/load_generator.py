@@ -10,9 +10,11 @@ import random
 import time
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import aiohttp
 
+from kvasir.benchmark.draft_figures import draft_figures, read_draft_counts
 from kvasir.benchmark.request_outcome import RequestOutcome
 from kvasir.benchmark.timed_request import send
 from kvasir.benchmark.workload import CONCURRENCY, Pace, RequestPlan, Workload, plans
@@ -28,6 +30,8 @@ class Measured:
     seconds: float
     # By Ctrl-C. Requests in flight have no outcome.
     interrupted: bool = False
+    # Of speculative decoding, if the server does it and shows its metrics.
+    drafts: dict[str, Any] | None = None
 
 
 async def measure(
@@ -53,13 +57,16 @@ async def measure(
             progress(len(outcomes), len(todo))
 
         progress(0, len(todo))
+        before = await read_draft_counts(session, url)
         start = time.perf_counter()
         interrupted = False
         try:
             await _send_all(todo, pace, workload.seed, one)
         except asyncio.CancelledError:
             interrupted = True
-        return Measured(model, outcomes, time.perf_counter() - start, interrupted)
+        seconds = time.perf_counter() - start
+        drafts = None if interrupted else draft_figures(before, await read_draft_counts(session, url))
+        return Measured(model, outcomes, seconds, interrupted, drafts)
 
 
 def arrivals(rate: float | None, seed: int) -> Iterator[float]:

@@ -6,6 +6,7 @@ import dataclasses
 import sys
 from typing import TYPE_CHECKING
 
+from kvasir.benchmark.draft_figures import draft_lines
 from kvasir.benchmark.figures import (
     PERCENTILES,
     Figures,
@@ -128,10 +129,12 @@ def _serve(args: argparse.Namespace) -> int:
         "model": measured.model,
         "interrupted": measured.interrupted,
         **load_figures(measured.outcomes, measured.seconds, args.percentiles),
+        "speculative_decoding": measured.drafts,
     }
     if measured.interrupted:
         print("interrupted: the figures cover the requests that had ended")
-    _show(figures, load_lines(figures), args.json)
+    lines = load_lines(figures) + (draft_lines(measured.drafts) if measured.drafts else [])
+    _show(figures, lines, args.json)
     for message in sorted({outcome.error for outcome in measured.outcomes if outcome.error}):
         print(f"failed: {message}", file=sys.stderr)
     if measured.interrupted:

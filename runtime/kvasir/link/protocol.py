@@ -72,6 +72,12 @@ class Progress(msgspec.Struct, frozen=True, array_like=True):
     total: int
 
 
+class DraftStats(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    drafts: int  # how often a request had some in a step
+    tokens: int  # in them
+    accepted: tuple[int, ...]  # tokens by place
+
+
 class EngineStats(msgspec.Struct, frozen=True, array_like=True, gc=False):
     waiting: int  # requests without a row, preempted ones included
     running: int  # requests with a row
@@ -81,6 +87,7 @@ class EngineStats(msgspec.Struct, frozen=True, array_like=True, gc=False):
     corrupted: int = 0  # requests whose logits were not numbers
     # Prompt tokens of requests with a row that are not computed yet. Without a row, the cached part is not known.
     unfinished_tokens: int = 0
+    drafts: DraftStats | None = None  # since the start; None: without speculation
 
 
 class StepRequest(msgspec.Struct, frozen=True, array_like=True, gc=False):

@@ -33,7 +33,7 @@ class Gauge(Metric):
 
 @dataclass(frozen=True)
 class Vector(Metric):
-    """Several counters. Without speculative decoding there are none."""
+    """Several counters: accepted drafts by place."""
 
     values: list[int]
 
@@ -56,6 +56,10 @@ def metric_values(text: str, engine: OfflineEngine) -> list[Metric]:
         "kv_cache_usage_perc": engine.kv_usage,
     }
     metrics: list[Metric] = [Gauge(PREFIX + name, {}, value) for name, value in load.items()]
+    if (drafts := stats.drafts) is not None:
+        counts = {"drafts": drafts.drafts, "draft_tokens": drafts.tokens, "accepted_tokens": sum(drafts.accepted)}
+        metrics += [Counter(f"{PREFIX}spec_decode_num_{name}", {}, value) for name, value in counts.items()]
+        metrics.append(Vector(f"{PREFIX}spec_decode_num_accepted_tokens_per_pos", {}, list(drafts.accepted)))
     for family in text_string_to_metric_families(text):
         if family.name.startswith(PREFIX):
             metrics += _histograms(family) if family.type == "histogram" else _counters(family)

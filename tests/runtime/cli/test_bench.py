@@ -49,6 +49,20 @@ def test_the_table_has_a_row_per_time(server: FakeServer, capfd: pytest.CaptureF
     assert captured.err == "", "a progress bar is for terminals"
 
 
+def test_the_figures_have_the_drafts_in_between(
+    server: FakeServer, tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    counts = iter([{}, {"drafts": 4.0, "draft_tokens": 10.0, "accepted_tokens": 5.0, "0": 3.0, "1": 2.0}])
+
+    async def read(session: object, url: str) -> dict[str, float]:
+        return next(counts)
+
+    monkeypatch.setattr("kvasir.benchmark.load_generator.read_draft_counts", read)
+    figures = bench(tmp_path, "serve", server.address, "--requests", "1")["speculative_decoding"]
+    assert (figures["acceptance_rate"], figures["acceptance_length"]) == (0.5, 2.25)
+    assert "mean acceptance length 2.25, by position 75% 50%" in capfd.readouterr().out
+
+
 def test_the_percentiles_are_those_of_vllms_option(server: FakeServer, tmp_path: Path) -> None:
     given = ["--metric-percentiles", "99.9,25", "--percentile-metrics", "ttft"]
     figures = bench(tmp_path, "serve", server.address, "--num-prompts", "3", *given)

@@ -15,6 +15,7 @@ from kvasir.link.protocol import (
     AddRequest,
     Call,
     Dead,
+    DraftStats,
     EngineStats,
     FinishReason,
     Goodbye,
@@ -68,6 +69,7 @@ class Script:
     """Instead of `answer`: those of the first request, the second, and so on; then again from the first."""
     vector: Callable[[AddRequest], list[float]] = lambda request: [1.0, float(len(request.prompt_tokens) // 4)]
     """The answer to a request of kind POOL."""
+    drafts: DraftStats | None = None
     pace: float = 0.0
     """Seconds before each token. Without them, a frontend may get several tokens in one delta."""
 
@@ -221,7 +223,7 @@ class ScriptedEngine:
             pooled=self._pooled(request) if reason is FinishReason.STOP else None,
         )
         running.sent += 1
-        stats = EngineStats(waiting=0, running=len(self._running), kv_blocks_used=1, step=running.sent)
+        stats = EngineStats(0, len(self._running), kv_blocks_used=1, step=running.sent, drafts=self.script.drafts)
         self._link.send(running.frontend, Outputs([output], stats))
 
     def _pooled(self, request: AddRequest) -> bytes | None:

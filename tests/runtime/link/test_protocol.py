@@ -18,6 +18,7 @@ from kvasir.link.protocol import (
     CacheEvents,
     Call,
     Dead,
+    DraftStats,
     Draining,
     EngineStats,
     FailedStep,
@@ -49,7 +50,7 @@ from kvasir.request.request_core import RequestCore, RequestKind
 from kvasir.request.tokens import packed
 from kvasir_contract.phases import Phase
 
-STATS = EngineStats(waiting=3, running=2, kv_blocks_used=100, step=7, preemptions=1, unfinished_tokens=9)
+STATS = EngineStats(*(3, 2, 100, 7), preemptions=1, unfinished_tokens=9, drafts=DraftStats(2, 8, (2, 1, 0, 0)))
 FAILED_STEP = FailedStep("engine-0-aa", (StepRequest("r", b"\x01" * 16),))
 HELLO = Hello(1, "uid", "engine-0-ab", 0, "node", "0.1", "fp", "th", Phase.LOADING, Progress(1, 2), FAILED_STEP)
 decode_from_engine, decode_from_frontend = CODEC.decode_from_engine, CODEC.decode_from_frontend

@@ -14,6 +14,7 @@ from kvasir.engine.core import EngineCore
 from kvasir.engine.handover.hand_over import HandOver
 from kvasir.engine.health.engine_status import EngineStatus
 from kvasir.engine.health.step_trace import Buckets, StepTrace
+from kvasir.process.draft_metrics import draft_metrics
 
 _GAUGES = (
     ("vllm:num_requests_running", "Requests that own a row."),
@@ -54,6 +55,8 @@ class EngineCollector(Collector):
                 yield counter
             yield from self._fetches(self.hand_over)
             yield self._cache_config(self.core)
+            if (drafts := self.core.stats().drafts) is not None:
+                yield from draft_metrics(names, [(values, drafts.drafts, drafts.tokens, drafts.accepted)])
             yield from self._steps(self._status.trace)
         startup = GaugeMetricFamily(
             "kvasir:engine_startup_seconds", "Time that a phase of the start-up took.", labels=[*names, "phase"]

@@ -6,6 +6,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.registry import Collector
 
 from kvasir.link.frontend_end.remote_engine import RemoteEngine
+from kvasir.process.draft_metrics import draft_metrics
 
 _LABELS = ("model_name", "engine")
 _NO_ENGINE = ""
@@ -73,7 +74,7 @@ class EngineLoads(Collector):
         )
         for engine in engines:
             step_age.add_metric(self._labels(engine), engine.step_age)
-        return [step_age, *self._loads(engines), self._cache_config(engines)]
+        return [step_age, *self._loads(engines), *self._drafts(engines), self._cache_config(engines)]
 
     def _loads(self, engines: Iterable[RemoteEngine]) -> list[Metric]:
         running = GaugeMetricFamily(
@@ -99,6 +100,14 @@ class EngineLoads(Collector):
             if engine.capacity is not None:
                 kv_use.add_metric(labels, engine.stats.kv_blocks_used / max(1, engine.capacity.num_blocks))
         return [running, waiting, kv_use, preemptions, corrupted]
+
+    def _drafts(self, engines: Iterable[RemoteEngine]) -> list[Metric]:
+        series = [
+            (self._labels(engine), drafts.drafts, drafts.tokens, drafts.accepted)
+            for engine in engines
+            if engine.stats is not None and (drafts := engine.stats.drafts) is not None
+        ]
+        return draft_metrics(_LABELS, series) if series else []
 
     def _cache_config(self, engines: Iterable[RemoteEngine]) -> Metric:
         info = GaugeMetricFamily(

@@ -36,6 +36,11 @@ class ServiceStats:
     """Requests of all frontends that wait in engines."""
     kv_cache_usage: float
     """Used share of the engines' KV blocks, 0 to 1."""
+    drafts: int = 0
+    """How often engines verified tokens that they had guessed."""
+    draft_tokens: int = 0
+    accepted_tokens: int = 0
+    """Guessed tokens that were right."""
 
 
 class StatLogger(Protocol):
@@ -62,6 +67,13 @@ class LineLogger:
         if stats.prefix_cache_queries:
             fields["prefix_cache_hit_rate"] = round(stats.prefix_cache_hits / stats.prefix_cache_queries, 4)
             text += f", {fields['prefix_cache_hit_rate']:.1%} of the prompt tokens from the prefix cache"
+        if stats.drafts:
+            fields["draft_acceptance_rate"] = round(stats.accepted_tokens / stats.draft_tokens, 4)
+            fields["mean_acceptance_length"] = round(1 + stats.accepted_tokens / stats.drafts, 2)
+            text += (
+                f", {fields['draft_acceptance_rate']:.1%} of {stats.draft_tokens} guessed tokens right "
+                f"({fields['mean_acceptance_length']} tokens per guess)"
+            )
         log.info("%s", text, extra={"fields": fields})
 
 
@@ -83,6 +95,7 @@ class PeriodicStats:
         self._clock = clock
         self._began = clock()
         self._last = totals()
+        self._last_drafts = (0, 0, 0)
         self._had_traffic = False
 
     def tick(self) -> None:
@@ -105,6 +118,10 @@ class PeriodicStats:
             if engine.capacity is not None:
                 used += engine.stats.kv_blocks_used
                 blocks += engine.capacity.num_blocks
+        drafts = _drafts(self._engines())
+        # An engine that has ended takes its counts along.
+        since = [max(0, now - before) for now, before in zip(drafts, self._last_drafts, strict=True)]
+        self._last_drafts = drafts
         return ServiceStats(
             seconds,
             prompt_tokens=totals.prompt_tokens - last.prompt_tokens,
@@ -114,6 +131,9 @@ class PeriodicStats:
             running=running,
             waiting=waiting,
             kv_cache_usage=used / max(1, blocks),
+            drafts=since[0],
+            draft_tokens=since[1],
+            accepted_tokens=since[2],
         )
 
     def _write(self, stats: ServiceStats) -> None:
@@ -124,6 +144,15 @@ class PeriodicStats:
             except Exception:
                 log.exception("the stat logger %s failed and is not called again", name)
                 self._loggers.remove(entry)
+
+
+def _drafts(engines: Mapping[str, RemoteEngine]) -> tuple[int, int, int]:
+    reported = [engine.stats.drafts for engine in engines.values() if engine.stats and engine.stats.drafts]
+    return (
+        sum(drafts.drafts for drafts in reported),
+        sum(drafts.tokens for drafts in reported),
+        sum(sum(drafts.accepted) for drafts in reported),
+    )
 
 
 def stat_loggers(

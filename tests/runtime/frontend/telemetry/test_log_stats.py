@@ -17,7 +17,7 @@ from kvasir.frontend.telemetry.log_stats import (
 )
 from kvasir.frontend.telemetry.metrics import Totals
 from kvasir.link.frontend_end.remote_engine import EngineState, RemoteEngine
-from kvasir.link.protocol import EngineStats, Ready
+from kvasir.link.protocol import DraftStats, EngineStats, Ready
 from kvasir.request.hashing import BLAKE2B
 from runtime.frontend.harness import running_frontend
 
@@ -59,9 +59,9 @@ class Service:
         self.stats.tick()
 
 
-def engine(rank: int, running: int, waiting: int, used: int) -> RemoteEngine:
+def engine(rank: int, running: int, waiting: int, used: int, drafts: DraftStats | None = None) -> RemoteEngine:
     capacity = Ready(16, 100, 2048, 64, (), 2**20, BLAKE2B)
-    stats = EngineStats(waiting, running, used, 1)
+    stats = EngineStats(waiting, running, used, 1, drafts=drafts)
     return RemoteEngine(f"engine-{rank}", rank, "node", EngineState.READY, None, 0.0, capacity, stats)
 
 
@@ -81,6 +81,24 @@ def test_interval_has_differences_and_the_load_of_all_engines() -> None:
     assert first == ServiceStats(12.0, 100, 50, 80, 20, running=5, waiting=1, kv_cache_usage=0.25)
     assert (second.seconds, second.prompt_tokens, second.generation_tokens) == (10.0, 30, 40)
     assert second.prefix_cache_queries == 0
+
+
+def test_interval_has_the_drafts_since_the_last_one() -> None:
+    recorder = Recorder()
+    service = Service(recorder)
+    service.live = 1
+    for drafts in (DraftStats(3, 10, (3, 1)), DraftStats(5, 16, (4, 2)), DraftStats(1, 4, (1, 0))):
+        service.engines = {"a": engine(0, 1, 0, 10, drafts), "b": engine(1, 1, 0, 10)}
+        service.pass_interval()
+    seen = [(each.drafts, each.draft_tokens, each.accepted_tokens) for each in recorder.seen]
+    assert seen == [(3, 10, 4), (2, 6, 2), (0, 0, 0)]
+
+
+def test_the_line_has_the_acceptance_of_drafts(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.INFO):
+        LineLogger().log(ServiceStats(10.0, 0, 9, 0, 0, 1, 0, 0.0, drafts=4, draft_tokens=10, accepted_tokens=5))
+    assert caplog.records[0].message.endswith(", 50.0% of 10 guessed tokens right (2.25 tokens per guess)")
+    assert vars(caplog.records[0])["fields"]["mean_acceptance_length"] == 2.25
 
 
 def test_one_line_follows_the_traffic_and_none_comes_when_idle() -> None:

@@ -11,7 +11,7 @@ from kvasir.client.request_observer import Trace
 from kvasir.engine.health import engine_collector
 from kvasir.frontend.telemetry.metrics import Metrics
 from kvasir.link.frontend_end.remote_engine import EngineState
-from kvasir.link.protocol import FinishReason
+from kvasir.link.protocol import DraftStats, FinishReason
 from kvasir.request.params import SamplingParams
 from runtime.frontend.harness import MODEL, Frontend, running_frontend
 
@@ -144,6 +144,22 @@ async def test_an_engine_that_another_frontend_shows_is_left_out(frontend: Front
     samples = parse(frontend.service.metrics.render().decode())  # before the next heartbeat
     assert {key[1] for key in samples if key[0] == "kvasir:engine_step_age_seconds"} == {str(first.rank)}
     assert {key[1] for key in samples if key[0] == "kvasir:engine_usable"} == {str(first.rank), str(second.rank)}
+
+
+async def test_the_drafts_of_engines_are_counted(frontend: Frontend) -> None:
+    frontend.engine.script.drafts = DraftStats(4, 12, (3, 2, 0))
+    async with frontend.http() as client:
+        await client.post("/v1/completions", json={"prompt": "Hi"})
+    await load_shown(frontend)
+    samples = await scrape(frontend)
+    assert samples["vllm:spec_decode_num_drafts_total", "0"].value == 4
+    assert samples["vllm:spec_decode_num_draft_tokens_total", "0"].value == 12
+    assert samples["vllm:spec_decode_num_accepted_tokens_total", "0"].value == 5
+    by_place = "vllm:spec_decode_num_accepted_tokens_per_pos_total"
+    assert [samples[by_place, "0", place].value for place in "012"] == [3, 2, 0]
+    page = (Path(__file__).parents[4] / "docs/metrics.md").read_text()
+    for name in {key[0] for key in samples if "spec_decode" in key[0] and key[0].endswith("_total")}:
+        assert f"| `{name}` |" in page
 
 
 def ended(trace: Trace, reason: FinishReason) -> Trace:
