@@ -9,6 +9,8 @@ from kvasir.config.options import ConfigError, flag_of
 from kvasir.config.resolve import ModelFacts, ResolvedEngine, resolve_engine, without_effect
 from kvasir.config.settings import EngineConfig
 from kvasir.engine.core import EngineCore
+from kvasir.engine.drafting.make_drafter import make_drafter
+from kvasir.engine.drafting.step_drafts import Drafting
 from kvasir.engine.grammar.grammar_gate import GrammarGate
 from kvasir.engine.ingest import Ingest
 from kvasir.engine.kv.kv_manager import KVManager, longest_sequence
@@ -97,8 +99,10 @@ def build_core(
     executor: Executor,
     gates: Sequence[AdmissionGate] = (),
     wake: Callable[[str], None] | None = None,
+    *,
+    in_waves: bool = False,
 ) -> EngineCore:
-    """Return a core, which the caller closes.
+    """Return a core, which the caller closes. `in_waves`: its steps wait for those of other engines.
 
     `wake` gets the id of a request with a compiled grammar, in any thread, for `EngineCore.wake`. None: the core
     waits for each grammar.
@@ -130,6 +134,7 @@ def build_core(
         gates=[grammars, *gates],
         rations=rations,
         sends_sampled=stages > 1,
+        drafting=_drafting(settings, model, cache, in_waves),
     )
     ingest = Ingest(
         model.vocab_size,
@@ -160,6 +165,30 @@ def ready_message(
         kv_address=kv_address,
         weights=weights,
     )
+
+
+def _drafting(settings: ResolvedEngine, model: ModelInfo, cache: KVCacheConfig, in_waves: bool) -> Drafting | None:
+    speculation = settings.speculation
+    if speculation is None:
+        return None
+    obstacle = ""
+    if model.pooling is not None:
+        obstacle = "the model generates no text"
+    elif settings.executor.pipeline_parallel_size > 1:
+        obstacle = "the stages of a pipeline compute steps before the tokens of earlier ones are known"
+    elif in_waves:
+        obstacle = "engines that share experts make their steps together"
+    elif any(isinstance(group.spec, PerRequest) for group in cache.groups):
+        obstacle = "this model keeps a cache of its own, which cannot take rejected tokens back"
+    if obstacle:
+        log.warning("--speculative-config has no effect: %s", obstacle)
+        return None
+    if not settings.batch_invariant:
+        log.warning(
+            "--speculative-config: without batch invariance, the last bits of the logits may differ from "
+            "those of a run without speculation, and so at times a token (docs/batch-invariance.md)"
+        )
+    return Drafting(make_drafter(speculation), speculation.max_step_rows, speculation.disable_by_batch_size)
 
 
 def _features(settings: ResolvedEngine, in_waves: bool) -> tuple[str, ...]:

@@ -177,6 +177,7 @@ class EngineCore:
             preemptions=scheduler.num_preemptions,
             corrupted=scheduler.num_corrupted_requests,
             unfinished_tokens=scheduler.num_unfinished_tokens,
+            drafts=scheduler.draft_stats,
         )
 
     def work_ahead(self) -> bool:

@@ -174,7 +174,7 @@ class EngineProcess:
             settings, cache = prepare_workers(executor, settings, asked=self._config.model.max_model_len)
             hand_over = self._collector.hand_over = HandOver()
             core = self._collector.core = build_core(
-                settings, model, cache, executor, [hand_over], inbox.wake_request
+                settings, model, cache, executor, [hand_over], inbox.wake_request, in_waves=group is not None
             )
             core.trace, core.black_box = self._status.trace, self._black_box
             if executor.max_in_flight == 1 and group is None:  # a group's steps include waits for other engines

@@ -4,6 +4,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from kvasir.engine.core import EngineCore
+from kvasir.engine.drafting.step_drafts import Drafting
 from kvasir.engine.grammar.grammar_gate import GrammarGate
 from kvasir.engine.ingest import Ingest
 from kvasir.engine.kv.kv_manager import KVManager
@@ -163,8 +164,7 @@ class CoreHarness:
             gates=gates if grammars is None else [grammars, *gates],
             rations=rations,
             sends_sampled=is_pipeline,
-            drafter=self.drafter,
-            max_step_rows=max_step_rows,
+            drafting=Drafting(self.drafter, max_step_rows),
         )
         self.blocks = blocks
         self.max_model_len = max_model_len

@@ -1,8 +1,10 @@
 """StepDrafts: chooses the drafts of each row of a step, so that they take nothing that another row needs."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from itertools import islice
 
+from kvasir.engine.drafting.draft_counts import DraftCounts
 from kvasir.engine.drafting.drafter import Drafter
 from kvasir.engine.kv.kv_manager import KVManager
 from kvasir.engine.scheduling.admission_gates import AdmissionGate, Verdict
@@ -10,12 +12,23 @@ from kvasir.engine.scheduling.endings import Endings
 from kvasir.engine.scheduling.engine_request import EngineRequest, Guide
 
 
+@dataclass(frozen=True)
+class Drafting:
+    """How a scheduler drafts. A step with more running requests than either limit has no drafts."""
+
+    drafter: Drafter
+    max_step_rows: int  # drafts and running requests
+    max_running: int | None = None
+
+
 class StepDrafts(AdmissionGate):
     """A gate that admits every request, because gates are called when requests end."""
 
-    def __init__(self, drafter: Drafter, max_step_rows: int, endings: Endings, blocks: KVManager) -> None:
-        self._drafter = drafter
-        self._max_step_rows = max_step_rows
+    def __init__(self, drafting: Drafting, endings: Endings, blocks: KVManager) -> None:
+        self.counts = DraftCounts()
+        self._drafter = drafting.drafter
+        self._max_step_rows = drafting.max_step_rows
+        self._max_running = drafting.max_running or drafting.max_step_rows
         self._endings = endings
         self._blocks = blocks
         self._num_running = 0
@@ -27,7 +40,7 @@ class StepDrafts(AdmissionGate):
         self._num_running = num_running
         self._num_left = self._max_step_rows - num_running
         self._num_asked = 0
-        return num_running > 0 and self._num_left > 0
+        return 0 < num_running <= self._max_running and self._num_left > 0
 
     def awaits(self, request: EngineRequest) -> bool:
         """Return whether the request leaves out a step, to be drafted when its pending token is known."""
@@ -50,6 +63,7 @@ class StepDrafts(AdmissionGate):
         return drafts
 
     def verified(self, request: EngineRequest, drafted: int, accepted: int) -> None:
+        self.counts.verified(drafted, accepted)
         self._drafter.verified(request, drafted, accepted)
 
     def admits(self, request: EngineRequest) -> Verdict:

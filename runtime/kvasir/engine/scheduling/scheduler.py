@@ -9,8 +9,7 @@ from collections import deque
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 
-from kvasir.engine.drafting.drafter import Drafter
-from kvasir.engine.drafting.step_drafts import StepDrafts
+from kvasir.engine.drafting.step_drafts import Drafting, StepDrafts
 from kvasir.engine.kv.kv_manager import KVManager
 from kvasir.engine.scheduling.admission_gates import AdmissionGate
 from kvasir.engine.scheduling.endings import Endings
@@ -21,7 +20,7 @@ from kvasir.engine.scheduling.rations import Ration
 from kvasir.engine.scheduling.request_queues import RequestQueues
 from kvasir.engine.scheduling.step_results import StepResults, StepRows
 from kvasir.engine.scheduling.token_budget import TokenBudget
-from kvasir.link.protocol import RequestOutput
+from kvasir.link.protocol import DraftStats, RequestOutput
 from kvasir.worker.step import NO_NEW_BLOCKS, NewRow, ScheduledRow, StepInput, StepOutput
 
 
@@ -52,15 +51,14 @@ class Scheduler:
         gates: Sequence[AdmissionGate] = (),
         rations: Sequence[Ration] = (),
         sends_sampled: bool = False,  # steps carry the tokens of earlier steps
-        drafter: Drafter | None = None,
-        max_step_rows: int = 0,  # with drafts; no row has any in a step with so many requests
+        drafting: Drafting | None = None,
     ) -> None:
         if max_num_seqs > max_num_batched_tokens:
             raise ValueError("a step's budget must hold one token of each running request")
         if max_model_len > blocks.longest_sequence:
             raise ValueError("the pool must hold one request of the longest kind")
         self._endings = Endings(eos_token_ids, max_model_len)
-        self._drafts = drafter and StepDrafts(drafter, max_step_rows, self._endings, blocks)
+        self._drafts = drafting and StepDrafts(drafting, self._endings, blocks)
         gates = [*gates, self._drafts] if self._drafts else gates
         self._queues = queues = RequestQueues(blocks, max_num_seqs, gates, budget)
         self.requests, self.blocked = queues.requests, queues.blocked
@@ -151,6 +149,10 @@ class Scheduler:
     @property
     def num_corrupted_requests(self) -> int:
         return self._results.num_corrupted_requests
+
+    @property
+    def draft_stats(self) -> DraftStats | None:
+        return None if self._drafts is None else self._drafts.counts.stats()
 
     # ------------------------------------------------------------------------------------------ before the step
 
