@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Final
 
-from kvasir.kernels.triton.few_rows.row_tiling import row_constants, row_tile
+from kvasir.kernels.triton.row_tiling import row_constants, row_tile
 from kvasir.kernels.triton.tiling import OPTIONS
 from tools.kernel_targets import Source, Target, Variant
 

@@ -9,7 +9,7 @@ from typing import Final, TypeVar
 import msgspec
 
 from kvasir.kernels.triton.device_tiles import DeviceTiles
-from kvasir.kernels.triton.few_rows.row_tiling import RowTile
+from kvasir.kernels.triton.row_tiling import RowTile
 from kvasir.kernels.triton.tiling import AttentionTile, DecodeTile
 from kvasir.layers.attention import HeadShape
 

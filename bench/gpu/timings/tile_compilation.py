@@ -10,7 +10,7 @@ from typing import Final
 import torch
 from bench.gpu.timings.tile_candidates import Candidates
 
-from kvasir.kernels.triton.few_rows.row_tiling import RowTile, row_constants
+from kvasir.kernels.triton.row_tiling import RowTile, row_constants
 from kvasir.kernels.triton.tiling import MIN_ROWS, OPTIONS, AttentionTile, PagedShape, attend_constants
 from kvasir.layers.attention import HeadShape
 

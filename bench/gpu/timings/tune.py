@@ -28,7 +28,7 @@ from kvasir.kernels.triton.device_support import shared_bytes, tiles_for
 from kvasir.kernels.triton.device_tiles import DeviceTiles
 from kvasir.kernels.triton.few_rows import row_products
 from kvasir.kernels.triton.few_rows.row_products import RowNorm, add_product_, product
-from kvasir.kernels.triton.few_rows.row_tiling import RowTile, RowTiles
+from kvasir.kernels.triton.row_tiling import RowTile, RowTiles
 from kvasir.kernels.triton.tiling import MIN_ROWS, AttentionTile, AttentionTiles, DecodeTile
 from kvasir.layers.attention import KVCache, ScoreRule
 from kvasir.layers.attention_backends import triton_planner

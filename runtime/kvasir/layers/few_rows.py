@@ -6,7 +6,7 @@ from typing import Final
 from torch import Tensor, nn
 
 from kvasir.kernels.triton.device_support import DTYPES, can_compile
-from kvasir.kernels.triton.few_rows.row_tiling import MAX_ROWS, MULTIPLE_OF
+from kvasir.kernels.triton.row_tiling import MAX_ROWS, MULTIPLE_OF
 from kvasir.layers.activation import KERNELS
 from kvasir.layers.linear import Linear
 from kvasir.layers.mlp import GatedMLP

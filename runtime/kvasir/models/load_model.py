@@ -121,7 +121,7 @@ def _with_transformers(info: ModelInfo, placement: Placement, progress: Callable
         log.warning(_TEXT_ONLY, info.multimodal)
     try:
         # A slow import, which our own architectures do not need.
-        from kvasir.models.architectures.transformers_lm import load_with_transformers
+        from kvasir.models.transformers_code.transformers_lm import load_with_transformers
     except ImportError as error:
         raise ModelLoadError(
             f"the model's architecture {info.architecture!r} is none of {', '.join(sorted(ARCHITECTURES))}; others "

@@ -14,8 +14,8 @@ from transformers import AutoModelForImageTextToText, PreTrainedModel
 from kvasir.hub.hub_errors import HubError
 from kvasir.hub.model_info import ModelFiles, load_model_info
 from kvasir.hub.text_part import DEFAULTS, TEXT_MODELS
-from kvasir.models.architectures.transformers_checks import find_class
 from kvasir.models.registry import ARCHITECTURES
+from kvasir.models.transformers_code.transformers_checks import find_class
 from runtime.models.test_transformers_caches import LINEAR
 from runtime.models.tiny import SPECIAL, VOCAB, randomised
 from runtime.worker.driver import Driver, greedy

@@ -18,7 +18,7 @@ from transformers import (
 from kvasir.config.options import ConfigError
 from kvasir.executor.in_process import InProcessExecutor
 from kvasir.hub.model_info import load_model_info
-from kvasir.models.architectures.transformers_caches import TransformersCaches
+from kvasir.models.transformers_code.transformers_caches import TransformersCaches
 from kvasir.request.params import SamplingParams
 from runtime.executor.split_engine import SplitEngine
 from runtime.models.test_transformers_lm import expected, generates_alike, prompts

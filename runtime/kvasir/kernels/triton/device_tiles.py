@@ -10,7 +10,7 @@ from typing import Final
 
 import msgspec
 
-from kvasir.kernels.triton.few_rows.row_tiling import RowTiles
+from kvasir.kernels.triton.row_tiling import RowTiles
 from kvasir.kernels.triton.tiling import AttentionTiles
 
 DEFAULT: Final = "default"

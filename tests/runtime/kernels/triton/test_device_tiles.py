@@ -9,7 +9,7 @@ import torch
 
 from kvasir.kernels.triton import device_support
 from kvasir.kernels.triton.device_tiles import DEFAULT, DeviceTiles, device_entries, device_tiles
-from kvasir.kernels.triton.few_rows.row_tiling import WIDE_INPUTS, RowTile, row_tile
+from kvasir.kernels.triton.row_tiling import WIDE_INPUTS, RowTile, row_tile
 from kvasir.kernels.triton.tiling import (
     AttentionTile,
     PagedShape,

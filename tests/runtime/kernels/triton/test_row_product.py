@@ -7,7 +7,7 @@ from torch import Tensor
 from kvasir.kernels.fused_operations import Activation
 from kvasir.kernels.triton.few_rows import row_products
 from kvasir.kernels.triton.few_rows.row_products import RowNorm, add_product_, product
-from kvasir.kernels.triton.few_rows.row_tiling import RowTile
+from kvasir.kernels.triton.row_tiling import RowTile
 from kvasir.layers.activation import ACTIVATIONS, gated_reference
 
 DTYPES = (torch.float32, torch.float16, torch.bfloat16)

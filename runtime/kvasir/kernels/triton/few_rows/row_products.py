@@ -9,7 +9,7 @@ from torch import Tensor
 from kvasir.kernels.fused_operations import Activation
 from kvasir.kernels.triton.device_support import tiles_for
 from kvasir.kernels.triton.few_rows.row_product import multiply_row
-from kvasir.kernels.triton.few_rows.row_tiling import row_constants, row_tile
+from kvasir.kernels.triton.row_tiling import row_constants, row_tile
 from kvasir.kernels.triton.tiling import OPTIONS
 
 _ACTIVATIONS = {Activation.SILU: "silu", Activation.GELU_TANH: "gelu_tanh"}

@@ -15,10 +15,10 @@ from torch import Tensor
 from kvasir.layers.attention import HeadShape
 from kvasir.layers.attention_backends.per_request import RequestRows
 from kvasir.layers.kv import BlockShape, KVSpec, PerRequest
-from kvasir.models.architectures.transformers_checks import unsupported
-from kvasir.models.architectures.transformers_head import base_of, head_of
 from kvasir.models.forward_batch import ForwardBatch, Hidden
 from kvasir.models.model_load_error import ModelLoadError
+from kvasir.models.transformers_code.transformers_checks import unsupported
+from kvasir.models.transformers_code.transformers_head import base_of, head_of
 from kvasir.parallel.stage import Stage
 
 log = logging.getLogger(__name__)

@@ -21,19 +21,19 @@ from kvasir.hub.weights import tensor_bytes, weight_files
 from kvasir.layers.attention import HeadShape, ScoreRule
 from kvasir.layers.kv import BlockShape, KVSpec, layer_specs
 from kvasir.layers.parameter import Placement
-from kvasir.models.architectures.transformers_caches import TransformersCaches, with_own_caches
-from kvasir.models.architectures.transformers_checks import (
+from kvasir.models.checkpoints.transformers_tensors import read_tensors
+from kvasir.models.forward_batch import ForwardBatch, Hidden
+from kvasir.models.kv_scales import is_kv_scale
+from kvasir.models.model_load_error import ModelLoadError
+from kvasir.models.transformers_code.transformers_caches import TransformersCaches, with_own_caches
+from kvasir.models.transformers_code.transformers_checks import (
     check_config,
     find_class,
     hidden_windows,
     unsupported,
     why_not_paged,
 )
-from kvasir.models.architectures.transformers_head import base_of, head_of
-from kvasir.models.checkpoints.transformers_tensors import read_tensors
-from kvasir.models.forward_batch import ForwardBatch, Hidden
-from kvasir.models.kv_scales import is_kv_scale
-from kvasir.models.model_load_error import ModelLoadError
+from kvasir.models.transformers_code.transformers_head import base_of, head_of
 from kvasir.parallel.stage import Stage
 
 log = logging.getLogger(__name__)
