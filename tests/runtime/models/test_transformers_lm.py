@@ -27,9 +27,9 @@ from transformers import (
 from kvasir.hub.model_info import ModelFiles, load_model_info
 from kvasir.layers.parameter import Placement
 from kvasir.models import decoder as decoder_module
-from kvasir.models.architectures import transformers_lm
 from kvasir.models.load_model import load_model
 from kvasir.models.model_load_error import ModelLoadError
+from kvasir.models.transformers_code import transformers_lm
 from runtime.models.tiny import FAMILIES, VOCAB, decoder, load_reference, save
 from runtime.worker.driver import Driver, greedy
 
