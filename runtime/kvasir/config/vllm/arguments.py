@@ -152,12 +152,13 @@ def taken(option: GivenOption, own: Container[str], notes: list[str]) -> GivenOp
     if is_off:
         name = "--" + name.removeprefix("--no-")
     written = name if name in _SECRETS else " ".join((name, *filter(None, option.values)))
-    if (mapped := MAPPED.get(name)) and _switched(mapped, is_off) in own:
+    is_neutral = " ".join(option.values) in NEUTRAL.get(name, ())
+    if (mapped := MAPPED.get(name)) and not is_neutral and _switched(mapped, is_off) in own:
         return replace(option, name=_switched(mapped, is_off))
     if name in IGNORED:
         notes.append(f"{option.name if is_off else written} has no effect: {IGNORED[name]}")
         return None
-    if is_off or " ".join(option.values) in NEUTRAL.get(name, ()):
+    if is_off or is_neutral:
         return None
     raise ValueError(f"{written}: {REFUSED.get(name, _ELSEWHERE)}")
 

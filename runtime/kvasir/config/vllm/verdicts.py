@@ -171,6 +171,7 @@ REFUSED: Final = _each({
 NEUTRAL: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
     {
         "--config-format": ("auto", "hf"),
+        "--convert": ("auto", "none"),
         "--cpu-offload-gb": ("0",),
         "--data-parallel-rank": ("0",),
         "--data-parallel-size-local": ("1",),

@@ -30,9 +30,14 @@ def test_every_option_of_vllm_has_exactly_one_verdict() -> None:
         assert verdicts or name in OWN or name in READ, name
     assert not {*MAPPED, *IGNORED, *REFUSED, *READ} - set(vllm_options())
     assert not {*MAPPED, *IGNORED, *REFUSED} & OWN.keys(), "they have the same name here now: remove their verdicts"
-    assert set(NEUTRAL) <= set(REFUSED)
+    assert set(NEUTRAL) <= {*REFUSED, *MAPPED}
     assert set(UNSET) <= engine.parser()._option_string_actions.keys() & set(vllm_options())
     assert set(MAPPED.values()) <= set(OWN)
+
+
+def test_a_conversion_to_nothing_keeps_the_runner() -> None:
+    for words in (("--runner", "pooling", "--convert", "none"), ("--convert=auto", "--runner=pooling")):
+        assert parsed("demo://", *words).task == "pool"
 
 
 @pytest.mark.parametrize("name", ["--rope-scaling", "--rope-theta", "--disable-sliding-window"])
