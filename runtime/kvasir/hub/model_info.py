@@ -106,7 +106,7 @@ def load_model_info(path: Path, files: ModelFiles = _OWN_FILES) -> ModelInfo:
         option="--override-generation-config",
     )
     architecture = _architecture(config)
-    pooling = read_pooling(path, architecture, config.values, files.task)
+    pooling = read_pooling(path, architecture, config.values, files.task, files.tokenizer)
     scheme = chosen_scheme(files.quantization, _weight_scheme(config, files.quantization))
     return ModelInfo(
         path=path,

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from operator import mul
 
 import numpy as np
+import numpy.typing as npt
 
 from kvasir.client.collector import Delta
 from kvasir.client.input.input_processor import InputProcessor
@@ -62,6 +63,10 @@ class PoolingCalls:
 
     def classify(self, prompts: Prompts, params: PoolingParams | None) -> Classified:
         self._check_task(CLASSIFY, "classify")
+        if self._input.info.by_token:
+            raise ValueError(
+                "LLM.classify needs a score for each input, and this model scores each token: use encode"
+            )
         return [self._output(each, ClassificationOutput(each.numbers)) for each in self._prompts(prompts, params)]
 
     def score(self, one: str | Sequence[str], other: str | Sequence[str], params: PoolingParams | None) -> Scored:
@@ -73,7 +78,12 @@ class PoolingCalls:
         if task is not None:
             self._check_task(task, "encode")
         computed = self._prompts(prompts, params)
-        return [self._output(each, PoolingOutput(np.array(each.numbers, np.float32))) for each in computed]
+        return [self._output(each, PoolingOutput(self._data(each))) for each in computed]
+
+    def _data(self, computed: _Computed) -> npt.NDArray[np.float32]:
+        data = np.array(computed.numbers, np.float32)
+        pooling = self._input
+        return pooling.scores_by_token(data, computed.token_ids) if pooling.info.by_token else data
 
     @property
     def _input(self) -> PoolingInput:
@@ -105,8 +115,9 @@ class PoolingCalls:
         firsts = list(left) * len(right) if len(left) == 1 else list(left)
         info = self._input.info
         if info.task == CLASSIFY:
-            if len(info.labels) != 1:
-                raise ValueError(f"a pair needs one score, and this model scores {len(info.labels)} labels")
+            if len(info.labels) != 1 or info.by_token:
+                scored = "each token" if info.by_token else f"{len(info.labels)} labels"
+                raise ValueError(f"a pair needs one score, and this model scores {scored}")
             return self._compute(list(zip(firsts, right, strict=True)), params)
         found = self._compute([*left, *right], PoolingParams(normalize=None if info.dot_similarity else True))
         heads = found[: len(left)] if len(left) > 1 else found[:1] * len(right)

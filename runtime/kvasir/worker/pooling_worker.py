@@ -42,8 +42,11 @@ class PoolingWorker:
     def load(self, progress: Callable[[int, int], None]) -> None:
         settings = self._settings
         model = load_pooling(self._info, self._placement, settings.max_model_len, progress, settings.load_format)
-        if model.size * 4 > MAX_POOLED_BYTES:
-            raise ValueError(f"vectors of {model.size} numbers are longer than {MAX_POOLED_BYTES // 4}")
+        by_token = self._info.pooling is not None and self._info.pooling.by_token
+        size = model.size * (settings.max_model_len if by_token else 1)
+        if size * 4 > MAX_POOLED_BYTES:
+            advice = ": lower --max-model-len" if by_token else ""
+            raise ValueError(f"answers of {size} numbers are longer than {MAX_POOLED_BYTES // 4}{advice}")
         if self._placement.device.type == "cpu":
             collapse()
         self._model = model

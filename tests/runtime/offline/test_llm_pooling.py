@@ -13,6 +13,7 @@ from tokenizers.processors import TemplateProcessing
 
 from kvasir import LLM, BeamSearchParams, PoolingParams
 from kvasir.request.pool_params import PoolParams
+from runtime.models.pooling.test_rerankers import with_reward_head
 from runtime.models.pooling.tiny_encoders import CONFIGS, PooledModel, random_classifier, random_encoder
 
 OPTIONS: dict[str, Any] = {"threads": 1}
@@ -94,3 +95,16 @@ def test_a_decoder_embeds_with_the_option_of_vllm() -> None:
     with LLM("demo://", runner="pooling", max_model_len=512, **OPTIONS) as llm:
         [output] = llm.embed("Kvasir is", use_tqdm=False)
     assert np.linalg.norm(output.outputs.embedding) == pytest.approx(1.0, abs=1e-5)
+
+
+def test_reward_model_scores_each_token_of_a_prompt(tmp_path: Path) -> None:
+    with_reward_head(tmp_path, "Qwen2ForRewardModel", 1)
+    write_tokenizer(tmp_path)
+    with LLM(str(tmp_path), **OPTIONS) as llm:
+        [output] = llm.encode("one two three")
+        with pytest.raises(ValueError, match="use encode"):
+            llm.classify("one")
+        with pytest.raises(ValueError, match="scores each token"):
+            llm.score("one", "two")
+    (expected,) = PooledModel(tmp_path).vectors([output.prompt_token_ids])
+    np.testing.assert_allclose(output.outputs.data[:, 0], expected, atol=1e-5)

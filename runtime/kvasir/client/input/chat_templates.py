@@ -68,6 +68,10 @@ class ChatTemplates:
             raise ConfigError(str(error)) from None
 
     @property
+    def own(self) -> ChatTemplate | None:
+        return None if self.is_plain else self._template
+
+    @property
     def text(self) -> str | None:
         return None if self.is_plain else self._template.text
 

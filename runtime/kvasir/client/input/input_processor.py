@@ -67,7 +67,7 @@ class InputProcessor:
         self._limits = limits
         self._max_queued = max_queued
         self._check_rank = check_rank
-        self.pooling = pooling_input(model, tokenizer, limits, check_rank)
+        self.pooling = pooling_input(model, tokenizer, chat_templates, limits, check_rank)
         self._queued = 0
         self._turns = FairQueue(THREADS)
         self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="tokenize")

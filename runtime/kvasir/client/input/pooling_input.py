@@ -5,8 +5,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
+import numpy as np
+import numpy.typing as npt
 import tokenizers
 
+from kvasir.client.input.chat_templates import ChatTemplates
+from kvasir.client.input.pair_template import PairTemplate, pair_template
 from kvasir.client.input.prompted import Prompted
 from kvasir.client.input.sampling import check_in_vocabulary
 from kvasir.client.request_errors import InvalidRequest
@@ -57,12 +61,19 @@ class PoolingTokens:
     second_text: int | None = None  # the place where token types change
 
 
+@dataclass(frozen=True)
+class _Text:
+    text: str | tuple[str, str]
+    document: tuple[int, int] | None = None  # the characters that may be left out; None: all
+
+
 class PoolingInput:
     def __init__(
         self,
         model: ModelInfo,
         pooling: PoolingInfo,
         tokenizer: Tokenizer,
+        template: PairTemplate | None,
         limits: ServiceLimits,
         check_rank: Callable[[int], None],
     ) -> None:
@@ -71,6 +82,7 @@ class PoolingInput:
         self._vocab_size = model.vocab_size
         self._width = pooling.dense[-1].outputs if pooling.dense else model.width
         self._tokenizer = tokenizer
+        self._template = template
         self._limits = limits
         self._check_rank = check_rank
 
@@ -87,15 +99,19 @@ class PoolingInput:
         """Return the tokens of each input. Raises InvalidRequest. Takes milliseconds for long texts."""
         form = form.check(self._limits.max_model_len)
         texts = [self._text(each, form, param) for each in inputs if not _is_tokens(each)]
+        written = [each.text for each in texts]
         encodings = iter(
-            self._tokenizer.backend.encode_batch(texts, add_special_tokens=form.add_special_tokens) if texts else ()
+            self._tokenizer.backend.encode_batch(written, add_special_tokens=form.add_special_tokens)
+            if written
+            else ()
         )
+        parts = iter(texts)
         tokens = []
         for each in inputs:
             if _is_tokens(each):
                 tokens.append(self._given(each, form, param))
             else:
-                tokens.append(_cut(next(encodings), form))
+                tokens.append(_cut(next(encodings), form, next(parts).document))
         for one in tokens:
             self._check_length(len(one.token_ids), param)
         return tokens
@@ -114,6 +130,12 @@ class PoolingInput:
         pooling = PoolParams(params.dimensions, params.normalize, params.activate, tokens.second_text)
         core = RequestCore(_NO_SAMPLING, priority, kind=RequestKind.POOL, pooling=pooling)
         return Prompted(token_array(tokens.token_ids), core, data_parallel_rank=data_parallel_rank)
+
+    def scores_by_token(self, scores: npt.NDArray[np.float32], token_ids: Sequence[int]) -> npt.NDArray[np.float32]:
+        """Return the scores [scored tokens, labels] of a model that scores each token, or each step."""
+        scores = scores.reshape(-1, len(self.info.labels))
+        tag = self.info.step_tag
+        return scores if tag is None else scores[np.array(token_ids) == tag]
 
     def check_dimensions(self, dimensions: int | None) -> None:
         """Raise InvalidRequest for a length that the model's vectors cannot be cut to."""
@@ -134,12 +156,14 @@ class PoolingInput:
         if dimensions < 1 or (most is not None and dimensions > most):
             raise InvalidRequest(f"dimensions is {dimensions}: give 1 to {most}", "dimensions")
 
-    def _text(self, text: PoolingText, form: TextForm, param: str) -> str | tuple[str, str]:
+    def _text(self, text: PoolingText, form: TextForm, param: str) -> _Text:
         if isinstance(text, str):
-            return self._cased(form.before + self._bounded(text, form, param))
+            return _Text(self._cased(form.before + self._bounded(text, form, param)))
         assert isinstance(text, tuple)
         first, second = (self._bounded(each, form, param) for each in map(str, text))
-        return self._cased(form.before + first), self._cased(second)
+        if self._template is not None:
+            return _Text(*self._template.joined(form.before + first, second))
+        return _Text((self._cased(form.before + first), self._cased(second)))
 
     def _bounded(self, text: str, form: TextForm, param: str) -> str:
         """Return the text, or as much of it as can have an effect: megabytes take long. Raises InvalidRequest."""
@@ -187,10 +211,18 @@ class PoolingInput:
 
 
 def pooling_input(
-    model: ModelInfo, tokenizer: Tokenizer, limits: ServiceLimits, check_rank: Callable[[int], None]
+    model: ModelInfo,
+    tokenizer: Tokenizer,
+    chat_templates: ChatTemplates,
+    limits: ServiceLimits,
+    check_rank: Callable[[int], None],
 ) -> PoolingInput | None:
     """Return None for a model that generates."""
-    return None if model.pooling is None else PoolingInput(model, model.pooling, tokenizer, limits, check_rank)
+    pooling = model.pooling
+    if pooling is None:
+        return None
+    template = pair_template(chat_templates, pooling)
+    return PoolingInput(model, pooling, tokenizer, template, limits, check_rank)
 
 
 def num_characters(inputs: Sequence[PoolingText]) -> int:
@@ -201,13 +233,24 @@ def _is_tokens(text: PoolingText) -> bool:
     return not isinstance(text, str) and not (text and isinstance(text[0], str))
 
 
-def _cut(encoding: tokenizers.Encoding, form: TextForm) -> PoolingTokens:
-    """Return the tokens; those that are too many are left out next to the special tokens."""
+def _cut(encoding: tokenizers.Encoding, form: TextForm, document: tuple[int, int] | None) -> PoolingTokens:
+    """Return the tokens; those that are too many are left out next to the special tokens, or of the document."""
     ids, types = encoding.ids, encoding.type_ids
     if form.keep is not None and len(ids) > form.keep:
         special = encoding.special_tokens_mask
         places = [place for place, is_special in enumerate(special) if not is_special]
+        if document is not None:
+            start, end = document
+            offsets = encoding.offsets
+            places = [place for place in places if start <= offsets[place][0] and offsets[place][1] <= end]
         excess = len(ids) - form.keep
+        if document is not None and excess > len(places):
+            rest = len(ids) - len(places)
+            raise InvalidRequest(
+                f"truncate_prompt_tokens is {form.keep}: the query in its template has {rest} tokens, and only "
+                "documents are truncated",
+                "truncate_prompt_tokens",
+            )
         left_out = set(places[:excess] if form.keeps_end else places[len(places) - min(excess, len(places)) :])
         kept = [place for place in range(len(ids)) if place not in left_out][: form.keep]
         ids, types = [ids[place] for place in kept], [types[place] for place in kept]

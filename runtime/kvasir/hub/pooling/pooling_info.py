@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any, Final, Literal
 
 from kvasir.hub.hub_errors import HubError
+from kvasir.hub.pooling.label_tokens import LabelTokens, tokens_of_config, tokens_of_module
 from kvasir.hub.pooling.module_files import DenseFiles, dense_files, input_form, listed_modules, pooling_modes
 from kvasir.hub.reading import read_json_if_any
 
@@ -21,6 +22,10 @@ POOLING_FILES: Final = (
     "[0-9]_*/config.json",
 )
 CLASSIFIER: Final = "ForSequenceClassification"
+REWARD: Final = "ForRewardModel"
+PROCESS_REWARD: Final = "ForProcessRewardModel"
+_LOGITS: Final = "LogitScore"
+_STEP_TAG: Final = 151651  # <extra_0> of Qwen2, at the end of each step
 
 
 @dataclass(frozen=True)
@@ -44,21 +49,33 @@ class PoolingInfo:
     labels: tuple[str, ...] = ()
     # "sigmoid", "softmax" or "identity": of scores.
     activation: str = "identity"
+    label_tokens: LabelTokens | None = None
+    # A score for each token of an input, or for each token `step_tag`.
+    by_token: bool = False
+    step_tag: int | None = None
 
 
-def read_pooling(path: Path, architecture: str, config: Mapping[str, Any], task: str) -> PoolingInfo | None:
+def read_pooling(
+    path: Path, architecture: str, config: Mapping[str, Any], task: str, tokenizer: Path | None = None
+) -> PoolingInfo | None:
     """Return None for a model that generates. Raises HubError. `task`: a value of --task."""
-    task = _task(path, architecture, task)
+    file = path / MODULES_FILE
+    modules = listed_modules(file) if file.exists() else []
+    scores = next((folder for kind, folder in modules if kind == _LOGITS), None)
+    task = _task(architecture, task, bool(modules), scores is not None)
     if task == GENERATE:
         return None
-    labels = _labels(config) if task == CLASSIFY else ()
-    file = path / MODULES_FILE
-    if not file.exists() or task == CLASSIFY:
-        return PoolingInfo(task, cuts=_cuts(config), labels=labels, activation=_activation(config, labels))
+    if task == CLASSIFY:
+        tokens = tokens_of_config(config, tokenizer or path)
+        if tokens is None and scores is not None:
+            tokens = tokens_of_module(scores / "config.json")
+        return _classifier(architecture, config, tokens)
+    if not modules:
+        return PoolingInfo(task, cuts=_cuts(config))
     modes: tuple[str, ...] | None = None
     dense: list[DenseFiles] = []
     normalise = False
-    for kind, folder in listed_modules(file):
+    for kind, folder in modules:
         if kind == "Pooling":
             modes = pooling_modes(folder / "config.json")
         elif kind == "Dense":
@@ -85,15 +102,28 @@ def read_pooling(path: Path, architecture: str, config: Mapping[str, Any], task:
     )
 
 
-def _task(path: Path, architecture: str, asked: str) -> Task:
+def _classifier(architecture: str, config: Mapping[str, Any], tokens: LabelTokens | None) -> PoolingInfo:
+    if architecture.endswith(PROCESS_REWARD):
+        return PoolingInfo(
+            CLASSIFY, labels=("bad", "good"), activation="softmax", by_token=True, step_tag=_STEP_TAG
+        )
+    if architecture.endswith(REWARD):
+        return PoolingInfo(CLASSIFY, labels=("reward",), by_token=True)
+    labels = _labels(config) if tokens is None else tokens.labels
+    return PoolingInfo(
+        CLASSIFY, cuts=_cuts(config), labels=labels, activation=_activation(config, labels), label_tokens=tokens
+    )
+
+
+def _task(architecture: str, asked: str, has_modules: bool, has_logits: bool) -> Task:
     for task in (GENERATE, EMBED, CLASSIFY):
         if asked == task:
             return task
-    if architecture.endswith(CLASSIFIER):
+    if has_logits or architecture.endswith((CLASSIFIER, REWARD, PROCESS_REWARD)):
         return CLASSIFY
     generates = architecture.endswith(("ForCausalLM", "LMHeadModel", "ForConditionalGeneration"))
     pools = asked == "pool" or (not generates and architecture.endswith(("Model", "ForMaskedLM")))
-    return EMBED if pools or (path / MODULES_FILE).exists() else GENERATE
+    return EMBED if pools or has_modules else GENERATE
 
 
 def _texts(prompts: Any) -> dict[str, str]:

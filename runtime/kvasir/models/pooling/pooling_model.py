@@ -8,7 +8,7 @@ from kvasir.layers.kv import BlockShape, KVSpec
 from kvasir.models.causal_lm import FitsContext, LoadableTransformer, Target
 from kvasir.models.forward_batch import ForwardBatch, Hidden
 from kvasir.models.model_load_error import ModelLoadError
-from kvasir.models.pooling.score_head import ScoreHead
+from kvasir.models.pooling.score_head import ScoreHead, TokenScoreHead
 from kvasir.models.pooling.vector_head import VectorHead
 from kvasir.request.pool_params import PoolParams
 
@@ -19,7 +19,7 @@ class PoolingModel(nn.Module):
     def __init__(
         self,
         model: LoadableTransformer,
-        head: VectorHead | ScoreHead,
+        head: VectorHead | ScoreHead | TokenScoreHead,
         *,
         is_causal: bool,
         names: Mapping[str, str],
@@ -53,13 +53,16 @@ class PoolingModel(nn.Module):
         return computed
 
     def pool(self, hidden: Hidden, lengths: Tensor, params: Sequence[PoolParams]) -> list[Tensor]:
-        raw = self.head(hidden.last, lengths)  # [B, size] float32
-        if isinstance(self.head, ScoreHead):
-            return [self.head.finish(scores, each.activate) for scores, each in zip(raw, params, strict=True)]
-        return [
-            self.head.finish(vector, each.dimensions, each.normalize)
-            for vector, each in zip(raw, params, strict=True)
-        ]
+        head = self.head
+        raw = head(hidden.last, lengths)  # [B or T, size] float32
+        if isinstance(head, VectorHead):
+            return [
+                head.finish(vector, each.dimensions, each.normalize)
+                for vector, each in zip(raw, params, strict=True)
+            ]
+        if head.by_token:
+            raw = raw.split(lengths.tolist())
+        return [head.finish(scores, each.activate).flatten() for scores, each in zip(raw, params, strict=True)]
 
     def locate(self, tensor: str) -> Target | None:
         stem, _, kind = tensor.rpartition(".")
@@ -68,7 +71,12 @@ class PoolingModel(nn.Module):
         if tensor.startswith(self._unused):
             return None
         target = self.model.locate(tensor)
-        return None if target is None else Target(f"model.{target.parameter}", target.shard, target.index)
+        return None if target is None else _within(target)
 
     def aliases(self) -> Mapping[str, Target]:
-        return {}
+        named = self.model.aliases()
+        return {name: _within(target) for name, target in named.items() if not name.startswith(self._unused)}
+
+
+def _within(target: Target) -> Target:
+    return Target(f"model.{target.parameter}", target.shard, target.index)

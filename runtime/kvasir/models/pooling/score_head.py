@@ -1,4 +1,4 @@
-"""ScoreHead: a number for each label, from one token of each sequence."""
+"""ScoreHead: a number for each label, from one token of each sequence, or of each token."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -6,6 +6,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
+from kvasir.hub.pooling.label_tokens import LabelTokens
 from kvasir.layers.activation import Activation
 from kvasir.layers.linear import Linear
 from kvasir.layers.norm import Norm
@@ -15,7 +16,7 @@ from kvasir.models.pooling.vector_head import POOLINGS
 
 @dataclass(frozen=True)
 class ScoreHeadConfig:
-    mode: str  # a key of POOLINGS
+    mode: str | None  # a key of POOLINGS; None: scores of each token
     labels: int
     dense: Activation | None = None  # the activation of a layer before the last; None: there is none
     bias: bool = True
@@ -28,7 +29,8 @@ class ScoreHead(nn.Module):
 
     def __init__(self, config: ScoreHeadConfig, size: int, activation: str, placement: Placement) -> None:
         super().__init__()
-        self._pooling = POOLINGS[config.mode]
+        self._pooling = None if config.mode is None else POOLINGS[config.mode]
+        self.by_token = config.mode is None
         self._dtype = placement.dtype
         self._between = config.dense
         at = placement.at("head")
@@ -39,8 +41,8 @@ class ScoreHead(nn.Module):
         self._activation = activation
         self.size = config.labels
 
-    def forward(self, hidden: Tensor, lengths: Tensor) -> Tensor:  # [T, hidden], [B] → [B, labels] float32
-        x = self._pooling(hidden, lengths).to(self._dtype)
+    def forward(self, hidden: Tensor, lengths: Tensor) -> Tensor:  # [T, hidden], [B] → [B or T, labels] float32
+        x = hidden if self._pooling is None else self._pooling(hidden, lengths).to(self._dtype)
         if self.dense is not None and self._between is not None:
             x = self._between(self.dense(x))
         if self.norm is not None:
@@ -48,7 +50,31 @@ class ScoreHead(nn.Module):
         scores: Tensor = self.out(x)
         return scores.float()
 
-    def finish(self, scores: Tensor, activate: bool) -> Tensor:  # [labels]
-        if not activate or self._activation == "identity":
-            return scores
-        return scores.sigmoid() if self._activation == "sigmoid" else torch.softmax(scores, dim=-1)
+    def finish(self, scores: Tensor, activate: bool) -> Tensor:  # [..., labels]
+        return activated(scores, self._activation) if activate else scores
+
+
+class TokenScoreHead(nn.Module):
+    """Scores from the logits of some tokens, after the last token of each sequence."""
+
+    by_token = False
+
+    def __init__(self, tokens: LabelTokens, logits: Callable[[Tensor], Tensor], activation: str) -> None:
+        super().__init__()
+        self._tokens = tokens
+        self._logits = logits
+        self._activation = activation
+        self.size = len(tokens.labels)
+
+    def forward(self, hidden: Tensor, lengths: Tensor) -> Tensor:  # [T, hidden], [B] → [B, labels] float32
+        logits = self._logits(hidden[lengths.cumsum(0) - 1])[:, self._tokens.ids].float()
+        return logits[:, 1:] - logits[:, :1] if self._tokens.is_difference else logits
+
+    def finish(self, scores: Tensor, activate: bool) -> Tensor:
+        return activated(scores, self._activation) if activate else scores
+
+
+def activated(scores: Tensor, activation: str) -> Tensor:
+    if activation == "identity":
+        return scores
+    return scores.sigmoid() if activation == "sigmoid" else torch.softmax(scores, dim=-1)
