@@ -29,7 +29,8 @@ class EmbeddingAnswer(Struct):
 class PoolingEntry(Struct):
     object: Literal["pooling"]
     index: int
-    data: list[float] | str
+    data: list[float | list[float]] | str
+    """Of a model with scores for each token: a list for each."""
 
 
 class PoolingAnswer(Struct):
@@ -92,6 +93,8 @@ class ClassifyAnswer(Struct):
 class CohereEmbeddings(Struct):
     numbers: list[list[float]] | UnsetType = field(default=UNSET, name="float")
     base64: list[str] | UnsetType = UNSET
+    binary: list[list[int]] | UnsetType = UNSET
+    ubinary: list[list[int]] | UnsetType = UNSET
 
 
 class CohereVersion(Struct):
@@ -112,3 +115,4 @@ class CohereEmbedAnswer(Struct):
     embeddings: CohereEmbeddings
     texts: list[str]
     meta: CohereMeta
+    response_type: Literal["embeddings_by_type"] = "embeddings_by_type"

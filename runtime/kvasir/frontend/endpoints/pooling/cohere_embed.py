@@ -1,7 +1,5 @@
 """POST /v2/embed, in Cohere's form."""
 
-import base64
-
 from fastapi import Request
 
 from kvasir.frontend.endpoints.answers import errors
@@ -14,6 +12,7 @@ from kvasir.frontend.endpoints.pooling.answer import (
 )
 from kvasir.frontend.endpoints.pooling.pooled import pool, pooling_of
 from kvasir.frontend.endpoints.pooling.request import CohereEmbedRequest, PoolingBody
+from kvasir.frontend.endpoints.pooling.vector_forms import bits, in_base64, signed_bits
 from kvasir.frontend.errors import unfit_model
 from kvasir.frontend.routing import new_router
 from kvasir.frontend.service import ServiceDep
@@ -49,6 +48,10 @@ async def embed_texts(
     if "float" in types:
         embeddings.numbers = pooled.numbers()
     if "base64" in types:
-        embeddings.base64 = [base64.b64encode(vector).decode() for vector in pooled.vectors]
+        embeddings.base64 = [in_base64(vector) for vector in pooled.vectors]
+    if "binary" in types:
+        embeddings.binary = [signed_bits(vector) for vector in pooled.vectors]
+    if "ubinary" in types:
+        embeddings.ubinary = [bits(vector) for vector in pooled.vectors]
     meta = CohereMeta(CohereVersion("2"), CohereUnits(pooled.usage.prompt_tokens))
     return CohereEmbedAnswer(pooled.id, embeddings, body.texts, meta)

@@ -1,13 +1,15 @@
 """POST /v1/embeddings in OpenAI's form, and /pooling in vLLM's."""
 
 import time
+from typing import Any
 
 from fastapi import Request
 
 from kvasir.frontend.endpoints.answers import errors
 from kvasir.frontend.endpoints.pooling.answer import EmbeddingAnswer, EmbeddingEntry, PoolingAnswer, PoolingEntry
-from kvasir.frontend.endpoints.pooling.pooled import Pooled, pool, pooling_of, written
+from kvasir.frontend.endpoints.pooling.pooled import Pooled, inputs_of, pool, pooling_of
 from kvasir.frontend.endpoints.pooling.request import EmbeddingRequest, PoolingRequest
+from kvasir.frontend.endpoints.pooling.vector_forms import Vector, in_base64
 from kvasir.frontend.errors import bad_field, unfit_model
 from kvasir.frontend.routing import new_router
 from kvasir.frontend.service import Service, ServiceDep
@@ -26,8 +28,7 @@ async def create_embeddings(
     _check_embeds(service, "/v1/embeddings")
     pooled = await _pool(request, body, service, record, "embd")
     data = [
-        EmbeddingEntry("embedding", index, written(vector, body.encoding_format))
-        for index, vector in enumerate(pooled.vectors)
+        EmbeddingEntry("embedding", index, _written(vector, body)) for index, vector in enumerate(pooled.vectors)
     ]
     return EmbeddingAnswer(pooled.id, "list", int(time.time()), pooled.model, data, pooled.usage)
 
@@ -37,14 +38,16 @@ async def create_pooling(
     request: Request, body: PoolingRequest, service: ServiceDep, record: RecordDep
 ) -> PoolingAnswer:
     """The vector or the scores of each input."""
-    task = pooling_of(service).info.task
+    pooling = pooling_of(service)
+    task = pooling.info.task
     if body.task not in (None, task):
         raise bad_field("task", f"task is {body.task!r}: this model is served with --task {task}")
     pooled = await _pool(request, body, service, record, "pool")
-    data = [
-        PoolingEntry("pooling", index, written(vector, body.encoding_format))
-        for index, vector in enumerate(pooled.vectors)
-    ]
+    vectors = pooled.vectors
+    if pooling.info.by_token:
+        scored = zip(vectors, pooled.tokens, strict=True)
+        vectors = [pooling.scores_by_token(scores, tokens.token_ids) for scores, tokens in scored]
+    data = [PoolingEntry("pooling", index, _written(vector, body)) for index, vector in enumerate(vectors)]
     return PoolingAnswer(pooled.id, "list", int(time.time()), pooled.model, data, pooled.usage)
 
 
@@ -53,7 +56,14 @@ async def _pool(
 ) -> Pooled:
     pooling_of(service).check_dimensions(body.dimensions)
     params = PoolParams(body.dimensions, body.normalize)
-    return await pool(service, request.scope, record, body, body.inputs(), params, field="input", prefix=prefix)
+    inputs = await inputs_of(service, body)
+    return await pool(service, request.scope, record, body, inputs, params, field="input", prefix=prefix)
+
+
+def _written(vector: Vector, body: EmbeddingRequest) -> Any:
+    if body.encoding_format == "base64":
+        return in_base64(vector, body.embed_dtype, body.endianness)
+    return vector.tolist()
 
 
 def _check_embeds(service: Service, path: str) -> None:

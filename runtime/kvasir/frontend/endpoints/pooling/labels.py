@@ -6,7 +6,7 @@ from fastapi import Request
 
 from kvasir.frontend.endpoints.answers import errors
 from kvasir.frontend.endpoints.pooling.answer import ClassifyAnswer, LabelEntry
-from kvasir.frontend.endpoints.pooling.pooled import pool, pooling_of
+from kvasir.frontend.endpoints.pooling.pooled import inputs_of, pool, pooling_of
 from kvasir.frontend.endpoints.pooling.request import ClassifyRequest
 from kvasir.frontend.errors import unfit_model
 from kvasir.frontend.routing import new_router
@@ -26,10 +26,11 @@ async def classify(
     info = pooling_of(service).info
     if info.task != CLASSIFY:
         raise unfit_model("/classify needs a model with labels, and this one makes vectors: use /v1/embeddings")
+    if info.by_token:
+        raise unfit_model("/classify needs a score for each input, and this model scores each token: use /pooling")
     params = PoolParams(activate=body.activation)
-    pooled = await pool(
-        service, request.scope, record, body, body.inputs(), params, field="input", prefix="classify"
-    )
+    inputs = await inputs_of(service, body)
+    pooled = await pool(service, request.scope, record, body, inputs, params, field="input", prefix="classify")
     data = []
     for index, probs in enumerate(pooled.numbers()):
         best = max(range(len(probs)), key=probs.__getitem__)

@@ -78,10 +78,9 @@ async def _scores(
     info = pooling_of(service).info
     inputs: Sequence[PoolingText]
     if info.task == CLASSIFY:
-        if len(info.labels) != 1:
-            raise unfit_model(
-                f"a pair needs one score, and this model scores {len(info.labels)} labels: use /classify"
-            )
+        if len(info.labels) != 1 or info.by_token:
+            scored = "each token: use /pooling" if info.by_token else f"{len(info.labels)} labels: use /classify"
+            raise unfit_model(f"a pair needs one score, and this model scores {scored}")
         firsts = left * len(right) if len(left) == 1 else left
         inputs = list(zip(firsts, right, strict=True))
         params = PoolParams(activate=activate)

@@ -1,9 +1,6 @@
 """Computes the inputs of a body: one request for each, which the engines pack into steps, aborted together."""
 
-import base64
 import secrets
-import sys
-from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -11,10 +8,11 @@ from functools import partial
 from starlette.types import Scope
 
 from kvasir.client.input.input_processor import INLINE_CHARACTERS
-from kvasir.client.input.pooling_input import PoolingInput, PoolingText, num_characters
+from kvasir.client.input.pooling_input import PoolingInput, PoolingText, PoolingTokens, num_characters
 from kvasir.client.request_errors import RequestFailed
 from kvasir.frontend.endpoints.pooling.answer import PoolingUsage
-from kvasir.frontend.endpoints.pooling.request import PoolingBody, check_count
+from kvasir.frontend.endpoints.pooling.request import InputBody, PoolingBody, check_count
+from kvasir.frontend.endpoints.pooling.vector_forms import Vector, numbers
 from kvasir.frontend.errors import bad_field
 from kvasir.frontend.generation.generation import Generation
 from kvasir.frontend.http.access import client_of
@@ -27,17 +25,27 @@ from kvasir.request.pool_params import PoolParams
 class Pooled:
     id: str
     model: str
-    vectors: list[bytes]  # float32, little endian
+    vectors: list[Vector]
     usage: PoolingUsage
+    tokens: list[PoolingTokens]
 
     def numbers(self) -> list[list[float]]:
-        return [floats(vector) for vector in self.vectors]
+        return [vector.tolist() for vector in self.vectors]
 
 
 def pooling_of(service: Service) -> PoolingInput:
     pooling = service.llm.input.pooling
     assert pooling is not None, "the middleware rejects other models"
     return pooling
+
+
+async def inputs_of(service: Service, body: InputBody) -> Sequence[PoolingText]:
+    """Return a body's texts or tokens. Raises ApiError and the errors of InputProcessor."""
+    conversation = body.conversation()
+    if conversation is None:
+        return body.inputs()
+    messages, variables = conversation
+    return [await service.llm.input.render_chat(messages, **variables)]
 
 
 async def pool(
@@ -73,19 +81,8 @@ async def pool(
         record.follow(model, generation)
         async with service.live.watch(scope):
             choices = await generation.choices(1)
-    vectors = [choice.pooled for choice in choices if choice.pooled]
+    vectors = [numbers(choice.pooled) for choice in choices if choice.pooled]
     if len(vectors) != len(prompts):
         raise RequestFailed("an engine ended a request without its vector: are all engines of this version?")
     num_tokens = generation.usage.prompt_tokens
-    return Pooled(name, model, vectors, PoolingUsage(num_tokens, num_tokens))
-
-
-def floats(vector: bytes) -> list[float]:
-    numbers = array("f", vector)
-    if sys.byteorder == "big":
-        numbers.byteswap()
-    return numbers.tolist()
-
-
-def written(vector: bytes, encoding_format: str) -> list[float] | str:
-    return base64.b64encode(vector).decode() if encoding_format == "base64" else floats(vector)
+    return Pooled(name, model, vectors, PoolingUsage(num_tokens, num_tokens), tokens)

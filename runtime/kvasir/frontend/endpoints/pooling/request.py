@@ -7,6 +7,8 @@ from pydantic import Field
 from starlette.types import Scope
 
 from kvasir.client.input.pooling_input import PoolingText, TextForm
+from kvasir.frontend.endpoints.chat.messages import Messages, template_messages
+from kvasir.frontend.endpoints.chat.request import template_variables
 from kvasir.frontend.endpoints.completions.request import Prompt
 from kvasir.frontend.errors import bad_field
 from kvasir.frontend.generation.generation_request import header_rank
@@ -47,12 +49,43 @@ class PoolingBody(RequestBody):
 
 
 class InputBody(PoolingBody):
-    input: Prompt
+    """Either `input` or `messages`."""
+
+    input: Prompt | None = None
     """A text, a list of texts, token ids, or a list of lists of token ids."""
+    messages: Messages | None = None
+    """A conversation, which the chat template writes as one input."""
+    add_generation_prompt: bool = False
+    """End the conversation with the beginning of the assistant's answer."""
+    continue_final_message: bool = False
+    """End it with the last message, which an answer would continue."""
+    chat_template: str | None = None
+    """Used instead of the model's template, if the server has --trust-request-chat-template."""
+    chat_template_kwargs: dict[str, Any] = Field(default_factory=dict)
+    """Further variables of the template."""
+
+    def conversation(self) -> tuple[list[dict[str, Any]], dict[str, Any]] | None:
+        """Return the messages and the template's variables; None for texts and tokens. Raises ApiError."""
+        if (self.input is None) == (self.messages is None):
+            raise bad_field("input", "give either input (texts or token ids) or messages (a conversation)")
+        if self.messages is None:
+            return None
+        if self.add_generation_prompt and self.continue_final_message:
+            raise bad_field(
+                "continue_final_message",
+                "continue_final_message and add_generation_prompt exclude each other: leave out one of them",
+            )
+        variables = {
+            **template_variables(self.chat_template_kwargs),
+            "chat_template": self.chat_template,
+            "add_generation_prompt": self.add_generation_prompt,
+            "continue_final_message": self.continue_final_message,
+        }
+        return template_messages(self.messages), variables
 
     def inputs(self) -> list[PoolingText]:
         """Raises ApiError for an empty list."""
-        given = self.input
+        given = self.input or []
         if isinstance(given, str):
             return [given]
         if not given:
@@ -63,15 +96,14 @@ class InputBody(PoolingBody):
 
 
 class EmbeddingRequest(InputBody):
-    not_yet: ClassVar = {
-        "messages": (),
-        "embed_dtype": ("float32",),
-        "endianness": ("native", "little"),
-        "mm_processor_kwargs": ({},),
-    }
+    not_yet: ClassVar = {"mm_processor_kwargs": ({},)}
 
     encoding_format: Literal["float", "base64"] = "float"
-    """base64: the float32 numbers of a vector, little endian."""
+    """base64: the bytes of a vector's numbers."""
+    embed_dtype: Literal["float32", "float16", "bfloat16"] = "float32"
+    """The form of the numbers in base64."""
+    endianness: Literal["native", "little", "big"] = "native"
+    """The order of the bytes in base64; native is little."""
     dimensions: Annotated[int, Field(ge=1)] | None = None
     """Cut vectors to their first numbers, if the model was trained for that."""
     normalize: bool | None = None
@@ -99,8 +131,11 @@ class CohereEmbedRequest(RequestBody):
     texts: Annotated[Texts, Field(min_length=1)]
     input_type: str | None = None
     """The name of a prompt of the model; search_query and search_document stand for query and document."""
-    embedding_types: Annotated[list[Literal["float", "base64"]], Field(min_length=1)] | None = None
-    """The default is float."""
+    embedding_types: (
+        Annotated[list[Literal["float", "base64", "binary", "ubinary"]], Field(min_length=1)] | None
+    ) = None
+    """The default is float. binary and ubinary: a bit for each number, 0 if it is below 0, in signed or unsigned
+    bytes; int8 and uint8 need the range of each number in the model's vectors, and are not supported."""
     output_dimension: Annotated[int, Field(ge=1)] | None = None
     truncate: Literal["NONE", "START", "END"] = "END"
     """The end of a text that is too long that is left out; NONE: such a text is an error."""

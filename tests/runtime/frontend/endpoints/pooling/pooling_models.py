@@ -21,7 +21,8 @@ def scoring_frontend(folder: Path, labels: list[str], **settings: Any) -> Abstra
     path = folder / "scores"
     shutil.copytree(fetch("demo://", weights=False), path)
     config = json.loads((path / "config.json").read_text())
-    changes = {"architectures": ["LlamaForSequenceClassification"], "id2label": dict(enumerate(labels))}
+    architecture = settings.pop("architecture", "LlamaForSequenceClassification")
+    changes = {"architectures": [architecture], "id2label": dict(enumerate(labels))}
     (path / "config.json").write_text(json.dumps(config | changes))
     model = ModelConfig(source=f"file://{path}", served_model_name=(MODEL,))
     return running_frontend(model=model, **settings)

@@ -59,11 +59,46 @@ async def test_openai_client_decodes_base64(embeds: Frontend) -> None:
     assert struct.unpack("<2f", base64.b64decode(raw["data"][0]["embedding"])) == pytest.approx((0.1, -2.5))
 
 
+@pytest.mark.parametrize(
+    ("dtype", "order", "expected"),
+    [
+        ("float32", "native", struct.pack("<2f", 0.1, -2.5)),
+        ("float32", "big", struct.pack(">2f", 0.1, -2.5)),
+        ("float16", "little", struct.pack("<2e", 0.1, -2.5)),
+        ("bfloat16", "little", bytes.fromhex("cd3d20c0")),
+        ("bfloat16", "big", bytes.fromhex("3dcdc020")),
+    ],
+)
+async def test_base64_has_the_asked_form(embeds: Frontend, dtype: str, order: str, expected: bytes) -> None:
+    embeds.engine.script.vector = lambda request: [0.1, -2.5]
+    for path, key in (("/v1/embeddings", "embedding"), ("/pooling", "data")):
+        body = {"input": "a", "encoding_format": "base64", "embed_dtype": dtype, "endianness": order}
+        answer = (await post(embeds, path, **body)).json()
+        assert base64.b64decode(answer["data"][0][key]) == expected
+
+
+async def test_messages_are_one_input(embeds: Frontend) -> None:
+    messages = [{"role": "user", "content": "Hi there"}]
+    for ends in (False, True):
+        expected = await embeds.service.llm.input.render_chat(messages, add_generation_prompt=ends)
+        for path in ("/v1/embeddings", "/pooling"):
+            answer = await post(embeds, path, messages=messages, add_generation_prompt=ends)
+            assert answer.json()["usage"]["prompt_tokens"] == len(expected)
+            assert prompt_of(embeds.engine.seen.requests[-1]) == expected
+    both: dict[str, Any] = {"add_generation_prompt": True, "continue_final_message": True}
+    response = await post(embeds, "/v1/embeddings", messages=messages, **both)
+    assert (response.status_code, response.json()["error"]["param"]) == (400, "continue_final_message")
+
+
 async def test_cohere_form_names_types_and_units(embeds: Frontend) -> None:
-    body = {"texts": ["a", "b"], "input_type": "search_query", "embedding_types": ["float", "base64"]}
+    types = ["float", "base64", "binary", "ubinary"]
+    body = {"texts": ["a", "b"], "input_type": "search_query", "embedding_types": types}
     answer = (await post(embeds, "/v2/embed", **body)).json()
     assert answer["embeddings"]["float"] == [[1.0, 2.0], [1.0, 2.0]]
     assert len(answer["embeddings"]["base64"]) == 2
+    assert answer["embeddings"]["binary"] == [[64]] * 2
+    assert answer["embeddings"]["ubinary"] == [[192]] * 2
+    assert answer["response_type"] == "embeddings_by_type"
     assert answer["meta"]["billed_units"] == {"input_tokens": 4}
 
 
@@ -85,7 +120,10 @@ async def test_pooling_answers_in_vllms_form(embeds: Frontend) -> None:
         ({"input": ["a"] * 2049}, "input", "too many"),
         ({"input": "a", "truncate_prompt_tokens": 10**6}, "truncate_prompt_tokens", "give 1 to"),
         ({"input": "a", "prompt_name": "query"}, "prompt_name", "no prompt 'query'"),
-        ({"input": "a", "messages": [{}]}, "messages", "not supported yet"),
+        ({"input": "a", "messages": [{"role": "user", "content": "a"}]}, "input", "either input"),
+        ({}, "input", "either input"),
+        ({"messages": []}, "messages", "empty"),
+        ({"input": "a", "embed_dtype": "fp8_e4m3"}, "embed_dtype", "bfloat16"),
     ],
 )
 async def test_a_mistake_is_named(embeds: Frontend, body: dict[str, Any], param: str, part: str) -> None:

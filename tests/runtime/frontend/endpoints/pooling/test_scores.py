@@ -1,3 +1,4 @@
+import dataclasses
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -95,3 +96,16 @@ async def test_classify_names_the_likeliest_label(tmp_path: Path) -> None:
 async def test_a_mistake_is_named(scores: Frontend, path: str, body: dict[str, Any], param: str) -> None:
     answer = await post(scores, path, **body)
     assert str(answer["error"]["param"]).startswith(param.partition(".")[0])
+
+
+async def test_process_reward_model_scores_each_step(tmp_path: Path) -> None:
+    settings: dict[str, Any] = {"architecture": "LlamaForProcessRewardModel"}
+    async with scoring_frontend(tmp_path, [], **settings) as frontend:
+        pooling = frontend.service.llm.input.pooling
+        assert pooling is not None
+        pooling.info = dataclasses.replace(pooling.info, step_tag=7)
+        frontend.engine.script.vector = lambda request: [float(i) for i in range(2 * len(prompt_of(request)))]
+        answer = await post(frontend, "/pooling", input=[[5, 7, 6, 7], [5]])
+        assert [each["data"] for each in answer["data"]] == [[[2.0, 3.0], [6.0, 7.0]], []]
+        for path, body in (("/classify", {"input": "a"}), ("/score", {"text_1": "a", "text_2": "b"})):
+            assert "/pooling" in (await post(frontend, path, **body))["error"]["message"]
