@@ -36,7 +36,10 @@ class WorkerHost:
             extensions = [plugin(EXTENSIONS, executor.worker_extension_cls, "worker_extension_cls")(self.worker)]
         rank = "-".join(map(str, (settings.data_parallel_rank, parallel.pipeline.rank, parallel.tensor.rank)))
         self._profiler = Profiler(settings.profiler, torch.device(settings.device).type, f"rank{rank}")
-        self._calls = WorkerCalls(self.worker, self._profiler, *extensions, of_engine=calls_of(Worker))
+        owners = [self.worker, self._profiler, *extensions]
+        if (adapters := getattr(self.worker, "adapters", None)) is not None:
+            owners.append(adapters)
+        self._calls = WorkerCalls(*owners, of_engine=calls_of(Worker))
         self._count = (
             ThreadCount(settings.threads, len(os.sched_getaffinity(0)), cpu_use) if settings.yield_threads else None
         )

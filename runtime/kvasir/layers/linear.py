@@ -7,8 +7,9 @@ from typing import ClassVar
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from kvasir.layers.adapters.adapted_method import AdaptedMethod
 from kvasir.layers.layout import NO_COPIES, WHOLE, Split
-from kvasir.layers.linear_method import new_method, unquantised_method
+from kvasir.layers.linear_method import LinearMethod, new_method, unquantised_method
 from kvasir.layers.linear_shape import OUTPUTS, LinearShape, Stack
 from kvasir.layers.parameter import Placement
 
@@ -17,6 +18,7 @@ class Linear(nn.Module):
     """y = x Wᵀ + b, whole on each rank. `outputs` may name shards; `tied` is a weight of another layer."""
 
     split_dim: ClassVar[int | None] = None  # of the weight [outputs, inputs]
+    takes_adapters: ClassVar[bool] = True
 
     weight: nn.Parameter
 
@@ -42,7 +44,9 @@ class Linear(nn.Module):
         shape = LinearShape(inputs, shards, split, copies, transposed, groups=groups)
         # An embedding has a plain weight in every scheme.
         plain = tied is not None and not placement.scheme.reads_tied_head
-        self.method = unquantised_method(placement) if plain else new_method(shape, placement)
+        self.method: LinearMethod = unquantised_method(placement) if plain else new_method(shape, placement)
+        if placement.adapters is not None and self.takes_adapters:
+            self.method = AdaptedMethod(self.method, shape, placement, placement.adapters)
         parameters = self.method.parameters(shape, placement) if tied is None else {"weight": tied}
         for name, parameter in parameters.items():
             self.register_parameter(name, parameter)
@@ -78,6 +82,7 @@ class VocabHead(Linear):
     """The output layer. Each rank computes some of the logits; then each gathers all."""
 
     split_dim = 0
+    takes_adapters = False  # it gets only the tokens before sampled ones
 
     def forward(self, x: Tensor) -> Tensor:
         logits = self.method.apply(self, x, self.bias)

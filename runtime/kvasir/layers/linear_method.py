@@ -90,13 +90,13 @@ def new_method(shape: LinearShape, placement: Placement) -> LinearMethod:
 
 
 def unquantised_method(placement: Placement) -> LinearMethod:
-    kernels = _invariant_kernels(placement)
+    kernels = invariant_kernels(placement)
     if kernels is not None:
         return InvariantMethod(kernels)
     return PackedMethod() if _can_pack(placement) else PlainMethod()
 
 
-def _invariant_kernels(placement: Placement) -> Kernels | None:
+def invariant_kernels(placement: Placement) -> Kernels | None:
     return kernels_for(placement.device, placement.dtype) if placement.batch_invariant else None
 
 

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from kvasir.hub.weight_scheme import UNQUANTISED, WeightScheme
+from kvasir.layers.adapter_slots import AdapterSlots
 from kvasir.layers.layout import WHOLE, Layout, Part, Split
 from kvasir.parallel.parallel_state import SINGLE, ParallelState
 
@@ -25,6 +26,7 @@ class Placement:
     name: str = ""  # in named_modules(); "" is the model
     scheme: WeightScheme = UNQUANTISED
     renamed: Mapping[str, str] = field(default_factory=dict)  # parts of names: here → in the checkpoint
+    adapters: AdapterSlots | None = None  # None: no layer takes LoRA adapters
 
     def at(self, part: str) -> "Placement":
         return replace(self, name=f"{self.name}.{part}" if self.name else part)

@@ -92,6 +92,7 @@ class Pools(TransformerModel, Protocol):
         ...
 
 
+@runtime_checkable
 class LoadableTransformer(TransformerModel, Protocol):
     """An nn.Module whose parameters carry loaders."""
 

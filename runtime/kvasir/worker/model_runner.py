@@ -15,6 +15,7 @@ from kvasir.models.forward_batch import ForwardBatch, Hidden, Intermediate
 from kvasir.sampling.sampler import holds_nan, sample
 from kvasir.sampling.token_logprobs import Scores, score
 from kvasir.sampling.token_masks import PackedMasks, TokenMasks, masks_for
+from kvasir.worker.adapters.adapter_store import AdapterStore
 from kvasir.worker.batch.drafted_rows import NAN_TOKEN, NO_DRAFTED_ROWS, drafted_rows
 from kvasir.worker.batch.inputs import InputBuilder, StepBatch
 from kvasir.worker.batch.prompt_logprobs import score_prompts
@@ -39,6 +40,7 @@ class ModelRunner:
         link: StageLink,
         copies: HostCopies,
         recorder: Recorder | None = None,
+        adapters: AdapterStore | None = None,
     ) -> None:
         self._model = model
         self._table = table
@@ -46,6 +48,7 @@ class ModelRunner:
         self.caches = caches
         self._link = link
         self._copies = copies
+        self._adapters = adapters
         self._graphs = DecodeGraphs(recorder) if recorder is not None else None
         self._launched: list[LaunchedStep] = []
         self._forget = model.forget if isinstance(model, KeepsRequests) else None
@@ -68,6 +71,9 @@ class ModelRunner:
         table = self._table
         # Both steps' sampling parameters have the same memory.
         assert not any(each.awaited for each in self._launched), "a step before still waits for its masks"
+        if step.slots:
+            assert self._adapters is not None, "this worker takes no adapters"
+            self._adapters.place(step.slots)
         if step.forced:
             self._settle()
         if not self._model.stage.last:

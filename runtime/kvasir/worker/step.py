@@ -27,6 +27,8 @@ class NewRow(msgspec.Struct, frozen=True, array_like=True, gc=False):
     params: SamplingParams
     # Of a request of kind POOL: its row lives for one step.
     pooling: PoolParams | None = None
+    # Of its adapter; -1: none.
+    slot: int = -1
 
 
 class ScheduledRow(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -56,6 +58,8 @@ class StepInput(msgspec.Struct, frozen=True, array_like=True, gc=False):
     masked: tuple[int, ...] = ()
     # By request: after the sampled tokens.
     forced: dict[str, list[int]] = {}
+    # Adapters to put into slots before the rows: slot and digest.
+    slots: tuple[tuple[int, str], ...] = ()
 
 
 class LateInput(msgspec.Struct, frozen=True, array_like=True, gc=False):

@@ -12,17 +12,20 @@ from typing import Final
 import torch
 from torch import nn
 
+from kvasir.config.options import ConfigError
 from kvasir.config.resolve import ResolvedEngine
 from kvasir.hub.model_info import ModelInfo
 from kvasir.kernels.triton.device_support import FP8
+from kvasir.layers.adapter_slots import AdapterSlots
 from kvasir.layers.attention import KVScales
 from kvasir.layers.kv import KVCacheConfig, KVGroup, block_bytes, groups_of_stage, make_groups
 from kvasir.layers.moe.sparse_moe import SparseMoE
 from kvasir.layers.parameter import Placement
-from kvasir.models.causal_lm import FitsContext, Generates, ReferencedLM
+from kvasir.models.causal_lm import FitsContext, Generates, LoadableTransformer, ReferencedLM
 from kvasir.models.load_model import load_kv_scales, load_model
 from kvasir.parallel.parallel_state import SINGLE, ParallelState
 from kvasir.process.words import count
+from kvasir.worker.adapters.adapter_store import AdapterStore
 from kvasir.worker.batch.inputs import InputBuilder
 from kvasir.worker.batch.request_table import RequestTable
 from kvasir.worker.dummy import dummy_steps, kernel_steps, longest_chunk
@@ -62,7 +65,16 @@ class Worker:
         self._settings = settings
         self._info = model
         device, dtype = torch.device(settings.device), getattr(torch, settings.dtype)
-        self._placement = Placement(device, dtype, parallel, settings.batch_invariant, scheme=model.weight_scheme)
+        lora = settings.lora
+        self._placement = Placement(
+            device,
+            dtype,
+            parallel,
+            settings.batch_invariant,
+            scheme=model.weight_scheme,
+            adapters=None if lora is None else AdapterSlots(lora.max_loras, lora.max_lora_rank),
+        )
+        self.adapters = None if lora is None else AdapterStore()
         self._groups: tuple[KVGroup, ...] = ()
         self._kv_dtype = FP8 if settings.fp8_kv_cache else dtype
         self._kv_scales: dict[int, KVScales] = {}
@@ -84,6 +96,13 @@ class Worker:
         if self._placement.device.type == "cpu":
             collapse()
         self._model = model
+        if self.adapters is not None:
+            if not isinstance(model, LoadableTransformer):
+                raise ConfigError(
+                    f"--enable-lora: {self._info.architecture} is computed by transformers' code, which takes no "
+                    "adapters: leave the option out, or merge the adapter into the model"
+                )
+            self.adapters.open(model, text_only=bool(self._info.multimodal))
         if isinstance(model, nn.Module):
             self._expert_layers = [layer for layer in model.modules() if isinstance(layer, SparseMoE)]
         if any(layer.experts.waits_for_device for layer in self._expert_layers):
@@ -170,7 +189,7 @@ class Worker:
                 layer.forward_empty()
 
     def close(self) -> None:
-        self._runner = self._model = self._table = None
+        self._runner = self._model = self._table = self.adapters = None
         self._expert_layers, self._ahead = [], iter(())
         gc.collect()  # modules have reference cycles
         if self._placement.device.type == "cuda":
@@ -214,7 +233,7 @@ class Worker:
         link = StageLink(model.hidden_size, self._placement)
         device = self._placement.device
         recorder = CudaRecorder(device) if inputs.sizes else None
-        return ModelRunner(model, self._table, inputs, caches, link, host_copies(device), recorder)
+        return ModelRunner(model, self._table, inputs, caches, link, host_copies(device), recorder, self.adapters)
 
     def _graph_sizes(self, model: Generates) -> tuple[int, ...]:
         # Steps that wait for other processes cannot be captured.

@@ -97,6 +97,7 @@ class Request:
     prompt_logprobs: list[Logprobs] = field(default_factory=list)
     computed: int = 0
     blocks: list[int] = field(default_factory=list)
+    slot: int = -1
 
     @property
     def tokens(self) -> list[int]:
@@ -116,6 +117,7 @@ class Driver:
         self._requests: dict[str, Request] = {}
         self._finished: list[str] = []
         self._new: list[str] = []
+        self._slots: list[tuple[int, str]] = []
         self.done: dict[str, Request] = {}
         """Requests that were finished, by id; of a reused id the latest."""
         self.steps = 0
@@ -141,11 +143,25 @@ class Driver:
         return cls(worker, layout.num_blocks, settings.block_size, len(layout.groups))
 
     def add(
-        self, request_id: str, prompt: Sequence[int], params: SamplingParams, outputs: Sequence[int] = ()
+        self,
+        request_id: str,
+        prompt: Sequence[int],
+        params: SamplingParams,
+        outputs: Sequence[int] = (),
+        slot: int = -1,
     ) -> None:
-        """`outputs`: already emitted, by an earlier attempt."""
-        self._requests[request_id] = Request(request_id, list(prompt), params, list(outputs))
+        """`outputs`: already emitted, by an earlier attempt. `slot`: of its adapter, see `hold`."""
+        self._requests[request_id] = Request(request_id, list(prompt), params, list(outputs), slot=slot)
         self._new.append(request_id)
+
+    def hold(self, slot: int, path: Path) -> None:
+        """Load an adapter, and put it into a slot in the next step."""
+        worker = self.worker
+        assert isinstance(worker, Worker)
+        assert worker.adapters is not None
+        while not worker.adapters.load_adapter(str(path), str(path)):
+            pass
+        self._slots.append((slot, str(path)))
 
     @property
     def waiting(self) -> list[str]:
@@ -173,10 +189,13 @@ class Driver:
                 budget -= count
         step = StepInput(
             finished=self._finished,
-            new=[NewRow(r.request_id, packed(r.tokens), len(r.prompt), r.params) for r in new],
-            scheduled=[ScheduledRow(r.request_id, r.computed, *of_row) for r, *of_row in scheduled],
+            new=[NewRow(r.request_id, packed(r.tokens), len(r.prompt), r.params, slot=r.slot) for r in new],
+            scheduled=[
+                ScheduledRow(r.request_id, r.computed, count, blocks, drafts) for r, count, blocks, drafts in scheduled
+            ],
+            slots=tuple(self._slots),
         )
-        self._finished, self._new = [], []
+        self._finished, self._new, self._slots = [], [], []
         output = self.worker.execute(step)
         self.steps += 1
         assert len(output.token_ids) == len(scheduled)

@@ -84,6 +84,7 @@ class InputBuilder:
         self.device_rows = DeviceRows(len(table.tokens), placement)
         self._memory = step_memory(placement.device, *_memory_size(table, groups, max_tokens))
         self._on_cpu = placement.device.type == "cpu"
+        self._adapters = placement.adapters
         self._block_size = groups[0].spec.block.block_size
 
         def planner(group: KVGroup, block_table: npt.NDArray[np.int32]) -> AttentionPlanner:
@@ -112,6 +113,8 @@ class InputBuilder:
         only_decodes = singles and bool(samples.all())
         size = self._size(len(rows)) if only_decodes and not table.prompt_scores else None
         self._memory.begin()
+        if self._adapters is not None:
+            self._adapters.begin(table.slots[token_rows] if table.num_adapted else None)
         return self._sent(
             self._tokens(token_ids, token_rows, positions, step, size),
             sampled=None if only_decodes else (np.cumsum(new) - 1)[samples],

@@ -68,6 +68,8 @@ class RequestTable:
         # [groups, rows, blocks]. Null blocks follow a row's blocks and replace those behind a window.
         self.block_tables: npt.NDArray[np.int32] = np.zeros((kv_groups, rows, blocks), np.int32)
         self.num_blocks: npt.NDArray[np.int64] = np.zeros((kv_groups, rows), np.int64)
+        self.slots: npt.NDArray[np.int64] = np.full(rows, -1)  # of adapters; -1: none
+        self.num_adapted = 0
         self.greedy: npt.NDArray[np.bool_] = np.zeros(rows, np.bool_)
         # The numeric ones: `params["top_p"]` has one for each row.
         self.params: npt.NDArray[np.void] = np.zeros(rows, _NUMBERS)
@@ -93,6 +95,8 @@ class RequestTable:
         self.tokens[row, :count] = token_ids
         self.num_tokens[row] = count
         self.num_prompt_tokens[row] = new.num_prompt_tokens
+        self.slots[row] = new.slot
+        self.num_adapted += new.slot >= 0
         if not self._samples:
             return
         try:
@@ -131,6 +135,8 @@ class RequestTable:
         row = self._row_of.pop(request_id)
         self._drop_options(row)
         self._epochs[row] += 1
+        self.num_adapted -= bool(self.slots[row] >= 0)
+        self.slots[row] = -1
         self.failures.pop(row, None)
         self.block_tables[:, row, : self.num_blocks[:, row].max()] = 0
         self.num_blocks[:, row] = 0

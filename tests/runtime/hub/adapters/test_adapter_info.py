@@ -22,7 +22,7 @@ def change(path: Path, **fields: Any) -> None:
 
 
 def test_an_adapters_modules_have_shape_and_scaling(tmp_path: Path) -> None:
-    patterns = {"rank_pattern": {"down_proj": 2}, "alpha_pattern": {"layers.0.self_attn.q_proj": 1}}
+    patterns: dict[str, Any] = {"rank_pattern": {"down_proj": 2}, "alpha_pattern": {"layers.0.self_attn.q_proj": 1}}
     info = read_adapter(str(write_adapter(tmp_path, TWO, **patterns)))
     q_proj, down_proj = (info.modules[name] for name in TWO)
     assert (q_proj.rank, q_proj.scaling, q_proj.inputs, q_proj.outputs) == (4, 0.25, 32, 32)

@@ -1,0 +1,4 @@
+"""Products of LoRA adapters, added to those of linear layers.
+
+Reading order: adapter_matrices.py, adapted_method.py.
+"""
