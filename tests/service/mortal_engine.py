@@ -25,7 +25,17 @@ from kvasir.link.engine_end.engine_link import (
     Received,
     new_incarnation,
 )
-from kvasir.link.protocol import CacheEvents, Dead, EngineStats, FailedStep, Goodbye, Outputs, Ready, Result
+from kvasir.link.protocol import (
+    AdaptersHeld,
+    CacheEvents,
+    Dead,
+    EngineStats,
+    FailedStep,
+    Goodbye,
+    Outputs,
+    Ready,
+    Result,
+)
 from kvasir_contract.phases import Phase
 from runtime.frontend.scripted import TIMEOUT
 
@@ -93,6 +103,9 @@ class MortalEngine:
                 self._begin_drain(link)  # frontends have moved its requests before they get this message
             self._sent += 1
         link.send(frontend, message)
+
+    def show_adapters(self, held: AdaptersHeld) -> None:
+        pass
 
     def set_load(self, stats: EngineStats, busy: bool) -> None:
         link = self._link

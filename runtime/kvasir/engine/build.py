@@ -8,6 +8,9 @@ from functools import partial
 from kvasir.config.options import ConfigError, flag_of
 from kvasir.config.resolve import ModelFacts, ResolvedEngine, resolve_engine, without_effect
 from kvasir.config.settings import EngineConfig
+from kvasir.engine.adapters.adapter_checks import AdapterChecks
+from kvasir.engine.adapters.adapter_gate import AdapterGate
+from kvasir.engine.adapters.adapter_memory import AdapterMemory
 from kvasir.engine.core import EngineCore
 from kvasir.engine.drafting.make_drafter import make_drafter
 from kvasir.engine.drafting.step_drafts import Drafting
@@ -20,9 +23,10 @@ from kvasir.engine.scheduling.scheduler import Scheduler
 from kvasir.engine.scheduling.token_budget import TokenBudget
 from kvasir.executor.executor import Executor
 from kvasir.executor.executor_for import has_worker_processes
+from kvasir.hub.adapters.adapter_info import read_adapter
 from kvasir.hub.model_info import ModelInfo
 from kvasir.layers.kv import KVCacheConfig, PerRequest
-from kvasir.link.protocol import FEATURE_PREFIX_CACHE, FEATURE_PRIORITY, FEATURE_WAVES, Ready
+from kvasir.link.protocol import FEATURE_LORA, FEATURE_PREFIX_CACHE, FEATURE_PRIORITY, FEATURE_WAVES, Ready
 from kvasir.process.words import count
 from kvasir.request.request_core import RequestKind
 from kvasir.worker.device import device_facts, device_facts_of_workers
@@ -104,8 +108,8 @@ def build_core(
 ) -> EngineCore:
     """Return a core, which the caller closes. `in_waves`: its steps wait for those of other engines.
 
-    `wake` gets the id of a request with a compiled grammar, in any thread, for `EngineCore.wake`. None: the core
-    waits for each grammar.
+    `wake` gets the id of a request with a compiled grammar, in any thread, for `EngineCore.wake`, or "". None: the
+    core waits for each grammar and adapter.
     """
     from kvasir.engine.grammar.grammars import (
         Grammars,
@@ -117,6 +121,7 @@ def build_core(
         cache, prefix_caching=settings.enable_prefix_caching, longest_chunk=settings.max_num_batched_tokens
     )
     grammars = GrammarGate(partial(Grammars, model.path, model.vocab_size, model.eos_token_ids), wake)
+    adapters = _adapter_gate(settings, executor, wake)
     stages = settings.executor.pipeline_parallel_size
     rations: list[Ration] = [StageRation(executor.max_in_flight, settings.max_num_seqs)] if stages > 1 else []
     if model.pooling is not None:
@@ -131,7 +136,7 @@ def build_core(
         long_prefill_token_threshold=settings.long_prefill_token_threshold,
         budget=budget,
         lookahead=executor.max_in_flight - 1 if stages == 1 else 0,
-        gates=[grammars, *gates],
+        gates=[grammars, *([] if adapters is None else [adapters]), *gates],
         rations=rations,
         sends_sampled=stages > 1,
         drafting=_drafting(settings, model, cache, in_waves),
@@ -144,8 +149,23 @@ def build_core(
         settings.prefix_caching_hash_algo,
         grammars,
         RequestKind.GENERATE if model.pooling is None else RequestKind.POOL,
+        takes_adapters=adapters is not None,
     )
-    return EngineCore(scheduler, executor, ingest, max_in_flight=executor.max_in_flight, grammars=grammars)
+    return EngineCore(
+        scheduler, executor, ingest, max_in_flight=executor.max_in_flight, grammars=grammars, adapters=adapters
+    )
+
+
+def _adapter_gate(
+    settings: ResolvedEngine, executor: Executor, wake: Callable[[str], None] | None
+) -> AdapterGate | None:
+    lora = settings.lora
+    if lora is None:
+        return None
+    read = partial(read_adapter, max_rank=lora.max_lora_rank, download_dir=settings.download_dir)
+    notify = None if wake is None else partial(wake, "")  # no request: the loop only turns
+    memory = AdapterMemory(executor, AdapterChecks(read, notify), lora.num_in_memory)
+    return AdapterGate(memory, lora.max_loras)
 
 
 def ready_message(
@@ -194,4 +214,5 @@ def _drafting(settings: ResolvedEngine, model: ModelInfo, cache: KVCacheConfig, 
 def _features(settings: ResolvedEngine, in_waves: bool) -> tuple[str, ...]:
     prefix_cache = (FEATURE_PREFIX_CACHE,) if settings.enable_prefix_caching else ()
     priority = (FEATURE_PRIORITY,) if settings.scheduling_policy == "priority" else ()
-    return prefix_cache + priority + ((FEATURE_WAVES,) if in_waves else ())
+    lora = (FEATURE_LORA,) if settings.lora is not None else ()
+    return prefix_cache + priority + lora + ((FEATURE_WAVES,) if in_waves else ())

@@ -4,6 +4,9 @@ import logging
 from collections import deque
 from collections.abc import Callable, Iterable
 
+import msgspec
+
+from kvasir.engine.adapters.adapter_gate import AdapterGate
 from kvasir.engine.engine_calls import EngineCalls
 from kvasir.engine.grammar.grammar_gate import GrammarGate
 from kvasir.engine.grammar.late_masks import LateMasks
@@ -16,6 +19,7 @@ from kvasir.engine.scheduling.entrance_check import RequestRefused
 from kvasir.engine.scheduling.scheduler import Scheduler
 from kvasir.executor.executor import Executor, SubmittedStep
 from kvasir.link.protocol import (
+    AdaptersHeld,
     AddRequest,
     Call,
     EngineStats,
@@ -38,6 +42,7 @@ class EngineCore:
         *,
         max_in_flight: int = 1,
         grammars: GrammarGate | None = None,
+        adapters: AdapterGate | None = None,
     ) -> None:
         """`max_in_flight`: steps submitted and not updated: 2 for asynchronous scheduling, 1 per pipeline stage."""
         self.scheduler = scheduler
@@ -51,6 +56,9 @@ class EngineCore:
         self._in_flight: deque[tuple[StepInput, SubmittedStep]] = deque()
         self._executor = executor
         self._grammars = grammars
+        self._adapters = adapters
+        if adapters is not None:
+            adapters.wake = scheduler.wake
         self._late_masks = LateMasks(ingest.vocab_size, executor.supply, self._fail_guide)
         self._answers: dict[str, list[RequestOutput]] = {}  # outputs that need no step, by frontend
 
@@ -78,6 +86,8 @@ class EngineCore:
         if answer is not None:
             self._answer(request.frontend, answer)
         else:
+            if self._adapters is not None:
+                self._adapters.arrive(request)
             self._take_guide(request)
 
     def refuse(self, refusal: RefusedRequest) -> None:
@@ -124,7 +134,8 @@ class EngineCore:
     @property
     def has_work(self) -> bool:
         """Return whether the next step does anything: not if each request waits for an event."""
-        return self.scheduler.has_work or bool(self._answers)
+        loads = self._adapters is not None and self._adapters.has_work
+        return self.scheduler.has_work or bool(self._answers) or loads
 
     @property
     def has_requests(self) -> bool:
@@ -136,6 +147,8 @@ class EngineCore:
     def execute(self) -> StepOutput | None:
         """Submit the next step, then wait for the oldest; None if there is none, or another can be submitted."""
         in_flight = self._in_flight
+        if self._adapters is not None and self._adapters.has_work:
+            self._load_adapters(self._adapters)
         step = self.scheduler.schedule()
         self.black_box.note(self.scheduler.in_flight)
         if step is not None and len(in_flight) + 1 < self._max_in_flight:
@@ -187,6 +200,13 @@ class EngineCore:
     def close(self) -> None:
         if self._grammars is not None:
             self._grammars.close()
+        if self._adapters is not None:
+            self._adapters.close()
+
+    def watch_adapters(self, on_change: Callable[[AdaptersHeld], None]) -> None:
+        """Report the adapters in memory from now on."""
+        if self._adapters is not None:
+            self._adapters.memory.on_change = on_change
 
     def check_idle(self) -> None:
         self.scheduler.check_idle()
@@ -209,7 +229,18 @@ class EngineCore:
         self.scheduler.abort(live)
         return True
 
+    def _load_adapters(self, adapters: AdapterGate) -> None:
+        failed = adapters.work()
+        if failed is None:
+            return
+        log.warning("%s", failed.reason)
+        for request in adapters.waiting_for(failed.adapter.digest):
+            self.scheduler.abort(request)
+            self._answer(request.frontend, error_output(request, failed.reason, failed.refusal))
+
     def _submit(self, step: StepInput) -> None:
+        if self._adapters is not None and (slots := self._adapters.take_changes()):
+            step = msgspec.structs.replace(step, slots=slots)
         self._in_flight.append((step, self._executor.submit(step)))
         if step.masked:
             self._late_masks.expect(step, self.scheduler.in_flight[-1])

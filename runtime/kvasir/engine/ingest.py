@@ -44,11 +44,14 @@ class Ingest:
         hash_algorithm: str = BLAKE2B,
         grammars: GrammarGate | None = None,
         kind: RequestKind = RequestKind.GENERATE,
+        *,
+        takes_adapters: bool = False,
     ) -> None:
         # `cache_block_size`: tokens; None without prefix cache
         self.vocab_size = vocab_size
         self._grammars = grammars
         self._kind = kind
+        self._takes_adapters = takes_adapters
         self._max_model_len = max_model_len
         self._block_size = cache_block_size
         self._hash_algorithm = hash_algorithm
@@ -82,6 +85,11 @@ class Ingest:
             raise RequestRefused(
                 f"{_WORK[self._kind]}, and the request is of kind {message.kind}: start frontends and engines with "
                 "the same --task"
+            )
+        if message.adapter is not None and not self._takes_adapters:
+            raise RequestRefused(
+                f"the request is for the adapter {message.adapter.name!r}, and this engine takes none: start it "
+                "with --enable-lora"
             )
         self._check_length(message)
         self._check(message)

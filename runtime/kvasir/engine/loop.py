@@ -18,7 +18,17 @@ from kvasir.engine.inbox import Event, ExecutorFailed, Inbox, Wake, WaveCalled
 from kvasir.engine.ingest import RefusedRequest
 from kvasir.engine.waves import Flags, Independent, Waves
 from kvasir.link.engine_end.engine_link import CacheEventsWanted, DrainSettled, FrontendLost, Received
-from kvasir.link.protocol import Abort, CacheEvents, Call, EngineStats, Outputs, RequestOutput, Result, StartWave
+from kvasir.link.protocol import (
+    Abort,
+    AdaptersHeld,
+    CacheEvents,
+    Call,
+    EngineStats,
+    Outputs,
+    RequestOutput,
+    Result,
+    StartWave,
+)
 from kvasir.process.words import count
 from kvasir_contract.phases import Phase
 
@@ -32,6 +42,7 @@ MAX_REQUESTS_TAKEN: Final = 128  # before a step and after it: a burst must not 
 
 class Link(Protocol):
     def send(self, frontend: str, message: Outputs | CacheEvents | Result) -> None: ...
+    def show_adapters(self, held: AdaptersHeld) -> None: ...
     def set_load(self, stats: EngineStats, busy: bool) -> None: ...
     def drain(self, seconds: float) -> None: ...
 
@@ -75,6 +86,7 @@ class EngineLoop:
         self._hand_over = hand_over or HandOver()
         pool = core.scheduler.blocks.pool
         self._cache_reports = CacheReports(pool.cache, pool.num_blocks, link.send)
+        core.watch_adapters(link.show_adapters)
         self._drain = Drain(drain_timeout, drain_settle, self._is_busy, lambda: not self._hand_over.is_idle)
 
     def run(self) -> None:

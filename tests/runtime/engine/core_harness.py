@@ -3,6 +3,7 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
+from kvasir.engine.adapters.adapter_gate import AdapterGate
 from kvasir.engine.core import EngineCore
 from kvasir.engine.drafting.step_drafts import Drafting
 from kvasir.engine.grammar.grammar_gate import GrammarGate
@@ -12,7 +13,9 @@ from kvasir.engine.scheduling.admission_gates import AdmissionGate
 from kvasir.engine.scheduling.rations import Ration, WholePrompts
 from kvasir.engine.scheduling.scheduler import Scheduler
 from kvasir.engine.scheduling.token_budget import TokenBudget
+from kvasir.executor.executor import Executor
 from kvasir.link.protocol import AddRequest, FinishReason, Outputs, RefusalKind, RequestProgress
+from kvasir.request.adapter import Adapter
 from kvasir.request.constraint import OutputConstraint
 from kvasir.request.hashing import chain_root, packed_chain
 from kvasir.request.params import SamplingParams
@@ -46,6 +49,7 @@ def add_request(
     constraint: OutputConstraint | None = None,
     min_tokens: int = 0,
     pooling: PoolParams | None = None,
+    adapter: Adapter | None = None,
 ) -> AddRequest:
     """`hashed_for`: the block size that the frontend hashed the prompt for; None: it did not."""
     hashes = b""
@@ -75,6 +79,7 @@ def add_request(
         constraint=constraint,
         kind=RequestKind.GENERATE if pooling is None else RequestKind.POOL,
         pooling=pooling,
+        adapter=adapter,
     )
 
 
@@ -133,6 +138,7 @@ class CoreHarness:
         grammars: GrammarGate | None = None,
         pools: bool = False,
         max_step_rows: int = 0,
+        adapters: Callable[[Executor], AdapterGate] | None = None,
     ) -> None:
         """`windows`: of each KV group; None: full attention. `grammars`: for requests with a constraint.
         `pools`: an engine of requests of kind POOL. `max_step_rows`: of steps with drafts; 0: none has any."""
@@ -145,6 +151,9 @@ class CoreHarness:
             is_pipeline=is_pipeline,
         )
         self.drafter = FakeDrafter()
+        self.adapters = None if adapters is None else adapters(self.executor)
+        if self.adapters is not None:
+            gates = [self.adapters, *gates]
         self.budget = TokenBudget(max_queued_tokens)
         blocks = kv_manager(num_blocks, block_size, windows, prefix_caching=prefix_caching, longest_chunk=budget)
         if pools:
@@ -175,9 +184,15 @@ class CoreHarness:
             self.budget,
             grammars=grammars,
             kind=RequestKind.POOL if pools else RequestKind.GENERATE,
+            takes_adapters=adapters is not None,
         )
         self.core = EngineCore(
-            self.scheduler, self.executor, ingest, max_in_flight=max_in_flight, grammars=grammars
+            self.scheduler,
+            self.executor,
+            ingest,
+            max_in_flight=max_in_flight,
+            grammars=grammars,
+            adapters=self.adapters,
         )
         self.answers: dict[str, Answer] = {}
 

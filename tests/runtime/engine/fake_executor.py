@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 
@@ -71,6 +72,8 @@ class _Row:
     """Block tables by KV group. As in a worker, ids of freed blocks stay in them."""
     prefixes: list[int] = field(default_factory=list)
     """A checksum of the tokens up to each position: K and V depend on all of them."""
+    slot: int = -1
+    adapter: str = ""
 
     def content(self, position: int, drafts: Sequence[int] = ()) -> tuple[int, int]:
         """Return what K and V of this position hold: the token, and the prefix that they were computed from."""
@@ -80,7 +83,7 @@ class _Row:
                 prefix = zlib.crc32(token_id.to_bytes(4, "little", signed=True), prefix)
             return token_id, prefix
         for token_id in self.token_ids[len(self.prefixes) : position + 1]:
-            before = self.prefixes[-1] if self.prefixes else 0
+            before = self.prefixes[-1] if self.prefixes else zlib.crc32(self.adapter.encode())
             self.prefixes.append(zlib.crc32(token_id.to_bytes(4, "little", signed=True), before))
         return self.token_ids[position], self.prefixes[position]
 
@@ -133,10 +136,17 @@ class FakeExecutor:
         self.submitted: deque[tuple[StepInput, _Deferred, list[list[int]]]] = deque()
         """Steps that are not computed yet, and the tokens of their rows that the first stage had."""
         self._windows = windows
+        self.adapters: set[str] = set()
+        """Digests of the adapters in memory."""
+        self.most_adapters = 0
+        self._adapter_slots: dict[int, str] = {}
         self._slots: dict[int, tuple[int, int]] = {}  # slot → the token whose KV is there, and its prefix
 
     def execute(self, step: StepInput) -> StepOutput:
         self.before_step()
+        for slot, digest in step.slots:
+            assert digest in self.adapters, "the adapter of a slot is not loaded"
+            self._adapter_slots[slot] = digest
         for request_id, forced in step.forced.items():
             self.rows[request_id].token_ids += forced
         for request_id in step.finished:
@@ -150,6 +160,8 @@ class FakeExecutor:
             self._write(scheduled)
         for scheduled in step.scheduled:
             self._check_reads(scheduled)
+            row = self.rows[scheduled.request_id]
+            assert row.slot < 0 or self._adapter_slots.get(row.slot) == row.adapter, "the row's slot was taken away"
         self._check_blocks()
         failed = {
             place: "injected"
@@ -181,7 +193,17 @@ class FakeExecutor:
         self.late.append(late)
 
     def call(self, call: WorkerCall) -> list[WorkerResult]:
-        raise AssertionError("the engine's core makes no calls")
+        (digest,) = (msgspec.msgpack.decode(each) for name, each in call.arguments.items() if name == "digest")
+        if call.method == "load_adapter":
+            if digest == "unfit":
+                return [WorkerResult(error="UnfitAdapter: it is of another model")]
+            self.adapters.add(digest)
+            self.most_adapters = max(self.most_adapters, len(self.adapters))
+            return [WorkerResult(True)]
+        assert call.method == "drop_adapter"
+        self.adapters.discard(digest)
+        self._adapter_slots = {slot: each for slot, each in self._adapter_slots.items() if each != digest}
+        return [WorkerResult()]
 
     def _compute_until(self, last: _Deferred) -> None:
         while not last.done():
@@ -225,6 +247,7 @@ class FakeExecutor:
         assert new.request_id not in self.rows
         row = _Row(from_wire(new.tokens).tolist(), new.num_prompt_tokens, new.params)
         row.tables = [[] for _ in self._windows]
+        row.slot, row.adapter = new.slot, self._adapter_slots.get(new.slot, "")
         self.rows[new.request_id] = row
 
     def _write(self, scheduled: ScheduledRow) -> None:

@@ -99,6 +99,7 @@ class EngineRequest:
         "rank",
         "request_id",
         "seniority",
+        "slot",
         "status",
         "token_ids",
     )
@@ -136,6 +137,7 @@ class EngineRequest:
         self.prompt_counted = False
         digest = request_digest(message.prompt_tokens, self.core)
         self.named = StepRequest(message.request_id, digest)  # for the black box
+        self.slot = -1  # of its adapter, with a row
         self.guide: Guide | None = None  # None: unrestricted, or not admitted yet
         self.guide_ticket = ""  # while its grammar compiles
         # a suspect is computed alone below this many output tokens
@@ -161,4 +163,5 @@ class EngineRequest:
             num_prompt_tokens=self.num_prompt_tokens,
             params=self.params,
             pooling=self.core.pooling,
+            slot=self.slot,
         )

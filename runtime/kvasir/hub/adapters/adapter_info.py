@@ -23,6 +23,7 @@ class AdapterInfo:
     digest: str  # of its files, 64 hex digits
     config: AdapterConfig
     modules: Mapping[str, AdaptedModule]  # by name in the model
+    stamp: tuple[int, ...] = ()  # see `stamp_of`
 
     @property
     def rank(self) -> int:
@@ -55,10 +56,20 @@ def read_adapter(source: str, *, max_rank: int | None = None, download_dir: str 
     source = normalise(source)
     path = fetch_files(source, [CONFIG_FILE, WEIGHTS_FILE], _CONTENT, download_dir)
     config = read_config(path)
-    info = AdapterInfo(source, path, _digest(path), config, read_modules(path, config))
+    stamp = stamp_of(path)
+    info = AdapterInfo(source, path, _digest(path), config, read_modules(path, config), stamp)
     if max_rank is not None and info.rank > max_rank:
         raise HubError(f"{source} has rank {info.rank}, and --max-lora-rank is {max_rank}: raise it")
     return info
+
+
+def stamp_of(path: Path) -> tuple[int, ...]:
+    """Return numbers that differ when the files of an adapter have changed; empty if they are gone."""
+    try:
+        found = [(path / name).stat() for name in (CONFIG_FILE, WEIGHTS_FILE)]
+    except OSError:
+        return ()
+    return tuple(number for each in found for number in (each.st_mtime_ns, each.st_size, each.st_ino))
 
 
 def _digest(path: Path) -> str:

@@ -1,0 +1,122 @@
+"""AdapterMemory: the adapters in the workers' memory; the least recently used one makes room.
+
+All methods belong to the loop's thread. Steps go on while adapters are fetched and checked, and wait for pieces of
+some milliseconds while workers read them.
+"""
+
+import logging
+from collections.abc import Callable, Collection
+from dataclasses import dataclass
+
+from kvasir.engine.adapters.adapter_checks import AdapterChecks, CheckedAdapter, FailedAdapter
+from kvasir.executor.executor import Executor
+from kvasir.link.protocol import AdaptersHeld
+from kvasir.request.adapter import Adapter
+from kvasir.worker.worker_calls import WorkerCall
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Needs:
+    """The adapters that requests need, by digest."""
+
+    in_slots: Collection[str]  # never evicted
+    waited_for: Collection[str]  # evicted only for one in a slot
+
+
+class AdapterMemory:
+    def __init__(self, executor: Executor, checks: AdapterChecks, most: int) -> None:
+        self._executor = executor
+        self._checks = checks
+        self._most = most
+        self._checking: set[str] = set()
+        self._checked: dict[str, CheckedAdapter] = {}  # not held; the one that is being read first
+        self._held: dict[str, CheckedAdapter] = {}  # the most recently used last
+        self.on_change: Callable[[AdaptersHeld], None] = lambda held: None
+        self.on_drop: Callable[[str], None] = lambda digest: None
+
+    def holds(self, digest: str) -> bool:
+        return digest in self._held
+
+    def is_near(self, digest: str) -> bool:
+        """Return whether the adapter is held or could be read at once."""
+        return digest in self._held or digest in self._checked
+
+    def want(self, adapter: Adapter) -> None:
+        """Begin to load an adapter, unless it is near."""
+        if not self.is_near(adapter.digest) and adapter.digest not in self._checking:
+            self._checking.add(adapter.digest)
+            self._checks.begin(adapter)
+
+    def used(self, digest: str) -> None:
+        self._held[digest] = self._held.pop(digest)
+
+    def has_work(self, needs: Needs) -> bool:
+        return self._checks.has_outcomes or self._next(needs) is not None
+
+    def work(self, needs: Needs) -> "Adapter | FailedAdapter | None":
+        """Read a piece of an adapter. Return the adapter if it is complete, or a failure."""
+        while (outcome := self._checks.take()) is not None:
+            self._checking.discard(outcome.adapter.digest)
+            if isinstance(outcome, FailedAdapter):
+                return outcome
+            self._checked[outcome.adapter.digest] = outcome
+        found = self._next(needs)
+        if found is None:
+            return None
+        chosen, victim = found
+        if not chosen.is_current:
+            del self._checked[chosen.adapter.digest]
+            self.want(chosen.adapter)
+            return None
+        if victim is not None:
+            dropped = self._held[victim]
+            self._drop(victim)
+            if victim in needs.waited_for:
+                self._checked[victim] = dropped
+        return self._read(chosen)
+
+    def close(self) -> None:
+        self._checks.close()
+
+    def _next(self, needs: Needs) -> tuple[CheckedAdapter, str | None] | None:
+        """Return the adapter to read next, and the one that makes room for it."""
+        if not self._checked:
+            return None
+        urgent = (each for each in self._checked if each in needs.in_slots)
+        digest = next(urgent, None) or next(iter(self._checked))
+        if len(self._held) < self._most:
+            return self._checked[digest], None
+        free = [each for each in self._held if each not in needs.in_slots]
+        unused = (each for each in free if each not in needs.waited_for)
+        victim = next(unused, None) or (free[0] if free and digest in needs.in_slots else None)
+        return None if victim is None else (self._checked[digest], victim)
+
+    def _read(self, checked: CheckedAdapter) -> "Adapter | FailedAdapter | None":
+        adapter = checked.adapter
+        call = WorkerCall.of("load_adapter", digest=adapter.digest, path=str(checked.path))
+        results = self._executor.call(call)
+        error = next((each.error for each in results if each.error), "")
+        if error:
+            self._drop(adapter.digest)
+            reason = error.partition(": ")[2] or error  # without the error's class
+            return FailedAdapter(adapter, f"the adapter {adapter.name!r} does not fit this model: {reason}")
+        if not all(each.value for each in results):
+            return None
+        del self._checked[adapter.digest]
+        self._held[adapter.digest] = checked
+        log.info("the adapter %s (%s) is loaded, %d in all", adapter.name, adapter.source, len(self._held))
+        self._changed()
+        return adapter
+
+    def _drop(self, digest: str) -> None:
+        self._checked.pop(digest, None)
+        was_held = self._held.pop(digest, None)
+        self._executor.call(WorkerCall.of("drop_adapter", digest=digest))
+        if was_held is not None:
+            self.on_drop(digest)
+            self._changed()
+
+    def _changed(self) -> None:
+        self.on_change(AdaptersHeld(tuple(each.adapter for each in self._held.values())))
