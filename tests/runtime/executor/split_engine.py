@@ -15,6 +15,7 @@ from kvasir.executor.executor import Executor
 from kvasir.executor.executor_for import executor_for
 from kvasir.hub.model_info import ModelInfo
 from kvasir.link.protocol import AddRequest
+from kvasir.request.adapter import Adapter
 from kvasir.request.constraint import OutputConstraint
 from kvasir.request.params import SamplingParams
 from kvasir.request.tokens import packed
@@ -53,10 +54,13 @@ class SplitEngine:
         params: SamplingParams,
         outputs: Sequence[int] = (),
         constraint: OutputConstraint | None = None,
+        adapter: Adapter | None = None,
     ) -> None:
         """`outputs`: already emitted, by an earlier attempt."""
         self.answers[request_id] = Answer()
-        message = AddRequest(request_id, 1, packed(prompt), packed(outputs), params, constraint=constraint)
+        message = AddRequest(
+            request_id, 1, packed(prompt), packed(outputs), params, constraint=constraint, adapter=adapter
+        )
         self.core.add("frontend", message)
 
     def abort(self, request_id: str) -> None:
