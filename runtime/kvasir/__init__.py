@@ -22,6 +22,7 @@ __all__ = [
     "Gauge",
     "Histogram",
     "LLMEngine",
+    "LoRARequest",
     "Logprob",
     "Metric",
     "PoolingOutput",

@@ -13,6 +13,7 @@ from kvasir.offline.engine_args import EngineArgs as EngineArgs
 from kvasir.offline.engine_args import FlexibleArgumentParser as FlexibleArgumentParser
 from kvasir.offline.llm import LLM as LLM
 from kvasir.offline.llm_engine import LLMEngine as LLMEngine
+from kvasir.offline.lora_request import LoRARequest as LoRARequest
 from kvasir.offline.metric_values import Counter as Counter
 from kvasir.offline.metric_values import Gauge as Gauge
 from kvasir.offline.metric_values import Histogram as Histogram

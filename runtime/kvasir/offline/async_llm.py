@@ -7,6 +7,7 @@ from collections.abc import AsyncGenerator, Callable, Iterable, Mapping
 from typing import Any, Final, Self, TypeVar
 
 from kvasir.offline.llm_engine import LLMEngine
+from kvasir.offline.lora_request import LoRARequest
 from kvasir.offline.metric_values import Metric
 from kvasir.offline.request_builder import Prompt
 from kvasir.offline.request_output import RequestOutput
@@ -43,7 +44,7 @@ class AsyncLLM:
         sampling_params: SamplingParams,
         request_id: str,
         *,
-        lora_request: None = None,
+        lora_request: LoRARequest | None = None,
         trace_headers: object = None,
         priority: int = 0,
         tokenization_kwargs: Mapping[str, Any] | None = None,

@@ -11,6 +11,7 @@ from typing import Final
 from kvasir.frontend.generation.beam_search import Beam, BeamSearch, candidates_of
 from kvasir.link.protocol import Logprobs
 from kvasir.offline.llm_engine import LLMEngine
+from kvasir.offline.lora_request import AdapterOfPrompt, LoRARequest
 from kvasir.offline.request_builder import PreparedRequest, Prompt, PromptOptions
 from kvasir.offline.request_output import LogprobsByToken, named_logprobs
 from kvasir.offline.sampling_params import SamplingParams
@@ -48,7 +49,7 @@ class BeamSearchSequence:
     """Prompt and output."""
     finish_reason: str
     stop_reason: int | str | None = None
-    lora_request: None = None
+    lora_request: LoRARequest | None = None
 
 
 @dataclass
@@ -58,8 +59,9 @@ class BeamSearchOutput:
 
 
 class BeamSearches:
-    def __init__(self, engine: LLMEngine, params: BeamSearchParams) -> None:
+    def __init__(self, engine: LLMEngine, params: BeamSearchParams, lora: AdapterOfPrompt | None = None) -> None:
         self._llm = engine
+        self._lora = lora
         self._params = params
         self._eos = frozenset(engine.model.eos_token_ids)
         ends = frozenset[int]() if params.ignore_eos else self._eos
@@ -72,7 +74,7 @@ class BeamSearches:
     def prepare(self, prompt: Prompt) -> PreparedRequest:
         """Raises ValueError and ApiError."""
         params = SamplingParams(temperature=0, max_tokens=self._params.max_tokens)
-        return self._llm.builder.completion(prompt, params, PromptOptions())
+        return self._llm.builder.completion(prompt, params, PromptOptions(lora=self._lora))
 
     def run(self, requests: Sequence[PreparedRequest], at_once: int, progress: Show) -> list[BeamSearchOutput]:
         outputs: list[BeamSearchOutput] = []
@@ -129,6 +131,7 @@ class BeamSearches:
             cum_logprob=beam.logprob,
             text=stream.push(tokens) + stream.finish(),
             finish_reason="stop" if beam.ended else "length",
+            lora_request=None if self._lora is None else self._lora.request,
         )
 
 

@@ -14,7 +14,8 @@ from kvasir.client.input.prompted import Prompted
 from kvasir.client.live_request import LiveRequest
 from kvasir.client.text.detokenizer import NoText
 from kvasir.offline.beam_search import BeamSearches, BeamSearchOutput, BeamSearchParams
-from kvasir.offline.llm_engine import LLMEngine, check_lora
+from kvasir.offline.llm_engine import LLMEngine
+from kvasir.offline.lora_request import LoRARequest, LoRARequests
 from kvasir.offline.metric_values import Metric
 from kvasir.offline.pooling_calls import Classified, Embedded, Encoded, PoolingCalls, PoolingParams, Prompts, Scored
 from kvasir.offline.request_builder import PreparedRequest, Prompt, PromptOptions, for_each, listed, prepared
@@ -71,20 +72,20 @@ class LLM:
         sampling_params: SamplingParams | Sequence[SamplingParams] | None = None,
         *,
         use_tqdm: bool | Callable[..., Any] = True,
-        lora_request: None = None,
+        lora_request: LoRARequests = None,
         priority: Sequence[int] | None = None,
         tokenization_kwargs: Mapping[str, Any] | None = None,
     ) -> list[RequestOutput]:
         """Continue one prompt or a list: a text, {"prompt": text} or {"prompt_token_ids": [...]}.
 
-        `sampling_params`: for all prompts, or one for each. `priority`: of each prompt, smallest first, with
-        scheduling_policy="priority". Raises ValueError for a bad prompt or parameter before any computation.
+        `sampling_params`, `lora_request`: for all prompts, or one for each. `priority`: of each prompt, smallest
+        first, with scheduling_policy="priority". Raises ValueError before any computation.
         """
-        check_lora(lora_request)
         self.llm_engine.check_generates()
         several = listed(prompts)
         asked = for_each(sampling_params, len(several))
-        options = _options(priority, tokenization_kwargs, len(several))
+        adapters = self.llm_engine.lora_adapters(lora_request, len(several))
+        options = PromptOptions.for_each(priority, tokenization_kwargs, adapters)
         requests = [
             prepared(index, partial(self._builder.completion, prompt, asked[index], options[index]))
             for index, prompt in enumerate(several)
@@ -96,7 +97,7 @@ class LLM:
         messages: Sequence[Message] | Sequence[Sequence[Message]],
         sampling_params: SamplingParams | Sequence[SamplingParams] | None = None,
         use_tqdm: bool | Callable[..., Any] = True,
-        lora_request: None = None,
+        lora_request: LoRARequests = None,
         chat_template: str | None = None,
         chat_template_content_format: str = "auto",
         add_generation_prompt: bool | None = None,
@@ -110,7 +111,6 @@ class LLM:
         `chat_template`: replaces the model's. `tools`: functions in OpenAI's form; calls are part of the answer's
         text. Other arguments are fields of POST /v1/chat/completions. Raises as `generate` does.
         """
-        check_lora(lora_request)
         self.llm_engine.check_generates()
         if chat_template_content_format != "auto":
             raise ValueError("chat_template_content_format is an argument of LLM(...) here: give it there")
@@ -125,9 +125,10 @@ class LLM:
             "tools": None if tools is None else [dict(tool) for tool in tools],
         }
         asked = for_each(sampling_params, len(several))
+        adapters = self.llm_engine.lora_adapters(lora_request, len(several))
         requests = [
-            prepared(index, partial(self._builder.chat, {"messages": [*chat], **fields}, params, PromptOptions()))
-            for index, (chat, params) in enumerate(zip(several, asked, strict=True))
+            prepared(index, partial(self._builder.chat, {"messages": [*chat], **fields}, params, lora=lora))
+            for index, (chat, params, lora) in enumerate(zip(several, asked, adapters, strict=True))
         ]
         return self._run(requests, bool(use_tqdm))
 
@@ -135,7 +136,7 @@ class LLM:
         self,
         prompts: Sequence[Prompt],
         params: BeamSearchParams,
-        lora_request: None = None,
+        lora_request: LoRARequest | None = None,
         use_tqdm: bool = False,
         concurrency_limit: int | None = None,
     ) -> list[BeamSearchOutput]:
@@ -143,10 +144,9 @@ class LLM:
 
         `concurrency_limit`: prompts in computation at once. Raises as `generate` does.
         """
-        check_lora(lora_request)
         self.llm_engine.check_generates()
         several = listed(prompts)
-        searches = BeamSearches(self.llm_engine, params)
+        searches = BeamSearches(self.llm_engine, params, self.llm_engine.lora_adapter(lora_request))
         requests = [prepared(index, partial(searches.prepare, prompt)) for index, prompt in enumerate(several)]
         with self._alone(), progress_bar("prompts", shown=use_tqdm and self.llm_engine.shows_progress) as progress:
             return searches.run(requests, concurrency_limit or max(1, len(requests)), progress)
@@ -281,20 +281,10 @@ class LLM:
                 deltas = iter(self._engine.run(everything, progress))
         detokenizer = self.llm_engine.detokenizer
         return [
-            request_output(
-                name, request.prompt, [(i, live, next(deltas)) for i, live in enumerate(lives)], detokenizer
-            )
+            request_output(name, request, [(i, live, next(deltas)) for i, live in enumerate(lives)], detokenizer)
             for name, request, lives in zip(names, requests, choices, strict=True)
         ]
 
 
 def _is_list(value: object) -> bool:
     return isinstance(value, Sequence) and not isinstance(value, str)
-
-
-def _options(
-    priority: Sequence[int] | None, tokenization: Mapping[str, Any] | None, count: int
-) -> list[PromptOptions]:
-    if priority is not None and len(priority) != count:
-        raise ValueError(f"{len(priority)} priorities for {count} prompts: give one for each")
-    return [PromptOptions.of(each, tokenization) for each in (priority or [0] * count)]

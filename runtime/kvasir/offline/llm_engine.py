@@ -18,6 +18,7 @@ from kvasir.hub.located_model import read_model
 from kvasir.hub.source import fetch, normalise
 from kvasir.hub.tokenizer import load_tokenizer
 from kvasir.offline.engine_options import in_python, python_names, read_options
+from kvasir.offline.lora_request import AdapterOfPrompt, LoRARequest, LoRARequests, OfflineAdapters
 from kvasir.offline.metric_values import Metric, metric_values
 from kvasir.offline.offline_engine import start_engine
 from kvasir.offline.request_builder import PreparedRequest, Prompt, PromptOptions, RequestBuilder, prepared
@@ -60,6 +61,7 @@ class LLMEngine:
         tokenizer = load_tokenizer(self.model.tokenizer_path)
         templates = ChatTemplates.load(self.model.tokenizer_path, options.chats)
         self.detokenizer = Detokenizer(tokenizer)
+        self._adapters = OfflineAdapters(config.lora, config.model.download_dir)
         self._metrics = Metrics(model) if options.has_metrics else None
         engine = self.engine = start_engine(config, self.model, self._metrics)
         self.input = InputProcessor(
@@ -91,13 +93,12 @@ class LLMEngine:
         prompt: Prompt,
         params: SamplingParams,
         *,
-        lora_request: None = None,
+        lora_request: LoRARequest | None = None,
         tokenization_kwargs: Mapping[str, Any] | None = None,
         priority: int = 0,
     ) -> None:
         """Queue a prompt for the next steps. Raises ValueError if it cannot be used."""
-        check_lora(lora_request)
-        options = PromptOptions.of(priority, tokenization_kwargs)
+        options = PromptOptions.of(priority, tokenization_kwargs, self.lora_adapter(lora_request))
         self._add(request_id, prepared(0, lambda: self.builder.completion(prompt, params, options)))
 
     def _add(self, request_id: str, request: PreparedRequest) -> None:
@@ -178,13 +179,21 @@ class LLMEngine:
             shown = [(i, live, so_far[i]) for i, live in enumerate(running.choices)] if is_last else []
         if not shown:
             return None
-        return request_output(request_id, running.prepared.prompt, shown, self.detokenizer, is_last)
+        return request_output(request_id, running.prepared, shown, self.detokenizer, is_last)
 
     def _forget(self, request_id: str) -> None:
         for live in self._running.pop(request_id).choices:
             self._of_request.pop(live.request_id, None)
 
     # ------------------------------------------------------------------------------------------------ the model
+
+    def lora_adapter(self, request: LoRARequest | None) -> AdapterOfPrompt | None:
+        """Return the adapter of a prompt. Raises ValueError."""
+        return self._adapters.of(request)
+
+    def lora_adapters(self, asked: LoRARequests, count: int) -> list[AdapterOfPrompt | None]:
+        """Return the adapter of each prompt. Raises ValueError."""
+        return self._adapters.for_each(asked, count)
 
     def check_generates(self) -> None:
         """Raise ValueError for a model that makes vectors or scores."""
@@ -217,10 +226,3 @@ class LLMEngine:
             self.is_closed = True
             self.input.close()
             self.engine.close()
-
-
-def check_lora(lora_request: object) -> None:
-    if lora_request is not None and lora_request != []:
-        raise ValueError(
-            "lora_request: LoRA adapters are not supported yet: merge the adapter into the model and load that"
-        )

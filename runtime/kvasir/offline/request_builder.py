@@ -16,6 +16,7 @@ from kvasir.frontend.endpoints.chat.request import ChatRequest
 from kvasir.frontend.errors import ApiError
 from kvasir.frontend.request_bodies.request_body import parse
 from kvasir.offline.engine_options import in_python
+from kvasir.offline.lora_request import AdapterOfPrompt, LoRARequest
 from kvasir.offline.sampling_params import SamplingParams
 from kvasir.request.constraint import OutputConstraint
 
@@ -45,15 +46,19 @@ class PreparedRequest:
     prompt: str | None
     prompted: Prompted
     params: SamplingParams
+    lora_request: LoRARequest | None = None
 
 
 @dataclass(frozen=True)
 class PromptOptions:
     priority: int = 0
     add_special_tokens: bool = True
+    lora: AdapterOfPrompt | None = None
 
     @classmethod
-    def of(cls, priority: int, tokenization: Mapping[str, Any] | None) -> "PromptOptions":
+    def of(
+        cls, priority: int, tokenization: Mapping[str, Any] | None, lora: AdapterOfPrompt | None = None
+    ) -> "PromptOptions":
         """Return the options. `tokenization`: vLLM's tokenization_kwargs. Raises ValueError for unknown ones."""
         fields = dict(tokenization or {})
         special = fields.pop("add_special_tokens", True)
@@ -62,7 +67,21 @@ class PromptOptions:
                 f"tokenization_kwargs: {given[0]} is not supported: give add_special_tokens, and "
                 "truncate_prompt_tokens in SamplingParams"
             )
-        return cls(priority, bool(special))
+        return cls(priority, bool(special), lora)
+
+    @classmethod
+    def for_each(
+        cls,
+        priority: Sequence[int] | None,
+        tokenization: Mapping[str, Any] | None,
+        adapters: Sequence[AdapterOfPrompt | None],
+    ) -> list["PromptOptions"]:
+        """Raises ValueError."""
+        count = len(adapters)
+        if priority is not None and len(priority) != count:
+            raise ValueError(f"{len(priority)} priorities for {count} prompts: give one for each")
+        several = zip(priority or [0] * count, adapters, strict=True)
+        return [cls.of(each, tokenization, adapter) for each, adapter in several]
 
 
 class RequestBuilder:
@@ -84,9 +103,11 @@ class RequestBuilder:
             token_ids = self._input.encode(text or "", options.add_special_tokens, "prompt", keep)
         elif keep is not None:
             token_ids = token_ids[-keep:]
-        return self._request(text, token_ids, params, options.priority, salt)
+        return self._request(text, token_ids, params, options, salt)
 
-    def chat(self, fields: Mapping[str, Any], params: SamplingParams, options: PromptOptions) -> PreparedRequest:
+    def chat(
+        self, fields: Mapping[str, Any], params: SamplingParams, lora: AdapterOfPrompt | None
+    ) -> PreparedRequest:
         """Return the request of a body of POST /v1/chat/completions. Raises ValueError and ApiError."""
         body = parse(ChatRequest, fields, strict=True)
         body.check()
@@ -94,7 +115,7 @@ class RequestBuilder:
         variables["tools"] = body.tool_use().for_template
         text = self._input.chat_text(body.template_messages(), **variables)
         token_ids = self._input.encode_chat(text, self._kept(params), body.chat_template)
-        return self._request(text, token_ids, params, options.priority)
+        return self._request(text, token_ids, params, PromptOptions(lora=lora))
 
     def live(self, request_id: str, prepared: PreparedRequest, index: int) -> LiveRequest:
         prompted = prepared.prompted.child(index)
@@ -108,7 +129,12 @@ class RequestBuilder:
         return params.truncate_prompt_tokens
 
     def _request(
-        self, text: str | None, token_ids: Sequence[int], params: SamplingParams, priority: int, salt: str = ""
+        self,
+        text: str | None,
+        token_ids: Sequence[int],
+        params: SamplingParams,
+        options: PromptOptions,
+        salt: str = "",
     ) -> PreparedRequest:
         params.check()  # it may have been changed
         left, max_tokens, asked = self._max_model_len() - len(token_ids), params.max_tokens, params
@@ -126,11 +152,12 @@ class RequestBuilder:
             asked,
             max_tokens=max_tokens,
             logprobs=params.logprobs,
-            priority=priority,
+            priority=options.priority,
             cache_salt=salt,
             constraint=None if structured is None else OutputConstraint(structured.source().grammar()),
+            adapter=None if options.lora is None else options.lora.adapter,
         )
-        return PreparedRequest(text, prompted, params)
+        return PreparedRequest(text, prompted, params, None if options.lora is None else options.lora.request)
 
 
 def prepared(index: int, make: Callable[[], PreparedRequest]) -> PreparedRequest:

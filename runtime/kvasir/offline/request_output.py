@@ -8,6 +8,8 @@ from kvasir.client.live_request import LiveRequest
 from kvasir.client.text.detokenizer import Detokenizer
 from kvasir.client.text.logprob_lists import joined
 from kvasir.link.protocol import Logprobs
+from kvasir.offline.lora_request import LoRARequest
+from kvasir.offline.request_builder import PreparedRequest
 
 
 @dataclass(frozen=True)
@@ -50,12 +52,12 @@ class RequestOutput:
     """False while more outputs of a stream follow."""
     num_cached_tokens: int
     """Prompt tokens found in the prefix cache."""
-    lora_request: None = None
+    lora_request: LoRARequest | None = None
 
 
 def request_output(
     request_id: str,
-    prompt: str | None,
+    prepared: PreparedRequest,
     choices: Sequence[tuple[int, LiveRequest, Delta]],
     detokenizer: Detokenizer,
     finished: bool = True,
@@ -67,12 +69,13 @@ def request_output(
     of_prompt = None if scores is None else named_logprobs(prompt_token_ids[1:], scores, detokenizer)
     return RequestOutput(
         request_id=request_id,
-        prompt=prompt,
+        prompt=prepared.prompt,
         prompt_token_ids=prompt_token_ids,
         prompt_logprobs=None if of_prompt is None else [None, *of_prompt],
         outputs=[completion_output(index, delta, detokenizer) for index, _, delta in choices],
         finished=finished,
         num_cached_tokens=request.trace.cached_tokens or 0,
+        lora_request=prepared.lora_request,
     )
 
 

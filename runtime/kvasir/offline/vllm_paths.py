@@ -21,6 +21,8 @@ _PATHS: Final[dict[str, tuple[str, ...]]] = {
     "entrypoints.llm": ("LLM",),
     "inputs": ("TextPrompt", "TokensPrompt"),
     "logprobs": ("Logprob",),
+    "lora": (),
+    "lora.request": ("LoRARequest",),
     "outputs": (
         *("CompletionOutput", "RequestOutput", "PoolingRequestOutput", "PoolingOutput"),
         *("EmbeddingOutput", "ClassificationOutput", "ScoringOutput"),
@@ -40,7 +42,6 @@ _PATHS: Final[dict[str, tuple[str, ...]]] = {
 # missing paths of vLLM, and why
 _MISSING: Final = {
     "assets": "images and audio are not supported yet",
-    "lora": "LoRA adapters are not supported yet: merge the adapter into the model",
     "multimodal": "images and audio are not supported yet",
 }
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from kvasir import LLM, BeamSearchParams, SamplingParams, StructuredOutputsParams
+from kvasir import LLM, BeamSearchParams, LoRARequest, SamplingParams, StructuredOutputsParams
 from kvasir.config.options import ConfigError
 from kvasir.offline.sampling_params import _NOT_YET
 
@@ -141,7 +141,9 @@ def test_a_message_is_continued_as_in_vllms_examples(llm: LLM) -> None:
         ({"tools": [{"type": "function"}]}, ValueError, r"prompt 0: tools\[0\].function is missing"),
         ({"mm_processor_kwargs": {"a": 1}}, ValueError, "mm_processor_kwargs is not supported"),
         ({"chat_template_content_format": "openai"}, ValueError, r"an argument of LLM\(...\)"),
-        ({"lora_request": object()}, ValueError, "LoRA adapters are not supported yet"),
+        ({"lora_request": object()}, ValueError, "lora_request is of type object: give a LoRARequest"),
+        ({"lora_request": [None, None]}, ValueError, "2 lora_requests for 1 prompts"),
+        ({"lora_request": LoRARequest("sql", 1, "/no/such")}, ValueError, "create it with enable_lora=True"),
         (
             {"add_generation_prompt": True, "continue_final_message": True},
             ValueError,

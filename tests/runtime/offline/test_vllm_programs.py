@@ -239,7 +239,6 @@ def test_a_program_for_vllm_runs(
             ValueError,
             "data_parallel_size is 1, because an LLM",
         ),
-        ("from vllm.lora.request import LoRARequest", ModuleNotFoundError, "LoRA adapters are not supported yet"),
         ("from vllm.multimodal.image import convert_image_mode", ModuleNotFoundError, "images and audio"),
         ("from vllm.no_such_module import x", ModuleNotFoundError, "No module named 'kvasir.no_such_module'"),
         ("LLM.__getattr__(None, 'reward')", AttributeError, "reward"),
