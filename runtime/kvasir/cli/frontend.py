@@ -6,6 +6,7 @@ import os
 
 from kvasir.config.chat_settings import ChatConfig
 from kvasir.config.frontend_settings import FrontendConfig, ServerConfig
+from kvasir.config.lora_settings import AdaptersConfig
 from kvasir.config.options import ConfigError, OptionParser, add_options, from_args
 from kvasir.config.process_settings import LinkConfig, OpsConfig, ProcessConfig
 from kvasir.config.settings import ModelConfig
@@ -38,6 +39,7 @@ def parser() -> OptionParser:
     add_options(result, ServerConfig, "HTTP server")
     add_options(result, TlsConfig, "TLS")
     add_options(result, ChatConfig, "chats")
+    add_options(result, AdaptersConfig, "LoRA adapters")
     add_options(result, LinkConfig, "link to the engines")
     add_options(result, OpsConfig, "probes and metrics")
     add_options(result, ProcessConfig, "process")
@@ -50,6 +52,7 @@ def config_of(args: argparse.Namespace) -> FrontendConfig:
         server=from_args(ServerConfig, args),
         tls=from_args(TlsConfig, args),
         chat=from_args(ChatConfig, args),
+        adapters=from_args(AdaptersConfig, args),
         link=from_args(LinkConfig, args),
         ops=from_args(OpsConfig, args),
         process=from_args(ProcessConfig, args),

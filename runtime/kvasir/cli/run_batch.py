@@ -15,7 +15,6 @@ from kvasir.batch.batch_run import BatchOptions, BatchRun
 from kvasir.batch.delivery import Patience
 from kvasir.cli import serve as serve_command
 from kvasir.cli.api_client import add_api_key, base_url
-from kvasir.config.lora_modules import lora_module
 from kvasir.config.options import ConfigError, OptionParser, flag_of, is_given, names_of
 from kvasir.config.parsers import argument_type, parse_int
 from kvasir.config.tls_settings import TlsConfig
@@ -141,7 +140,7 @@ def _survey(args: argparse.Namespace, output: AnswerFile, report: "_Report") -> 
 
 def _names(args: argparse.Namespace) -> tuple[str, ...]:
     settings = serve_command.settings_of(args)
-    adapters = [lora_module(text).name for text in settings.server.lora_modules]
+    adapters = [module.name for module in settings.adapters.modules]
     return (*(settings.model.served_model_name or (settings.model.source,)), *adapters)
 
 

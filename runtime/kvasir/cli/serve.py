@@ -11,8 +11,7 @@ from typing import Any, Final, get_type_hints
 
 from kvasir.config.chat_settings import ChatConfig
 from kvasir.config.frontend_settings import ServerConfig
-from kvasir.config.lora_modules import LoraModule, lora_module
-from kvasir.config.lora_settings import LoRAConfig
+from kvasir.config.lora_settings import AdaptersConfig, LoRAConfig
 from kvasir.config.options import (
     ConfigError,
     OptionParser,
@@ -37,9 +36,8 @@ from kvasir.config.settings import (
 )
 from kvasir.config.tls_settings import TlsConfig
 from kvasir.config.variables import unknown_variables
-from kvasir.hub.hub_errors import HubError
 from kvasir.hub.source import DEMO, normalise
-from kvasir.local.check_model import check_model
+from kvasir.local.check_model import check_adapters, check_model
 from kvasir.local.gpus import take_gpus, visible_gpus
 from kvasir.local.place import Place, open_place
 from kvasir.local.process_specs import engine_spec, frontend_spec, grace_of, inherited_environment
@@ -75,6 +73,7 @@ class ServeSettings:
     executor: ExecutorConfig
     link: LinkConfig
     lora: LoRAConfig
+    adapters: AdaptersConfig
     trace: TraceConfig
     process: ProcessConfig
 
@@ -118,7 +117,8 @@ def add_service_options(parser: OptionParser, without: Collection[str] = ()) -> 
     add_options(parser, CacheConfig, "KV cache")
     add_options(parser, SchedulerConfig, "scheduler")
     add_options(parser, ExecutorConfig, "workers")
-    add_options(parser, LoRAConfig, "LoRA adapters")
+    add_options(parser, AdaptersConfig, "LoRA adapters")
+    add_options(parser, LoRAConfig, "LoRA adapters in engines")
     add_options(parser, LinkConfig, "link between frontend and engines", without=_LINK_SET_HERE)
     add_options(parser, TraceConfig, "observability", without=_TRACE_SET_HERE)
     add_options(parser, ProcessConfig, "process")
@@ -168,8 +168,7 @@ def check_settings(settings: ServeSettings) -> str:
     ):
         if directory is not None and not Path(directory).is_dir():
             raise ConfigError(f"{flag} {directory} is not a directory: give one with a file per key")
-    for text in settings.server.lora_modules:
-        _check_adapter(lora_module(text), settings)
+    check_adapters(settings.adapters, settings.lora, settings.model)
     engine = EngineConfig(
         model=settings.model,
         device=settings.device,
@@ -182,24 +181,15 @@ def check_settings(settings: ServeSettings) -> str:
     return check_model(engine, settings.chat, settings.tls)
 
 
-def _check_adapter(module: LoraModule, settings: ServeSettings) -> None:
-    from kvasir.hub.adapters.adapter_info import read_adapter
-
-    try:
-        read_adapter(module.source, max_rank=settings.lora.max_lora_rank, download_dir=settings.model.download_dir)
-    except HubError as error:
-        raise type(error)(f"--lora-modules {module.name}: {error}") from None
-
-
 def settings_of(args: argparse.Namespace) -> ServeSettings:
     """Build the settings. Raises ConfigError for a contradiction."""
     executor = from_args(ExecutorConfig, args)
     executor.check_serves()
-    server, lora = from_args(ServerConfig, args, fd=None), from_args(LoRAConfig, args)
+    lora, adapters = from_args(LoRAConfig, args), from_args(AdaptersConfig, args)
     return ServeSettings(
         serve=from_args(ServeConfig, args),
         model=from_args(ModelConfig, args, source=args.model),
-        server=server,
+        server=from_args(ServerConfig, args, fd=None),
         tls=from_args(TlsConfig, args),
         chat=from_args(ChatConfig, args),
         device=from_args(DeviceConfig, args),
@@ -207,7 +197,8 @@ def settings_of(args: argparse.Namespace) -> ServeSettings:
         scheduler=from_args(SchedulerConfig, args),
         executor=executor,
         link=from_args(LinkConfig, args, link=(), link_keys=None, service_uid=""),
-        lora=replace(lora, enable_lora=lora.enable_lora or server.names_adapters),
+        lora=replace(lora, enable_lora=lora.enable_lora or adapters.any_named),
+        adapters=adapters,
         trace=from_args(TraceConfig, args, black_box=None),
         process=from_args(ProcessConfig, args),
     )
@@ -218,8 +209,8 @@ def argv_of(settings: ServeSettings) -> list[str]:
     server = _without_keys(settings.server)
     configs = (
         *(settings.serve, settings.model, server, settings.tls, settings.chat, settings.device),
-        *(settings.cache, settings.scheduler, settings.executor, settings.link, settings.lora),
-        *(settings.trace, settings.process),
+        *(settings.cache, settings.scheduler, settings.executor, settings.link),
+        *(settings.lora, settings.adapters, settings.trace, settings.process),
     )
     return ["serve", settings.model.source, *_options(configs)]
 
@@ -232,7 +223,11 @@ def environment_of(settings: ServeSettings) -> dict[str, str]:
 def processes_of(settings: ServeSettings, place: Place) -> list[ProcessSpec]:
     shared = [settings.model, settings.link, settings.process]
     server = replace(_without_keys(settings.server), uds=None)  # they inherit the socket
-    frontend_args = ["frontend", settings.model.source, *_options([*shared, server, settings.tls, settings.chat])]
+    frontend_args = [
+        "frontend",
+        settings.model.source,
+        *_options([*shared, server, settings.tls, settings.chat, settings.adapters]),
+    ]
     own = [settings.device, settings.cache, settings.scheduler, settings.executor, settings.lora, settings.trace]
     engine_args = ["engine", settings.model.source, *_options([*shared, *own]), *_sharing(settings, place)]
     env, grace = inherited_environment(), grace_of(settings.process.drain_timeout)

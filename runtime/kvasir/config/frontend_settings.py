@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from urllib.parse import urlsplit
 
 from kvasir.config.chat_settings import ChatConfig
-from kvasir.config.lora_modules import check_names, lora_module, parse_lora_module
+from kvasir.config.lora_settings import AdaptersConfig
 from kvasir.config.options import ConfigError, option
 from kvasir.config.parsers import parse_fraction, parse_int
 from kvasir.config.process_settings import LinkConfig, OpsConfig, ProcessConfig
@@ -65,25 +65,6 @@ class ServerConfig:
         "directory (a mounted Secret) with one administrator's API key per file",
         metavar="DIR",
         never_blank=True,
-    )
-    lora_modules: tuple[str, ...] = option(
-        (),
-        "LoRA adapters of the model, each as NAME=SOURCE or as vLLM's JSON object with name and path; requests use "
-        "NAME as their model [default: none]",
-        many=True,
-        parse=parse_lora_module,
-        metavar="ADAPTER",
-    )
-    lora_modules_file: str | None = option(
-        None,
-        "JSON file with a list of LoRA adapters, objects with name and path; read again when it changes",
-        metavar="FILE",
-        never_blank=True,
-    )
-    allow_runtime_lora_updating: bool = option(
-        False,
-        "let every client load and unload LoRA adapters with POST /v1/load_lora_adapter, which needs a key of "
-        "--admin-api-key otherwise",
     )
     api_server_count: int = option(
         1,
@@ -211,12 +192,6 @@ class ServerConfig:
     def parsed_bytes(self) -> int:
         return 6 * self.max_request_bytes if self.max_parsed_bytes is None else self.max_parsed_bytes
 
-    @property
-    def names_adapters(self) -> bool:
-        """Return whether requests may name LoRA adapters, now or later."""
-        named = bool(self.lora_modules) or self.lora_modules_file is not None
-        return named or self.allow_runtime_lora_updating
-
     def __post_init__(self) -> None:
         if self.max_request_bytes < 1:
             raise ConfigError(
@@ -237,15 +212,9 @@ class ServerConfig:
                 f"--root-path {self.root_path}: give a path such as /llm, with a slash at the beginning and "
                 "none at the end"
             )
-        self._check_adapters()
         self._check_origins()
         self._check_keys()
         self._check_traces()
-
-    def _check_adapters(self) -> None:
-        check_names(tuple(map(lora_module, self.lora_modules)), ())
-        if self.lora_modules and self.lora_modules_file is not None:
-            raise ConfigError("--lora-modules and --lora-modules-file name adapters: give one of the two")
 
     def _check_traces(self) -> None:
         if (endpoint := self.otlp_traces_endpoint) is None:
@@ -292,6 +261,7 @@ class FrontendConfig:
     server: ServerConfig = dataclasses.field(default_factory=ServerConfig)
     tls: TlsConfig = dataclasses.field(default_factory=TlsConfig)
     chat: ChatConfig = dataclasses.field(default_factory=ChatConfig)
+    adapters: AdaptersConfig = dataclasses.field(default_factory=AdaptersConfig)
     link: LinkConfig = dataclasses.field(default_factory=LinkConfig)
     ops: OpsConfig = dataclasses.field(default_factory=OpsConfig)
     process: ProcessConfig = dataclasses.field(default_factory=ProcessConfig)

@@ -1,13 +1,20 @@
-"""LoRAConfig: settings of LoRA adapters in engines."""
+"""LoRA adapters: how many engines hold, and those that `--lora-modules` and `--lora-modules-file` name."""
 
+import json
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Final
+from pathlib import Path
+from typing import Any, Final
 
 from kvasir.config.options import ConfigError, option
 from kvasir.config.parsers import parse_int
 
 MAX_LORA_RANK: Final = 512
 ADAPTERS_IN_MEMORY: Final = 32
+MAX_FILE_BYTES: Final = 2**20  # more than a ConfigMap holds
+_FORMS: Final = 'give NAME=SOURCE, or JSON such as {"name": "sql", "path": "hf://org/sql-lora"}'
+_SOURCES: Final = ("path", "source")
+_KNOWN: Final = frozenset({"name", *_SOURCES, "base_model_name"})
 
 
 @dataclass(frozen=True)
@@ -34,3 +41,107 @@ class LoRAConfig:
     @property
     def num_in_memory(self) -> int:
         return self.max_cpu_loras or max(self.max_loras, ADAPTERS_IN_MEMORY)
+
+
+@dataclass(frozen=True)
+class LoraModule:
+    name: str
+    source: str  # as the user wrote it
+    parent: str | None = None  # None: the first name of the model
+
+
+def parse_lora_module(text: str) -> str:
+    """Check the text, and return it unchanged: settings become arguments again. Raises ValueError."""
+    lora_module(text)
+    return text
+
+
+def lora_module(text: str) -> LoraModule:
+    """Raises ValueError."""
+    if text.lstrip().startswith("{"):
+        try:
+            fields = json.loads(text)
+        except (ValueError, RecursionError) as error:
+            raise ValueError(f"{text!r} is not JSON ({error}): {_FORMS}") from None
+        return module_of(fields)
+    name, separator, source = text.partition("=")
+    if not separator or not name.strip() or not source.strip():
+        raise ValueError(f"{text!r} does not name a LoRA adapter: {_FORMS}")
+    return LoraModule(name.strip(), source.strip())
+
+
+def module_of(fields: Any) -> LoraModule:
+    """Return the adapter of a JSON object. Raises ValueError."""
+    if not isinstance(fields, Mapping):
+        raise ValueError(f"{fields!r} is not a JSON object: {_FORMS}")
+    if unknown := sorted(map(str, fields.keys() - _KNOWN)):
+        raise ValueError(f"a LoRA adapter has no field {unknown[0]!r}: {_FORMS}")
+    name, parent = fields.get("name"), fields.get("base_model_name")
+    source = next((fields[key] for key in _SOURCES if fields.get(key)), None)
+    if not all(isinstance(each, str) and each.strip() for each in (name, source)):
+        raise ValueError(f"{json.dumps(fields)} lacks a name or a path: {_FORMS}")
+    if not isinstance(parent, str | None):
+        raise ValueError(f"base_model_name is not a text: {_FORMS}")
+    return LoraModule(str(name), str(source), parent or None)
+
+
+def read_modules_file(content: bytes, path: Path) -> tuple[LoraModule, ...]:
+    """Return the adapters of a file with a JSON list. Raises ConfigError."""
+    try:
+        entries = json.loads(content)
+        if not isinstance(entries, list):
+            raise ValueError("it is not a list")
+        modules = tuple(map(module_of, entries))
+    except (ValueError, RecursionError) as error:
+        example = '[{"name": "sql", "source": "hf://org/sql-lora"}]'
+        raise ConfigError(f"{path} is not a list of LoRA adapters ({error}): write one such as {example}") from None
+    check_names(modules)
+    return modules
+
+
+def check_names(modules: tuple[LoraModule, ...]) -> None:
+    """Raise ConfigError for a name that two adapters have."""
+    names = [module.name for module in modules]
+    for name in names:
+        if names.count(name) > 1:
+            raise ConfigError(f"two LoRA adapters have the name {name}: rename one of them")
+
+
+@dataclass(frozen=True)
+class AdaptersConfig:
+    """LoRA adapters that requests may name."""
+
+    lora_modules: tuple[str, ...] = option(
+        (),
+        "LoRA adapters of the model, each as NAME=SOURCE or as vLLM's JSON object with name and path; requests use "
+        "NAME as their model [default: none]",
+        many=True,
+        parse=parse_lora_module,
+        metavar="ADAPTER",
+    )
+    lora_modules_file: str | None = option(
+        None,
+        "JSON file with a list of LoRA adapters, objects with name and source; read again when it changes",
+        metavar="FILE",
+        never_blank=True,
+    )
+    allow_runtime_lora_updating: bool = option(
+        False,
+        "let every client load and unload LoRA adapters with POST /v1/load_lora_adapter, which needs a key of "
+        "--admin-api-key otherwise",
+    )
+
+    @property
+    def modules(self) -> tuple[LoraModule, ...]:
+        return tuple(map(lora_module, self.lora_modules))
+
+    @property
+    def any_named(self) -> bool:
+        """Return whether requests may name adapters, now or later."""
+        named = bool(self.lora_modules) or self.lora_modules_file is not None
+        return named or self.allow_runtime_lora_updating
+
+    def __post_init__(self) -> None:
+        check_names(self.modules)
+        if self.lora_modules and self.lora_modules_file is not None:
+            raise ConfigError("--lora-modules and --lora-modules-file name adapters: give one of the two")

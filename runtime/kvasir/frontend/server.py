@@ -122,7 +122,7 @@ def build_service(config: FrontendConfig) -> Service:
         lambda: llm.waiting_requests,
     )
     service = Service(config, llm, access, metrics, parsers, _tracing(config))
-    service.load_adapters(config.server)
+    service.load_adapters(config.adapters)
     if config.server.enable_tokenizer_info_endpoint:
         service.tokenizer_info = tokenizer_info(model.tokenizer_path, templates.text)
     return service

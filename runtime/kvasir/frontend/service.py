@@ -7,7 +7,7 @@ from fastapi import Depends, Request
 
 from kvasir.client.async_llm import AsyncLLM
 from kvasir.config.frontend_settings import FrontendConfig, ServerConfig
-from kvasir.config.lora_modules import lora_module
+from kvasir.config.lora_settings import AdaptersConfig
 from kvasir.config.options import ConfigError
 from kvasir.frontend.adapters.adapter_file import AdapterFile
 from kvasir.frontend.adapters.adapter_updates import AdapterUpdates
@@ -57,7 +57,7 @@ class Service:
         self.model_names = served_names(config)
         self.adapters = ServedAdapters(self.model_names, config.model.download_dir)
         self.adapter_file: AdapterFile | None = None
-        self.adapter_updates = AdapterUpdates.of(config.server)
+        self.adapter_updates = AdapterUpdates.of(config)
         self.model_source = config.model.source
         self.max_request_bytes = config.server.max_request_bytes
         self.upload_timeout = config.server.upload_timeout
@@ -104,15 +104,14 @@ class Service:
             code="model_not_found",
         )
 
-    def load_adapters(self, config: ServerConfig) -> None:
+    def load_adapters(self, config: AdaptersConfig) -> None:
         """Raises ConfigError for an adapter of --lora-modules that cannot be served."""
-        modules = [lora_module(each) for each in config.lora_modules]
-        if self.pools and (modules or config.lora_modules_file is not None):
+        if self.pools and config.any_named:
             raise ConfigError("--lora-modules: adapters need a model that generates text, and this one does not")
         if config.lora_modules_file is not None:
             self.adapter_file = AdapterFile(config.lora_modules_file, self.adapters)
             self.adapter_file.read_first()
-        for name, error in self.adapters.load_now(modules).items():
+        for name, error in self.adapters.load_now(config.modules).items():
             raise type(error)(f"--lora-modules {name}: {error}")
 
     def refresh_adapters(self) -> None:

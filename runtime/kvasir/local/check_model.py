@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 from kvasir.config.chat_settings import ChatConfig
 from kvasir.config.device_facts import GPU_DRIVERS
+from kvasir.config.lora_settings import AdaptersConfig, LoRAConfig
 from kvasir.config.options import ConfigError
-from kvasir.config.settings import EngineConfig, ExecutorConfig
+from kvasir.config.settings import EngineConfig, ExecutorConfig, ModelConfig
 from kvasir.config.tls_settings import TlsConfig
 from kvasir.local.gpus import visible_gpus
 
@@ -60,6 +61,18 @@ def check_model(
     if model.pooling is not None:
         return model.pooling.task
     return GENERATE if ChatTemplates.load(model.tokenizer_path, chat).text is None else CHAT
+
+
+def check_adapters(adapters: AdaptersConfig, lora: LoRAConfig, model: ModelConfig) -> None:
+    """Raises HubError for an adapter that engines would reject."""
+    from kvasir.hub.adapters.adapter_info import read_adapter
+    from kvasir.hub.hub_errors import HubError
+
+    for module in adapters.modules:
+        try:
+            read_adapter(module.source, max_rank=lora.max_lora_rank, download_dir=model.download_dir)
+        except HubError as error:
+            raise type(error)(f"--lora-modules {module.name}: {error}") from None
 
 
 def _is_on_cpu(device: str) -> bool:

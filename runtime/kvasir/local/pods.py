@@ -12,6 +12,7 @@ from kvasir_contract import environment
 from kvasir_contract.endpoints import ProbeTiming
 from kvasir_contract.failure import TERMINATION_MESSAGE_VARIABLE
 from kvasir_operator.pod_spec import PodSpec
+from kvasir_operator.resources.adapter_list import adapters_text
 from kvasir_operator.resources.engine_stateful_set import engine_template
 from kvasir_operator.resources.frontend_deployment import frontend_template
 from kvasir_operator.resources.names import FETCH_CONTAINER
@@ -44,6 +45,9 @@ def service_processes(service: InferenceService, secrets: Secrets, place: Place)
     for field, name in service.frontend.key_secrets.items():
         directory = place.write_secrets(field, _secret(secrets, name, f"spec.frontend.{field}"))
         keys[variables[field]] = str(directory)
+    if service.model.takes_adapters:
+        directory = place.write_secrets("adapters", {environment.ADAPTERS_FILE: adapters_text(service)})
+        keys[environment.LORA_MODULES_FILE] = f"{directory}/{environment.ADAPTERS_FILE}"
     return [
         *(
             _process(frontend_spec, place, number, frontend, secrets, place.frontend_env(number) | keys)

@@ -6,6 +6,7 @@ from contextlib import ExitStack
 from typing import Any, Final, NoReturn
 
 from kvasir.config.chat_settings import ChatConfig
+from kvasir.config.lora_settings import LoRAConfig
 from kvasir.config.options import Config, ConfigError, OptionParser, add_options, from_args
 from kvasir.config.settings import (
     CacheConfig,
@@ -107,6 +108,7 @@ def _check_model(service: InferenceService) -> str:
             scheduler=_given(SchedulerConfig, field, options),
             parallel=ParallelConfig(data_parallel_size=service.engine.data_parallel_size),
             executor=_given(ExecutorConfig, field, options),
+            lora=_given(LoRAConfig, field, options),
         )
         chat = _given(ChatConfig, "spec.frontend.extraArgs", service.frontend.extra_args)
         return check_model(engine, chat)

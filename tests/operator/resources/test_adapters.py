@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from kvasir.config.lora_modules import read_modules_file
+from kvasir.config.lora_settings import read_modules_file
 from kvasir.local.manifests.crd_schema import CRDSchema
 from kvasir_contract.environment import ADAPTERS_DIRECTORY, ADAPTERS_FILE, LORA_MODULES_FILE
 from kvasir_operator.resources.children import children

@@ -15,7 +15,6 @@ from kvasir.hub.source import fetch
 from kvasir.local.place import Place, open_place
 from kvasir.local.run import LocalService, welcome
 from kvasir.local.supervision.process_spec import ProcessSpec
-from runtime.hub.adapters.adapter_files import write_adapter
 
 
 @pytest.fixture(autouse=True)
@@ -291,21 +290,3 @@ def test_a_port_in_use_is_told(place: Place, capfd: pytest.CaptureFixture[str]) 
 )
 def test_logs_are_named_after_the_model(source: str, name: str) -> None:
     assert serve.name_of(source) == name
-
-
-@pytest.mark.parametrize("word", ["sql=/some/path", '{"name": "sql", "path": "/some/path"}'])
-def test_named_adapters_are_accepted_by_engines_too(place: Place, word: str) -> None:
-    frontend, engine = specs_of(place, "demo://", "--lora-modules", word, "--max-lora-rank", "64")
-    assert args_of(frontend)[1:3] == ["--lora-modules", word]
-    assert args_of(engine)[1:] == ["--enable-lora", "--max-lora-rank", "64"]
-
-
-def test_an_adapter_that_cannot_be_served_is_named(tmp_path: Path) -> None:
-    adapter = write_adapter(tmp_path / "sql", rank=32)
-    for source, words in (
-        ("/no/such", "/no/such does not exist"),
-        (str(adapter), "rank 32, and --max-lora-rank is 16"),
-    ):
-        args = serve.parser().parse_args(["demo://", "--lora-modules", f"sql={source}"])
-        with pytest.raises(ConfigError, match=f"--lora-modules sql: .*{words}"):
-            serve.check_settings(serve.settings_of(args))

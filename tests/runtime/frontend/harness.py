@@ -15,6 +15,8 @@ import openai
 
 from kvasir.config.chat_settings import ChatConfig
 from kvasir.config.frontend_settings import FrontendConfig, ServerConfig
+from kvasir.config.lora_settings import AdaptersConfig
+from kvasir.config.options import names_of
 from kvasir.config.process_settings import LinkConfig, ProcessConfig
 from kvasir.config.settings import ModelConfig
 from kvasir.config.tls_settings import TlsConfig
@@ -55,11 +57,13 @@ def frontend_config(
     model: ModelConfig | None = None,
     **server: object,
 ) -> FrontendConfig:
+    adapters = {name: server.pop(name) for name in names_of(AdaptersConfig) if name in server}
     return FrontendConfig(
         model=model or ModelConfig(source=source, served_model_name=(MODEL, "demo-alias")),
         server=ServerConfig(port=0, **server),  # type: ignore[arg-type]
         tls=tls or TlsConfig(),
         chat=chat or ChatConfig(),
+        adapters=AdaptersConfig(**adapters),  # type: ignore[arg-type]
         link=link,
         process=ProcessConfig(drain_timeout=30.0),
     )

@@ -1,3 +1,4 @@
+import json
 import os
 import sys
 from collections.abc import Iterator
@@ -213,3 +214,13 @@ def test_an_engine_of_several_pods_is_one_process_here(place: Place) -> None:
     alone = processes(place, engine={"resourceName": "", "tensorParallelSize": 4})["engine-1"]
     assert (in_pods.argv, in_pods.env) == (alone.argv, alone.env)
     assert in_pods.env["KVASIR_DATA_PARALLEL_RANK"] == "1"
+
+
+def test_adapters_become_a_file_of_a_private_directory(place: Place) -> None:
+    adapter = {"name": "sql", "source": "file:///adapters/sql"}
+    specs = processes(place, model={"source": "demo://", "loraAdapters": [adapter]})
+    file = Path(specs["frontend-0"].env["KVASIR_LORA_MODULES_FILE"])
+    assert file.is_relative_to(place.directory)
+    assert json.loads(file.read_text()) == [adapter]
+    assert "--enable-lora" in specs["engine-0"].argv
+    assert "KVASIR_LORA_MODULES_FILE" not in specs["engine-0"].env

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
-from kvasir.config.lora_modules import MAX_FILE_BYTES, LoraModule, read_modules_file
+from kvasir.config.lora_settings import MAX_FILE_BYTES, LoraModule, read_modules_file
 from kvasir.config.options import ConfigError
 from kvasir.frontend.adapters.served_adapters import ServedAdapters
 from kvasir_contract.status_report import ReportedAdapters, adapter_list_digest

@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Final
 
-from kvasir.config.lora_modules import LoraModule
+from kvasir.config.lora_settings import LoraModule
 from kvasir.hub.adapters.adapter_info import read_adapter
 from kvasir.hub.hub_errors import HubError
 from kvasir.request.adapter import Adapter

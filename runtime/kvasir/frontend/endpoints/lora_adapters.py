@@ -6,7 +6,7 @@ from fastapi import Request
 from pydantic import Field
 from starlette.responses import PlainTextResponse
 
-from kvasir.config.lora_modules import LoraModule
+from kvasir.config.lora_settings import LoraModule
 from kvasir.frontend.endpoints.answers import errors
 from kvasir.frontend.endpoints.description.openapi import NEEDS_KEY
 from kvasir.frontend.endpoints.request_body import RequestBody
