@@ -77,6 +77,7 @@ VALUES: Final[Mapping[str, Any]] = {
     "model.servedNames": ["demo", "other"],
     "model.tokenSecret.name": "token",
     "model.tokenSecret.key": "key",
+    "model.loraAdapters": [],
     "engine.dataParallelSize": NotHere("is changed by the test of scaling"),
     "engine.tensorParallelSize": NotHere("is changed by the test of split engines"),
     "engine.pipelineParallelSize": NotHere("is changed by the test of split engines"),

@@ -25,6 +25,7 @@ from kvasir_operator.observe.service_memory import Key, ServiceMemory
 from kvasir_operator.observe.service_observer import ServiceObserver
 from kvasir_operator.observe.status_reports import StatusReports
 from kvasir_operator.operator_metrics import ServiceMetrics
+from kvasir_operator.plan.adapter_status import ADAPTERS_READY
 from kvasir_operator.plan.conditions import condition
 from kvasir_operator.plan.plan import BLOCKED_INTERVAL_SECONDS, TIME_FORMAT, Plan, make_plan
 from kvasir_operator.plan.service_status import Status, invalid_status
@@ -225,6 +226,7 @@ class Reconciler:
         await self._actor.write_status(resource, status)
         memory.status_written = self._monotonic()
         await self._announce(resource, previous, status)
+        await self._announce_adapters(resource, previous, status)
         return None
 
     async def _announce(self, resource: Object, previous: Status, status: Status) -> None:
@@ -238,3 +240,8 @@ class Reconciler:
         if (after["status"] == "True") != (before.get("status") == "True"):
             reason, kind = ("Ready", NORMAL) if after["status"] == "True" else ("NotReady", WARNING)
             await self._events.record(resource, reason, after["message"], kind)
+
+    async def _announce_adapters(self, resource: Object, previous: Status, status: Status) -> None:
+        before, after = condition(previous, ADAPTERS_READY), condition(status, ADAPTERS_READY)
+        if after.get("reason") == Reason.MODEL_NOT_FOUND and before.get("message") != after["message"]:
+            await self._events.record(resource, "AdaptersNotReady", after["message"], WARNING)

@@ -86,6 +86,12 @@ def _mount(path: str) -> Spec:
     return _pod(volumeMounts=[{"name": "data", "mountPath": path}])
 
 
+def _adapters(*adapters: Spec) -> Spec:
+    return {"model": {"source": "demo://", "loraAdapters": [*adapters]}}
+
+
+_SQL: Final = {"name": "sql", "source": "hf://org/sql-lora"}
+_ADAPTER_SOURCE: Final = "spec.model.loraAdapters[0].source"
 _CANNOT_CHANGE: Final = "cannot be changed: create a new InferenceService for another"
 REFUSALS: Final = (
     Refusal(WHOLE, "metadata.name: at most 45 characters", {}, name="a" * 46),
@@ -107,6 +113,15 @@ REFUSALS: Final = (
     Refusal("spec.model.source", "unknown URI scheme", {"model": {"source": "s3://bucket/model"}}),
     Refusal("spec.model.source", "write hf://org/name", {"model": {"source": "hf://a/b/c"}}),
     Refusal("spec.model.source", "write file:///path", {"model": {"source": "file://model"}}),
+    Refusal(
+        "spec.model",
+        "model.loraAdapters: ",
+        {"model": {"source": "demo://", "servedNames": ["sql"], "loraAdapters": [_SQL]}},
+    ),
+    Refusal("spec.model.loraAdapters", "two adapters have", _adapters(_SQL, _SQL)),
+    Refusal(_ADAPTER_SOURCE, "unknown URI scheme", _adapters({**_SQL, "source": "demo://"})),
+    Refusal(_ADAPTER_SOURCE, "write hf://org/name", _adapters({**_SQL, "source": "hf://a/b:Q4_K_M"})),
+    Refusal(_ADAPTER_SOURCE, "write file:///path", _adapters({**_SQL, "source": "file://sql"})),
     Refusal(
         "spec.model.source",
         f"{_CANNOT_CHANGE} model",

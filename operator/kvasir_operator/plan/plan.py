@@ -13,6 +13,7 @@ from kvasir_contract.reasons import Reason
 from kvasir_operator.cluster.kinds import DEPLOYMENT, SECRET, SERVICE_ACCOUNT, STATEFUL_SET, Kind
 from kvasir_operator.observe.engine_ranks import engine_ranks, not_created_ranks
 from kvasir_operator.observe.observed import ChildKey, ChildObject, Object, Observed, Ownership, Pod
+from kvasir_operator.plan.adapter_status import seconds_until_read
 from kvasir_operator.plan.applies import Applies, Apply, plan_applies, plan_prunes
 from kvasir_operator.plan.conditions import Decisions, seconds_until_stalled
 from kvasir_operator.plan.engine_rollout import EngineRollout, PodDeletion, roll_engines
@@ -267,6 +268,8 @@ def _again(
     ]
     if (until_stalled := seconds_until_stalled(status, now)) is not None:
         waits.append(until_stalled)
+    if (until_read := seconds_until_read(status)) is not None:
+        waits.append(until_read)
     if moving:
         least, most = PROGRESS_INTERVAL_SECONDS
         waits.append(min(max(min(moving) / 10, least), most))

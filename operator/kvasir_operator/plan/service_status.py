@@ -11,6 +11,7 @@ from typing import Any
 from kvasir_contract.reasons import Reason
 from kvasir_operator.observe.engine_ranks import EngineRank
 from kvasir_operator.observe.observed import Observed
+from kvasir_operator.plan.adapter_status import adapter_conditions, adapter_counts
 from kvasir_operator.plan.conditions import (
     CONDITIONS,
     Condition,
@@ -42,6 +43,7 @@ def service_status(
     """Return the status to write. `previous` is the current status or {}; `now` is in RFC 3339."""
     group = engine_group(service, ranks, decisions)
     conditions = service_conditions(service, observed, ranks, decisions, group)
+    conditions += adapter_conditions(service, observed)
     conditions += gitops_conditions(conditions, previous, datetime.fromisoformat(now))
     frontends = [member.state for member in observed.frontends]
     fields: Status = {
@@ -63,6 +65,7 @@ def service_status(
             "ready": min(serving(frontends), service.frontend.replicas),
             "restarts": sum(state.restarts for state in frontends),
         },
+        "adapters": adapter_counts(service, observed),
         "rollout": dict(decisions.rollout) or None,
         "conditions": stamped(conditions, previous.get("conditions", ()), observed.generation, now),
     }

@@ -71,6 +71,13 @@ def template_changed() -> Situation:
     return service(engine={"maxNumSeqs": 8}), found, {}, RELEASE
 
 
+def adapter_added() -> Situation:
+    of = service(model={"source": "demo://", "loraAdapters": []})
+    found = observed(of, engines("ready", "ready"), frontends("ready"))
+    adapters = [{"name": "sql", "source": "hf://org/sql-lora"}]
+    return service(model={"source": "demo://", "loraAdapters": adapters}), found, {}, RELEASE
+
+
 def template_changed_and_not_seen_yet() -> Situation:
     of = service()
     unseen = workload(2, is_observed=False)
@@ -214,6 +221,7 @@ SITUATIONS: Final[list[Callable[[], Situation]]] = [
     first_start,
     all_is_well,
     template_changed,
+    adapter_added,
     template_changed_and_not_seen_yet,
     rollout_with_surge,
     rollout_without_room,

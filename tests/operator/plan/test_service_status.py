@@ -217,7 +217,8 @@ def test_every_field_of_the_status_is_in_the_schema() -> None:
     (version,) = yaml.safe_load(CRD.read_text())["spec"]["versions"]
     schema = version["schema"]["openAPIV3Schema"]["properties"]["status"]
     decisions = Decisions(release="1.0-a", rollout={"surgeRefused": "rev-2", "surgeFrom": 2})
-    status = status_of([restarted("demo-engine-0", 1), *engines("-", "loading")], READY, decisions)
+    ranks = [restarted("demo-engine-0", 1), *engines("-", "loading")]
+    status = status_of(ranks, READY, decisions, adapters=[])
 
     def check(value: Any, node: dict[str, Any], path: str) -> None:
         if node["type"] == "object":

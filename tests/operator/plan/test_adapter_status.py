@@ -1,0 +1,69 @@
+"""The condition AdaptersReady, from what the frontends report."""
+
+from dataclasses import replace
+
+import pytest
+
+from kvasir_contract.phases import Phase
+from kvasir_contract.status_report import ReportedAdapters, StatusReport, adapter_list_digest
+from kvasir_operator.plan.adapter_status import (
+    FAILED_SECONDS,
+    READING_SECONDS,
+    adapter_conditions,
+    adapter_counts,
+    seconds_until_read,
+)
+from kvasir_operator.plan.service_status import Status
+from kvasir_operator.resources.adapter_list import adapters_text
+from operator_facts import engines, frontends, observed, service
+
+SQL = {"name": "sql", "source": "hf://org/sql"}
+TONE = {"name": "tone", "source": "hf://org/tone"}
+ADAPTED = service(frontends=2, model={"source": "demo://", "loraAdapters": [SQL, TONE]})
+LIST = adapter_list_digest(adapters_text(ADAPTED).encode())
+READ = ReportedAdapters(LIST, 2)
+BROKEN = ReportedAdapters(LIST, 1, ("tone: hf://org/tone was not found",))
+OLD = ReportedAdapters("an older list", 1)
+
+
+@pytest.mark.parametrize(
+    ("reports", "expected", "served"),
+    [
+        ((READ, READ), "True AsDesired: 2 adapters can be requested", 2),
+        ((READ, OLD), "False Loading: 1 frontend has not read the list of 2 adapters yet", 0),
+        ((READ, None), "False Loading: 1 frontend has not read the list of 2 adapters yet", 0),
+        ((READ, BROKEN), "False ModelNotFound: of 2 adapters: tone: hf://org/tone was not found", 1),
+        ((OLD, BROKEN), "False ModelNotFound: of 2 adapters: tone: hf://org/tone was not found", 0),
+    ],
+)
+def test_adapters_are_ready_when_all_frontends_serve_them(
+    reports: tuple[ReportedAdapters | None, ...], expected: str, served: int
+) -> None:
+    members = tuple(
+        replace(member, report=StatusReport(Phase.READY, adapters=report))
+        for member, report in zip(frontends("ready", "ready"), reports, strict=True)
+    )
+    seen = observed(ADAPTED, engines("ready"), members)
+    (found,) = adapter_conditions(ADAPTED, seen)
+    assert f"{found.status} {found.reason}: {found.message}" == expected
+    assert adapter_counts(ADAPTED, seen) == {"desired": 2, "ready": served}
+
+
+def test_a_service_without_a_list_has_no_condition() -> None:
+    seen = observed(service(), engines("ready"), frontends("ready"))
+    assert adapter_conditions(service(), seen) == []
+    assert adapter_counts(service(), seen) is None
+
+
+@pytest.mark.parametrize(
+    ("state", "seconds"),
+    [
+        (("True", "AsDesired"), None),
+        (("False", "Loading"), READING_SECONDS),
+        (("False", "ModelNotFound"), FAILED_SECONDS),
+    ],
+)
+def test_frontends_are_asked_again_until_they_are_ready(state: tuple[str, str], seconds: float | None) -> None:
+    status: Status = {"conditions": [{"type": "AdaptersReady", "status": state[0], "reason": state[1]}]}
+    assert seconds_until_read(status) == seconds
+    assert seconds_until_read({}) is None
