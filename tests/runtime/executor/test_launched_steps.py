@@ -13,10 +13,14 @@ import pytest
 from hypothesis import given
 from hypothesis import settings as hypothesis_settings
 
+from kvasir.config.speculation import Speculation
+from kvasir.engine import build
+from kvasir.engine.drafting.drafter import Drafter
 from kvasir.executor.in_process import InProcessExecutor
 from kvasir.hub.model_info import ModelInfo, load_model_info
 from kvasir.request.params import SamplingParams
 from kvasir.worker import worker
+from runtime.engine.oracle import Oracle
 from runtime.executor.split_engine import SplitEngine
 from runtime.executor.split_runs import ACTIONS, Action, assert_same_until_aborted, play
 from runtime.models.tiny import llama, save
@@ -33,10 +37,14 @@ class Engines:
     copies: LateCopies
 
 
-def launching(model: ModelInfo, copies: LateCopies, overlapped: bool) -> SplitEngine:
-    settings = engine_settings(**LIMITS, async_scheduling=overlapped)
+def launching(
+    model: ModelInfo, copies: LateCopies, overlapped: bool, drafter: Drafter | None = None
+) -> SplitEngine:
+    speculation = drafter and Speculation("ngram", 5, max_step_rows=20, prompt_lookup_min=1, prompt_lookup_max=5)
+    settings = engine_settings(**LIMITS, async_scheduling=overlapped, speculation=speculation)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(worker, "host_copies", lambda device: copies)
+        patch.setattr(build, "make_drafter", lambda speculation: drafter)
         return SplitEngine(model, settings, InProcessExecutor(settings, model, launches=True))
 
 
@@ -48,6 +56,27 @@ def engines(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
     yield both
     both.whole.close()
     both.launching.close()
+
+
+@pytest.fixture(scope="module", params=[False, True], ids=["one-in-flight", "overlapped"])
+def drafting(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Engines]:
+    model = load_model_info(save(llama(), tmp_path_factory.mktemp("llama")))
+    copies, whole = LateCopies(), SplitEngine(model, engine_settings(**LIMITS))
+    oracle = Oracle(lambda asked: whole.answers[asked.request_id].tokens)
+    both = Engines(whole, launching(model, copies, request.param, oracle), copies)
+    yield both
+    assert oracle.accepted[False] > 100
+    assert oracle.num_rejected > 100
+    both.whole.close()
+    both.launching.close()
+
+
+@hypothesis_settings(max_examples=15, deadline=None, derandomize=True)
+@given(actions=ACTIONS)
+def test_launched_drafts_change_no_answer(drafting: Engines, actions: list[Action]) -> None:
+    play(drafting.whole, actions)
+    play(drafting.launching, actions)
+    assert_same_until_aborted(drafting.launching, drafting.whole)
 
 
 @hypothesis_settings(max_examples=30, deadline=None, derandomize=True)

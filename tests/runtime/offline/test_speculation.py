@@ -10,8 +10,8 @@ import pytest
 
 from kvasir import LLM, RequestOutput, SamplingParams, StructuredOutputsParams
 from kvasir.engine import build
-from kvasir.engine.drafting.drafter import Drafter
 from kvasir.engine.scheduling.engine_request import EngineRequest
+from runtime.engine.oracle import Oracle
 
 PROMPTS = [
     "What is Kvasir?",
@@ -54,33 +54,17 @@ def asked() -> list[tuple[str, SamplingParams]]:
     ]
 
 
-class Oracle(Drafter):
-    """Knows the outputs of an earlier run; its guesses are wrong from a random place on."""
+def oracle_of(outputs: Sequence[RequestOutput]) -> Oracle:
+    known = defaultdict(list)
+    for output in outputs:
+        known[tuple(output.prompt_token_ids or ())] += [list(each.token_ids) for each in output.outputs]
 
-    def __init__(self, outputs: Sequence[RequestOutput]) -> None:
-        self._outputs = defaultdict(list)
-        for output in outputs:
-            self._outputs[tuple(output.prompt_token_ids or ())] += [list(each.token_ids) for each in output.outputs]
-        self._number = random.Random(3)
-        self.accepted = {True: 0, False: 0}  # whether the request has a grammar
-        self.num_rejected = self.num_preempted = 0
+    def output_of(request: EngineRequest) -> list[int]:
+        tokens = request.token_ids.tolist()
+        prompt, emitted = tokens[: request.num_prompt_tokens], tokens[request.num_prompt_tokens :]
+        return next((each for each in known[tuple(prompt)] if each[: len(emitted)] == emitted), [])
 
-    def wants(self, request: EngineRequest) -> bool:
-        return self._number.random() < 0.7
-
-    def propose(self, request: EngineRequest, most: int) -> list[int]:
-        known = request.token_ids[request.num_prompt_tokens :].tolist()
-        outputs = self._outputs[tuple(request.token_ids[: request.num_prompt_tokens])]
-        rest = next((each[len(known) :] for each in outputs if each[: len(known)] == known), [])
-        right = self._number.randrange(most + 2)
-        return [token if place < right else self._number.randrange(256) for place, token in enumerate(rest[:most])]
-
-    def verified(self, request: EngineRequest, drafted: int, accepted: int) -> None:
-        self.accepted[request.guide is not None] += accepted
-        self.num_rejected += drafted - accepted
-
-    def ended(self, request: EngineRequest) -> None:
-        self.num_preempted += request.num_preemptions > 0
+    return Oracle(output_of)
 
 
 def answers(**options: Any) -> list[RequestOutput]:
@@ -115,7 +99,7 @@ def plain() -> list[RequestOutput]:
 def test_speculation_changes_no_byte(
     plain: list[RequestOutput], options: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    oracle = Oracle(plain)
+    oracle = oracle_of(plain)
     monkeypatch.setattr(build, "make_drafter", lambda speculation: oracle)
     outputs = answers(speculative_config=CONFIG, **options)
     for prompt, expected, found in zip(asked(), content(plain), content(outputs), strict=True):

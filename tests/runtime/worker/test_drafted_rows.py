@@ -1,15 +1,18 @@
 """Rows with drafts: tokens and log probabilities are those of a run without drafts, bit by bit."""
 
+import importlib.util
 import random
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
+from transformers import Gemma2Config, Qwen3MoeConfig
 
 from kvasir.link.protocol import Logprobs
 from kvasir.request.params import SamplingParams
-from runtime.models.tiny import gpt2, llama, save
+from runtime.models.tiny import MOE, decoder, gpt2, llama, save
+from runtime.worker.cpu_graphs import capture_on_cpu
 from runtime.worker.driver import Driver, Request
 
 VOCAB = 64
@@ -37,20 +40,45 @@ def whole(parts: Sequence[Logprobs]) -> list[list[Any]]:
 
 @pytest.fixture(scope="module")
 def paths(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    models = {"llama": llama(vocab_size=VOCAB), "gpt2": gpt2(vocab_size=VOCAB)}
+    models = {
+        "llama": llama(vocab_size=VOCAB),
+        "gpt2": gpt2(vocab_size=VOCAB),
+        "gemma2": decoder(Gemma2Config, vocab_size=VOCAB, head_dim=16, sliding_window=12),
+        "qwen3-moe": decoder(Qwen3MoeConfig, vocab_size=VOCAB, **MOE),
+    }
     return {name: save(model, tmp_path_factory.mktemp(name)) for name, model in models.items()}
 
 
-@pytest.mark.parametrize(("name", "dtype"), [("llama", "float32"), ("llama", "bfloat16"), ("gpt2", "float32")])
+@pytest.mark.parametrize(
+    ("name", "dtype"),
+    [
+        ("llama", "float32"),
+        ("llama", "bfloat16"),
+        ("gpt2", "float32"),  # attention in plain torch: its heads are small
+        ("gemma2", "bfloat16"),  # windows
+        ("qwen3-moe", "float32"),
+    ],
+)
 def test_drafted_rows_change_no_bit(paths: dict[str, Path], name: str, dtype: str) -> None:
+    compare(Driver.load(paths[name], dtype=dtype))
+
+
+@pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="triton is not installed")
+def test_drafted_rows_replay_graphs(paths: dict[str, Path], monkeypatch: pytest.MonkeyPatch) -> None:
+    recorder = capture_on_cpu(monkeypatch)
+    compare(Driver.load(paths["gemma2"], graph_sizes=(2, 8)), count=3, longest=7)
+    assert set(recorder.replays) == {0, 1}
+
+
+def compare(driver: Driver, count: int = 16, longest: int = 24) -> None:
+    """Run requests with and without drafts."""
     number = random.Random(7)
-    driver = Driver.load(paths[name], dtype=dtype)
     requests = {
         str(place): (
-            [number.randrange(VOCAB) for _ in range(number.randrange(1, 30))],
-            SamplingParams(max_tokens=number.randrange(2, 24), **{"seed": 0} | options),
+            [number.randrange(VOCAB) for _ in range(number.randrange(1, longest))],
+            SamplingParams(max_tokens=number.randrange(2, longest), **{"seed": 0} | options),
         )
-        for place, options in enumerate(OPTIONS * 2)
+        for place, options in enumerate((OPTIONS * 2)[:count])
     }
     runs = []
     for drafter in (lambda request: (), lambda request: drafts_of(expected(request), number)):

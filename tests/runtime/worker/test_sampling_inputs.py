@@ -137,6 +137,26 @@ def test_a_resumed_request_goes_on_as_one_never_stopped(case: Case, at: int) -> 
                 table.settle(table.append_pending(np.array([table.row_of("0")])), token)
 
 
+@given(CASE, st.integers(0, 8))
+@settings(max_examples=200, deadline=None)
+def test_drafts_count_in_the_places_after_them_only(case: Case, known: int) -> None:
+    table = table_of([Case(case.prompt, case.output[:known], case.params)])
+    drafts = case.output[known:]
+    ahead = np.arange(len(drafts) + 1)
+    logits = logits_of(1).repeat(len(ahead), 1)
+    for _ in range(2):  # all drafts were rejected
+        table.write_drafts(0, drafts)
+        inputs = SamplingInputs(table, Placement(torch.device("cpu"), torch.float32), HostMemory(0), V)
+        for is_awaited in (True, False):
+            changes = inputs.build(np.zeros_like(ahead), ahead, is_awaited=is_awaited).changes
+            result = logits.clone()
+            if changes is not None:
+                changes.apply_(result)
+            for place in ahead.tolist() if is_awaited or drafts else ():
+                alone = table_of([Case(case.prompt, case.output[: known + place], case.params)])
+                assert torch.equal(result[place], changed(alone, "0", logits[:1])[0])
+
+
 def test_a_row_used_anew_has_no_rules_of_its_predecessor() -> None:
     table = table_of([Case([3], [], SamplingParams(9, 0, min_tokens=4, logprobs=1, prompt_logprobs=1))])
     table.remove("0")
