@@ -9,7 +9,7 @@ def test_adaptive_drafter_stops_after_rejections() -> None:
     drafter, request = AdaptiveDrafter(NgramGuesses(1, 2), 4), request_with([1, 2, 3, 4, 5, 6, 1])
     assert list(drafter.propose(request, 9)) == [2, 3, 4, 5]
     assert list(drafter.propose(request, 2)) == [2, 3]
-    for _ in range(3):
+    for _ in range(4):
         drafter.verified(request, 2, 0)
     assert list(drafter.propose(request, 9)) == []
     assert not drafter.wants(request)

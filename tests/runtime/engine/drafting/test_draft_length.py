@@ -1,12 +1,12 @@
 from kvasir.engine.drafting.draft_length import PAUSE_TOKENS, DraftLength
 
 
-def test_draft_length_ends_after_three_rejections() -> None:
+def test_draft_length_ends_after_four_rejections() -> None:
     length = DraftLength(4)
-    for tokens in (10, 11, 12):
+    for tokens in (10, 11, 12, 13):
         assert length.at(tokens) > 0
         length.verified(4, 0, tokens)
-    assert length.at(13) == 0
+    assert length.at(14) == 0
 
 
 def test_draft_length_tries_again_seldom_and_recovers() -> None:
