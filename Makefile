@@ -12,7 +12,7 @@ BUILT  := pyproject.toml hatch_build.py $(wildcard $(CPU)/*.c $(CPU)/*.h $(CPU)/
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help up check test test-kernels test-workers test-service test-dashboard test-page test-weights test-producers test-clients test-ray chaos e2e e2e-operator e2e-load images lint mutation kernels format demo-model cluster cluster-down kind-node clean
+.PHONY: help up check test test-kernels test-workers test-service test-dashboard test-page test-weights test-producers test-clients test-ray e2e e2e-operator e2e-load images lint mutation kernels format demo-model cluster cluster-down kind-node clean
 
 help:  ## list the targets
 	@sed -n 's/^\([a-z0-9-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 22
@@ -68,9 +68,6 @@ test-producers: $(VENV)/.dev  ## read checkpoints that compressed-tensors and bi
 test-weights: $(VENV)/.dev  ## serve real weights that packages ship, and compare their tokens with transformers'
 	@PYTHONPATH=tests $(BIN)/python -m weights.real_models
 	@$(BIN)/python -m pytest tests/weights $(PYTEST_ARGS)
-
-chaos: $(VENV)/.dev  ## kill and freeze workers of an engine in all its phases, 100 times (CHAOS_ARGS)
-	@PYTHONPATH=tests $(BIN)/python -m chaos $(CHAOS_ARGS)
 
 test-ray: $(VENV)/.ray  ## run the tests of workers that Ray starts, which `make test-workers` skips without Ray
 	@$(BIN)/python -m pytest tests/runtime/executor/test_ray.py $(PYTEST_ARGS)
