@@ -9,8 +9,6 @@ from typing import Any, TypeVar
 
 
 class LoopbackHandler(BaseHTTPRequestHandler):
-    """Reads bodies and sends answers."""
-
     protocol_version = "HTTP/1.1"
 
     def body(self) -> bytes:

@@ -18,7 +18,6 @@ NOT_READY: Final = {"key": "node.kubernetes.io/not-ready", "operator": "Exists",
 
 
 def run_controller(cluster: "MockCluster", kind: Kind, workload: Object) -> None:
-    """Let the controller of a workload observe its spec and create its pods, which are ready at once."""
     metadata, spec = workload["metadata"], workload["spec"]
     revision = hashlib.sha256(json.dumps(spec["template"], sort_keys=True).encode()).hexdigest()[:8]
     replicas = spec.get("replicas", 1)

@@ -40,7 +40,6 @@ SURGE_SECONDS: Final = 30.0
 
 
 def service(ranks: int = 2, frontends: int = 1, **spec: Any) -> InferenceService:
-    """Return the demo service on CPU, with the defaults of the schema."""
     document = yaml.safe_load(DEMO.read_text())
     document["metadata"] |= {"namespace": "default", "uid": "uid-1"}
     document["spec"]["engine"]["dataParallelSize"] = ranks
@@ -53,7 +52,6 @@ def service(ranks: int = 2, frontends: int = 1, **spec: Any) -> InferenceService
 
 
 def pod(name: str, component: str = "engine", **facts: Any) -> Pod:
-    """Return a running and ready pod."""
     values: dict[str, Any] = {
         "name": name,
         "namespace": "default",

@@ -22,8 +22,6 @@ ENGINES: Final = "demo-engine"
 
 @dataclass
 class FakeFrontend:
-    """The gate of a frontend and its requests, by the clock of the test."""
-
     clock: Clock
     held: int = 0
     running: int = 0

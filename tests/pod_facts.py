@@ -31,7 +31,6 @@ def unscheduled(message: str) -> Object:
 
 
 def has(state: dict[str, Any], *, ready: bool = False, **facts: Any) -> Object:
-    """Return a scheduled pod whose container is in this state."""
     conditions = [SCHEDULED, {"type": "Ready", "status": "True" if ready else "False"}]
     return pod({"conditions": conditions, "containerStatuses": [{"name": "engine", "state": state, **facts}]})
 

@@ -25,7 +25,6 @@ def status_of(
     adapters: Sequence[Mapping[str, str]] | None = None,
     **facts: Any,
 ) -> Status:
-    """Return the status of the service with two ranks and one frontend."""
     of = service() if adapters is None else service(model={"source": "demo://", "loraAdapters": [*adapters]})
     found: Observed = observed(of, ranks, front, **facts)
     return service_status(of, found, engine_ranks(of, found), decisions, previous or {}, now)

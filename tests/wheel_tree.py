@@ -30,8 +30,6 @@ LIBRARIES = sorted(HOOK.libraries_for(platform.machine()))
 
 
 class Tree:
-    """A copy of the files from which a wheel is built."""
-
     def __init__(self, directory: Path, *, libraries: bool = False) -> None:
         """`libraries`: with those that are built here."""
         self.top, self.folder, self.out = directory / "tree", directory / "tree" / FOLDER, directory / "out"

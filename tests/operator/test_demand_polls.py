@@ -24,8 +24,6 @@ def report(live: int = 0, request: float | None = None) -> StatusReport:
 
 
 class ScriptedReports(StatusReports):
-    """Each poll waits for a response of the test."""
-
     def __init__(self) -> None:
         super().__init__()
         self.polls: dict[str, asyncio.Queue[StatusReport | None]] = {}
@@ -60,7 +58,6 @@ class Bench:
         self.polls = DemandPolls(self.reports, self.woken.append)
 
     async def next_poll(self, name: str, response: StatusReport | None) -> None:
-        """Respond to the poll of a frontend, and wait for its next one."""
         before = self.reports.asked.count(name)
         self.reports.respond(name, response)
         await self.reports.until(lambda: self.reports.asked.count(name) > before)

@@ -1,5 +1,3 @@
-"""With a token, an init container fetches a frontend's files, and the container that clients reach has no token."""
-
 import os
 import subprocess
 import sys

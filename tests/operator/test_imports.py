@@ -1,5 +1,3 @@
-"""The imports of the operator's modules: `kvasir up` needs no client and no kopf, the operator no typed models."""
-
 import subprocess
 import sys
 

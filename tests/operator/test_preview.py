@@ -1,5 +1,3 @@
-"""`kvasir-operator plan FILE` prints the changes as text and writes nothing."""
-
 import asyncio
 from pathlib import Path
 from typing import Any, Final

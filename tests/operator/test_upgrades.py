@@ -1,5 +1,3 @@
-"""The limit of simultaneous upgrades: slots are taken, kept while an upgrade fails, and released."""
-
 from typing import Any
 
 from kvasir_operator.upgrades import Upgrades

@@ -6,7 +6,6 @@ from kvasir.request.tokens import from_wire
 
 
 def prompt_of(request: AddRequest) -> list[int]:
-    """Return the prompt's token ids."""
     return from_wire(request.prompt_tokens).tolist()
 
 
@@ -16,5 +15,4 @@ def output_of(request: AddRequest) -> list[int]:
 
 
 def hashes_of(request: AddRequest) -> list[bytes]:
-    """Return the block hashes one by one."""
     return split_chain(request.block_hashes)

@@ -1,5 +1,3 @@
-"""Events are not repeated, and an Event that cannot be written does not stop anything."""
-
 from typing import Any
 
 from kvasir_operator.cluster.cluster_client import ClusterError, Object

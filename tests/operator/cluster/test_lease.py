@@ -1,5 +1,3 @@
-"""Leader election: one holder at a time, takeover from a silent holder, and release on stop."""
-
 import asyncio
 import copy
 from typing import Any

@@ -1,5 +1,3 @@
-"""The work queue loses no key, handles no key twice at the same time, and retries failures later."""
-
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
@@ -25,8 +23,6 @@ async def running(
 
 
 class Handler:
-    """Waits at a gate in each call, and records the keys that are being handled."""
-
     def __init__(self) -> None:
         self.calls: list[str] = []
         self.active: set[str] = set()

@@ -1,5 +1,3 @@
-"""Containers that webhooks add to a pod: their failures are named, and do not hide ours."""
-
 from typing import Any
 
 import pytest
@@ -19,7 +17,6 @@ PULL = {"state": {"waiting": {"reason": "ImagePullBackOff", "message": "denied"}
 def state(
     ours: dict[str, Any], *, init: dict[str, Any] | None = None, sidecar: dict[str, Any] | None = None
 ) -> PodState:
-    """Return the state of a pod with an added init container or sidecar in this status."""
     resource: Object = pod({"conditions": [SCHEDULED, {"type": "Ready", "status": "False"}]})
     spec, status = resource["spec"], resource["status"]
     status["containerStatuses"] = [{"name": "engine", **ours}]

@@ -1,5 +1,3 @@
-"""The pods of a rank, with the state of the rank: that of its leader, or of the pod that keeps it from serving."""
-
 from dataclasses import replace
 
 import pytest
@@ -11,7 +9,6 @@ from operator_facts import engines, member, observed, service
 
 
 def several(ranks: int = 1, nodes: int = 2) -> InferenceService:
-    """Return a service whose engines have this many pods."""
     return service(ranks, engine={"resourceName": "", "tensorParallelSize": nodes, "nodes": nodes})
 
 

@@ -1,5 +1,3 @@
-"""The state of a pod with a status report."""
-
 import pytest
 
 from kvasir_contract.phases import Phase

@@ -1,5 +1,3 @@
-"""Phase, reason and message of pods as the API server returns them."""
-
 import json
 from typing import Any
 

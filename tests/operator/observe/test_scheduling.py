@@ -1,5 +1,3 @@
-"""Why no node accepts a pod, when the scheduler counts tainted nodes without naming their taints."""
-
 from typing import Any
 
 import pytest

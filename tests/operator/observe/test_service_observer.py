@@ -1,5 +1,3 @@
-"""The reads of a reconcile: relevant objects, conditions for reading Events and nodes, and missing permissions."""
-
 from typing import Any
 
 import pytest
@@ -36,8 +34,6 @@ CREATING = {"waiting": {"reason": "ContainerCreating"}}
 
 
 class Looks:
-    """Observes the settled service repeatedly, with one memory."""
-
     def __init__(self, operator: Operator) -> None:
         self.cluster, self.clock = operator.cluster, operator.clock
         self.cordons: Cordons[Key] = Cordons(lambda _: None)
@@ -53,7 +49,6 @@ class Looks:
         return await self._observer.observe(resource, parse_service(resource), self.memory)
 
     def set_pod(self, name: str, ready: bool = False, state: Any = None) -> str:
-        """Set the pod's status. Return its UID."""
         pod = self.cluster.of(POD, name)
         pod["status"]["conditions"] = [
             {"type": "PodScheduled", "status": "True"},

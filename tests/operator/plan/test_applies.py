@@ -1,5 +1,3 @@
-"""Which children are written, which are held back after a refusal, and when a digest changes."""
-
 from dataclasses import replace
 
 import pytest
@@ -80,7 +78,6 @@ def test_a_digest_does_not_depend_on_the_order_of_fields() -> None:
 
 
 def applied(*fields: str) -> Object:
-    """The entry of the fields that the operator applied."""
     return {"manager": "kvasir-operator", "operation": "Apply", "fieldsV1": {field: {} for field in fields}}
 
 

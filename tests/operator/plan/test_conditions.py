@@ -1,5 +1,3 @@
-"""The conditions of a service, with their reasons and messages."""
-
 from dataclasses import replace
 
 import pytest

@@ -1,5 +1,3 @@
-"""The roll-out of engines: the pods to delete, the number of ranks meanwhile, and continuous service."""
-
 from typing import Any
 
 import pytest

@@ -1,5 +1,3 @@
-"""The move of frontends off a drained node, and the description of the Deployment in the status."""
-
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
@@ -21,7 +19,6 @@ def rolled(pods: Sequence[str], desired: int = 1, waited: float = 1.0, **facts: 
 
 
 def drained(pods: Sequence[str], desired: int = 1, **facts: Any) -> tuple[int, list[str]]:
-    """Return replicas, and the letters of the pods to delete, while node a is drained."""
     found = rolled(pods, desired, cordoned=DRAINED, **facts)
     assert found.replicas is not None
     return found.replicas, [deletion.pod.name.rpartition("-")[2] for deletion in found.deletions]

@@ -1,5 +1,3 @@
-"""Ranks with a pod that is gone: its other pods start again by themselves, or else are deleted."""
-
 from dataclasses import replace
 from typing import Any
 
@@ -21,7 +19,6 @@ def deletions(of: InferenceService, found: Observed) -> tuple[PodDeletion, ...]:
 
 
 def regrouped(members: tuple[Member, ...], **facts: Any) -> list[int]:
-    """Return the ordinals of the pods that are deleted in a service of one rank with three pods."""
     of = service(1, engine=THREE)
     return sorted(deletion.pod.ordinal for deletion in deletions(of, observed(of, members, **facts)))
 

@@ -1,5 +1,3 @@
-"""The status of a service: ranks, sizes, and no change while nothing happens."""
-
 import json
 from dataclasses import replace
 from pathlib import Path

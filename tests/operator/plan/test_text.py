@@ -1,5 +1,3 @@
-"""A plan as text: fields that change, and the lines of a status."""
-
 from typing import Any
 
 import pytest

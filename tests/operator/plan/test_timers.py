@@ -1,5 +1,3 @@
-"""The time of the next look at a service without an event, and the time that the plan waits before it acts."""
-
 from collections.abc import Sequence
 from typing import Any
 

@@ -1,5 +1,3 @@
-"""Ranks that hold room while another pod of them finds none: their pods are deleted, less and less often."""
-
 from collections.abc import Sequence
 from dataclasses import replace
 from datetime import timedelta

@@ -1,5 +1,3 @@
-"""When a service goes to zero, and when it wakes: the decisions from the reports of its frontends."""
-
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
@@ -49,7 +47,6 @@ def hidden(front: Sequence[Member], seconds: float) -> tuple[Member, ...]:
 
 
 def leaving(demand: ReportedDemand, live: int = 0) -> tuple[tuple[Pod, StatusReport | None], ...]:
-    """Return a frontend that terminates."""
     [member] = fronts(demand, live=live)
     return ((replace(member.pod, name="leaving", uid="leaving", terminating=True), member.report),)
 

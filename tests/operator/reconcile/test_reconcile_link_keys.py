@@ -1,5 +1,3 @@
-"""The Secrets that pods mount are created once, replaced if they are deleted, and not created per retry."""
-
 import asyncio
 
 import pytest

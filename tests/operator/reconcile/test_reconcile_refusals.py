@@ -1,5 +1,3 @@
-"""Refusals by the API server are reported in the status, and stop neither the other children nor the status."""
-
 import pytest
 
 from kvasir_operator.cluster.cluster_client import ClusterError

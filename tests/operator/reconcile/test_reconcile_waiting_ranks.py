@@ -1,5 +1,3 @@
-"""A rank of several pods of which one finds no room, over several reconciles and operators."""
-
 import pytest
 
 from kvasir_operator.cluster.kinds import POD

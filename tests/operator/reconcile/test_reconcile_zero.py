@@ -1,5 +1,3 @@
-"""To zero and back, with frontends that behave as theirs do: no request is lost, in whichever phase it comes."""
-
 import pytest
 
 from kvasir_contract.endpoints import GATE_SECONDS

@@ -1,5 +1,3 @@
-"""A template survives a new release of the operator, but no other change."""
-
 import copy
 from dataclasses import replace
 from typing import Any

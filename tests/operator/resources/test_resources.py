@@ -118,7 +118,6 @@ def test_container_args_are_accepted_by_the_process_they_start(case: str, monkey
 
 
 def engine_pod(**engine: Any) -> dict[str, Any]:
-    """Return the pod of an engine with these fields."""
     spec = {"model": {"source": "demo://"}, "engine": engine}
     return pod_spec(engine_stateful_set(load(DEMO, spec=spec), RELEASE, LINK_SECRET))
 

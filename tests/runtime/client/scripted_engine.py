@@ -112,7 +112,6 @@ class ScriptedEngine:
         error: str = "",
         refusal: RefusalKind | None = None,
     ) -> None:
-        """One step with this request in it."""
         self.step(
             [
                 RequestOutput(

@@ -59,7 +59,6 @@ class Service:
                 await self.observer.changed.wait()
 
     def connect(self, *, ready: Ready | None = None, rank: int = 0) -> ScriptedEngine:
-        """An engine on its way."""
         engine = ScriptedEngine(self.llm.link_address, MODEL, rank=rank)
         self.engines.append(engine)
         engine.start(ready)

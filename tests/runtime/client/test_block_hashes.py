@@ -1,5 +1,3 @@
-"""The frontend hashes a prompt once, for the engine that gets it."""
-
 from collections.abc import Sequence
 
 import pytest

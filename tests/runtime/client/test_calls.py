@@ -1,5 +1,3 @@
-"""Every engine that is called has an outcome, whatever it does, and nothing is kept of a call that is over."""
-
 import asyncio
 
 import pytest

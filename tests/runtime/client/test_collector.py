@@ -1,5 +1,3 @@
-"""One delta at most waits for the reader."""
-
 import asyncio
 
 import pytest

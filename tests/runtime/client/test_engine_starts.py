@@ -1,5 +1,3 @@
-"""The measured time of a start, for Retry-After and for the progress that held streams report."""
-
 from kvasir.client.engine_starts import DEFAULT_RETRY_AFTER, JITTER, EngineStarts
 from kvasir.link.frontend_end.remote_engine import EngineState, RemoteEngine
 from kvasir.link.protocol import Progress

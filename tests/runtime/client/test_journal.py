@@ -1,5 +1,3 @@
-"""The journal has every live request, and the requests of each engine."""
-
 import asyncio
 import random
 from typing import Any

@@ -1,5 +1,3 @@
-"""A rank exists from the first engine of it that joins, and stays known when that engine leaves."""
-
 import pytest
 
 from kvasir.client.known_ranks import KnownRanks

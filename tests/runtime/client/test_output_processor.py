@@ -1,5 +1,3 @@
-"""Outputs of engines become deltas, in order, without starving the event loop."""
-
 import asyncio
 from collections.abc import Sequence
 

@@ -1,5 +1,3 @@
-"""Stop strings and stop tokens end a request at the right place in its text."""
-
 import asyncio
 
 import pytest

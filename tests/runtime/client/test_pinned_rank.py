@@ -1,5 +1,3 @@
-"""A request that is pinned to a data-parallel rank goes to engines of that rank only."""
-
 import asyncio
 
 import pytest

@@ -1,5 +1,3 @@
-"""The gate before the engines: closed only while idle, open again by itself, and no request is lost behind it."""
-
 import asyncio
 
 import pytest

@@ -99,7 +99,6 @@ def model_info(**changes: object) -> ModelInfo:
 
 
 def pieces(token_ids: list[int], cuts: list[int]) -> Iterator[list[int]]:
-    """The tokens in pieces that end at these positions."""
     bounds = [0, *sorted({cut % (len(token_ids) + 1) for cut in cuts}), len(token_ids)]
     for start, end in itertools.pairwise(bounds):
         yield token_ids[start:end]

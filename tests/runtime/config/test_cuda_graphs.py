@@ -1,5 +1,3 @@
-"""Which sizes of CUDA graphs the options give."""
-
 import dataclasses
 
 import pytest

@@ -1,5 +1,3 @@
-"""The nodes of an engine: from options or from the index of a pod, and refused by name."""
-
 import pytest
 
 from kvasir.cli.engine import config_of, parser

@@ -1,5 +1,3 @@
-"""`auto` becomes a value in one place, and contradictions with model or machine are refused."""
-
 import dataclasses
 from typing import Any
 

@@ -36,8 +36,6 @@ def params(max_tokens: int) -> SamplingParams:
 
 
 class Frontend:
-    """A frontend's end of the link, and the events that came from it."""
-
     def __init__(self, address: str, path: Path | None = None, keys: Path | None = None) -> None:
         """`path`: of the model; None: the demo. `keys`: the directory with the frontends' link keys."""
         model = load_model_info(path or fetch("demo://", weights=False))
@@ -101,7 +99,6 @@ class Frontend:
         return [output for output in self.outputs if output.request_id == request_id]
 
     async def answer(self, request_id: str) -> RequestOutput:
-        """The last output of this request."""
         await self.until(lambda: any(output.finish_reason for output in self.received(request_id)))
         return self.received(request_id)[-1]
 
@@ -139,7 +136,6 @@ async def run_engine(*command: str) -> AsyncIterator[asyncio.subprocess.Process]
 
 
 async def ended(process: asyncio.subprocess.Process) -> tuple[int, str]:
-    """Exit code and log of a process that ends by itself."""
     async with asyncio.timeout(WAIT):
         _, log = await process.communicate()
     assert process.returncode is not None

@@ -7,8 +7,6 @@ from kvasir.link.protocol import AdaptersHeld, CacheEvents, EngineStats, Outputs
 
 
 class FakeLink:
-    """Records the messages sent through the link."""
-
     def __init__(self) -> None:
         self.sent: queue.SimpleQueue[tuple[str, Outputs | CacheEvents | Result]] = queue.SimpleQueue()
         self.adapters: list[AdaptersHeld] = []

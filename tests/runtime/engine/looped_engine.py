@@ -65,7 +65,6 @@ class Engine:
         return frontend, message
 
     def answer(self, request_id: str) -> tuple[list[int], RequestOutput]:
-        """The tokens of this request and its last output, once it is finished."""
         token_ids: list[int] = []
         while True:
             for output in self.outputs()[1].outputs:

@@ -44,8 +44,6 @@ class Frontends:
 
 @dataclass
 class Reported:
-    """A cache, its reports, and the time for them."""
-
     cache: PrefixCache = field(default_factory=PrefixCache)
     num_blocks: int = 8
     now: float = 0.0

@@ -1,5 +1,3 @@
-"""Requests with a constraint in the engine's core: compilation, masks, ends and failures, over fake guides."""
-
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -92,8 +90,6 @@ def engine_with(source: GuideSource, **options: Any) -> CoreHarness:
 
 
 class Engine(CoreHarness):
-    """With grammars that a test compiles."""
-
     def __init__(self, **options: Any) -> None:
         super().__init__(grammars=GrammarGate(self._make, lambda name: self.core.wake(name)), **options)
         self.grammars.is_slow = True
@@ -330,7 +326,6 @@ def test_thinking_budget_ends_the_reasoning(max_in_flight: int) -> None:
 
 
 def broken_next_to_a_plain_one(guide: Guide, max_in_flight: int = 1) -> Answer:
-    """Run a request that its guide breaks after two tokens, and check a plain one next to it."""
     engine = engine_with(OneGuide(guide), max_in_flight=max_in_flight)
     broken = engine.add(add_request("broken", PROMPT, 8, constraint=constraint("a")))
     plain = engine.add(add_request("plain", PROMPT, 8))

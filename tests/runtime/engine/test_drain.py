@@ -1,5 +1,3 @@
-"""The states of a draining engine, and the time for which each may last."""
-
 import pytest
 
 from kvasir.engine.drain import LINGER_SECONDS, Drain, DrainState

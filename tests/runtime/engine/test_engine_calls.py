@@ -1,5 +1,3 @@
-"""Calls of an engine take arguments and return a value."""
-
 import msgspec
 
 from kvasir.engine.engine_calls import CallRefused, arguments_of

@@ -18,8 +18,6 @@ COST = len(PROMPT) + REQUEST_TOKENS
 
 
 class Box:
-    """An inbox, and the budget of its requests."""
-
     def __init__(self, limit: int = 2**26) -> None:
         self.budget = TokenBudget(limit)
         self.inbox = Inbox()

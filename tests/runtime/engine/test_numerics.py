@@ -1,5 +1,3 @@
-"""The numerics class of an engine names the facts that change how it rounds."""
-
 from dataclasses import replace
 
 import pytest

@@ -1,5 +1,3 @@
-"""Two engine processes that share the experts of a model answer as one, sleep together, and end together."""
-
 import asyncio
 import gc
 import os
@@ -65,7 +63,6 @@ class Group:
     processes: list[asyncio.subprocess.Process]
 
     async def engines(self) -> list[RemoteEngine]:
-        """The engines by rank, once all of them are ready."""
         count = len(self.processes)
         await self.frontend.until(lambda: sum(e.usable for e in self.frontend.link.engines.values()) == count)
         return sorted(self.frontend.link.engines.values(), key=lambda engine: engine.rank)
@@ -93,7 +90,6 @@ async def group_of(path: Path, address: str, options: Sequence[Sequence[str]]) -
 
 
 def step_limits(frontend: Frontend) -> set[float]:
-    """The limits that the engines announce from now on."""
     limits: set[float] = set()
     handle = frontend.link._on_heartbeat
 

@@ -1,5 +1,3 @@
-"""Engines in waves take every forward pass together, stop together, and sleep in between."""
-
 import queue
 import time
 from collections.abc import Sequence
@@ -20,7 +18,6 @@ from runtime.engine.wave_engines import SYNC, GroupOfEngines, Meeting, ThreadWav
 
 
 def complete(group: GroupOfEngines, rank: int, request_id: str, tokens: int) -> None:
-    """Send a request to an engine and check its answer."""
     engine = group.engines[rank]
     engine.tell(add_request(request_id, PROMPT, tokens))
     assert engine.answer(request_id)[0] == expected_output(PROMPT, tokens)
@@ -186,8 +183,6 @@ def test_the_first_drain_timeout_ends_the_requests_of_all() -> None:
 
 @dataclass(frozen=True)
 class LastRequests:
-    """The requests of one engine around a drain, by their numbers of tokens."""
-
     before: list[int]
     late: list[int]
     """Sent after the engine began to drain, before its frontends have read that."""
@@ -297,7 +292,6 @@ def test_any_arrivals_are_answered_and_all_engines_pass_together(size: int, arri
 
 
 def check_answers(group: GroupOfEngines, live: list[tuple[int, str, int]]) -> None:
-    """Take the answers of all live requests, in any order."""
     for rank, engine in enumerate(group.engines):
         expected = {name: expected_output(PROMPT, tokens) for of, name, tokens in live if of == rank}
         found: dict[str, list[int]] = {name: [] for name in expected}

@@ -75,8 +75,6 @@ class ThreadWaveGroup:
 
 
 class WatchedWaves(LockStep):
-    """Sets an event while it is paused."""
-
     def __init__(self, group: ThreadWaveGroup, inbox: Inbox) -> None:
         self.paused = threading.Event()
         self.paused.set()

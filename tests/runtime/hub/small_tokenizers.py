@@ -81,7 +81,6 @@ def bare_byte_level() -> tokenizers.Tokenizer:
 
 
 def added_tokens() -> tokenizers.Tokenizer:
-    """With added tokens of all sorts next to the special ones."""
     tokenizer = byte_level()
     tokenizer.add_tokens(["<image>", AddedToken("<tool>", lstrip=True, rstrip=True, normalized=False)])
     tokenizer.add_special_tokens([AddedToken("<TOOL>", single_word=True)])

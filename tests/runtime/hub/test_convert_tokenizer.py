@@ -1,5 +1,3 @@
-"""Models without a tokenizer.json are converted once, in a child process."""
-
 import base64
 from pathlib import Path
 

@@ -54,7 +54,6 @@ def model() -> Any:
 
 
 def prompt_ids(tokenizer: Any, *messages: str) -> list[int]:
-    """Token ids of a chat of user and assistant by turns that is to be answered next."""
     roles = ["user", "assistant"]
     chat = [{"role": roles[i % 2], "content": text} for i, text in enumerate(messages)]
     ids: list[int] = tokenizer.apply_chat_template(chat, add_generation_prompt=True, return_dict=False)
@@ -62,7 +61,6 @@ def prompt_ids(tokenizer: Any, *messages: str) -> list[int]:
 
 
 def greedy(model: Any, ids: list[int], max_new_tokens: int = 200) -> tuple[list[int], list[float]]:
-    """New tokens up to and with the end token, and the gap of the two best logits at each."""
     eos = model.generation_config.eos_token_id
     tokens: list[int] = []
     gaps: list[float] = []

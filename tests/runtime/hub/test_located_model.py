@@ -1,5 +1,3 @@
-"""The options that change what the files of a model contain: its tokenizer, config.json, generation_config.json."""
-
 import json
 import shutil
 from pathlib import Path

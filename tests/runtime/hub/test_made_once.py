@@ -1,5 +1,3 @@
-"""Files are made once for all processes."""
-
 from pathlib import Path
 
 import pytest

@@ -1,5 +1,3 @@
-"""Facts from config.json and generation_config.json."""
-
 import json
 from pathlib import Path
 from typing import Any

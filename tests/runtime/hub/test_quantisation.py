@@ -1,5 +1,3 @@
-"""Which layers of a checkpoint are quantised, and how, by its quantization_config."""
-
 from typing import Any
 
 import pytest

@@ -1,5 +1,3 @@
-"""Stop tokens are those of generation_config.json, config.json and the tokenizer together."""
-
 import json
 from pathlib import Path
 from typing import Any

@@ -1,5 +1,3 @@
-"""The tokenizer gives the ids that transformers gives for the same directory."""
-
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any

@@ -1,5 +1,3 @@
-"""The files that hold the weights, and the errors for broken ones."""
-
 import json
 import struct
 from contextlib import suppress

@@ -1,5 +1,3 @@
-"""The identity of weights: equal for equal files, and another one after a change of any part that a model needs."""
-
 import os
 from pathlib import Path
 from typing import Any

@@ -1,5 +1,3 @@
-"""Every attention backend equals the definition of attention: windows, caps, chunks and decodes in any mix."""
-
 from collections.abc import Iterator
 
 import numpy as np

@@ -1,5 +1,3 @@
-"""Steps of one row compute a decoder layer by four products, with the tokens of plain torch."""
-
 import importlib.util
 from collections.abc import Callable
 from pathlib import Path

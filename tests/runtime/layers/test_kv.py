@@ -1,5 +1,3 @@
-"""KV groups: every layer is in one group, and the memories are shared by layers of different groups."""
-
 import subprocess
 import sys
 from typing import Any

@@ -1,5 +1,3 @@
-"""The parts that ranks hold of a parameter are those of the weight that its entries stand for."""
-
 import pytest
 import torch
 from hypothesis import given, settings

@@ -1,5 +1,3 @@
-"""Layers that are split over ranks compute what the whole layer computes."""
-
 import pytest
 import torch
 from hypothesis import given, settings

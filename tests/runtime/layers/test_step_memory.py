@@ -1,5 +1,3 @@
-"""What the host puts into the memory of a step arrives on the device, at addresses that recur."""
-
 import numpy as np
 import numpy.typing as npt
 import pytest

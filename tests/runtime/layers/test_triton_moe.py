@@ -1,5 +1,3 @@
-"""A mixture of experts by Triton kernels, under the interpreter: layers, a model, and when they compute."""
-
 import importlib.util
 import logging
 import threading

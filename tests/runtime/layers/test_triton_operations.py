@@ -31,8 +31,6 @@ def gemma2() -> PreTrainedModel:
 
 
 class Counted(TritonOperations):
-    """Counts the operations of all layers."""
-
     calls: ClassVar[Counter[str]] = Counter()
 
     def rms_norm(self, x: Tensor, weight: Tensor, eps: float, shift: float) -> Tensor:

@@ -1,5 +1,3 @@
-"""The Triton backend under Triton's interpreter: any schedule, whole models, and when it is chosen."""
-
 import importlib.util
 import logging
 from collections.abc import Callable, Iterator

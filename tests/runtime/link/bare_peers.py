@@ -33,7 +33,6 @@ class BareEngine:
             self.socket.send(message if isinstance(message, bytes) else encode(message))
 
     def introduce(self, **changes: Any) -> None:
-        """Hello and Ready, whatever the answer."""
         self.say(hello(self.incarnation, **changes), READY)
 
     def expect(self, kind: type[M]) -> M:

@@ -10,14 +10,12 @@ from runtime.link.written_keys import write_link_keys
 
 @pytest.fixture
 def sockets() -> Iterator[Path]:
-    """A private directory with a short path, for ipc:// sockets."""
     with socket_directory() as path:
         yield path
 
 
 @pytest.fixture
 def keys(tmp_path: Path) -> dict[str, Path]:
-    """Directories of keys by side: frontend, engine."""
     directories = {"frontend": tmp_path / "frontend", "engine": tmp_path / "engine"}
     write_link_keys(directories["frontend"], directories["engine"])
     return directories
@@ -25,7 +23,6 @@ def keys(tmp_path: Path) -> dict[str, Path]:
 
 @pytest.fixture(params=["ipc", "tcp with keys"])
 def transport(request: pytest.FixtureRequest, sockets: Path, keys: dict[str, Path]) -> Transport:
-    """Settings of both sides of a link: the frontend's address, its keys, the engines' keys."""
     if request.param == "ipc":
         return f"ipc://{sockets}/link", None, None
     return "tcp://127.0.0.1:0", keys["frontend"], keys["engine"]

@@ -79,8 +79,6 @@ def outputs(request_id: str = "r", position: int = 0) -> Outputs:
 
 
 class Recorder:
-    """Takes the events of a link and keeps them by kind."""
-
     link: FrontendLink
     """Set before the link starts."""
 
@@ -137,7 +135,6 @@ class Frontend:
         return next(reason for i, reason in self.seen.lost if i == incarnation)
 
     async def ask(self, incarnation: str, request_id: str = "r") -> Outputs:
-        """Send a request and await the first outputs with its id."""
         assert self.link.send(incarnation, request(request_id))
 
         def answers() -> list[Outputs]:

@@ -1,5 +1,3 @@
-"""Which link addresses are taken, and that a bad one is refused with its name and the remedy."""
-
 import socket
 from pathlib import Path
 
@@ -185,7 +183,6 @@ async def test_a_file_in_the_place_of_the_socket_is_refused_and_stays(sockets: P
 
 @pytest.fixture
 def open_directory(sockets: Path) -> Path:
-    """A directory that others can enter."""
     sockets.chmod(0o755)
     return sockets
 

@@ -1,5 +1,3 @@
-"""The engine's end against frontends that misbehave: it drops their requests, goes on, and sends Hello again."""
-
 import threading
 import time
 from collections.abc import Iterator

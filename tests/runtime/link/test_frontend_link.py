@@ -1,5 +1,3 @@
-"""The frontend's end of the link: which engines it accepts, and how it answers unknown ones."""
-
 import asyncio
 from pathlib import Path
 

@@ -69,8 +69,6 @@ async def f(keys: dict[str, Path]) -> AsyncIterator[Frontend]:
 
 
 class _Watch(logging.Handler):
-    """Calls a function for each record."""
-
     def __init__(self, call: Callable[[], object]) -> None:
         super().__init__()
         self._call = call

@@ -1,5 +1,3 @@
-"""Both real ends of the link: who meets whom, who is lost and when, who comes back."""
-
 import asyncio
 import os
 import resource
@@ -131,7 +129,6 @@ async def test_draining_engine_gets_only_requests_already_sent(sockets: Path) ->
 
 async def test_draining_engine_learns_that_every_frontend_has_noticed(sockets: Path) -> None:
     def until_settled(e: QueuedLink) -> list[object]:
-        """Return the messages before DrainSettled."""
         messages: list[object] = []
         while not isinstance(item := e.inbox.get(timeout=PATIENCE), DrainSettled):
             messages.append(item.message if isinstance(item, Received) else item)

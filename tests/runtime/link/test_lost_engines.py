@@ -1,5 +1,3 @@
-"""Engines that fail, fall silent or misbehave are lost; the others and the link go on."""
-
 import asyncio
 import os
 import random

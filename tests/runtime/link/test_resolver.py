@@ -1,5 +1,3 @@
-"""Frontends behind a name: connections follow its records."""
-
 import asyncio
 import queue
 import socket

@@ -30,8 +30,6 @@ STEPS = ((("a", 0, 16), ("b", 0, 11)), (("a", 16, 24), ("b", 11, 1)))
 
 
 class Part:
-    """A model, or one stage of it, with the KV memories of its layers."""
-
     def __init__(self, path: Path, parallel: ParallelState, dtype: torch.dtype = torch.float32) -> None:
         placement = Placement(CPU, dtype, parallel)
         self.model = model = load_model(load_model_info(path), placement, CONTEXT, lambda done, total: None)

@@ -36,7 +36,6 @@ def numbers(entry: Logprobs) -> list[float]:
 
 
 def answers_of_all(state: ParallelState, folder: Path, names: Sequence[str], moe: str) -> dict[str, Answers]:
-    """The answers of each of these models in the folder, and of one with whole experts on each rank."""
     whole_experts = ParallelState(state.tensor, expert_parallel=True)
     found = {name: answers(folder / name, state) for name in names}
     return {**found, "whole experts": answers(folder / moe, whole_experts)}

@@ -1,5 +1,3 @@
-"""A request's log probabilities are the same bits alone, in a crowd, in chunks, after a resume and as a prompt."""
-
 import random
 from collections.abc import Callable, Iterator
 from pathlib import Path

@@ -1,5 +1,3 @@
-"""In bfloat16 the logits are as near to the exact ones as those of transformers, in prefill and in decode."""
-
 from collections.abc import Iterator
 from pathlib import Path
 

@@ -1,5 +1,3 @@
-"""A model that cannot be split is refused from its config.json alone, without weights."""
-
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path

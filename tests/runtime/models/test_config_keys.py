@@ -1,5 +1,3 @@
-"""Keys of config.json that are not used: logged if they change nothing, refused by name if they may."""
-
 import dataclasses
 import logging
 from collections.abc import Callable
@@ -38,7 +36,6 @@ NOTES: dict[str, Any] = {
 
 
 def config_of(architecture: str) -> Any:
-    """The defaults of transformers' config."""
     return getattr(transformers, architecture).config_class()
 
 

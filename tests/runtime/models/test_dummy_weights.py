@@ -1,5 +1,3 @@
-"""Dummy weights need no checkpoint, are the same in every start and agree between ranks."""
-
 from pathlib import Path
 
 import pytest

@@ -1,5 +1,3 @@
-"""Scales of an fp8 KV cache are found under all their names, and do not disturb the loading of a model."""
-
 import json
 from pathlib import Path
 
@@ -20,7 +18,6 @@ LAYER = "model.layers.1.self_attn"
 
 
 def read(path: Path, scales: dict[str, torch.Tensor]) -> dict[int, KVScales]:
-    """Tensors of a checkpoint with two layers."""
     save_file({"model.layers.1.mlp.up_proj.weight": torch.ones(2, 2), **scales}, path / "model.safetensors")
     return read_kv_scales(weight_files(path), 2)
 

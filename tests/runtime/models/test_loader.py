@@ -1,5 +1,3 @@
-"""A checkpoint is loaded completely and exactly, or refused with the tensor's name."""
-
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -33,7 +31,6 @@ def greedy_tokens(path: Path) -> list[int]:
 
 
 def edit(path: Path, change: Callable[[Tensors], object]) -> None:
-    """Change the tensors of a saved model."""
     tensors = load_file(path / "model.safetensors")
     change(tensors)
     save_file({name: tensor.contiguous() for name, tensor in tensors.items()}, path / "model.safetensors")

@@ -1,5 +1,3 @@
-"""Mixtures of experts agree with transformers token by token, on one rank and on several."""
-
 import json
 from pathlib import Path
 

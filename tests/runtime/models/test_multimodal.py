@@ -1,5 +1,3 @@
-"""The text model of a multimodal checkpoint computes the tokens that transformers computes for the whole."""
-
 import json
 import logging
 from collections.abc import Callable, Mapping

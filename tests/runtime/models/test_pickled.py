@@ -1,5 +1,3 @@
-"""pytorch_model.bin is loaded like safetensors, and runs no code."""
-
 import json
 import os
 from collections.abc import Callable

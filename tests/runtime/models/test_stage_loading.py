@@ -1,5 +1,3 @@
-"""A pipeline stage reads its own tensors only, and the stages together check the whole checkpoint."""
-
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -33,7 +31,6 @@ def load(
     load_format: str = "safetensors",
     progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> torch.nn.Module:
-    """Load a stage of a model, or the part of its first tensor rank."""
     parallel = ParallelState(ThreadGroup(0, Meeting(ranks)), ThreadGroup(stage, Meeting(stages)))
     placement = Placement(torch.device("cpu"), torch.float32, parallel)
     model = load_model(load_model_info(path), placement, 64, progress, load_format)

@@ -1,5 +1,3 @@
-"""A model that is split into pipeline stages computes the same as the whole model, each stage loaded by itself."""
-
 from collections.abc import Callable
 from pathlib import Path
 

@@ -1,5 +1,3 @@
-"""A model that is split over ranks gives the answers of one rank, and each rank reads only its part."""
-
 import threading
 from collections.abc import Callable
 from pathlib import Path

@@ -1,5 +1,3 @@
-"""Models whose caches only transformers' code keeps: their tokens are those of generate."""
-
 import logging
 from collections.abc import Callable, Mapping
 from pathlib import Path

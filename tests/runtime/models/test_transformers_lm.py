@@ -1,5 +1,3 @@
-"""Architectures that are not ours: served by transformers' code with our attention, or refused with the reason."""
-
 import json
 import logging
 import re
@@ -51,7 +49,6 @@ def prompts() -> list[list[int]]:
 
 
 def generates_alike(model: Any, path: Path) -> Driver:
-    """Check the greedy tokens of chunked prompts and a preempted request. Return the driver."""
     driver = Driver.load(save(model, path))
     for index, prompt in enumerate(prompts()):
         driver.add(f"r{index}", prompt, greedy(10))

@@ -1,5 +1,3 @@
-"""Weights in FP8 of a model that transformers' code computes stand for their floats."""
-
 import json
 import logging
 from pathlib import Path

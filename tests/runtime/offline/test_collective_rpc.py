@@ -1,5 +1,3 @@
-"""Calls of worker methods by name through `LLM`, in one process and in several."""
-
 from collections.abc import Iterator
 
 import pytest

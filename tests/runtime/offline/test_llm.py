@@ -1,5 +1,3 @@
-"""The offline API with the demo model: outputs in order, bad input by name, nothing left behind."""
-
 import shutil
 import signal
 import subprocess

@@ -1,5 +1,3 @@
-"""The programs and outputs that the pages about the offline API and about vLLM show."""
-
 import re
 from pathlib import Path
 

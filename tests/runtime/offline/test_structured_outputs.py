@@ -1,5 +1,3 @@
-"""`kvasir.StructuredOutputsParams`: its constraint, and the errors of wrong ones."""
-
 import threading
 from typing import Any
 

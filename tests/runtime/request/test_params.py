@@ -1,5 +1,3 @@
-"""A parameter out of range is refused with its name and the accepted values, at both ends."""
-
 import math
 import re
 from pathlib import Path

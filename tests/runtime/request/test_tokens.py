@@ -1,5 +1,3 @@
-"""Token ids are four bytes each, little endian, on every machine."""
-
 import subprocess
 import sys
 from array import array

@@ -1,5 +1,3 @@
-"""Masks of grammars: packed bits, and what remains with the other rules of a request."""
-
 import numpy as np
 import numpy.typing as npt
 import pytest

@@ -1,5 +1,3 @@
-"""Masks, bias and penalties by Triton kernels give the logits of plain torch, bit by bit, under the interpreter."""
-
 import numpy as np
 import pytest
 import torch

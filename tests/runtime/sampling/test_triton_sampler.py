@@ -1,5 +1,3 @@
-"""The Triton kernels choose the tokens that plain torch chooses, under Triton's interpreter."""
-
 import logging
 import math
 from collections.abc import Iterator

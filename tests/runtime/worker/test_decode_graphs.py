@@ -1,5 +1,3 @@
-"""Steps of decodes that replay a graph give the tokens of steps that are launched one by one."""
-
 import importlib.util
 import random
 from collections.abc import Callable, Iterator

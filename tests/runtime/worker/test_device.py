@@ -1,5 +1,3 @@
-"""The facts about the devices of a machine."""
-
 from types import SimpleNamespace
 
 import pytest

@@ -1,5 +1,3 @@
-"""Penalties from counts on the device have the bits of those from tokens on the host, also if these come late."""
-
 from dataclasses import dataclass
 
 import numpy as np
@@ -60,8 +58,6 @@ class Request:
 
 
 class Rows:
-    """Requests in a table whose sampled tokens come late. The reference has a table with all tokens."""
-
     def __init__(self) -> None:
         self._requests: dict[str, Request] = {}
         self._table = self._new_table()

@@ -1,5 +1,3 @@
-"""Greedy decoding agrees with transformers token by token, however requests are batched, chunked or interrupted."""
-
 from pathlib import Path
 
 import pytest

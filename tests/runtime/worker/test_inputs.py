@@ -29,8 +29,6 @@ def small_groups(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 class Table:
-    """Requests with known tokens and blocks, and the batch that a step over them becomes."""
-
     def __init__(
         self,
         rows: int = 64,

@@ -1,5 +1,3 @@
-"""Profiles of a worker: their content, their ends, and their errors."""
-
 import gzip
 import json
 import logging

@@ -1,5 +1,3 @@
-"""Hidden states go from stage to stage, while each stage may compute the next step."""
-
 from dataclasses import dataclass
 
 import torch

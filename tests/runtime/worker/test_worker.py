@@ -125,8 +125,6 @@ def expected(path: Path) -> dict[str, list[int]]:
 
 @pytest.fixture
 def two_failing(path: Path, expected: dict[str, list[int]], monkeypatch: pytest.MonkeyPatch) -> Worker:
-    """A worker with two requests that it cannot prepare and one that it can, all in their first step."""
-
     def broken(self: LogitRules, tokens: Tokens, vocab_size: int) -> Ints:
         raise ValueError("injected")
 

@@ -29,8 +29,6 @@ some_hashes = st.sets(st.sampled_from(HASHES))
 
 
 class Reporting:
-    """An engine that reports its cache."""
-
     def __init__(self, index: CacheIndex, name: str) -> None:
         self.index, self.name = index, name
         self.held: set[bytes] = set()

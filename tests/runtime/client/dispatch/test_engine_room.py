@@ -1,5 +1,3 @@
-"""Which engines have room: by rows, by the tokens of their queues, by KV blocks, and after refusals."""
-
 import pytest
 
 from kvasir.client.dispatch.engine_load import EngineLoad
@@ -12,8 +10,6 @@ READY = Ready(block_size=16, num_blocks=1000, max_model_len=100_000, max_num_seq
 
 
 class Case:
-    """One engine and its load."""
-
     def __init__(self, ready: Ready = READY) -> None:
         self.load = EngineLoad()
         self.engine = RemoteEngine("e", 0, "node", EngineState.READY, None, 0.0, capacity=ready)

@@ -1,5 +1,3 @@
-"""Requests that come while no engine can take them are held, and sent in order when one can."""
-
 import asyncio
 
 import pytest

@@ -1,5 +1,3 @@
-"""How many requests are held, for how long, and how they end without an engine."""
-
 import re
 
 import pytest

@@ -1,5 +1,3 @@
-"""Which engine a request's KV blocks are fetched from, as the engines see it."""
-
 import asyncio
 
 import pytest

@@ -1,5 +1,3 @@
-"""Which engine a request fetches its prefix from, and what this means for the choice of its own engine."""
-
 from collections.abc import Sequence
 
 import msgspec
@@ -38,7 +36,6 @@ class Fetching(Traffic):
         return choice
 
     def source(self, name: str, prompt: Sequence[int] = PROMPT, params: SamplingParams = PARAMS) -> str:
-        """Return the source for a request that this engine is to get."""
         return self.choose(Request(prompt, params), name).kv_source.removeprefix("ipc:///kv/")
 
     def send_to(self, name: str, request: Request) -> None:

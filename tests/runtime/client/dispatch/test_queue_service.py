@@ -52,8 +52,6 @@ async def test_a_pinned_request_that_waits_delays_no_other_rank(service: Service
 
 
 class Crowd:
-    """Random events of engines and clients. All requests are answered at the end."""
-
     def __init__(self, service: Service, rng: random.Random) -> None:
         self.service = service
         self.rng = rng

@@ -1,5 +1,3 @@
-"""A request that reaches a sleeping group wakes the other engines of it, and no other engines."""
-
 import asyncio
 from collections import Counter
 

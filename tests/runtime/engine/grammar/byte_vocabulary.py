@@ -44,7 +44,6 @@ def accepts(grammar: Grammar, text: str) -> bool:
 
 
 def allowed(guide: OutputGuide, vocab_size: int = VOCAB) -> list[int]:
-    """Return the tokens of the mask."""
     mask = np.full(-(-vocab_size // 32), 0xA5A5A5A5, np.uint32)
     guide.fill(mask)
     return tokens_of(mask)

@@ -1,5 +1,3 @@
-"""Each keyword is enforced, and grammars of each kind match whole texts."""
-
 import json
 from collections.abc import Callable
 from pathlib import Path

@@ -1,5 +1,3 @@
-"""Guides of requests: shared compilations, the cache, bombs."""
-
 import json
 import threading
 import time

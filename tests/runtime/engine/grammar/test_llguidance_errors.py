@@ -1,5 +1,3 @@
-"""Errors of llguidance name the keyword and the next step."""
-
 import re
 from typing import Any
 

@@ -1,5 +1,3 @@
-"""Which tokens a guide allows: reasoning, budget, grammar, end."""
-
 import numpy as np
 import pytest
 

@@ -1,5 +1,3 @@
-"""Completed outputs of random tokens are valid, with several tokenizers; outputs that are cut are prefixes."""
-
 import json
 import random
 from pathlib import Path

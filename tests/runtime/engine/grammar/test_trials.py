@@ -1,5 +1,3 @@
-"""The trial process: bombs end there, it survives them, and it ends with its parent."""
-
 import os
 import signal
 import subprocess

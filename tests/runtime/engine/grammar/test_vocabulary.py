@@ -1,5 +1,3 @@
-"""Which tokens a grammar sees as text: all that the tokenizer does not mark as special, and that do not end."""
-
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -46,8 +44,6 @@ def _normalizing() -> tokenizers.Tokenizer:
 
 
 class Engine:
-    """Grammars with a tokenizer that has some more tokens."""
-
     def __init__(
         self,
         path: Path,
@@ -99,7 +95,6 @@ class Engine:
 
 
 def _grammars(text: str) -> list[tuple[Grammar, str]]:
-    """Return grammars of each kind that contain a text, and an output of each with the text."""
     other = "other"
     quoted = json.dumps(text, ensure_ascii=False)
     lark = LarkText({})

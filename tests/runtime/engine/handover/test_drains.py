@@ -1,5 +1,3 @@
-"""An engine that drains stays until other engines have read the KV blocks of the requests that left it."""
-
 import queue
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor

@@ -1,5 +1,3 @@
-"""Two exchanges: blocks arrive as they were sent, or not at all."""
-
 import errno
 import shutil
 import tempfile

@@ -1,5 +1,3 @@
-"""Requests whose KV blocks another engine has: the same output as an undisturbed run, and no block left behind."""
-
 import shutil
 import tempfile
 from collections.abc import Callable, Iterator
@@ -52,7 +50,6 @@ def warm(engine: HandingEngine, prompt: list[int] = PROMPT) -> None:
 
 
 def fetching(new_engine: Callable[..., HandingEngine], path: str) -> tuple[HandingEngine, HandingEngine]:
-    """An engine that has the blocks of PROMPT, and one whose request "r" fetches them."""
     giver, taker = new_engine(path), new_engine()
     warm(giver)
     taker.harness.add(add_request("r", PROMPT, 5, kv_source=giver.address))

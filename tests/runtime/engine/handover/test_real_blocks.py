@@ -1,5 +1,3 @@
-"""A hand-over between two engines with a real model on CPU: the same bytes in the KV cache, and the same tokens."""
-
 import queue
 import shutil
 import tempfile
@@ -32,8 +30,6 @@ FULL_BLOCKS = 9
 
 
 class RealEngine:
-    """The demo model on CPU in this process, with an exchange."""
-
     def __init__(self, dtype: str, events: "queue.SimpleQueue[tuple[HandOver, HandOverEvent]]") -> None:
         info = load_model_info(fetch("demo://", weights=True))
         settings = engine_settings(dtype=dtype, block_size=BLOCK_SIZE, num_blocks=60, max_model_len=512)

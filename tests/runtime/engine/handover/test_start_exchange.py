@@ -36,7 +36,6 @@ def test_the_address_follows_from_pod_and_link(link: str, pod_ip: str, address: 
 
 
 def start(keys: Path, kv_hand_over: str = HAND_OVER_AUTO) -> tuple[Exchange, str] | None:
-    """Start the exchange of an engine in a cluster."""
     write_link_keys(keys / "frontend", keys / "engine")
     config = EngineConfig(
         ModelConfig("demo://"),

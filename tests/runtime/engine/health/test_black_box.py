@@ -1,5 +1,3 @@
-"""The black box holds the requests of the step in flight, whole, after any end of its process."""
-
 import logging
 import os
 import subprocess

@@ -1,5 +1,3 @@
-"""A step that hangs is logged with rank, step, phase, batch and place; an idle watchdog sleeps."""
-
 import logging
 import threading
 from collections.abc import Iterator
@@ -17,8 +15,6 @@ BATCH = StepInput([], [], [ScheduledRow(f"request-{n}", 10 * n, 1, []) for n in 
 
 
 class Armed(threading.Event):
-    """Records that it was cleared."""
-
     def __init__(self) -> None:
         super().__init__()
         self.cleared = threading.Event()

@@ -1,5 +1,3 @@
-"""KVManager against a model that keeps the content of every block, and single behaviours of windows."""
-
 from dataclasses import dataclass, field
 
 import pytest
@@ -116,7 +114,6 @@ class Model:
         return 0 if window is None else max(0, position - window + 1) // self.block_size
 
     def longest_prefix(self, request: EngineRequest) -> int:
-        """Try every length, from the longest one on."""
         cache = self.manager.pool.cache
         assert cache is not None
         cached = {content for block_id, content in self.contents.items() if block_id in cache}

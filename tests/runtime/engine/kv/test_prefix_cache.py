@@ -32,7 +32,6 @@ def cache_of(engine: CoreHarness) -> PrefixCache:
 
 
 def computed(engine: CoreHarness, request_id: str) -> int:
-    """Tokens that were computed for this request."""
     rows = (row for step in engine.executor.steps for row in step.scheduled)
     return sum(row.num_new_tokens for row in rows if row.request_id == request_id)
 

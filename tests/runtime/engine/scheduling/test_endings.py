@@ -1,5 +1,3 @@
-"""When a request ends, token by token, and the content of its last output."""
-
 import msgspec
 import pytest
 

@@ -1,5 +1,3 @@
-"""A suspect is computed alone until it has got SUSPECT_TOKENS tokens; the others go on in between."""
-
 from collections.abc import Iterable
 
 import pytest
@@ -13,7 +11,6 @@ from runtime.engine.gates import ReadyGate, WaitGate
 
 
 def rows(engine: CoreHarness) -> list[set[str]]:
-    """The requests of each step that computed some."""
     return [{row.request_id for row in step.scheduled} for step in engine.executor.steps if step.scheduled]
 
 

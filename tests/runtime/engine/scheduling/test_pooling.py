@@ -1,5 +1,3 @@
-"""Requests of kind POOL: whole prompts packed into steps, vectors back, one failure ends one request."""
-
 import pytest
 
 from kvasir.link.protocol import FinishReason, RefusalKind

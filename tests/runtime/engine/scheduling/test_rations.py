@@ -1,5 +1,3 @@
-"""Rations: what one step may hold of a request, and the even shares of a pipeline's steps."""
-
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st

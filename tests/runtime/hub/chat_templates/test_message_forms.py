@@ -1,5 +1,3 @@
-"""In which form a chat template gets contents and the calls of an assistant."""
-
 import time
 from itertools import product
 from typing import Any

@@ -1,5 +1,3 @@
-"""The files of one model are chosen among others, or the choice is listed."""
-
 import pytest
 
 from kvasir.hub.gguf.gguf_choice import choose_files, parts_of

@@ -1,5 +1,3 @@
-"""Settings of a GGUF file that cannot be computed are refused by name."""
-
 import struct
 from pathlib import Path
 from typing import Any

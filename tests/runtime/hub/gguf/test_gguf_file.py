@@ -1,5 +1,3 @@
-"""Headers of GGUF files are read as the gguf package reads them, and broken files are named."""
-
 import struct
 from pathlib import Path
 

@@ -1,5 +1,3 @@
-"""GGUF files of the hub: only the chosen one is fetched, and frontends read its header."""
-
 from collections.abc import Iterator
 from pathlib import Path
 

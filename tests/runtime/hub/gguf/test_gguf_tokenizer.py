@@ -1,5 +1,3 @@
-"""A GGUF file's vocabulary gives the tokens of the tokenizer that it was made from."""
-
 import json
 from pathlib import Path
 from typing import Any
@@ -64,7 +62,6 @@ def sentencepiece() -> tokenizers.Tokenizer:
 def write(
     path: Path, tokenizer: tokenizers.Tokenizer, kind: str, user_defined: tuple[str, ...] = (), **keys: Any
 ) -> Path:
-    """Write the smallest model with this vocabulary."""
     vocab = sorted(tokenizer.get_vocab(), key=tokenizer.get_vocab().__getitem__)
     types = [2 if token == "<unk>" else CONTROL if token in SPECIAL else 1 for token in vocab]
     writer = gguf.GGUFWriter(path, keys.pop("architecture", "llama"))

@@ -1,5 +1,3 @@
-"""A device and a layout choose the product of a quantised weight."""
-
 import pytest
 import torch
 import torch.nn.functional as F

@@ -62,7 +62,6 @@ _OTHER_TENSORS: Final = MappingProxyType(
 
 
 def entries() -> dict[str, Entry]:
-    """Return the checkpoints by name, each with its whole config."""
     found: dict[str, Entry] = {}
     for entry in tomllib.loads(FILE.read_text())["checkpoint"]:
         config = entry.get("config", {})
@@ -73,7 +72,6 @@ def entries() -> dict[str, Entry]:
 
 
 def rebuilt(entry: Entry, path: Path) -> Path:
-    """Write a checkpoint, and return the directory or the file to serve."""
     path.mkdir()
     config = dict(entry["config"])
     sizes = {name: size for name, size in _SIZES.items() if name not in entry.get("without", ())}

@@ -1,5 +1,3 @@
-"""Each format of checkpoints answers as the model with the floats that its weights stand for."""
-
 import json
 from collections.abc import Callable, Mapping
 from pathlib import Path

@@ -1,5 +1,3 @@
-"""--quantization: floats that are quantised when they are loaded."""
-
 import re
 from pathlib import Path
 
