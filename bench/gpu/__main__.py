@@ -2,7 +2,7 @@
 
     python -m bench.gpu --json gpu.json --commit $(git rev-parse HEAD)
     python -m bench.gpu --only checks,ceilings
-    python -m bench.gpu --only startup,transformers --seconds 300
+    python -m bench.gpu --only tune --json tune.json
     python -m bench.gpu --device cpu --tiny       # a smoke test: Triton's interpreter, figures without a meaning
 
 Nothing is downloaded: models have the shapes of Llama-3.1-8B and Qwen3-0.6B and random weights. The command exits

@@ -5,7 +5,6 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
 from typing import Any, Final, cast
 
@@ -24,8 +23,6 @@ from kvasir.request.params import SamplingParams
 from kvasir.request.tokens import packed
 from kvasir.worker.step import StepInput, StepOutput
 
-# Calls of an executor: `start` loads the weights, `kv_layout` measures the memory that they leave.
-_STARTING: Final = ("start", "kv_layout", "allocate_kv_cache", "warm_up")
 # Stands for the name of a frontend.
 _HERE: Final = "bench"
 
@@ -70,18 +67,9 @@ class TimedExecutor:
     executor: Executor
     submitting: float = 0.0
     waiting: float = 0.0
-    # Seconds of each call before the first step.
-    starting: dict[str, float] = field(default_factory=dict)
 
     def __getattr__(self, name: str) -> Any:
-        found = getattr(self.executor, name)
-        return partial(self._start, name, found) if name in _STARTING else found
-
-    def _start(self, name: str, call: Callable[..., Any], *arguments: Any) -> Any:
-        began = time.perf_counter()
-        result = call(*arguments)
-        self.starting[name] = time.perf_counter() - began
-        return result
+        return getattr(self.executor, name)
 
     def submit(self, step: StepInput) -> SubmittedStep:
         began = time.perf_counter()

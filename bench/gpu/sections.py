@@ -56,7 +56,6 @@ SECTIONS: Final = (
     Section("decode.qwen3-eager", "timings.decode", f"{MODELS[1]} eager", limit=50),
     Section("attention_fp8", "timings.attention_fp8", limit=200, by_default=False),
     Section("tune", "timings.tune", limit=150, by_default=False),
-    Section("startup", "timings.startup", MODELS[0], limit=150, by_default=False),
 )
 
 

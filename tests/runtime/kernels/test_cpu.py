@@ -32,7 +32,7 @@ def level(request: pytest.FixtureRequest) -> Iterator[None]:
         yield
 
 
-@pytest.fixture(autouse=True, params=(1, 2, 3), ids=lambda threads: f"{threads}-threads")
+@pytest.fixture(autouse=True, params=(1, 3), ids=lambda threads: f"{threads}-threads")
 def threads(request: pytest.FixtureRequest) -> Iterator[None]:
     before = torch.get_num_threads()
     torch.set_num_threads(request.param)
