@@ -10,7 +10,7 @@ from kvasir.frontend.parsers.format_plugins import KnownFormats
 from kvasir.frontend.parsers.formats.descriptions import HarmonyFormat, ReasoningFormat, ToolFormat
 from kvasir.frontend.parsers.formats.reasoning_formats import HARMONY_REASONING
 from kvasir.frontend.parsers.formats.tool_formats import HARMONY_TOOLS
-from kvasir.frontend.parsers.grammar.choice_grammar import Choice
+from kvasir.frontend.parsers.grammar.choice_grammar import WantedOutput
 from kvasir.frontend.parsers.grammar.output_constraint import ConstraintMaker, Formats, OutputPhase
 from kvasir.frontend.parsers.parsed import OutputParser, Tool
 from kvasir.frontend.parsers.special_tokens import special_ids_of
@@ -125,7 +125,7 @@ class Parsers:
         thinking_budget: int | None,
     ) -> OutputConstraint | None:
         """Return the engine's constraint. `answer`: of response_format. Raises UnsupportedChoice."""
-        wanted = Choice(tools, choice, parallel, answer)
+        wanted = WantedOutput(tools, choice, parallel, answer)
         return self._constraints.constraint(wanted, self._phase(prompt_tail), thinking_budget)
 
     def _phase(self, prompt_tail: str) -> OutputPhase:

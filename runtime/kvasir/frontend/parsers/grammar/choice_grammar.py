@@ -21,7 +21,7 @@ _NAME: Final = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 
 
 @dataclass(frozen=True, slots=True)
-class Choice:
+class WantedOutput:
     tools: Sequence[Tool]
     choice: ToolChoice
     parallel: bool
@@ -47,7 +47,7 @@ class Choice:
 def content_rules(
     lark: LarkText,
     described: ToolFormat | HarmonyFormat,
-    choice: Choice,
+    choice: WantedOutput,
     thought: tuple[str, str] | None = None,
 ) -> str:
     """Return an expression for the output. Raises UnsupportedChoice.

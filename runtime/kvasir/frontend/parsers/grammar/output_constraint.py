@@ -6,7 +6,12 @@ from enum import Enum, auto
 from typing import Final
 
 from kvasir.frontend.parsers.formats.descriptions import HarmonyFormat, ReasoningFormat, ToolFormat
-from kvasir.frontend.parsers.grammar.choice_grammar import Choice, answer_rules, content_rules, embedded_answer
+from kvasir.frontend.parsers.grammar.choice_grammar import (
+    WantedOutput,
+    answer_rules,
+    content_rules,
+    embedded_answer,
+)
 from kvasir.frontend.parsers.grammar.harmony_rules import behind_reasoning, with_reasoning
 from kvasir.frontend.parsers.grammar.lark_text import LarkText, joined
 from kvasir.frontend.parsers.streaming.harmony import END
@@ -40,7 +45,7 @@ class ConstraintMaker:
         self._text_tokens = frozenset(token.content for token in added.values() if not token.special)
 
     def constraint(
-        self, choice: Choice, phase: OutputPhase, thinking_budget: int | None
+        self, choice: WantedOutput, phase: OutputPhase, thinking_budget: int | None
     ) -> OutputConstraint | None:
         """Return the constraint, or None. Raises UnsupportedChoice."""
         try:
@@ -49,7 +54,7 @@ class ConstraintMaker:
             raise UnsupportedChoice("the schemas are nested too deeply to be enforced: flatten them") from None
 
     def _constraint(
-        self, choice: Choice, phase: OutputPhase, thinking_budget: int | None
+        self, choice: WantedOutput, phase: OutputPhase, thinking_budget: int | None
     ) -> OutputConstraint | None:
         if thinking_budget is not None and self._formats.reasoning is None:
             raise UnsupportedChoice(
@@ -72,7 +77,7 @@ class ConstraintMaker:
         start = self._reasoning_start() if phase is OutputPhase.EITHER else None
         return OutputConstraint(grammar, self._reasoning_end(), thinking_budget, start)
 
-    def _embedded(self, choice: Choice, phase: OutputPhase) -> Grammar | None:
+    def _embedded(self, choice: WantedOutput, phase: OutputPhase) -> Grammar | None:
         """Return a grammar with the reasoning, if the model may choose; else None."""
         lark = LarkText(self._special, self._text_tokens)
         reasoning = self._formats.reasoning
@@ -94,7 +99,7 @@ class ConstraintMaker:
         reasoned = lark.rule("reasoning", joined(lark.literal(start), ending, _LINE_BREAKS))
         return _lark(lark, f"{reasoned}? {lark.rule('content', content)}")
 
-    def _behind(self, choice: Choice, phase: OutputPhase) -> Grammar | None:
+    def _behind(self, choice: WantedOutput, phase: OutputPhase) -> Grammar | None:
         """Return the grammar of the output after its reasoning."""
         is_harmony = isinstance(self._formats.tools, HarmonyFormat)
         if not is_harmony and not self._needs_rules(choice):
@@ -109,7 +114,7 @@ class ConstraintMaker:
             lark, content if phase is OutputPhase.CONTENT else f"{_LINE_BREAKS} {lark.rule('content', content)}"
         )
 
-    def _content(self, lark: LarkText, choice: Choice) -> str | None:
+    def _content(self, lark: LarkText, choice: WantedOutput) -> str | None:
         """Return an expression for the output without reasoning; None for any text."""
         if self._formats.tools is not None and choice.needs_rules:
             return content_rules(lark, self._formats.tools, choice)
@@ -119,7 +124,7 @@ class ConstraintMaker:
             return answer_rules(lark, choice.answer)
         return embedded_answer(lark, choice.answer)
 
-    def _needs_rules(self, choice: Choice) -> bool:
+    def _needs_rules(self, choice: WantedOutput) -> bool:
         return self._formats.tools is not None and choice.needs_rules
 
     def _reasoning_start(self) -> int | None:
