@@ -30,7 +30,7 @@ from kvasir.frontend.http.bodies.upload_queue import UploadQueue
 from kvasir.frontend.http.connections.acceptor import Acceptor
 from kvasir.frontend.http.connections.connection import Connection
 from kvasir.frontend.http.connections.idle_connections import close_idle
-from kvasir.frontend.http.connections.listener import BACKLOG, listen
+from kvasir.frontend.http.connections.listener import listen
 from kvasir.frontend.http.connections.tls import Tls
 from kvasir.frontend.http.connections.transports import Receiver
 from kvasir.frontend.http.refusals import Refusals
@@ -45,7 +45,7 @@ from kvasir.hub.located_model import read_model
 from kvasir.hub.tokenizer import load_tokenizer
 from kvasir.hub.tokenizer_files import tokenizer_info
 from kvasir.process.failures import end, failure_of, log_failure
-from kvasir.process.listening import remove_socket_file, url_of
+from kvasir.process.listening import BACKLOG, remove_socket_file, url_of
 from kvasir.process.open_files import raise_open_files_limit
 from kvasir.process.ops_server import OpsServer
 from kvasir.process.process_title import set_process_title

@@ -4,7 +4,6 @@
 replace those of Kubernetes.
 """
 
-import errno
 import os
 import random
 import socket
@@ -17,11 +16,9 @@ from typing import Final
 from kvasir.config.options import ConfigError
 from kvasir.local.log_directory import LogDirectory
 from kvasir.local.private_directory import PrivateDirectory
-from kvasir.process.listening import advice_for, listening_socket, remove_socket_file, unix_socket, url
+from kvasir.process.listening import listen_at, listen_on, remove_socket_file, url
 from kvasir_contract import environment
-from kvasir_contract.endpoints import ANY_HOST
 
-BACKLOG: Final = 2048
 LOOPBACK: Final = "127.0.0.1"
 
 
@@ -135,7 +132,7 @@ def open_place(
 
     Raises ConfigError if that fails or logs cannot be written.
     """
-    listener = _listen(host, port) if uds is None else _listen_at(uds)
+    listener = listen_on(host, port) if uds is None else listen_at(uds)
     try:
         address = listener.getsockname()[1] if uds is None else Path(uds).resolve().as_posix().replace("/", "-")
         # No other service here has this name and address.
@@ -158,28 +155,6 @@ def open_place(
         log_directory=logs,
         uid=str(uuid.uuid4()),
     )
-
-
-def _listen(host: str, port: int) -> socket.socket:
-    try:
-        return listening_socket(host, port, BACKLOG)
-    except socket.gaierror as error:
-        raise ConfigError(f"--host {host}: {error.strerror}") from error
-    except OSError as error:
-        what = (error.strerror or str(error)).lower()
-        advice = "choose another --port"
-        if error.errno == errno.EADDRNOTAVAIL:
-            advice = (
-                f"--host {host} is not an address of this machine: use 127.0.0.1, or {ANY_HOST} for all addresses"
-            )
-        raise ConfigError(f"cannot listen on {host}:{port}: {what}; {advice}") from error
-
-
-def _listen_at(path: str) -> socket.socket:
-    try:
-        return unix_socket(path, BACKLOG)
-    except OSError as error:
-        raise ConfigError(f"--uds {path}: {advice_for(error)}") from error
 
 
 def _free_ports(count: int) -> tuple[int, ...]:

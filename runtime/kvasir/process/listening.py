@@ -7,7 +7,10 @@ import socket
 import stat
 from typing import Any, Final
 
+from kvasir.config.options import ConfigError
 from kvasir_contract.endpoints import ANY_HOST
+
+BACKLOG: Final = 2048  # of a server for clients
 
 IN_USE: Final = "a process listens there, or it is not a socket: stop that process, or choose another path"
 
@@ -40,10 +43,24 @@ def unix_socket(path: str, backlog: int) -> socket.socket:
     return listener
 
 
-def advice_for(error: OSError) -> str:
-    if error.errno == errno.EADDRINUSE:
-        return IN_USE
-    return f"{error.strerror or error}: choose another path"  # a path that is too long has no errno
+def listen_on(host: str, port: int) -> socket.socket:
+    """Listen for clients. Raises ConfigError with the option, --host or --port."""
+    try:
+        return listening_socket(host, port, BACKLOG)
+    except socket.gaierror as error:
+        raise ConfigError(f"--host {host}: {error.strerror}") from error
+    except OSError as error:
+        raise ConfigError(_advice(host, port, error)) from error
+
+
+def listen_at(path: str) -> socket.socket:
+    """Listen for clients at a Unix socket. Raises ConfigError with the option, --uds."""
+    try:
+        return unix_socket(path, BACKLOG)
+    except OSError as error:
+        # A path that is too long has no errno.
+        advice = IN_USE if error.errno == errno.EADDRINUSE else f"{error.strerror or error}: choose another path"
+        raise ConfigError(f"--uds {path}: {advice}") from error
 
 
 def remove_socket_file(listener: socket.socket) -> None:
@@ -105,3 +122,13 @@ def _bound(listener: socket.socket, address: tuple[Any, ...], backlog: int) -> s
         listener.close()
         raise
     return listener
+
+
+def _advice(host: str, port: int, error: OSError) -> str:
+    if error.errno == errno.EADDRINUSE:
+        return f"--port {port} is in use on {host}: choose another one, or 0 for any that is free"
+    if error.errno == errno.EACCES:
+        return f"--port {port} may not be used by this user: choose one above 1023"
+    if error.errno == errno.EADDRNOTAVAIL:
+        return f"--host {host} is not an address of this machine: use 127.0.0.1, or {ANY_HOST} for all addresses"
+    return f"cannot listen on {host}:{port}: {os.strerror(error.errno or 0)}"

@@ -281,7 +281,7 @@ def test_a_misspelt_variable_is_a_warning(
 def test_a_port_in_use_is_told(place: Place, capfd: pytest.CaptureFixture[str]) -> None:
     port = str(place.listener.getsockname()[1])
     assert main.main(["serve", "demo://", "--device", "cpu", "--port", port]) == 2
-    assert f"cannot listen on 127.0.0.1:{port}" in capfd.readouterr().err
+    assert f"--port {port} is in use on 127.0.0.1: choose another one" in capfd.readouterr().err
 
 
 @pytest.mark.parametrize(

@@ -146,7 +146,7 @@ def test_a_port_in_use_is_told(capfd: pytest.CaptureFixture[str]) -> None:
     try:
         port = place.listener.getsockname()[1]
         assert main.main(["up", str(DEMO), "--port", str(port)]) == 2
-        assert f"cannot listen on 127.0.0.1:{port}: address already in use" in capfd.readouterr().err
+        assert f"--port {port} is in use on 127.0.0.1: choose another one" in capfd.readouterr().err
     finally:
         place.close()
 

@@ -71,7 +71,7 @@ def test_a_secret_is_never_written_outside_its_directory(place: Place, key: str)
 
 def test_a_port_in_use_is_told_before_anything_is_started(place: Place) -> None:
     port = place.listener.getsockname()[1]
-    with pytest.raises(ConfigError, match=rf"cannot listen on 127\.0\.0\.1:{port}: address already in use; choose"):
+    with pytest.raises(ConfigError, match=rf"--port {port} is in use on 127\.0\.0\.1: choose another one"):
         open_place("other", host="127.0.0.1", port=port, frontends=1, engines=1)
 
 
