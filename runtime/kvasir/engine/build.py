@@ -13,13 +13,13 @@ from kvasir.engine.adapters.adapter_gate import AdapterGate
 from kvasir.engine.adapters.adapter_memory import AdapterMemory
 from kvasir.engine.core import EngineCore
 from kvasir.engine.drafting.make_drafter import make_drafter
-from kvasir.engine.drafting.step_drafts import Drafting
 from kvasir.engine.grammar.grammar_gate import GrammarGate
 from kvasir.engine.ingest import Ingest
 from kvasir.engine.kv.kv_manager import KVManager, longest_sequence
 from kvasir.engine.scheduling.admission_gates import AdmissionGate
 from kvasir.engine.scheduling.rations import Ration, StageRation, WholePrompts
 from kvasir.engine.scheduling.scheduler import Scheduler
+from kvasir.engine.scheduling.step_drafts import Drafting
 from kvasir.engine.scheduling.token_budget import TokenBudget
 from kvasir.executor.executor import Executor
 from kvasir.executor.executor_for import has_worker_processes

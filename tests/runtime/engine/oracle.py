@@ -3,7 +3,7 @@
 import random
 from collections.abc import Callable, Sequence
 
-from kvasir.engine.drafting.drafter import Drafter
+from kvasir.engine.scheduling.drafter import Drafter
 from kvasir.engine.scheduling.engine_request import EngineRequest
 
 

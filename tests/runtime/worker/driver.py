@@ -191,7 +191,8 @@ class Driver:
             finished=self._finished,
             new=[NewRow(r.request_id, packed(r.tokens), len(r.prompt), r.params, slot=r.slot) for r in new],
             scheduled=[
-                ScheduledRow(r.request_id, r.computed, count, blocks, drafts) for r, count, blocks, drafts in scheduled
+                ScheduledRow(r.request_id, r.computed, count, blocks, drafts)
+                for r, count, blocks, drafts in scheduled
             ],
             slots=tuple(self._slots),
         )

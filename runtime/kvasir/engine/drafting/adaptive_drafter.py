@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from kvasir.engine.drafting.draft_length import DraftLength
-from kvasir.engine.drafting.drafter import Drafter
+from kvasir.engine.scheduling.drafter import Drafter
 from kvasir.engine.scheduling.engine_request import EngineRequest
 
 

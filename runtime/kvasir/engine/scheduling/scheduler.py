@@ -9,7 +9,6 @@ from collections import deque
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 
-from kvasir.engine.drafting.step_drafts import Drafting, StepDrafts
 from kvasir.engine.kv.kv_manager import KVManager
 from kvasir.engine.scheduling.admission_gates import AdmissionGate
 from kvasir.engine.scheduling.endings import Endings
@@ -18,6 +17,7 @@ from kvasir.engine.scheduling.entrance_check import EntranceCheck, RequestRefuse
 from kvasir.engine.scheduling.lone_steps import LoneSteps
 from kvasir.engine.scheduling.rations import Ration
 from kvasir.engine.scheduling.request_queues import RequestQueues
+from kvasir.engine.scheduling.step_drafts import Drafting, StepDrafts
 from kvasir.engine.scheduling.step_results import StepResults, StepRows
 from kvasir.engine.scheduling.token_budget import TokenBudget
 from kvasir.link.protocol import DraftStats, RequestOutput

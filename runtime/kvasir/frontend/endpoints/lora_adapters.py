@@ -9,8 +9,8 @@ from starlette.responses import PlainTextResponse
 from kvasir.config.lora_settings import LoraModule
 from kvasir.frontend.endpoints.answers import errors
 from kvasir.frontend.endpoints.description.openapi import NEEDS_KEY
-from kvasir.frontend.endpoints.request_body import RequestBody
 from kvasir.frontend.errors import ApiError, bad_field
+from kvasir.frontend.request_bodies.request_body import RequestBody
 from kvasir.frontend.routing import new_router
 from kvasir.frontend.service import Service, ServiceDep
 from kvasir.hub.hub_errors import ModelNotFound

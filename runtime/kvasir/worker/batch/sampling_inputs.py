@@ -153,7 +153,7 @@ class SamplingInputs:
         penalised = [each for each, rule in enumerate(rules) if rule.is_penalised]
         if self._counts_on_host(is_awaited):
             return penalised, []
-        # The host knows all tokens of a row with drafts, and the device could not take rejected ones back.
+        # The host has all tokens of a row with drafts, and the device could not take rejected ones back.
         drafted = {row for (_, row), count in zip(ruled, drafts, strict=True) if count}
         listed = [each for each in penalised if ruled[each][1] in drafted]
         return listed, [each for each in penalised if ruled[each][1] not in drafted]
