@@ -13,7 +13,6 @@ from kvasir.client.request_errors import RequestFailed
 from kvasir.frontend.endpoints.pooling.answer import PoolingUsage
 from kvasir.frontend.endpoints.pooling.request import InputBody, PoolingBody, check_count
 from kvasir.frontend.endpoints.pooling.vector_forms import Vector, numbers
-from kvasir.frontend.errors import bad_field
 from kvasir.frontend.generation.generation import Generation
 from kvasir.frontend.http.access import client_of
 from kvasir.frontend.service import Service
@@ -61,9 +60,7 @@ async def pool(
 ) -> Pooled:
     """Return the vectors of all inputs. Raises ApiError and the errors of AsyncLLM. `field`: with the inputs."""
     check_count(field, inputs, service.max_prompts)
-    model, adapter = service.served(body.model)
-    if adapter is not None:
-        raise bad_field("model", f"{model} is a LoRA adapter, which is served for text only: leave model out")
+    model = service.model_name(body.model)
     pooling = pooling_of(service)
     body.take_rank(scope)
     form = body.form(pooling.prompt(body.prompt_name))
