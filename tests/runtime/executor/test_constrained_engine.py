@@ -8,6 +8,8 @@ import msgspec
 import pytest
 
 from kvasir.config.settings import ExecutorConfig
+from kvasir.config.speculation import Speculation
+from kvasir.engine import build
 from kvasir.executor.in_process import InProcessExecutor
 from kvasir.hub.model_info import load_model_info
 from kvasir.hub.source import fetch
@@ -15,6 +17,7 @@ from kvasir.hub.tokenizer import Tokenizer, load_tokenizer
 from kvasir.request.constraint import Grammar, GrammarKind, OutputConstraint
 from kvasir.request.params import SamplingParams
 from kvasir.worker import worker
+from runtime.engine.oracle import Oracle
 from runtime.executor.split_engine import Answer, SplitEngine
 from runtime.worker.driver import engine_settings
 from runtime.worker.late_copies import LateCopies
@@ -123,6 +126,29 @@ def test_outputs_are_of_their_schemas(
             assert set(value) <= {"one", "two", 3}
         kinds.add(type(value))
     assert kinds == {dict, list}
+
+
+def test_drafts_change_no_constrained_output(requests: dict[str, Request], monkeypatch: pytest.MonkeyPatch) -> None:
+    reasoning = {
+        f"thinks {budget}": replace(
+            requests["r0"], constraint=OutputConstraint(reasoning_end=(17, 18), thinking_budget=budget)
+        )
+        for budget in (1, 5, 60)
+    }
+    found: dict[str, list[int]] = {}
+    oracle = Oracle(lambda asked: found.get(asked.request_id, []))
+    monkeypatch.setattr(build, "make_drafter", lambda speculation: oracle)
+    model = load_model_info(fetch("demo://", weights=True))
+    speculation = Speculation("ngram", 5, max_step_rows=20, prompt_lookup_min=1, prompt_lookup_max=5)
+    engine = SplitEngine(model, engine_settings(max_num_seqs=8, speculation=speculation))
+    plain = play(engine, requests | reasoning, {})
+    assert not oracle.num_rejected
+    found |= {name: answer.tokens for name, answer in plain.items()}
+    engine.forget()
+    assert play(engine, requests | reasoning, {}) == plain
+    assert oracle.accepted[True] > 50
+    assert oracle.num_rejected > 100
+    engine.close()
 
 
 @pytest.mark.parametrize("name", EXECUTORS)

@@ -6,8 +6,7 @@ They have the bits of decodes: a step writes all K and V before it reads any, an
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -23,8 +22,7 @@ NO_DRAFTS: Final[Drafts] = {}
 _PREFILL: Final = 2**40
 
 
-@dataclass(frozen=True)
-class Chunks:
+class Chunks(NamedTuple):
     """B chunks, decodes first."""
 
     rows: Ints  # [B] of the table

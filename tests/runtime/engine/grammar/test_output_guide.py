@@ -186,6 +186,24 @@ def test_equal_outputs_lead_to_equal_masks() -> None:
     assert step.is_complete
 
 
+@pytest.mark.parametrize(
+    "constraint", [OutputConstraint(DIGITS), OutputConstraint(DIGITS, reasoning_end=tokens("1"), thinking_budget=2)]
+)
+@pytest.mark.parametrize("output", ["", "4"])
+def test_a_copy_advances_by_itself(constraint: OutputConstraint, output: str) -> None:
+    guide, copied_from = guide_for(constraint), guide_for(constraint)
+    for each in (guide, copied_from):
+        each.accept(tokens(output))
+    before = allowed(guide)
+    ahead = copied_from.copy()
+    with pytest.raises(GuideError):
+        ahead.accept(tokens("11x"))
+    assert allowed(copied_from) == before
+    for each in (guide, copied_from):
+        each.accept(tokens("1"))
+    assert allowed(copied_from) == allowed(guide)
+
+
 def test_no_bit_is_set_outside_of_the_vocabulary() -> None:
     for vocab_size, known in ((40, VOCAB), (VOCAB, VOCAB)):
         for end in ((), (7,)):
