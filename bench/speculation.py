@@ -123,16 +123,18 @@ async def measure(services: dict[bool, Service], args: argparse.Namespace) -> No
     connector = aiohttp.TCPConnector(limit=0)
     async with aiohttp.ClientSession(connector=connector, timeout=aiohttp.ClientTimeout(1200)) as session:
         client = Client(session, args.tokens)
-        for load in await new_loads(client, services[False].url, args.streams):
+        for number, load in enumerate(await new_loads(client, services[False].url, args.streams), 1):
+            if str(number) not in args.loads:
+                continue
             before = await read_draft_counts(session, services[True].url)
             measured = Measured()
-            for number in range(-1, args.rounds):  # the first one warms up
+            for turn in range(-1, args.rounds):  # the first one warms up
                 texts: dict[bool, list[str]] = {}
-                for speculates in (False, True) if number % 2 else (True, False):
+                for speculates in (False, True) if turn % 2 else (True, False):
                     service = services[speculates]
                     cpu = cpu_seconds(service)
                     tokens, seconds, texts[speculates] = await client.run(service.url, load)
-                    if number >= 0:
+                    if turn >= 0:
                         measured.rates[speculates].append(tokens / seconds)
                         measured.costs[speculates].append((cpu_seconds(service) - cpu) / tokens)
                 measured.different += sum(one != other for one, other in zip(*texts.values(), strict=True))
@@ -160,6 +162,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", default="demo://")
     parser.add_argument("--config", default='{"method": "ngram"}', help="of the service that speculates")
+    parser.add_argument("--loads", default="1,2,3", help="numbers of the loads")
     parser.add_argument("--streams", type=int, default=16, help="of the third load")
     parser.add_argument("--tokens", type=int, default=192, help="of each output")
     parser.add_argument("--rounds", type=int, default=5)

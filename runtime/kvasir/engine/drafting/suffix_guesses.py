@@ -36,7 +36,7 @@ class SuffixGuesses(GuessSource):
         self._past = PastOutputs(SHORTEST_MATCH, limits.max_outputs)
 
     def guess(self, request: EngineRequest, most: int) -> Sequence[int]:
-        text, key = request.token_ids, request.chain_root
+        text, key = request.token_ids, request.chain_root.digest
         own = self._own.get(request)
         if own is None:
             own = self._own[request] = NgramIndex(SHORTEST_MATCH)
@@ -56,7 +56,7 @@ class SuffixGuesses(GuessSource):
 
     def ended(self, request: EngineRequest) -> None:
         self._own.pop(request, None)
-        self._past.add(request.chain_root, request.token_ids[request.num_prompt_tokens :])
+        self._past.add(request.chain_root.digest, request.token_ids[request.num_prompt_tokens :])
 
     def _longest(
         self, text: "array[int]", places: list[tuple["array[int]", int]]
