@@ -3,7 +3,7 @@ field."""
 
 import math
 from collections.abc import Mapping
-from typing import Literal
+from typing import Literal, TypeVar
 
 from msgspec import Struct, json
 from starlette.responses import Response
@@ -12,6 +12,8 @@ from kvasir.client.request_errors import EngineUnavailable, InvalidRequest, Requ
 
 # nginx's status for a client that left before its answer began; only in log and metrics.
 CLIENT_CLOSED_REQUEST = 499
+
+Value = TypeVar("Value")
 
 
 ErrorType = Literal["invalid_request_error", "rate_limit_error", "server_error"]
@@ -62,6 +64,13 @@ class ApiError(Exception):
 
 def bad_field(param: str | None, message: str) -> ApiError:
     return ApiError(400, message, param=param)
+
+
+def needed(value: Value | None, path: str) -> Value:
+    """Return a field of a body that must be given. Raises ApiError."""
+    if value is None:
+        raise bad_field(path, f"{path} is missing")
+    return value
 
 
 def unfit_model(message: str) -> ApiError:

@@ -11,7 +11,7 @@ from typing import Annotated, Any, Final
 from pydantic import ConfigDict, Field
 
 from kvasir.frontend.endpoints.past_calls import ArgumentCount, Arguments, template_call
-from kvasir.frontend.errors import bad_field
+from kvasir.frontend.errors import bad_field, needed
 from kvasir.frontend.request_bodies.request_body import BodyPart
 from kvasir.process.seldom_log import SeldomLog
 
@@ -116,9 +116,7 @@ def _content(message: Message, path: str) -> str | list[dict[str, str]]:
 def _text_of(part: TextPart, path: str) -> str:
     if (field := TEXT_PARTS.get(part.type)) is None:
         raise bad_field(f"{path}.type", f"{path}.type: {part.type!r} is not supported: the model reads text only")
-    text: str | None = getattr(part, field)
-    if text is None:
-        raise bad_field(f"{path}.{field}", f"{path}.{field} is missing")
+    text: str = needed(getattr(part, field), f"{path}.{field}")
     if part.model_extra:
         _log_ignored(part.model_extra, "messages[].content[]")
     return text

@@ -16,7 +16,7 @@ from kvasir.frontend.endpoints.tool_use import (
     use_one,
     use_some,
 )
-from kvasir.frontend.errors import bad_field
+from kvasir.frontend.errors import bad_field, needed
 from kvasir.frontend.parsers import ToolChoice
 from kvasir.frontend.parsers.parsed import Tool
 from kvasir.frontend.request_bodies.request_body import BodyPart
@@ -86,13 +86,10 @@ def function_use(functions: Sequence[Function], choice: OlderChoice | None) -> T
 def _chosen(offered: tuple[Tool, ...], choice: Choice | None) -> ToolUse:
     match choice:
         case ChosenTools(type="function", function=function):
-            if function is None:
-                raise bad_field("tool_choice.function", "tool_choice.function is missing")
-            return use_one(offered, function.name, "tool_choice.function.name")
+            name = needed(function, "tool_choice.function").name
+            return use_one(offered, name, "tool_choice.function.name")
         case ChosenTools(type="allowed_tools", allowed_tools=tools):
-            if tools is None:
-                raise bad_field("tool_choice.allowed_tools", "tool_choice.allowed_tools is missing")
-            return _allowed(offered, tools)
+            return _allowed(offered, needed(tools, "tool_choice.allowed_tools"))
         case ChosenTools(type=other):
             path = "tool_choice.type"
             raise bad_field(path, f"{path}: {quote(other)} is not supported, use 'function' or 'allowed_tools'")
@@ -111,9 +108,7 @@ def _allowed(offered: tuple[Tool, ...], given: AllowedTools) -> ToolUse:
 
 def _function(tool: FunctionTool, path: str) -> Function:
     check_type(tool.type, "function", f"{path}.type")
-    if tool.function is None:
-        raise bad_field(f"{path}.function", f"{path}.function is missing")
-    return tool.function
+    return needed(tool.function, f"{path}.function")
 
 
 def _check_mode(choice: object, modes: Sequence[str], field: str) -> None:

@@ -6,7 +6,7 @@ from typing import Annotated, Any, Final
 from pydantic import Field
 
 from kvasir.frontend.endpoints.past_calls import ArgumentCount, template_call
-from kvasir.frontend.errors import bad_field
+from kvasir.frontend.errors import bad_field, needed
 from kvasir.frontend.request_bodies.list_limits import at_most
 from kvasir.frontend.request_bodies.request_body import BodyPart
 
@@ -88,9 +88,9 @@ class MessagesHistory:
             raise bad_field(f"{path}.type", f"{path}.type: {block.type!r} belongs to a message of the {owner}")
         match block.type:
             case "text":
-                self._text(role, _given(block, "text", path))
+                self._text(role, needed(block.text, f"{path}.text"))
             case "thinking":
-                if thoughts := _given(block, "thinking", path):
+                if thoughts := needed(block.thinking, f"{path}.thinking"):
                     _append(self._of(role), "reasoning_content", thoughts)
             case "redacted_thinking":  # of another server, and unreadable for a model
                 self._of(role)
@@ -103,14 +103,14 @@ class MessagesHistory:
                 raise bad_field(f"{path}.type", what)
 
     def _add_call(self, block: Block, path: str) -> None:
-        call_id, name = _given(block, "id", path), _given(block, "name", path)
-        arguments = _given(block, "input", path)
+        call_id, name = needed(block.id, f"{path}.id"), needed(block.name, f"{path}.name")
+        arguments = needed(block.input, f"{path}.input")
         self._arguments.add(arguments)
         self._names[call_id] = name
         self._of("assistant").setdefault("tool_calls", []).append(template_call(name, arguments, call_id))
 
     def _add_result(self, block: Block, path: str) -> None:
-        call_id = _given(block, "tool_use_id", path)
+        call_id = needed(block.tool_use_id, f"{path}.tool_use_id")
         content = block.content or ""
         text = content if isinstance(content, str) else _joined(content, f"{path}.content")
         message = {"role": "tool", "tool_call_id": call_id, "content": [_ERROR + text if block.is_error else text]}
@@ -146,12 +146,5 @@ def _joined(blocks: Sequence[ResultBlock | Block], path: str) -> str:
             raise bad_field(
                 f"{where}.type", f"{where}.type: {block.type!r} is not supported: the model reads text only"
             )
-        texts.append(_given(block, "text", where))
+        texts.append(needed(block.text, f"{where}.text"))
     return "\n".join(texts)
-
-
-def _given(block: ResultBlock | Block, name: str, path: str) -> Any:
-    value = getattr(block, name)
-    if value is None:
-        raise bad_field(f"{path}.{name}", f"{path}.{name} is missing")
-    return value

@@ -8,7 +8,7 @@ from kvasir.client.input.grammar_source import GrammarSource
 from kvasir.frontend.endpoints.messages.blocks import Content, MessagesHistory, Turn
 from kvasir.frontend.endpoints.messages.tools import ClientTool, ClientToolChoice, tool_use
 from kvasir.frontend.endpoints.tool_use import ToolUse
-from kvasir.frontend.errors import bad_field
+from kvasir.frontend.errors import bad_field, needed
 from kvasir.frontend.request_bodies.list_limits import at_most
 from kvasir.frontend.request_bodies.request_body import BodyPart, RequestBody
 from kvasir.request.params import SamplingFields
@@ -67,8 +67,8 @@ class CountTokensRequest(RequestBody):
             raise bad_field(
                 "output_format", "output_format is the older form of output_config.format: leave out one of them"
             )
-        if self.thinking is not None and self.thinking.type == "enabled" and self.thinking.budget_tokens is None:
-            raise bad_field("thinking.budget_tokens", "thinking.budget_tokens is missing")
+        if self.thinking is not None and self.thinking.type == "enabled":
+            needed(self.thinking.budget_tokens, "thinking.budget_tokens")
 
     def template_messages(self) -> list[dict[str, Any]]:
         if not self.messages:

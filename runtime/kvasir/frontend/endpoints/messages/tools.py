@@ -5,7 +5,7 @@ from dataclasses import replace
 from typing import Any, Literal
 
 from kvasir.frontend.endpoints.tool_use import Function, ToolUse, check_functions, quote, use_all, use_one
-from kvasir.frontend.errors import bad_field
+from kvasir.frontend.errors import bad_field, needed
 from kvasir.frontend.request_bodies.request_body import BodyPart
 
 
@@ -39,9 +39,7 @@ def tool_use(tools: Sequence[ClientTool], choice: ClientToolChoice | None) -> To
         return ToolUse()
     parallel = choice is None or not choice.disable_parallel_tool_use
     if choice is not None and choice.type == "tool":
-        if choice.name is None:
-            raise bad_field("tool_choice.name", "tool_choice.name is missing")
-        use = use_one(offered, choice.name, "tool_choice.name")
+        use = use_one(offered, needed(choice.name, "tool_choice.name"), "tool_choice.name")
     else:
         use = use_all(offered, "required" if wanted == "any" else wanted)
     return replace(use, parallel=parallel)
@@ -53,6 +51,5 @@ def _function(tool: ClientTool, path: str) -> Function:
         raise bad_field(
             where, f"{where}: {quote(tool.type)} is not supported, describe the tool with name and input_schema"
         )
-    if tool.input_schema is None:
-        raise bad_field(f"{path}.input_schema", f"{path}.input_schema is missing")
-    return Function(name=tool.name, description=tool.description, parameters=tool.input_schema, strict=tool.strict)
+    schema = needed(tool.input_schema, f"{path}.input_schema")
+    return Function(name=tool.name, description=tool.description, parameters=schema, strict=tool.strict)

@@ -5,7 +5,7 @@ from typing import Annotated, Any, Final
 from pydantic import Field
 
 from kvasir.frontend.endpoints.past_calls import ArgumentCount, Arguments, template_call
-from kvasir.frontend.errors import bad_field
+from kvasir.frontend.errors import bad_field, needed
 from kvasir.frontend.request_bodies.list_limits import at_most
 from kvasir.frontend.request_bodies.request_body import BodyPart
 
@@ -80,7 +80,7 @@ class InputHistory:
         if item.role not in _ROLES:
             roles = ", ".join(_ROLES)
             raise bad_field(f"{path}.role", f"{path}.role: {item.role!r} is not a role: use one of {roles}")
-        text = _text_of(_given(item, "content", path), f"{path}.content")
+        text = _text_of(item.content, f"{path}.content")
         role = _ROLES[item.role]
         if role == "system" and not self._messages:
             self._system.append(text)  # many templates accept one system message, at the beginning
@@ -97,7 +97,7 @@ class InputHistory:
             self._thoughts.append(thoughts)
 
     def _add_call(self, item: Item, path: str) -> None:
-        call_id, name = _given(item, "call_id", path), _given(item, "name", path)
+        call_id, name = needed(item.call_id, f"{path}.call_id"), needed(item.name, f"{path}.name")
         self._arguments.add(item.arguments)
         self._names[call_id] = name
         last = self._messages[-1] if self._messages else None
@@ -106,8 +106,8 @@ class InputHistory:
         last.setdefault("tool_calls", []).append(template_call(name, item.arguments, call_id))
 
     def _add_output(self, item: Item, path: str) -> None:
-        call_id = _given(item, "call_id", path)
-        text = _text_of(_given(item, "output", path), f"{path}.output")
+        call_id = needed(item.call_id, f"{path}.call_id")
+        text = _text_of(item.output, f"{path}.output")
         message = {"role": "tool", "tool_call_id": call_id, "content": text}
         if call_id in self._names:
             message["name"] = self._names[call_id]
@@ -126,20 +126,14 @@ class InputHistory:
         self._messages.append(message)
 
 
-def _given(item: Item, name: str, path: str) -> Any:
-    value = getattr(item, name)
-    if value is None:
-        raise bad_field(f"{path}.{name}", f"{path}.{name} is missing")
-    return value
-
-
 def _problem(type: str) -> str:
     if type == "item_reference":
         return "'item_reference' is not supported: this server stores no items; send the item itself"
     return f"{type!r} is not supported: use message, reasoning, function_call or function_call_output"
 
 
-def _text_of(content: str | list[Part], path: str) -> str:
+def _text_of(given: str | list[Part] | None, path: str) -> str:
+    content: str | list[Part] = needed(given, path)
     if isinstance(content, str):
         return content
     return "\n".join(_text(part, f"{path}[{index}]") for index, part in enumerate(content))
@@ -149,7 +143,5 @@ def _text(part: Part, path: str) -> str:
     name = "refusal" if part.type == "refusal" else "text"
     if part.type not in _TEXT_PARTS and name == "text":
         raise bad_field(f"{path}.type", f"{path}.type: {part.type!r} is not supported: the model reads text only")
-    text: str | None = getattr(part, name)
-    if text is None:
-        raise bad_field(f"{path}.{name}", f"{path}.{name} is missing")
+    text: str = needed(getattr(part, name), f"{path}.{name}")
     return text

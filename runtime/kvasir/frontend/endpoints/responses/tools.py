@@ -14,7 +14,7 @@ from kvasir.frontend.endpoints.tool_use import (
     use_one,
     use_some,
 )
-from kvasir.frontend.errors import bad_field
+from kvasir.frontend.errors import bad_field, needed
 from kvasir.frontend.parsers import ToolChoice
 from kvasir.frontend.parsers.parsed import Tool
 from kvasir.frontend.request_bodies.request_body import BodyPart
@@ -80,7 +80,7 @@ def repeat_choice(choice: Choice | None) -> str | dict[str, Any]:
 
 def _chosen(offered: tuple[Tool, ...], choice: ResponseToolChoice) -> ToolUse:
     if choice.type == "function":
-        return use_one(offered, _given(choice.name, "tool_choice.name"), "tool_choice.name")
+        return use_one(offered, needed(choice.name, "tool_choice.name"), "tool_choice.name")
     if choice.type != "allowed_tools":
         path = "tool_choice.type"
         raise bad_field(path, f"{path}: {quote(choice.type)} is not supported, use 'function' or 'allowed_tools'")
@@ -89,7 +89,7 @@ def _chosen(offered: tuple[Tool, ...], choice: ResponseToolChoice) -> ToolUse:
     for index, tool in enumerate(choice.tools or ()):
         path = f"tool_choice.tools[{index}]"
         check_type(tool.type, "function", f"{path}.type")
-        names.append((_given(tool.name, f"{path}.name"), f"{path}.name"))
+        names.append((needed(tool.name, f"{path}.name"), f"{path}.name"))
     return use_some(offered, mode, names, "tool_choice.tools")
 
 
@@ -100,14 +100,8 @@ def _function(tool: ResponseTool, path: str) -> Function:
             where, f"{where}: {quote(tool.type)} is not supported, this server runs no tools itself: use 'function'"
         )
     return Function(
-        name=_given(tool.name, f"{path}.name"),
+        name=needed(tool.name, f"{path}.name"),
         description=tool.description,
         parameters=tool.parameters,
         strict=tool.strict is not False,
     )
-
-
-def _given(name: str | None, path: str) -> str:
-    if name is None:
-        raise bad_field(path, f"{path} is missing")
-    return name
