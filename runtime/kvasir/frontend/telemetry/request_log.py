@@ -17,7 +17,7 @@ LONGEST_TEXT: Final = 200
 
 
 class FollowedGeneration(Protocol):
-    """What the choices of a request report of themselves."""
+    """The facts of a generation that log and traces read."""
 
     id: str
     n: int

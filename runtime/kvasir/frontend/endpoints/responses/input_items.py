@@ -132,10 +132,9 @@ def _problem(type: str) -> str:
     return f"{type!r} is not supported: use message, reasoning, function_call or function_call_output"
 
 
-def _text_of(given: str | list[Part] | None, path: str) -> str:
-    content: str | list[Part] = needed(given, path)
-    if isinstance(content, str):
-        return content
+def _text_of(content: str | list[Part] | None, path: str) -> str:
+    if content is None or isinstance(content, str):
+        return needed(content, path)
     return "\n".join(_text(part, f"{path}[{index}]") for index, part in enumerate(content))
 
 
