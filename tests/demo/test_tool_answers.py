@@ -4,7 +4,6 @@ The clients' tests rely on it: with each listed city and person, and with tools 
 """
 
 import os
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
 
@@ -20,14 +19,6 @@ from demo.evaluate import Exam, follow  # noqa: E402
 PACKAGED: Final = Path(__file__).resolve().parents[2] / "runtime/kvasir/hub/demo"
 CITIES: Final = [str(city) for city in TOOLS.slots["city"]]
 PEOPLE: Final = [str(name) for name in TOOLS.slots["name"]]
-
-
-@pytest.fixture(scope="module", autouse=True)
-def one_thread() -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 @pytest.fixture(scope="module")

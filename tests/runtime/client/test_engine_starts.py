@@ -1,20 +1,14 @@
 from kvasir.client.engine_starts import DEFAULT_RETRY_AFTER, JITTER, EngineStarts
 from kvasir.link.frontend_end.remote_engine import EngineState, RemoteEngine
 from kvasir.link.protocol import Progress
-
-
-class Clock:
-    now = 100.0
-
-    def __call__(self) -> float:
-        return self.now
+from runtime.fake_clock import FakeClock
 
 
 def engine_of(incarnation: str, state: EngineState = EngineState.STARTING) -> RemoteEngine:
     return RemoteEngine(incarnation, 0, "node", state, None, 0.0)
 
 
-def start(starts: EngineStarts, clock: Clock, seconds: float) -> None:
+def start(starts: EngineStarts, clock: FakeClock, seconds: float) -> None:
     """Let an engine come and be ready after this time."""
     engine = engine_of("ready")
     starts.joined(engine)
@@ -24,12 +18,12 @@ def start(starts: EngineStarts, clock: Clock, seconds: float) -> None:
     starts.forget("ready")
 
 
-def without_jitter(clock: Clock) -> EngineStarts:
+def without_jitter(clock: FakeClock) -> EngineStarts:
     return EngineStarts(clock, lambda least, most: (least + most) / 2)
 
 
 def test_retry_after_is_the_default_until_a_start_was_seen() -> None:
-    clock = Clock()
+    clock = FakeClock(100.0)
     starts = without_jitter(clock)
     assert starts.retry_after() == DEFAULT_RETRY_AFTER
     start(starts, clock, 40.0)
@@ -37,7 +31,7 @@ def test_retry_after_is_the_default_until_a_start_was_seen() -> None:
 
 
 def test_retry_after_follows_later_starts_slowly() -> None:
-    clock = Clock()
+    clock = FakeClock(100.0)
     starts = without_jitter(clock)
     for seconds in (40.0, 50.0):
         start(starts, clock, seconds)
@@ -46,7 +40,7 @@ def test_retry_after_follows_later_starts_slowly() -> None:
 
 def test_an_engine_that_was_ready_before_is_not_measured() -> None:
     """A frontend that starts later sees such an engine for milliseconds before its Ready."""
-    clock = Clock()
+    clock = FakeClock(100.0)
     starts = without_jitter(clock)
     engine = engine_of("old", EngineState.WARMING)
     starts.joined(engine)
@@ -56,7 +50,7 @@ def test_an_engine_that_was_ready_before_is_not_measured() -> None:
 
 
 def test_the_time_that_a_start_has_taken_counts() -> None:
-    clock = Clock()
+    clock = FakeClock(100.0)
     starts = without_jitter(clock)
     start(starts, clock, 40.0)
     engine = engine_of("next")
@@ -70,7 +64,7 @@ def test_the_time_that_a_start_has_taken_counts() -> None:
 
 
 def test_clients_that_are_rejected_together_come_back_spread() -> None:
-    clock = Clock()
+    clock = FakeClock(100.0)
     starts = EngineStarts(clock)
     start(starts, clock, 100.0)
     seconds = [starts.retry_after() for _ in range(1000)]
@@ -79,7 +73,7 @@ def test_clients_that_are_rejected_together_come_back_spread() -> None:
 
 
 def test_progress_names_the_engine_that_is_closest_to_ready() -> None:
-    clock = Clock()
+    clock = FakeClock(100.0)
     starts = without_jitter(clock)
     engines = [engine_of(name) for name in "abc"]
     for engine in engines:
@@ -100,7 +94,7 @@ def test_progress_names_the_engine_that_is_closest_to_ready() -> None:
 
 
 def test_progress_of_small_models_and_measured_starts() -> None:
-    clock = Clock()
+    clock = FakeClock(100.0)
     starts = without_jitter(clock)
     start(starts, clock, 20.0)
     engine = engine_of("a")

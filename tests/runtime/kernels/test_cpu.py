@@ -17,6 +17,8 @@ from kvasir.layers.norm import OffsetRMSNorm, RMSNorm
 from kvasir.layers.parameter import Placement
 from kvasir.layers.rotary import LinearScaling, Rope, RotaryEmbedding, rotate_, rotate_reference_
 
+pytestmark = pytest.mark.usefixtures("threads")
+
 CPU = torch.device("cpu")
 DTYPES = (torch.float32, torch.bfloat16)
 TOKENS = (1, 3, 16, 700)
@@ -30,14 +32,6 @@ def level(request: pytest.FixtureRequest) -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(cpu, "_load", lambda: loaded)
         yield
-
-
-@pytest.fixture(autouse=True, params=(1, 3), ids=lambda threads: f"{threads}-threads")
-def threads(request: pytest.FixtureRequest) -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(request.param)
-    yield
-    torch.set_num_threads(before)
 
 
 @pytest.fixture(params=DTYPES, ids=str)

@@ -1,4 +1,3 @@
-from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -18,14 +17,6 @@ RANDOM = torch.Generator().manual_seed(11)
 @pytest.fixture(params=cpu.supported_levels(), scope="module")
 def level(request: pytest.FixtureRequest) -> str:
     return str(request.param)
-
-
-@pytest.fixture(params=(1, 3), ids=lambda threads: f"{threads}-threads")
-def threads(request: pytest.FixtureRequest) -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(request.param)
-    yield
-    torch.set_num_threads(before)
 
 
 def product(level: str, dtype: torch.dtype, weight: QuantisedWeight) -> PackedProduct:

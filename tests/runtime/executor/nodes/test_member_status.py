@@ -8,16 +8,10 @@ from kvasir.executor.nodes.member_status import MemberCollector, MemberStatus
 from kvasir.executor.processes.worker_messages import FrameKind
 from kvasir_contract.phases import STARTUP_LIMIT, Phase
 from kvasir_contract.reasons import Reason
+from runtime.fake_clock import FakeClock
 
 
-class Clock:
-    now = 100.0
-
-    def __call__(self) -> float:
-        return self.now
-
-
-def status_at(clock: Clock) -> MemberStatus:
+def status_at(clock: FakeClock) -> MemberStatus:
     return MemberStatus("engine-0-node-1-ab", 0, heartbeat_timeout=10.0, clock=clock)
 
 
@@ -28,7 +22,7 @@ def phases(status: MemberStatus) -> Iterator[Phase]:
 
 
 def test_member_is_ready_with_loaded_workers_and_a_leader() -> None:
-    status = status_at(Clock())
+    status = status_at(FakeClock(100.0))
     for phase in phases(status):
         assert status.unready_reason() == f"not ready: {phase}"
         assert status.trouble() is None
@@ -40,7 +34,7 @@ def test_member_is_ready_with_loaded_workers_and_a_leader() -> None:
 
 
 def test_start_without_progress_is_trouble_unless_the_node_waits() -> None:
-    clock = Clock()
+    clock = FakeClock(100.0)
     status = status_at(clock)
     status.enter(Phase.LOADING)
     status.advance(1, 2)
@@ -56,7 +50,7 @@ def test_start_without_progress_is_trouble_unless_the_node_waits() -> None:
 
 
 def test_liveness_follows_the_slowest_worker() -> None:
-    clock = Clock()
+    clock = FakeClock(100.0)
     status = status_at(clock)
     status.enter(Phase.READY)
     clock.now += 10_000
@@ -80,7 +74,7 @@ def test_liveness_follows_the_slowest_worker() -> None:
 
 
 def test_liveness_is_asked_while_frames_come_and_go() -> None:
-    status = status_at(Clock())
+    status = status_at(FakeClock(100.0))
     status.enter(Phase.READY)
     ends = threading.Event()
 
@@ -102,7 +96,7 @@ def test_liveness_is_asked_while_frames_come_and_go() -> None:
 
 
 def test_failed_member_reports_its_cause() -> None:
-    status = status_at(Clock())
+    status = status_at(FakeClock(100.0))
     status.enter(Phase.FAILED, "node 0 is lost")
     assert status.trouble() == "the node failed: node 0 is lost"
     report = status.report()
@@ -110,7 +104,7 @@ def test_failed_member_reports_its_cause() -> None:
 
 
 def test_rejected_key_is_a_reason() -> None:
-    status = status_at(Clock())
+    status = status_at(FakeClock(100.0))
     status.problem = lambda: "the handshake failed"
     assert status.report().reason is None
     status.is_refused = lambda: True
@@ -119,7 +113,7 @@ def test_rejected_key_is_a_reason() -> None:
 
 
 def test_metrics_name_node_and_engine() -> None:
-    status = status_at(Clock())
+    status = status_at(FakeClock(100.0))
     status.enter(Phase.LOADING)
     status.took(FrameKind.STEP)
     registry = CollectorRegistry()
