@@ -3,6 +3,7 @@
     python -m bench.fuzz --requests 10000              # the fuzzer, against a demo service that it starts
     python -m bench.fuzz --requests 0 --examples 500   # schemathesis, by the service's OpenAPI description
     python -m bench.fuzz --url http://127.0.0.1:8000
+    python -m bench.fuzz --pooling --requests 2000     # the demo model makes vectors
 
 Every answer must come in time, complete, with a status below 500 (503 only while no engine is usable), and errors
 must be OpenAI's object, or Anthropic's. In the end nothing may be live, no KV block in use, no engine may have
@@ -39,6 +40,8 @@ CHECKS = (
 # Unlimited answers are short, and half a request soon gets 408.
 SERVE = ("--port", "0", "--served-model-name", "demo", "--max-model-len", "64", "--upload-timeout", "2s")
 
+EMBED = ("--task", "embed", "--hf-overrides", '{"is_matryoshka": true}')
+
 
 @dataclass
 class Report:
@@ -51,7 +54,16 @@ class Report:
         self.failures.append(f"number {number} ({case.kind}): {what}\n    sent {case.data[:300]!r}")
 
 
-async def fuzz(url: str, seed: int, numbers: range, *, connections: int, patience: float, quiet: bool) -> Report:
+async def fuzz(
+    url: str,
+    seed: int,
+    numbers: range,
+    *,
+    connections: int,
+    patience: float,
+    quiet: bool,
+    pooling: bool = False,
+) -> Report:
     """Send these cases over so many connections at a time; each must be over within `patience` seconds."""
     report, waiting = Report(), iter(numbers)
     columns = (TextColumn("malformed requests"), MofNCompleteColumn(), TimeElapsedColumn())
@@ -60,7 +72,7 @@ async def fuzz(url: str, seed: int, numbers: range, *, connections: int, patienc
 
         async def client() -> None:
             for number in waiting:
-                await _send(url, number, case(seed, number), report, patience)
+                await _send(url, number, case(seed, number, pooling=pooling), report, patience)
                 progress.advance(task)
 
         async with asyncio.TaskGroup() as group:
@@ -174,7 +186,11 @@ def left_behind(url: str, patience: float = 20.0) -> str | None:
         if time.monotonic() > deadline:
             return f"still held {patience:g} s after the last request: {load}"
         time.sleep(0.1)
-    good = httpx.post(f"{url}/v1/completions", json={"prompt": "Who", "max_tokens": 2}, timeout=30)
+    (model, *_) = httpx.get(f"{url}/v1/models").json()["data"]
+    if model["task"] == "generate":
+        good = httpx.post(f"{url}/v1/completions", json={"prompt": "Who", "max_tokens": 2}, timeout=30)
+    else:
+        good = httpx.post(f"{url}/pooling", json={"input": "Who"}, timeout=30)
     return None if good.status_code == 200 else f"a good request is answered with {good.status_code}: {good.text}"
 
 
@@ -202,7 +218,15 @@ def run(url: str, args: argparse.Namespace) -> bool:
     if args.requests:
         numbers = range(args.only, args.only + 1) if args.only is not None else range(args.requests)
         report = asyncio.run(
-            fuzz(url, args.seed, numbers, connections=args.connections, patience=args.patience, quiet=False)
+            fuzz(
+                url,
+                args.seed,
+                numbers,
+                connections=args.connections,
+                patience=args.patience,
+                quiet=False,
+                pooling=args.pooling,
+            )
         )
         seconds, slowest = report.slowest
         print(
@@ -228,6 +252,7 @@ def main() -> int:
     parser.add_argument(
         "--examples", type=int, default=0, metavar="N", help="of schemathesis, per endpoint [default: 0]"
     )
+    parser.add_argument("--pooling", action="store_true", help="send bodies for vectors and scores")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--only", type=int, metavar="NUMBER", help="send this request alone")
     parser.add_argument("--connections", type=int, default=16, metavar="N")
@@ -238,7 +263,7 @@ def main() -> int:
     sys.path.insert(0, str(ROOT / "tests"))
     from service.running import running
 
-    with running("serve", "demo://", *SERVE) as service:
+    with running("serve", "demo://", *SERVE, *(EMBED if args.pooling else ())) as service:
         return 0 if run(service.url, args) else 1
 
 

@@ -3,6 +3,7 @@
 import copy
 import json
 import random
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -56,6 +57,37 @@ BODIES: Final[list[tuple[str, dict[str, Any]]]] = [
     ("/tokenize", {"messages": [USER], "add_generation_prompt": False}),
     ("/detokenize", {"model": "demo", "tokens": [5, 6, 7]}),
 ]
+POOLING_BODIES: Final[list[tuple[str, dict[str, Any]]]] = [
+    ("/v1/embeddings", {"model": "demo", "input": "Who", "encoding_format": "base64", "user": "me"}),
+    ("/v1/embeddings", {"input": ["a", "b"], "dimensions": 8, "truncate_prompt_tokens": 3, "priority": 0}),
+    ("/v1/embeddings", {"input": [[5, 6], [7]], "normalize": False, "truncation_side": "left"}),
+    ("/v1/embeddings", {"messages": [USER], "add_generation_prompt": True, "chat_template_kwargs": {"a": 1}}),
+    ("/pooling", {"input": [5, 6], "encoding_format": "base64", "embed_dtype": "float16", "endianness": "big"}),
+    ("/classify", {"input": ["a", "b"], "activation": False}),
+    ("/score", {"text_1": "a", "text_2": ["b", "c"]}),
+    ("/v1/score", {"queries": ["a", "b"], "documents": ["c", "d"], "activation": False}),
+    ("/rerank", {"query": "a", "documents": ["b", {"text": "c"}], "top_n": 1, "return_documents": True}),
+    ("/v2/rerank", {"model": "demo", "query": "a", "documents": ["b", "c"], "truncate_prompt_tokens": -1}),
+    (
+        "/v2/embed",
+        {
+            "model": "demo",
+            "texts": ["a", "b"],
+            "input_type": "search_query",
+            "embedding_types": ["float", "ubinary"],
+            "truncate": "START",
+            "output_dimension": 8,
+        },
+    ),
+]
+
+
+class Choices(random.Random):
+    """The random choices of a case, which changes one of `bodies`."""
+
+    def __init__(self, seed: str, bodies: Sequence[tuple[str, dict[str, Any]]] = tuple(BODIES)) -> None:
+        super().__init__(seed)
+        self.bodies = bodies
 
 
 @dataclass(frozen=True)
@@ -71,7 +103,7 @@ class Case:
 
 def valid(rng: random.Random) -> tuple[str, dict[str, Any]]:
     # A path and a valid body for changes.
-    path, body = rng.choice(BODIES)
+    path, body = rng.choice(rng.bodies if isinstance(rng, Choices) else BODIES)
     return path, copy.deepcopy(body)
 
 
