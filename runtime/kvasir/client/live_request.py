@@ -13,6 +13,7 @@ from kvasir.client.text.stop_strings import StopSearch
 from kvasir.link.protocol import AddRequest
 from kvasir.request.hashing import BlockHashing
 from kvasir.request.params import SamplingParams
+from kvasir.request.request_core import RequestKind
 from kvasir.request.request_digest import request_digest
 from kvasir.request.tokens import to_wire, token_array
 
@@ -64,7 +65,9 @@ class LiveRequest:
     def __post_init__(self) -> None:
         prompted = self.prompted
         self.stops = None if prompted.stops is None else StopSearch(prompted.stops, prompted.include_stop)
-        self.trace.params, self.trace.prompt_tokens = prompted.core.params, len(prompted.prompt_token_ids)
+        generates = prompted.core.kind is RequestKind.GENERATE
+        self.trace.params = prompted.core.params if generates else None
+        self.trace.prompt_tokens = len(prompted.prompt_token_ids)
 
     @property
     def prompt_token_ids(self) -> "array[int]":

@@ -19,6 +19,7 @@ class Trace:
     """Times are those of time.perf_counter."""
 
     params: SamplingParams | None = None
+    """None: it samples nothing, and no prefix is looked up."""
     choices: int | None = 1
     """None for all choices but the first, so that a prompt counts once."""
     siblings: PromptChoices | None = None

@@ -241,7 +241,7 @@ class _Series:
         assert trace.reason is not None
         assert trace.finished is not None
         self._ended[trace.reason].inc()
-        if trace.cached_tokens is not None:
+        if trace.cached_tokens is not None and trace.params is not None:
             self._queries.inc(trace.prompt_tokens)
             self._hits.inc(trace.cached_tokens)
             self._cached.inc(trace.cached_tokens)

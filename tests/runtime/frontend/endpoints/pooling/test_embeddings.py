@@ -222,3 +222,14 @@ async def test_models_name_their_task(embeds: Frontend, frontend: Frontend) -> N
         async with each.http() as client:
             (model,) = (await client.get("/v1/models")).json()["data"][:1]
         assert model["task"] == task
+
+
+async def test_inputs_are_not_looked_up_in_a_prefix_cache(embeds: Frontend) -> None:
+    await post(embeds, "/v1/embeddings", input=[[5, 6, 7], [5, 6, 7]])
+    await embeds.idle()
+    async with embeds.http() as client:
+        lines = (await client.get("/metrics")).text.splitlines()
+    values = {line.partition("{")[0]: float(line.rpartition(" ")[2]) for line in lines if line.startswith("vllm:")}
+    assert values["vllm:prompt_tokens_total"] == 6
+    assert values["vllm:prefix_cache_queries_total"] == 0
+    assert values["vllm:request_params_max_tokens_count"] == 0
