@@ -167,9 +167,15 @@ LOOP_PROGRAMS: Final[tuple[Program, ...]] = (
     Python("litellm_loop", LITELLM, environment="litellm"),
 )
 """Loops of tool calls, against a scripted engine."""
+VECTOR_PROGRAMS: Final[tuple[Program, ...]] = (
+    Python("openai_vectors", OPENAI, environment="openai"),
+    Python("langchain_vectors", LANGCHAIN, environment="langchain"),
+    Python("cohere", "cohere>=7,<8"),
+)
+"""Vectors and reranking."""
 INSTRUCTOR: Final = Python("instructor", INSTRUCTOR_PACKAGE)
 """It runs against a scripted engine, which writes JSON into text."""
-EVERY_PROGRAM: Final = (*PROGRAMS, *TOOL_PROGRAMS, *LOOP_PROGRAMS, INSTRUCTOR)
+EVERY_PROGRAM: Final = (*PROGRAMS, *TOOL_PROGRAMS, *LOOP_PROGRAMS, *VECTOR_PROGRAMS, INSTRUCTOR)
 
 
 def label(program: Program) -> str:
