@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
 from tokenizers.pre_tokenizers import Whitespace
@@ -15,13 +16,15 @@ from kvasir import LLM, BeamSearchParams, PoolingParams
 from kvasir.request.pool_params import PoolParams
 from runtime.models.pooling.test_rerankers import with_reward_head
 from runtime.models.pooling.tiny_encoders import CONFIGS, PooledModel, random_classifier, random_encoder
+from runtime.models.tiny import MODELS, save
 
 OPTIONS: dict[str, Any] = {"threads": 1}
 WORDS = ["one", "two", "three", "four"]
 
 
-def write_tokenizer(path: Path) -> None:
-    vocabulary = {"[PAD]": 0, "[CLS]": 1, "[SEP]": 2, "[UNK]": 3} | {word: 5 + i for i, word in enumerate(WORDS)}
+def write_tokenizer(path: Path, *more: str) -> None:
+    words = [*WORDS, *more]
+    vocabulary = {"[PAD]": 0, "[CLS]": 1, "[SEP]": 2, "[UNK]": 3} | {word: 5 + i for i, word in enumerate(words)}
     tokenizer = Tokenizer(WordLevel(vocabulary, unk_token="[UNK]"))
     tokenizer.pre_tokenizer = Whitespace()
     tokenizer.post_processor = TemplateProcessing(
@@ -108,3 +111,25 @@ def test_reward_model_scores_each_token_of_a_prompt(tmp_path: Path) -> None:
             llm.score("one", "two")
     (expected,) = PooledModel(tmp_path).vectors([output.prompt_token_ids])
     np.testing.assert_allclose(output.outputs.data[:, 0], expected, atol=1e-5)
+
+
+def test_reranker_scores_pairs_in_its_template(tmp_path: Path) -> None:
+    reference = MODELS["qwen3"]()
+    save(reference, tmp_path)
+    more = ("no", "yes", "Query", "Document")
+    write_tokenizer(tmp_path, *more)
+    overrides = {
+        "architectures": ["Qwen3ForSequenceClassification"],
+        "classifier_from_token": ["no", "yes"],
+        "is_original_qwen3_reranker": True,
+    }
+    with LLM(str(tmp_path), hf_overrides=overrides, **OPTIONS) as llm:
+        [found] = llm.score("one", "two")
+    tokens = found.prompt_token_ids
+    ids = {word: 5 + place for place, word in enumerate([*WORDS, *more])}
+    own = [token for token in tokens if token in ids.values()]
+    # The system message has all four words.
+    assert own[-4:] == [ids[word] for word in ("Query", "one", "Document", "two")]
+    with torch.no_grad():
+        logits = reference(torch.tensor([tokens])).logits[0, -1, [9, 10]]
+    assert found.outputs.score == pytest.approx(float(torch.softmax(logits, -1)[1]), abs=1e-5)

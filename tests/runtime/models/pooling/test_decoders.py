@@ -7,7 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from transformers import Qwen3Config
+from safetensors.torch import save_file
+from transformers import Gemma3TextModel, Qwen3Config
 
 from kvasir.request.pool_params import PoolParams
 from runtime.models.pooling.tiny_encoders import PooledModel, prompts, random_classifier
@@ -42,8 +43,6 @@ def test_bidirectional_decoder_reads_later_tokens(tmp_path: Path) -> None:
     save(reference, tmp_path)
     config = json.loads((tmp_path / "config.json").read_text())
     (tmp_path / "config.json").write_text(json.dumps({**config, "use_bidirectional_attention": True}))
-    from transformers import Gemma3TextModel
-
     both = Gemma3TextModel.from_pretrained(tmp_path, attn_implementation="eager").eval()
     model = PooledModel(tmp_path, task="embed", modes=("mean",))
     texts = prompts(seed=4, count=3)
@@ -51,6 +50,36 @@ def test_bidirectional_decoder_reads_later_tokens(tmp_path: Path) -> None:
         with torch.no_grad():
             expected = both(torch.tensor([tokens])).last_hidden_state[0].mean(0)
         np.testing.assert_allclose(vector, expected.numpy(), atol=1e-4, rtol=1e-4)
+
+
+def test_embedding_gemma_has_its_files_of_sentence_transformers(tmp_path: Path) -> None:
+    """Both directions, the mean, two dense layers and a norm."""
+    reference = MODELS["gemma3"]()
+    save(reference, tmp_path)
+    changes = {"architectures": ["Gemma3TextModel"], "use_bidirectional_attention": True}
+    config = json.loads((tmp_path / "config.json").read_text())
+    (tmp_path / "config.json").write_text(json.dumps(config | changes))
+    size = reference.config.hidden_size
+    dense = {folder: torch.randn(shape) for folder, shape in (("2", (2 * size, size)), ("3", (size, 2 * size)))}
+    modules = [("Transformer", ""), ("Pooling", "1"), ("Dense", "2"), ("Dense", "3"), ("Normalize", "4")]
+    for kind, folder in modules:
+        (tmp_path / folder).mkdir(exist_ok=True)
+        if kind == "Dense":
+            outputs, inputs = dense[folder].shape
+            save_file({"linear.weight": dense[folder]}, tmp_path / folder / "model.safetensors")
+            form = {"in_features": inputs, "out_features": outputs, "bias": False}
+            identity = "torch.nn.modules.linear.Identity"
+            (tmp_path / folder / "config.json").write_text(json.dumps(form | {"activation_function": identity}))
+    (tmp_path / "1/config.json").write_text(json.dumps({"pooling_mode_mean_tokens": True}))
+    types = [{"type": f"sentence_transformers.models.{kind}", "path": folder} for kind, folder in modules]
+    (tmp_path / "modules.json").write_text(json.dumps(types))
+    model = PooledModel(tmp_path)
+    both = Gemma3TextModel.from_pretrained(tmp_path, attn_implementation="eager").eval()
+    tokens = prompts(seed=9, count=1)[0]
+    with torch.no_grad():
+        mean = both(torch.tensor([tokens])).last_hidden_state[0].mean(0)
+    expected = torch.nn.functional.normalize(dense["3"] @ (dense["2"] @ mean), dim=-1)
+    np.testing.assert_allclose(model.vectors([tokens])[0], expected, atol=1e-4, rtol=1e-4)
 
 
 def test_decoder_scores_labels_by_its_last_token(tmp_path: Path) -> None:

@@ -34,7 +34,7 @@ def test_scores_are_logits_of_the_tokens(name: str, method: str, tmp_path: Path)
     reference = MODELS[name]()
     save(reference, tmp_path)
     write_tokenizer(tmp_path)
-    architecture = reference.config.architectures[0].replace("ForCausalLM", "ForSequenceClassification")
+    architecture = type(reference).__name__.replace("ForCausalLM", "ForSequenceClassification")
     changed(tmp_path, architectures=[architecture], classifier_from_token=["no", "yes"], method=method)
     model = PooledModel(tmp_path)
     for tokens in prompts(seed=7, count=2):

@@ -17,7 +17,7 @@ def numbers(vector: bytes) -> Vector:
 
 def in_base64(vector: Vector, dtype: str = "float32", endianness: str = "little") -> str:
     """Return the numbers' bytes. `dtype`: a key of DTYPES; `endianness`: "big", or anything else for little."""
-    written = DTYPES[dtype](vector)
+    written = DTYPES[dtype](vector)  # little endian, as all machines that Kvasir runs on
     return base64.b64encode((written.byteswap() if endianness == "big" else written).tobytes()).decode()
 
 
@@ -37,12 +37,12 @@ def signed_bits(vector: Vector) -> list[int]:
 
 def _bfloat16(vector: Vector) -> npt.NDArray[np.uint16]:
     # Rounds to the nearest, and to even between two.
-    word = vector.view("<u4")
-    return ((word + 0x7FFF + ((word >> 16) & 1)) >> 16).astype("<u2")
+    word = vector.view(np.uint32)
+    return ((word + 0x7FFF + ((word >> 16) & 1)) >> 16).astype(np.uint16)
 
 
 DTYPES: Final = MappingProxyType[str, Callable[[Vector], npt.NDArray[np.generic]]]({
     "float32": lambda vector: vector,
-    "float16": lambda vector: vector.astype("<f2"),
+    "float16": lambda vector: vector.astype(np.float16),
     "bfloat16": _bfloat16,
 })  # fmt: skip
