@@ -31,6 +31,7 @@ COMMANDS = {
     "serve": "serve one model on this machine: a frontend and its engines",
     "chat": "chat with a served model in the terminal",
     "complete": "continue a text with a served model",
+    "fit": "compute the memory of a model and the requests that fit, without starting it",
     "logs": "print the logs of a service on this machine",
     "run-batch": "answer the requests of a file in OpenAI's batch format",
     "bench": "measure a server, an engine or a start-up",

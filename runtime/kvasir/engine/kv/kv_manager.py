@@ -221,3 +221,10 @@ def longest_sequence(config: KVCacheConfig, longest_chunk: int) -> int:
         middle = (fitting + too_many) // 2
         fitting, too_many = (middle, too_many) if fits(middle) else (fitting, middle)
     return fitting * config.block_size + 1
+
+
+def requests_that_fit(config: KVCacheConfig, num_tokens: int, longest_chunk: int) -> int:
+    """Return how many requests of this length fit at one time. Recurrent states are not counted."""
+    blocks = -(-(num_tokens - 1) // config.block_size)  # the last token needs no KV
+    each = sum(rule_of(group.spec, longest_chunk).most(blocks) for group in config.groups)
+    return config.num_blocks // max(1, each)

@@ -29,7 +29,7 @@ from kvasir.worker.kv_memory.huge_pages import take, zeroed_memory
 # Zeroing new pages during a prompt delays it considerably.
 _TAKEN_AHEAD = 512 * 2**20
 # Generous, for a graph's nodes.
-_BYTES_OF_GRAPH = 16 * 2**20
+BYTES_OF_GRAPH = 16 * 2**20
 _NO_SCALES: Final = MappingProxyType[int, KVScales]({})
 # A request may have to wait for one piece.
 _PIECE = 2 * 2**20
@@ -155,4 +155,4 @@ def captured_bytes(capture_largest: Callable[[], None], count: int) -> int:
     capture_largest()
     torch.cuda.synchronize()
     torch.cuda.empty_cache()
-    return torch.cuda.memory_reserved() - before + count * _BYTES_OF_GRAPH
+    return torch.cuda.memory_reserved() - before + count * BYTES_OF_GRAPH
