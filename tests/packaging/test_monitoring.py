@@ -1,4 +1,4 @@
-"""manifests/monitoring: each metric of the dashboard and the alerts exists, and each alert says what to do."""
+"""manifests/monitoring: each metric of the dashboard and the alerts exists, and each alert has a next step."""
 
 import re
 from pathlib import Path

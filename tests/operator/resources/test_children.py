@@ -78,38 +78,6 @@ def test_namespaces_of_the_monitoring_read_metrics_only() -> None:
         assert "monitoring" not in str(rules)
 
 
-INHERITING = replace(
-    RELEASE, inherited_labels=("team", "kueue.x-k8s.io/", "app.kubernetes.io/"), inherited_annotations=("cost",)
-)
-
-
-def inheriting(**metadata: Any) -> InferenceService:
-    manifest = yaml.safe_load(DEMO.read_text())
-    completed, problems = SCHEMA.complete({**manifest, "metadata": {"name": "demo", "uid": UID, **metadata}})
-    assert not problems
-    return INHERITING.parse(completed)
-
-
-def test_objects_inherit_the_listed_labels_and_annotations() -> None:
-    labels = {"team": "a", "kueue.x-k8s.io/queue-name": "gpus", "app.kubernetes.io/name": "mine", "other": "x"}
-    found = inheriting(labels=labels, annotations={"cost": "7", "note": "no"})
-    objects = [*children(found, INHERITING, LINK_SECRET), link_secret(found, LINK_SECRET, new_link_keys())]
-    pods = [each["spec"]["template"] for each in objects if "template" in each.get("spec", {})]
-    assert len(pods) == 2
-    for each in (*objects, *pods):
-        metadata = each["metadata"]
-        assert (metadata["labels"]["team"], metadata["labels"]["kueue.x-k8s.io/queue-name"]) == ("a", "gpus")
-        assert metadata["annotations"]["cost"] == "7"
-        assert metadata["labels"]["app.kubernetes.io/name"] == "kvasir"
-        assert "other" not in metadata["labels"]
-        assert "note" not in metadata["annotations"]
-
-
-def test_labels_that_are_not_inherited_change_nothing() -> None:
-    plain, labelled = inheriting(), inheriting(labels={"other": "x"}, annotations={"note": "no"})
-    assert children(plain, INHERITING, LINK_SECRET) == children(labelled, INHERITING, LINK_SECRET)
-
-
 def test_dependencies_of_pods_are_applied_before_them() -> None:
     adapted = service(model={"source": "demo://", "loraAdapters": []})
     kinds = [child["kind"] for child in children(adapted, RELEASE, LINK_SECRET)]

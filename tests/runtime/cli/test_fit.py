@@ -1,4 +1,4 @@
-"""`kvasir fit`: what is printed for a model that fits, and for one that does not."""
+"""`kvasir fit`: its output for a model that fits, and for one that does not."""
 
 import json
 from pathlib import Path

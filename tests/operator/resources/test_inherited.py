@@ -1,0 +1,51 @@
+"""Labels and annotations that all objects of a service get from it."""
+
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from kvasir.local.manifests.crd_schema import CRDSchema
+from kvasir_operator.link_keys import new_link_keys
+from kvasir_operator.resources.children import children
+from kvasir_operator.resources.release import Release
+from kvasir_operator.resources.security import link_secret
+from kvasir_operator.spec import InferenceService
+
+DEMO = Path(__file__).parents[3] / "manifests" / "examples" / "demo.yaml"
+SCHEMA = CRDSchema.of_crd()
+LINK_SECRET = "demo-link-b2c4d6f789"
+INHERITING = Release(
+    frontend_image="frontend:1",
+    engine_image="engine:1",
+    version="1.2.3",
+    inherited_labels=("team", "kueue.x-k8s.io/", "app.kubernetes.io/"),
+    inherited_annotations=("cost",),
+)
+
+
+def inheriting(**metadata: Any) -> InferenceService:
+    manifest = yaml.safe_load(DEMO.read_text())
+    completed, problems = SCHEMA.complete({**manifest, "metadata": {"name": "demo", "uid": "5e7f4e2c", **metadata}})
+    assert not problems
+    return INHERITING.parse(completed)
+
+
+def test_objects_inherit_the_listed_labels_and_annotations() -> None:
+    labels = {"team": "a", "kueue.x-k8s.io/queue-name": "gpus", "app.kubernetes.io/name": "mine", "other": "x"}
+    found = inheriting(labels=labels, annotations={"cost": "7", "note": "no"})
+    objects = [*children(found, INHERITING, LINK_SECRET), link_secret(found, LINK_SECRET, new_link_keys())]
+    pods = [each["spec"]["template"] for each in objects if "template" in each.get("spec", {})]
+    assert len(pods) == 2
+    for each in (*objects, *pods):
+        metadata = each["metadata"]
+        assert (metadata["labels"]["team"], metadata["labels"]["kueue.x-k8s.io/queue-name"]) == ("a", "gpus")
+        assert metadata["annotations"]["cost"] == "7"
+        assert metadata["labels"]["app.kubernetes.io/name"] == "kvasir"
+        assert "other" not in metadata["labels"]
+        assert "note" not in metadata["annotations"]
+
+
+def test_labels_that_are_not_inherited_change_nothing() -> None:
+    plain, labelled = inheriting(), inheriting(labels={"other": "x"}, annotations={"note": "no"})
+    assert children(plain, INHERITING, LINK_SECRET) == children(labelled, INHERITING, LINK_SECRET)
