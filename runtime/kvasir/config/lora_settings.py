@@ -11,6 +11,7 @@ from kvasir.config.parsers import parse_int
 
 MAX_LORA_RANK: Final = 512
 ADAPTERS_IN_MEMORY: Final = 32
+MAX_NAME_CHARACTERS: Final = 256
 MAX_FILE_BYTES: Final = 2**20  # more than a ConfigMap holds
 _FORMS: Final = 'give NAME=SOURCE, or JSON such as {"name": "sql", "path": "hf://org/sql-lora"}'
 _SOURCES: Final = ("path", "source")
@@ -45,9 +46,18 @@ class LoRAConfig:
 
 @dataclass(frozen=True)
 class LoraModule:
+    """Raises ValueError for a name that log lines and answers cannot show."""
+
     name: str
     source: str  # as the user wrote it
     parent: str | None = None  # None: the first name of the model
+
+    def __post_init__(self) -> None:
+        if not self.name.isprintable() or not 0 < len(self.name) <= MAX_NAME_CHARACTERS:
+            raise ValueError(
+                f"the name of a LoRA adapter is {self.name[:MAX_NAME_CHARACTERS]!r}: give up to "
+                f"{MAX_NAME_CHARACTERS} printable characters"
+            )
 
 
 def parse_lora_module(text: str) -> str:

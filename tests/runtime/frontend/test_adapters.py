@@ -97,6 +97,8 @@ async def test_an_administrator_loads_and_unloads_adapters(sql: str, tmp_path: P
         await http.post("/v1/completions", json={"model": "sql", "prompt": "Hello"})
         (request,) = frontend.engine.seen.requests
         assert request.adapter == read_adapter(other).named("sql")
+        unusable = await http.post("/v1/load_lora_adapter", json={"lora_name": "a\nb", "lora_path": sql})
+        assert (unusable.status_code, "printable characters" in unusable.text) == (400, True)
         missing = await http.post("/v1/load_lora_adapter", json={"lora_name": "x", "lora_path": "/no/such"})
         assert (missing.status_code, "/no/such does not exist" in missing.text) == (404, True)
         unloaded = await http.post("/v1/unload_lora_adapter", json={"lora_name": "sql"})

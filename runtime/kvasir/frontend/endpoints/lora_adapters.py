@@ -1,12 +1,12 @@
 """POST /v1/load_lora_adapter and /v1/unload_lora_adapter, as in vLLM."""
 
-from typing import Annotated
+from typing import Annotated, Final
 
 from fastapi import Request
 from pydantic import Field
 from starlette.responses import PlainTextResponse
 
-from kvasir.config.lora_settings import LoraModule
+from kvasir.config.lora_settings import MAX_NAME_CHARACTERS, LoraModule
 from kvasir.frontend.endpoints.answers import errors
 from kvasir.frontend.endpoints.description.openapi import NEEDS_KEY
 from kvasir.frontend.errors import ApiError, bad_field
@@ -17,7 +17,9 @@ from kvasir.hub.hub_errors import ModelNotFound
 
 router = new_router()
 
-Name = Annotated[str, Field(min_length=1, max_length=256)]
+MAX_ADAPTERS: Final = 4096
+
+Name = Annotated[str, Field(min_length=1, max_length=MAX_NAME_CHARACTERS)]
 
 
 class LoadAdapterRequest(RequestBody):
@@ -54,7 +56,13 @@ async def load_lora_adapter(body: LoadAdapterRequest, request: Request, service:
     engines = [engine for engine in service.llm.engines.values() if engine.usable]
     if engines and not any(engine.takes_adapters for engine in engines):
         raise bad_field(None, "no engine accepts LoRA adapters: start the engines with --enable-lora")
-    if (error := (await service.adapters.load([LoraModule(name, body.lora_path)])).get(name)) is not None:
+    if len(service.adapters) >= MAX_ADAPTERS:
+        raise bad_field("lora_name", f"{MAX_ADAPTERS} adapters are loaded, which is the limit: unload some")
+    try:
+        module = LoraModule(name, body.lora_path)
+    except ValueError as unusable:
+        raise bad_field("lora_name", f"lora_name: {unusable}") from None
+    if (error := (await service.adapters.load([module])).get(name)) is not None:
         status = 404 if isinstance(error, ModelNotFound) else 400
         raise ApiError(status, f"the LoRA adapter {name} cannot be loaded: {error}", param="lora_path")
     return PlainTextResponse(f"Success: LoRA adapter '{name}' added successfully.")
