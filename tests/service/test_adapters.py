@@ -54,7 +54,7 @@ async def read_by_all(service: Service, expected: dict[str, object]) -> None:
     for part in service.parts():
         if part.name == "frontend":
             async with asyncio.timeout(30), httpx.AsyncClient(base_url=part.ops) as http:
-                while (await http.get("/status")).json()["adapters"] != expected:
+                while (await http.get("/status")).json()["adapters"] != expected:  # noqa: ASYNC110 - no event
                     await asyncio.sleep(0.05)
 
 

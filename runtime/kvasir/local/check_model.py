@@ -69,6 +69,10 @@ def check_adapters(adapters: AdaptersConfig, lora: LoRAConfig, model: ModelConfi
     from kvasir.hub.hub_errors import HubError
 
     for module in adapters.modules:
+        if module.name in (model.served_model_name or (model.source,)):
+            raise HubError(
+                f"--lora-modules {module.name}: this is a name of the model: give the adapter another one"
+            )
         try:
             read_adapter(module.source, max_rank=lora.max_lora_rank, download_dir=model.download_dir)
         except HubError as error:

@@ -32,3 +32,6 @@ def test_an_adapter_that_cannot_be_served_is_named(tmp_path: Path) -> None:
         args = serve.parser().parse_args(["demo://", "--lora-modules", f"sql={source}"])
         with pytest.raises(ConfigError, match=f"--lora-modules sql: .*{words}"):
             serve.check_settings(serve.settings_of(args))
+    args = serve.parser().parse_args(["demo://", "--lora-modules", f"demo://={adapter}"])
+    with pytest.raises(ConfigError, match="--lora-modules demo://: this is a name of the model"):
+        serve.check_settings(serve.settings_of(args))
