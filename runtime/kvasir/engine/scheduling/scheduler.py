@@ -310,9 +310,6 @@ class Scheduler:
         if request.guide is not None:
             step.masked.append(len(step.rows))
         step.rows.append((request, count))
-        self._remember(request)
-
-    def _remember(self, request: EngineRequest) -> None:
         if request.num_computed_tokens >= (request.num_known_blocks + 1) * self.blocks.block_size:
             self.blocks.remember(request)
 
