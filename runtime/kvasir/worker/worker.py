@@ -217,6 +217,7 @@ class Worker:
 
     def _build_runner(self, model: Generates, num_blocks: int) -> ModelRunner:
         assert self._table is not None, "load comes first"
+        speculation = self._settings.speculation
         inputs = InputBuilder(
             self._table,
             self._placement,
@@ -225,6 +226,7 @@ class Worker:
             windows=model.windows,
             vocab_size=model.vocab_size,
             max_tokens=self._settings.max_num_batched_tokens,
+            max_drafts=0 if speculation is None else speculation.max_step_rows,
             samples=model.stage.last,
             sizes=self._graph_sizes(model),
         )

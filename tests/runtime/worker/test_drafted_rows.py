@@ -9,11 +9,12 @@ from typing import Any
 import pytest
 from transformers import Gemma2Config, Qwen3MoeConfig
 
+from kvasir.config.speculation import Speculation
 from kvasir.link.protocol import Logprobs
 from kvasir.request.params import SamplingParams
 from runtime.models.tiny import MOE, decoder, gpt2, llama, save
 from runtime.worker.cpu_graphs import capture_on_cpu
-from runtime.worker.driver import Driver, Request
+from runtime.worker.driver import Driver, Request, greedy
 
 VOCAB = 64
 OPTIONS: list[dict[str, Any]] = [
@@ -68,6 +69,18 @@ def test_drafted_rows_replay_graphs(paths: dict[str, Path], monkeypatch: pytest.
     recorder = capture_on_cpu(monkeypatch)
     compare(Driver.load(paths["gemma2"], graph_sizes=(2, 8)), count=3, longest=7)
     assert set(recorder.replays) == {0, 1}
+
+
+@pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="triton is not installed")
+def test_step_memory_has_room_for_the_tables_of_drafts(
+    paths: dict[str, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    capture_on_cpu(monkeypatch)
+    speculation = Speculation("ngram", 5, max_step_rows=6, prompt_lookup_min=1, prompt_lookup_max=5)
+    driver = Driver.load(paths["llama"], max_num_seqs=1, max_model_len=64, speculation=speculation)
+    driver.drafter = lambda request: [3] * 5
+    driver.add("a", range(45), greedy(4))
+    assert len(driver.run()["a"]) == 4
 
 
 def compare(driver: Driver, count: int = 16, longest: int = 24) -> None:

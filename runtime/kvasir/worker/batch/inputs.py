@@ -75,14 +75,16 @@ class InputBuilder:
         windows: Sequence[int | None],
         vocab_size: int,
         max_tokens: int,
+        max_drafts: int = 0,
         samples: bool = True,
         sizes: Sequence[int] = (),
     ) -> None:
-        # `groups`: by block table; `windows`: by layer. Without `samples` (a pipeline stage before the last) no
-        # token is sampled. `sizes` ascend: decode steps are padded to them, if all attention backends can.
+        # `groups`: by block table; `windows`: by layer; `max_drafts`: of a step, each a row of its own. Without
+        # `samples` (a pipeline stage before the last) no token is sampled. `sizes` ascend: decode steps are padded
+        # to them, if all attention backends can.
         self._table = table
         self.device_rows = DeviceRows(len(table.tokens), placement)
-        self._memory = step_memory(placement.device, *_memory_size(table, groups, max_tokens))
+        self._memory = step_memory(placement.device, *_memory_size(table, groups, max_tokens, max_drafts))
         self._on_cpu = placement.device.type == "cpu"
         self._adapters = placement.adapters
         self._block_size = groups[0].spec.block.block_size
@@ -204,10 +206,12 @@ def _padded(numbers: Ints, size: int) -> Ints:
     return padded
 
 
-def _memory_size(table: RequestTable, groups: Sequence[KVGroup], max_tokens: int) -> tuple[int, int]:
-    num_rows = len(table.tokens)
+def _memory_size(
+    table: RequestTable, groups: Sequence[KVGroup], max_tokens: int, max_drafts: int
+) -> tuple[int, int]:
+    num_rows = len(table.tokens) + max_drafts
     of_plans = sum(_BYTES_OF_PLANS for group in groups if group.layers) * (max_tokens + num_rows)
     return (
         _SPARE_BYTES + max_tokens * _BYTES_OF_TOKEN + num_rows * _BYTES_OF_ROW + of_plans,
-        table.block_tables.size,
+        table.block_tables.size // len(table.tokens) * num_rows,
     )
