@@ -4,7 +4,7 @@
     python -m bench.speculation --model DIR --config '{"method": "suffix"}' --rounds 7
 
 Starts two services, of which one computes at a time. Three loads: one stream of repetitive text (questions that are
-asked again, greedy), one of random text (random words, temperature 1), and many streams of both. Prints medians and
+asked again, greedy), one of random text (random words, temperature 2), and many streams of both. Prints medians and
 their range: rates by the clock, and the ratio of the engines' CPU times, which other processes disturb less.
 """
 
@@ -95,7 +95,7 @@ def drawn(number: int) -> Body:
     rng = random.Random(number)
     words = " ".join(rng.choice(WORDS) + str(rng.randrange(100)) for _ in range(30))
     asked = [{"role": "user", "content": words}]
-    return {"messages": asked, "temperature": 1.0, "seed": number, "ignore_eos": True}
+    return {"messages": asked, "temperature": 2.0, "seed": number, "ignore_eos": True}
 
 
 async def new_loads(client: Client, url: str, streams: int) -> list[Load]:

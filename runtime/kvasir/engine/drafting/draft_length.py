@@ -7,8 +7,9 @@ MIN_ACCEPTANCE: Final = 0.3
 # So four rejections in a row switch drafts off: 0.7 × 0.8⁴ = 0.29.
 _FIRST_RATE: Final = 0.7
 _WEIGHT: Final = 0.2
-# Then one draft is tried after so many tokens.
+# Then one draft is tried after so many tokens; after twice as many if it is wrong.
 PAUSE_TOKENS: Final = 16
+MAX_PAUSE_TOKENS: Final = 256
 
 
 class DraftLength:
@@ -16,6 +17,7 @@ class DraftLength:
         self._most = most
         self._length = most
         self._rate = _FIRST_RATE
+        self._pause = PAUSE_TOKENS
         self._resumes_at = 0
 
     def at(self, num_tokens: int) -> int:
@@ -27,9 +29,11 @@ class DraftLength:
     def verified(self, drafted: int, accepted: int, num_tokens: int) -> None:
         was_off = self._rate < MIN_ACCEPTANCE
         if was_off and accepted:
-            self._rate, self._length = _FIRST_RATE, 1
+            self._rate, self._length, self._pause = _FIRST_RATE, 1, PAUSE_TOKENS
+        elif was_off:
+            self._pause = min(2 * self._pause, MAX_PAUSE_TOKENS)
         self._rate += _WEIGHT * (accepted / drafted - self._rate)
         # The schedule of Hugging Face's assisted generation: two more if all were right, else one less.
         self._length = min(max(self._length + (2 if accepted == drafted else -1), 1), self._most)
         if self._rate < MIN_ACCEPTANCE:
-            self._resumes_at = num_tokens + PAUSE_TOKENS
+            self._resumes_at = num_tokens + self._pause

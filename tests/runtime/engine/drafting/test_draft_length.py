@@ -9,16 +9,36 @@ def test_draft_length_ends_after_four_rejections() -> None:
     assert length.at(14) == 0
 
 
-def test_draft_length_tries_again_seldom_and_recovers() -> None:
+def rejected(length: DraftLength, num_tokens: int) -> int:
+    """Reject all drafts of a request until it has none; return its number of tokens then."""
+    while length.at(num_tokens):
+        length.verified(length.at(num_tokens), 0, num_tokens)
+        num_tokens += 1
+    return num_tokens
+
+
+def next_try(length: DraftLength, num_tokens: int) -> int:
+    while not length.at(num_tokens):
+        num_tokens += 1
+    return num_tokens
+
+
+def test_draft_length_tries_again_more_and_more_seldom() -> None:
+    length, num_tokens, pauses = DraftLength(4), 100, []
+    for _ in range(7):
+        off = rejected(length, num_tokens)
+        num_tokens = next_try(length, off)
+        assert length.at(num_tokens) == 1
+        pauses.append(num_tokens - off + 1)
+    assert pauses == [16, 32, 64, 128, 256, 256, 256]
+
+
+def test_draft_length_recovers_by_one_right_draft() -> None:
     length = DraftLength(4)
-    for _ in range(6):
-        length.verified(1, 0, 100)
-    tries = [tokens for tokens in range(100, 100 + PAUSE_TOKENS + 1) if length.at(tokens)]
-    assert tries == [100 + PAUSE_TOKENS]
-    length.verified(1, 0, tries[0] + 1)
-    assert length.at(tries[0] + 2) == 0
-    length.verified(1, 1, tries[0] + PAUSE_TOKENS + 1)
-    assert length.at(tries[0] + PAUSE_TOKENS + 2) == 3
+    num_tokens = next_try(length, rejected(length, 100))
+    length.verified(1, 1, num_tokens)
+    assert length.at(num_tokens + 2) == 3
+    assert next_try(length, rejected(length, 200)) < 200 + 2 * PAUSE_TOKENS
 
 
 def test_draft_length_follows_what_is_accepted() -> None:
