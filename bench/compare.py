@@ -11,7 +11,6 @@ peer's, and the machine's own bounds; machines that serve others are noisy, so o
 """
 
 import argparse
-import dataclasses
 import json
 import os
 import signal
@@ -32,7 +31,7 @@ MODELS = {
     "1m": ["--hidden", "128", "--layers", "2", "--heads", "4", "--mlp", "256", "--vocab", "4096"],
     "text-32768": ["--vocab", "32768", "--train-tokenizer"],
 }
-# The loads of the other model measure front ends, which a library does not have.
+# Memory is compared with this model.
 LARGER = "126m"
 LOADS = {
     load.name: load
@@ -111,9 +110,6 @@ def measure(
     peer: Peer, env: Path, folder: Path, name: str, loads: list[Load], number: int, samples: Samples
 ) -> None:
     # All loads for this model. Raises ServerFailed.
-    if peer.is_library:
-        measure_library(peer, env, folder, [load for load in loads if load.model == name == LARGER], samples)
-        return
     port = free_port()
     vocabulary = json.loads((folder / "config.json").read_text())["vocab_size"]
     command = peer.command(env, folder, port)
@@ -125,22 +121,6 @@ def measure(
                 under_load(server, peer.name, load, vocabulary, number, samples)
         if name == LARGER:
             samples["peak memory, MiB", peer.name].append(server.peak_memory() / 2**20)
-
-
-def measure_library(peer: Peer, env: Path, folder: Path, loads: list[Load], samples: Samples) -> None:
-    """Measure a library: its script runs the loads of the larger model. Raises ServerFailed."""
-    if not loads:
-        return
-    wanted = json.dumps([dataclasses.asdict(load) for load in loads])
-    done = subprocess.run([*peer.command(env, folder, 0), wanted], capture_output=True, text=True)
-    if done.returncode != 0:
-        raise ServerFailed(f"it failed:\n{done.stderr[-1500:]}")
-    figures = json.loads(done.stdout.splitlines()[-1])
-    samples["start-up, s", peer.name].append(figures["start_up"])
-    samples["peak memory, MiB", peer.name].append(figures["peak"] / 2**20)
-    for load, rate in zip(loads, figures["rates"], strict=True):
-        samples[f"{load.name}, {UNITS[load.figure]}", peer.name].append(rate)
-        print(f"  {load.name}: {rate:.1f} {UNITS[load.figure]}", flush=True)
 
 
 def under_load(server: Server, peer: str, load: Load, vocabulary: int, number: int, samples: Samples) -> None:

@@ -37,19 +37,15 @@ class Peer:
     environ: Callable[[Path], Mapping[str, str]] = field(default=lambda env: {})
     # If the server takes no token ids, "chat": prompts are then words.
     endpoint: str = "completions"
-    # Not a server: the command is a script like generate.py.
-    is_library: bool = False
     # Options of `kvasir bench serve` that this server needs.
     load_options: tuple[str, ...] = ()
     # GET /v1/models lists the model; otherwise the model's directory is its name.
     lists_models: bool = True
-    # The peer whose environment is used, if it has none.
-    environment: str = ""
 
 
 def installed(peer: Peer, cache: Path) -> Path:
     # Makes the environment if it is missing.
-    env = cache / (peer.environment or peer.name)
+    env = cache / peer.name
     stamp = env / "complete"
     if not stamp.exists():
         print(f"installing {peer.name} into {env}", flush=True)
@@ -168,10 +164,6 @@ def _transformers_command(env: Path, model: Path, port: int) -> list[str]:
     return [str(env / "bin/transformers"), "serve", str(model), *options]
 
 
-def _generate_command(env: Path, model: Path, port: int) -> list[str]:
-    return [str(env / "bin/python"), str(Path(__file__).with_name("generate.py")), str(model)]
-
-
 # --------------------------------------------------------------------------------------------------- llama.cpp
 
 
@@ -237,7 +229,6 @@ PEERS = {
             load_options=("--no-ignore-eos",),  # it refuses fields that it does not know
             lists_models=False,
         ),
-        Peer("generate", _install_transformers, _generate_command, is_library=True, environment="transformers"),
         Peer("llama.cpp", _install_llama_cpp, _llama_cpp_command, load_options=("--new-connections",)),
     )
 }
