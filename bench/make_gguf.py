@@ -12,28 +12,6 @@ import gguf
 import numpy as np
 from safetensors.torch import load_file
 
-NAMES = {
-    "model.embed_tokens.weight": "token_embd.weight",
-    "model.norm.weight": "output_norm.weight",
-    "lm_head.weight": "output.weight",
-    "self_attn.q_proj.weight": "attn_q.weight",
-    "self_attn.k_proj.weight": "attn_k.weight",
-    "self_attn.v_proj.weight": "attn_v.weight",
-    "self_attn.o_proj.weight": "attn_output.weight",
-    "mlp.gate_proj.weight": "ffn_gate.weight",
-    "mlp.up_proj.weight": "ffn_up.weight",
-    "mlp.down_proj.weight": "ffn_down.weight",
-    "input_layernorm.weight": "attn_norm.weight",
-    "post_attention_layernorm.weight": "ffn_norm.weight",
-}
-
-
-def name_of(tensor: str) -> str:
-    if tensor in NAMES:
-        return NAMES[tensor]
-    _, _, layer, part = tensor.split(".", 3)
-    return f"blk.{layer}.{NAMES[part]}"
-
 
 def interleaved(weight: np.ndarray, heads: int) -> np.ndarray:
     # llama.cpp rotates neighbouring numbers of a head, Llama's checkpoints the halves.
@@ -78,16 +56,18 @@ def main(folder: Path, file: Path) -> None:
     add_settings(writer, config)
     add_tokenizer(writer, json.loads((folder / "tokenizer.json").read_text()), config)
     heads = {"q_proj": config["num_attention_heads"], "k_proj": config["num_key_value_heads"]}
+    names = gguf.get_tensor_name_map(gguf.MODEL_ARCH.LLAMA, config["num_hidden_layers"])
     for name, tensor in load_file(folder / "model.safetensors").items():
-        data = tensor.float().numpy()
+        data, named = tensor.float().numpy(), names.get_name(name, (".weight",))
+        assert named is not None, name
         projection = name.split(".")[-2]
         if projection in heads:
             data = interleaved(data, heads[projection])
         if data.ndim == 1:
-            writer.add_tensor(name_of(name), data)
+            writer.add_tensor(named, data)
         else:
             kind = gguf.GGMLQuantizationType.BF16
-            writer.add_tensor(name_of(name), gguf.quants.quantize(data, kind), raw_dtype=kind)
+            writer.add_tensor(named, gguf.quants.quantize(data, kind), raw_dtype=kind)
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
