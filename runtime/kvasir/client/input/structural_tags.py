@@ -6,13 +6,22 @@ content of a tag. Neighbouring regular expressions become one terminal, in which
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Final
 
 from kvasir.client.input.lark_literals import alternatives, literal, regex
+from kvasir.client.input.tag_fields import (
+    MAX_REPEAT,
+    flag_of,
+    is_count,
+    list_of,
+    object_of,
+    refuse_unknown,
+    text_of,
+)
 
 MAX_FORMATS: Final = 1_000  # including nested ones
 MAX_DEPTH: Final = 16
-MAX_REPEAT: Final = 1_000  # bounds of `repeat`
 MAX_TEXT_CHARACTERS: Final = 64 * 1024  # of all texts of a structural tag together
 
 _ANY_TEXT: Final = r"/(.|\n)*/"
@@ -47,13 +56,13 @@ def structural_tag_lark(tag: Mapping[str, Any], schema: Callable[[Any], str]) ->
 
 def _of_structures(tag: Mapping[str, Any]) -> dict[str, Any]:
     """Translate the older form to triggered_tags."""
-    structures = _list(tag, "structures", "")
+    structures = list_of(tag, "structures", "")
     tags = [
         {
             "type": "tag",
-            "begin": _text(each, "begin", f"structures[{index}]."),
-            "content": {"type": "json_schema", "json_schema": _object(each, "schema", f"structures[{index}].")},
-            "end": _text(each, "end", f"structures[{index}]."),
+            "begin": text_of(each, "begin", f"structures[{index}]."),
+            "content": {"type": "json_schema", "json_schema": object_of(each, "schema", f"structures[{index}].")},
+            "end": text_of(each, "end", f"structures[{index}]."),
         }
         for index, each in enumerate(structures)
     ]
@@ -83,23 +92,23 @@ class _Writer:
         kind = given.get("type")
         if not isinstance(kind, str) or kind not in _FORMATS:
             raise ValueError(f"{path}.type: {kind!r} is not supported: give one of {', '.join(_FORMATS)}")
-        _refuse_unknown(given, kind, path)
+        refuse_unknown(given, kind, path)
         return _FORMATS[kind](self, given, f"{path}.", depth + 1)
 
     # ------------------------------------------------------------------------------------------ primitives
 
     def _const(self, given: Mapping[str, Any], path: str, depth: int) -> _Part:
-        return _Part(self._literal(_text(given, "value", path)), terminal=True)
+        return _Part(self._literal(text_of(given, "value", path)), terminal=True)
 
     def _json(self, given: Mapping[str, Any], path: str, depth: int) -> _Part:
         if given.get("style", "json") != "json":
             raise ValueError(f'{path}style: {given["style"]!r} is not supported: give "json"')
         if given.get("any_order", False) is not False:
             raise ValueError(f"{path}any_order is not supported: leave it out")
-        return _Part(f"%json {self.schema(_object(given, 'json_schema', path))}")
+        return _Part(f"%json {self.schema(object_of(given, 'json_schema', path))}")
 
     def _regex(self, given: Mapping[str, Any], path: str, depth: int) -> _Part:
-        return _Part(regex(self._counted(_text(given, "pattern", path))), terminal=True)
+        return _Part(regex(self._counted(text_of(given, "pattern", path))), terminal=True)
 
     def _any_text(self, given: Mapping[str, Any], path: str, depth: int) -> _Part:
         return _Part(_ANY_TEXT, terminal=True, endless=True)
@@ -122,18 +131,9 @@ class _Writer:
             raise _endless(path)
         return _Part(f"({part.text}){sign}", part.terminal, part.endless)
 
-    def _optional(self, given: Mapping[str, Any], path: str, depth: int) -> _Part:
-        return self._repeated(given, path, depth, "?")
-
-    def _star(self, given: Mapping[str, Any], path: str, depth: int) -> _Part:
-        return self._repeated(given, path, depth, "*")
-
-    def _plus(self, given: Mapping[str, Any], path: str, depth: int) -> _Part:
-        return self._repeated(given, path, depth, "+")
-
     def _repeat(self, given: Mapping[str, Any], path: str, depth: int) -> _Part:
         least, most = given.get("min", -1), given.get("max", -2)
-        if not _is_count(least) or not (most == -1 or _is_count(most)) or -1 < most < least:
+        if not is_count(least) or not (most == -1 or is_count(most)) or -1 < most < least:
             raise ValueError(
                 f"{path}min and {path}max: give two integers from 0 to {MAX_REPEAT} with min <= max; "
                 "max may be -1 for no limit"
@@ -147,7 +147,7 @@ class _Writer:
 
     def _tag_after(self, trigger: str, given: Mapping[str, Any], path: str, depth: int) -> _Part:
         """Return the part of a tag after `trigger`, the start of its `begin`."""
-        begin, ends = _text(given, "begin", path).removeprefix(trigger), self._ends(given, path)
+        begin, ends = text_of(given, "begin", path).removeprefix(trigger), self._ends(given, path)
         opening = _Part(self._literal(begin), terminal=True)
         content = given.get("content")
         if isinstance(content, Mapping) and content.get("type") == "any_text":
@@ -166,12 +166,12 @@ class _Writer:
         raise ValueError(f"{path}end: give a text or a list of texts")
 
     def _triggered(self, given: Mapping[str, Any], path: str, depth: int) -> _Part:
-        triggers = _list(given, "triggers", path)
+        triggers = list_of(given, "triggers", path)
         if not triggers or not all(isinstance(each, str) and each for each in triggers):
             raise ValueError(f"{path}triggers: give a list of texts that are not empty")
         by_trigger: dict[str, list[str]] = {}
         for where, tag in self._tags(given, path):
-            trigger = _trigger_of(_text(tag, "begin", where), triggers, where)
+            trigger = _trigger_of(text_of(tag, "begin", where), triggers, where)
             by_trigger.setdefault(trigger, []).append(
                 self._named(self._tag_after(trigger, tag, where, depth + 1)).text
             )
@@ -182,35 +182,35 @@ class _Writer:
             f"{self._rule(f'{_ANY_TEXT} {self._literal(trigger)}', lazy=True)} {alternatives(tags)}"
             for trigger, tags in by_trigger.items()
         )
-        at_least_one, once = _flag(given, "at_least_one", path), _flag(given, "stop_after_first", path)
+        at_least_one, once = flag_of(given, "at_least_one", path), flag_of(given, "stop_after_first", path)
         text = self._rule(_ANY_TEXT)
         if at_least_one:
             return _Part(first) if once else _Part(f"{first} {later}* {text}", endless=True)
         return _Part(f"({later} | {text})" if once else f"{later}* {text}", endless=True)
 
     def _separated(self, given: Mapping[str, Any], path: str, depth: int) -> _Part:
-        separator = self._literal(_text(given, "separator", path))
+        separator = self._literal(text_of(given, "separator", path))
         tag = alternatives(
             self._named(self._tag_after("", tag, where, depth + 1)).text for where, tag in self._tags(given, path)
         )
-        once = _flag(given, "stop_after_first", path)
+        once = flag_of(given, "stop_after_first", path)
         tags = tag if once else f"({tag} ({separator} {tag})*)"
-        return _Part(tags if _flag(given, "at_least_one", path) else f"({tags})?")
+        return _Part(tags if flag_of(given, "at_least_one", path) else f"({tags})?")
 
     def _tags(self, given: Mapping[str, Any], path: str) -> list[tuple[str, Mapping[str, Any]]]:
-        tags = _list(given, "tags", path)
+        tags = list_of(given, "tags", path)
         if not tags:
             raise ValueError(f"{path}tags is empty: give at least one tag")
         for index, tag in enumerate(tags):
             if not isinstance(tag, Mapping) or tag.get("type", "tag") != "tag":
                 raise ValueError(f"{path}tags[{index}] is not a tag")
-            _refuse_unknown(tag, "tag", f"{path}tags[{index}]")
+            refuse_unknown(tag, "tag", f"{path}tags[{index}]")
         return [(f"{path}tags[{index}].", tag) for index, tag in enumerate(tags)]
 
     # ------------------------------------------------------------------------------------------ rules
 
     def _elements(self, given: Mapping[str, Any], path: str, depth: int) -> list[_Part]:
-        elements = _list(given, "elements", path)
+        elements = list_of(given, "elements", path)
         if not elements:
             raise ValueError(f"{path}elements is empty: give at least one format")
         return [self.format(each, f"{path}elements[{index}]", depth) for index, each in enumerate(elements)]
@@ -263,37 +263,14 @@ _FORMATS: Final[Mapping[str, Callable[[_Writer, Mapping[str, Any], str, int], _P
     "any_text": _Writer._any_text,
     "sequence": _Writer._sequence,
     "or": _Writer._or,
-    "optional": _Writer._optional,
-    "star": _Writer._star,
-    "plus": _Writer._plus,
+    "optional": partial(_Writer._repeated, sign="?"),
+    "star": partial(_Writer._repeated, sign="*"),
+    "plus": partial(_Writer._repeated, sign="+"),
     "repeat": _Writer._repeat,
     "tag": _Writer._tag,
     "triggered_tags": _Writer._triggered,
     "tags_with_separator": _Writer._separated,
 }
-# The fields of each format. Others are refused: they may be conditions.
-_FIELDS: Final[Mapping[str, frozenset[str]]] = {
-    "const_string": frozenset({"value"}),
-    "json_schema": frozenset({"json_schema", "style", "any_order"}),
-    "regex": frozenset({"pattern"}),
-    "any_text": frozenset(),
-    "sequence": frozenset({"elements"}),
-    "or": frozenset({"elements"}),
-    "optional": frozenset({"content"}),
-    "star": frozenset({"content"}),
-    "plus": frozenset({"content"}),
-    "repeat": frozenset({"content", "min", "max"}),
-    "tag": frozenset({"begin", "content", "end"}),
-    "triggered_tags": frozenset({"triggers", "tags", "at_least_one", "stop_after_first"}),
-    "tags_with_separator": frozenset({"tags", "separator", "at_least_one", "stop_after_first"}),
-}
-
-
-def _refuse_unknown(given: Mapping[str, Any], kind: str, path: str) -> None:
-    for name, value in given.items():
-        is_asked = value is not None and value is not False and value != []
-        if name != "type" and name not in _FIELDS[kind] and is_asked:
-            raise ValueError(f"{path}.{name} is not supported: leave it out")
 
 
 def _trigger_of(begin: str, triggers: Sequence[str], path: str) -> str:
@@ -308,35 +285,3 @@ def _endless(path: str) -> ValueError:
         f"{path.removesuffix('.')}: any_text and triggered_tags may stand only at the end of the output, and "
         "any_text as the content of a tag"
     )
-
-
-def _is_count(value: Any) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= MAX_REPEAT
-
-
-def _text(given: Any, name: str, path: str) -> str:
-    value = given.get(name) if isinstance(given, Mapping) else None
-    if not isinstance(value, str):
-        raise ValueError(f"{path}{name}: give a text")
-    return value
-
-
-def _object(given: Any, name: str, path: str) -> Mapping[str, Any]:
-    value = given.get(name) if isinstance(given, Mapping) else None
-    if not isinstance(value, Mapping):
-        raise ValueError(f"{path}{name}: give a JSON Schema that is an object")
-    return value
-
-
-def _list(given: Mapping[str, Any], name: str, path: str) -> Sequence[Any]:
-    value = given.get(name)
-    if not isinstance(value, list | tuple):
-        raise ValueError(f"{path}{name}: give a list")
-    return value
-
-
-def _flag(given: Mapping[str, Any], name: str, path: str) -> bool:
-    value = given.get(name, False)
-    if not isinstance(value, bool):
-        raise ValueError(f"{path}{name}: give true or false")
-    return value

@@ -4,7 +4,8 @@ from typing import Any
 import pytest
 
 from kvasir.client.input.grammar_source import GrammarSource
-from kvasir.client.input.structural_tags import MAX_DEPTH, MAX_FORMATS, MAX_REPEAT, MAX_TEXT_CHARACTERS
+from kvasir.client.input.structural_tags import MAX_DEPTH, MAX_FORMATS, MAX_TEXT_CHARACTERS
+from kvasir.client.input.tag_fields import MAX_REPEAT
 from kvasir.client.request_errors import InvalidRequest
 from runtime.structured_output.guided import Guided
 
