@@ -4,8 +4,8 @@
     python -m bench.embeddings DIR --threads 2 --rounds 5
 
 Installs sentence-transformers below --cache the first time. Each measurement is a process of its own. Of a machine
-that serves others, only texts per second of CPU time carry over. `requests` are those of a running service, one text
-each, over 16 connections.
+that serves others, only texts per second of CPU time carry over. `requests` are those of a running service, one
+text each, over 16 connections.
 """
 
 import argparse

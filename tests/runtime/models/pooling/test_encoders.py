@@ -7,6 +7,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
+from kvasir.parallel.parallel_state import ParallelState
 from kvasir.request.pool_params import PoolParams
 from runtime.models.pooling.tiny_encoders import (
     CONFIGS,
@@ -15,6 +16,7 @@ from runtime.models.pooling.tiny_encoders import (
     random_classifier,
     random_encoder,
 )
+from runtime.parallel.thread_group import run_ranks
 
 TOLERANCE = 2e-5
 
@@ -56,6 +58,17 @@ def test_classifier_scores_pairs_as_transformers_does(name: str, labels: int, tm
         expected = logits.sigmoid() if labels == 1 else logits.softmax(-1)
         scores = model.vectors([tokens], PoolParams(second_text=pair.second_text))[0]
         np.testing.assert_allclose(scores, expected, atol=TOLERANCE)
+
+
+@pytest.mark.parametrize("name", ["bert", "gte", "modernbert-biases", "mpnet", "nomic"])
+def test_encoder_on_two_ranks_computes_as_on_one(name: str, tmp_path: Path) -> None:
+    random_encoder(CONFIGS[name]()).save_pretrained(tmp_path)
+    texts = prompts(seed=10, count=3)
+    expected = PooledModel(tmp_path).vectors(texts)
+    ranks = run_ranks(2, lambda group: PooledModel(tmp_path, parallel=ParallelState(group)).vectors(texts))
+    for found in ranks:
+        for vector, alone in zip(found, expected, strict=True):
+            np.testing.assert_allclose(vector, alone, atol=TOLERANCE, rtol=TOLERANCE)
 
 
 def test_vector_is_cut_before_it_is_normalised(tmp_path: Path) -> None:

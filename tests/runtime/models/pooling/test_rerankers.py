@@ -11,9 +11,11 @@ from safetensors.torch import load_file, save_file
 from tokenizers import Tokenizer, models
 from torch import Tensor
 
+from kvasir.parallel.parallel_state import ParallelState
 from kvasir.request.pool_params import PoolParams
 from runtime.models.pooling.tiny_encoders import PooledModel, prompts
 from runtime.models.tiny import MODELS, save
+from runtime.parallel.thread_group import run_ranks
 
 LOGITS = PoolParams(activate=False)
 
@@ -37,6 +39,8 @@ def test_scores_are_logits_of_the_tokens(name: str, method: str, tmp_path: Path)
     architecture = type(reference).__name__.replace("ForCausalLM", "ForSequenceClassification")
     changed(tmp_path, architectures=[architecture], classifier_from_token=["no", "yes"], method=method)
     model = PooledModel(tmp_path)
+    (split, _) = run_ranks(2, lambda group: PooledModel(tmp_path, parallel=ParallelState(group)).vectors([[5, 6]]))
+    np.testing.assert_allclose(split[0], model.vectors([[5, 6]])[0], atol=1e-5)
     for tokens in prompts(seed=7, count=2):
         with torch.no_grad():
             logits = reference(torch.tensor([tokens])).logits[0, -1]

@@ -27,6 +27,7 @@ from transformers import (
 from kvasir.hub.model_info import ModelFiles, load_model_info
 from kvasir.layers.parameter import Placement
 from kvasir.models.load_model import load_pooling
+from kvasir.parallel.parallel_state import SINGLE, ParallelState
 from kvasir.request.params import SamplingParams
 from kvasir.request.pool_params import PoolParams
 from kvasir.request.tokens import packed
@@ -109,11 +110,11 @@ def prompts(seed: int, count: int, longest: int = 60) -> list[list[int]]:
 class PooledModel:
     """A checkpoint in a worker, in float32."""
 
-    def __init__(self, path: Path, task: str = "auto", **pooling: Any) -> None:
+    def __init__(self, path: Path, task: str = "auto", parallel: ParallelState = SINGLE, **pooling: Any) -> None:
         self.info = load_model_info(path, ModelFiles(task=task))
         assert self.info.pooling is not None
         self.info = dataclasses.replace(self.info, pooling=dataclasses.replace(self.info.pooling, **pooling))
-        placement = Placement(torch.device("cpu"), torch.float32, scheme=self.info.weight_scheme)
+        placement = Placement(torch.device("cpu"), torch.float32, parallel, scheme=self.info.weight_scheme)
         model = load_pooling(self.info, placement, self.info.max_model_len, lambda *_: None, "auto")
         self._runner = PoolingRunner(model, placement.device)
 
