@@ -55,7 +55,9 @@ async def _pool(
     request: Request, body: EmbeddingRequest, service: Service, record: RequestRecord, prefix: str
 ) -> Pooled:
     pooling_of(service).check_dimensions(body.dimensions)
-    params = PoolParams(body.dimensions, body.normalize)
+    activates = not isinstance(body, PoolingRequest) or body.activates
+    normalize = body.use_activation if body.normalize is None else body.normalize
+    params = PoolParams(body.dimensions, normalize, activates)
     inputs = await inputs_of(service, body)
     return await pool(service, request.scope, record, body, inputs, params, field="input", prefix=prefix)
 

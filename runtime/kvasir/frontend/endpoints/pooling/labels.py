@@ -28,7 +28,7 @@ async def classify(
         raise unfit_model("/classify needs a model with labels, and this one makes vectors: use /v1/embeddings")
     if info.by_token:
         raise unfit_model("/classify needs a score for each input, and this model scores each token: use /pooling")
-    params = PoolParams(activate=body.activation)
+    params = PoolParams(activate=body.activates)
     inputs = await inputs_of(service, body)
     pooled = await pool(service, request.scope, record, body, inputs, params, field="input", prefix="classify")
     data = []

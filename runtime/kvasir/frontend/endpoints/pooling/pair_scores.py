@@ -38,7 +38,7 @@ async def create_scores(
     """How well each text of one side fits the text of the other."""
     left, right = body.pairs()
     name, model, scores, usage = await _scores(
-        request, body, service, record, (left, right), body.activation, "text_2", "score"
+        request, body, service, record, (left, right), body.activates, "text_2", "score"
     )
     data = [ScoreEntry("score", index, score) for index, score in enumerate(scores)]
     return ScoreAnswer(name, "list", int(time.time()), model, data, usage)
@@ -51,7 +51,7 @@ async def rerank(request: Request, body: RerankRequest, service: ServiceDep, rec
     """The documents that fit the query, the best first."""
     documents = body.texts()
     name, model, scores, usage = await _scores(
-        request, body, service, record, ([body.query], documents), True, "documents", "rerank"
+        request, body, service, record, ([body.query], documents), body.activates, "documents", "rerank"
     )
     shows = body.return_documents
     if shows is None:

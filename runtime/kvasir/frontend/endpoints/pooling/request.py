@@ -48,6 +48,21 @@ class PoolingBody(RequestBody):
         return TextForm(self.add_special_tokens, keep, self.truncation_side == "left", before)
 
 
+class ScoredBody(BodyPart):
+    """The fields of scores."""
+
+    use_activation: bool | None = None
+    """false: logits instead of scores."""
+    activation: bool | None = None
+    """An older name of use_activation."""
+    softmax: bool | None = None
+    """An older name of use_activation."""
+
+    @property
+    def activates(self) -> bool:
+        return False not in (self.use_activation, self.activation, self.softmax)
+
+
 class InputBody(PoolingBody):
     """Either `input` or `messages`."""
 
@@ -108,16 +123,17 @@ class EmbeddingRequest(InputBody):
     """Cut vectors to their first numbers, if the model was trained for that."""
     normalize: bool | None = None
     """Scale vectors to length 1; the default is that of the model's files."""
+    use_activation: bool | None = None
+    """Another name of normalize."""
 
 
-class PoolingRequest(EmbeddingRequest):
+class PoolingRequest(EmbeddingRequest, ScoredBody):
     task: Literal["embed", "classify"] | None = None
     """It must be what the model is served for."""
 
 
-class ClassifyRequest(InputBody):
-    activation: bool = True
-    """false: the logits instead of probabilities."""
+class ClassifyRequest(InputBody, ScoredBody):
+    """The answer has the logits in the place of probabilities, if use_activation is false."""
 
 
 class DocumentPart(BodyPart):
@@ -141,7 +157,7 @@ class CohereEmbedRequest(RequestBody):
     """The end of a text that is too long that is left out; NONE: such a text is an error."""
 
 
-class ScoreRequest(PoolingBody):
+class ScoreRequest(PoolingBody, ScoredBody):
     """Either text_1 and text_2, or queries and documents."""
 
     text_1: str | Texts | None = None
@@ -150,8 +166,6 @@ class ScoreRequest(PoolingBody):
     """Another name of text_1."""
     documents: str | Texts | None = None
     """Another name of text_2."""
-    activation: bool = True
-    """false: the logit of a pair instead of its score."""
 
     def pairs(self) -> tuple[list[str], list[str]]:
         """Return both sides, of one length or with one text on the first. Raises ApiError."""
@@ -168,7 +182,7 @@ class ScoreRequest(PoolingBody):
         return left, right
 
 
-class RerankRequest(PoolingBody):
+class RerankRequest(PoolingBody, ScoredBody):
     not_yet: ClassVar = {"max_chunks_per_doc": (), "max_tokens_per_doc": (), "rank_fields": ()}
 
     query: str

@@ -77,6 +77,14 @@ async def test_base64_has_the_asked_form(embeds: Frontend, dtype: str, order: st
         assert base64.b64decode(answer["data"][0][key]) == expected
 
 
+@pytest.mark.parametrize("name", ["normalize", "use_activation"])
+async def test_vectors_are_normalised_as_asked(name: str, embeds: Frontend) -> None:
+    for path in ("/v1/embeddings", "/pooling"):
+        for value in (True, False, None):
+            await post(embeds, path, input="a", **{name: value})
+            assert params(embeds.engine.seen.requests[-1]).normalize is value
+
+
 async def test_messages_are_one_input(embeds: Frontend) -> None:
     messages = [{"role": "user", "content": "Hi there"}]
     for ends in (False, True):

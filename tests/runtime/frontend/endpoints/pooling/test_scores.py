@@ -98,6 +98,22 @@ async def test_a_mistake_is_named(scores: Frontend, path: str, body: dict[str, A
     assert str(answer["error"]["param"]).startswith(param.partition(".")[0])
 
 
+@pytest.mark.parametrize("name", ["use_activation", "activation", "softmax"])
+async def test_logits_are_asked_for_by_each_name(name: str, scores: Frontend) -> None:
+    bodies: dict[str, dict[str, Any]] = {
+        "/score": {"text_1": "a", "text_2": "b"},
+        "/rerank": {"query": "a", "documents": ["b"]},
+        "/classify": {"input": "a"},
+        "/pooling": {"input": "a"},
+    }
+    for path, body in bodies.items():
+        for value in (True, False):
+            await post(scores, path, **body, **{name: value})
+            pooling = scores.engine.seen.requests[-1].pooling
+            assert pooling is not None
+            assert pooling.activate is value, path
+
+
 async def test_process_reward_model_scores_each_step(tmp_path: Path) -> None:
     settings: dict[str, Any] = {"architecture": "LlamaForProcessRewardModel"}
     async with scoring_frontend(tmp_path, [], **settings) as frontend:
