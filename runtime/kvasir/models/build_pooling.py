@@ -25,6 +25,7 @@ ENCODERS: Final = MappingProxyType[str, EncoderFamily](
         "Camembert": bert.ROBERTA,
         "DistilBert": bert.DISTILBERT,
         "Gte": gte.GTE,
+        "JinaBert": bert.JINA,
         "MPNet": bert.MPNET,
         "ModernBert": modern_bert.MODERN_BERT,
         "New": gte.GTE,

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any, Final, Literal
 
 from kvasir.hub.hub_errors import HubError
-from kvasir.hub.pooling.label_tokens import LabelTokens, tokens_of_config, tokens_of_module
+from kvasir.hub.pooling.label_tokens import TOKENS_KEY, LabelTokens, tokens_of_config, tokens_of_module
 from kvasir.hub.pooling.module_files import DenseFiles, dense_files, input_form, listed_modules, pooling_modes
 from kvasir.hub.reading import read_json_if_any
 
@@ -62,7 +62,7 @@ def read_pooling(
     file = path / MODULES_FILE
     modules = listed_modules(file) if file.exists() else []
     scores = next((folder for kind, folder in modules if kind == _LOGITS), None)
-    task = _task(architecture, task, bool(modules), scores is not None)
+    task = _task(architecture, task, bool(modules), scores is not None or config.get(TOKENS_KEY) is not None)
     if task == GENERATE:
         return None
     if task == CLASSIFY:

@@ -55,6 +55,7 @@ class EncoderConfig:
     first_position: int = 0
     token_types: int = 0  # 0: tokens have no types
     relative_buckets: int = 0  # of MPNet's relative positions; 0: there are none
+    alibi: bool = False  # scores fall with the distance (Press et al., 2022), on both sides
     rope: Rope | None = None
     local_rope: Rope | None = None  # of layers with a window; None: that of all
     windows: tuple[int | None, ...] = ()  # by layer, half on each side; empty: there are none
@@ -159,6 +160,7 @@ class Encoder(nn.Module):
         )
         buckets = config.relative_buckets
         self.relative = Embedding(buckets, config.heads.heads, placement) if buckets else None
+        self._slopes = alibi_slopes(config.heads.heads).to(placement.device) if config.alibi else None
         first = ranks.rank * self.heads.heads
         self._own_heads = slice(first, first + self.heads.heads)
         self.final_norm = config.norm(config.hidden_size, config.eps, placement) if config.norms_before else None
@@ -179,22 +181,31 @@ class Encoder(nn.Module):
         assert isinstance(plan, PackedPlan), "an encoder has no KV cache"
         x: Tensor = self.embeddings(batch)
         rotations = [*(rotary.rotation(batch.positions, x.dtype) for rotary in self._rotaries), None]
-        bias = None if self.relative is None else self._bias(self.relative)
+        bias = self._bias()
         for layer, rope in zip(self.layers, self._rope_of_layer, strict=True):
             x = layer(x, plan, rotations[rope], bias)
         return Hidden(x if self.final_norm is None else self.final_norm(x))
 
-    def _bias(self, relative: Embedding) -> Bias:
+    def _bias(self) -> Bias | None:
+        relative, slopes = self.relative, self._slopes
+        if relative is None and slopes is None:
+            return None
         made: dict[int, Tensor] = {}  # by length; all layers share it
 
         def bias(length: int) -> Tensor:
             if length not in made:
-                places = torch.arange(length, device=relative.weight.device)
-                buckets = relative_bucket(places[None] - places[:, None], relative.weight.shape[0])
-                made[length] = relative(buckets).permute(2, 0, 1)[self._own_heads]
+                made[length] = self._bias_of(torch.arange(length, device=self.embeddings.word.weight.device))
             return made[length]
 
         return bias
+
+    def _bias_of(self, places: Tensor) -> Tensor:  # [own heads, length, length]
+        distances = places[None] - places[:, None]
+        if self.relative is None:
+            assert self._slopes is not None
+            return -distances.abs() * self._slopes[self._own_heads, None, None]
+        buckets = relative_bucket(distances, self.relative.weight.shape[0])
+        return self.relative(buckets).permute(2, 0, 1)[self._own_heads]  # type: ignore[no-any-return]
 
     def locate(self, tensor: str) -> Target | None:
         prefix = next((each for each in self._prefixes if tensor.startswith(each)), "")
@@ -210,6 +221,18 @@ class Encoder(nn.Module):
 
     def aliases(self) -> Mapping[str, Target]:
         return {}
+
+
+def alibi_slopes(heads: int) -> Tensor:
+    """Return ALiBi's slope of each head: 2^(-8/n), 2^(-16/n), … for a power of two n, else also those between.
+
+    >>> alibi_slopes(8)[:2].tolist()
+    [0.5, 0.25]
+    """
+    power = 1 << heads.bit_length() - 1
+    slopes = 2.0 ** (-8.0 / power * torch.arange(1, power + 1))
+    between = 2.0 ** (-4.0 / power * torch.arange(1, 2 * power + 1, 2))
+    return torch.cat((slopes, between[: heads - power]))
 
 
 def relative_bucket(distances: Tensor, buckets: int, most: int = 128) -> Tensor:

@@ -1,5 +1,6 @@
 """BERT (Devlin et al., 2019), RoBERTa (Liu et al., 2019) and XLM-R (Conneau et al., 2020), DistilBERT (Sanh et al.,
-2019) and MPNet (Song et al., 2020): one encoder with other names, positions and token types.
+2019), MPNet (Song et al., 2020) and Jina Embeddings 2 (Günther et al., 2023): one encoder with other names,
+positions and token types.
 """
 
 from collections.abc import Mapping
@@ -13,7 +14,7 @@ from kvasir.layers.activation import ACTIVATIONS
 from kvasir.layers.attention import HeadShape
 from kvasir.models.config_reader import ConfigReader
 from kvasir.models.model_load_error import ModelLoadError
-from kvasir.models.pooling.encoder import EncoderConfig
+from kvasir.models.pooling.encoder import EncoderConfig, FeedForwardGate
 from kvasir.models.pooling.encoder_family import WITHOUT_EFFECT, EncoderFamily
 from kvasir.models.pooling.score_head import ScoreHeadConfig
 
@@ -58,12 +59,25 @@ _MPNET: Final = {
     "encoder.layer.N.attention.LayerNorm": "layers.N.attention_norm",
     **_MLP,
 }
+_JINA: Final = {
+    **{theirs: ours for theirs, ours in _BERT.items() if ours not in _MLP.values()},
+    "encoder.layer.N.mlp.gated_layers": "layers.N.mlp.gate_up_proj",
+    "encoder.layer.N.mlp.wo": "layers.N.mlp.down_proj",
+    "encoder.layer.N.mlp.layernorm": "layers.N.mlp_norm",
+}
+_GLU: Final = MappingProxyType({"geglu": ACTIVATIONS["gelu"], "reglu": ACTIVATIONS["relu"]})
 _TWO_LAYERS: Final = MappingProxyType({"classifier.dense": "dense", "classifier.out_proj": "out"})
 
 
-def _read(config: Mapping[str, Any], names: Mapping[str, str], prefix: str, **changes: Any) -> EncoderConfig:
+def _read(
+    config: Mapping[str, Any],
+    names: Mapping[str, str],
+    prefix: str,
+    position_type: str = "absolute",
+    **changes: Any,
+) -> EncoderConfig:
     reader = ConfigReader(config)
-    for key, value in (("position_embedding_type", "absolute"), ("is_decoder", False)):
+    for key, value in (("position_embedding_type", position_type), ("is_decoder", False)):
         reader.require(key, value)
     size, heads = reader.integer("hidden_size"), reader.integer("num_attention_heads")
     if size % heads:
@@ -112,6 +126,20 @@ def read_mpnet(config: Mapping[str, Any]) -> EncoderConfig:
     )
 
 
+def read_jina(config: Mapping[str, Any]) -> EncoderConfig:
+    return _read(
+        config,
+        _JINA,
+        "bert.",
+        "alibi",
+        positions=0,
+        alibi=True,
+        token_types=_types,
+        activation=lambda reader: reader.choice("feed_forward_type", "original", _GLU),
+        gate=FeedForwardGate(bias=False, output_bias=True),
+    )
+
+
 def read_distilbert(config: Mapping[str, Any]) -> EncoderConfig:
     # The table of positions is in the checkpoint, also with sinusoidal_pos_embds.
     reader = ConfigReader(config)
@@ -151,6 +179,12 @@ MPNET: Final = EncoderFamily(
     read_mpnet,
     head=lambda _, labels: ScoreHeadConfig("cls", labels, torch.tanh),
     head_names=_TWO_LAYERS,
+    unused=_UNUSED,
+)
+JINA: Final = EncoderFamily(
+    read_jina,
+    head=lambda _, labels: ScoreHeadConfig("cls", labels, torch.tanh),
+    head_names=MappingProxyType({"bert.pooler.dense": "dense", "classifier": "out"}),
     unused=_UNUSED,
 )
 DISTILBERT: Final = EncoderFamily(
