@@ -6,7 +6,7 @@ from pydantic import BeforeValidator, Field
 
 from kvasir.client.input.grammar_source import ANY_OBJECT, GrammarSource
 from kvasir.frontend.endpoints.responses.input_items import InputHistory, Item
-from kvasir.frontend.endpoints.responses.tools import Choice, ResponseTool, repeat_choice, tool_use
+from kvasir.frontend.endpoints.responses.tools import FUNCTION, Choice, ResponseTool, repeat_choice, tool_use
 from kvasir.frontend.endpoints.tool_use import ToolUse
 from kvasir.frontend.errors import bad_field
 from kvasir.frontend.request_bodies.list_limits import at_most
@@ -161,7 +161,7 @@ class ResponsesRequest(RequestBody):
             "safety_identifier": self.safety_identifier,
             "text": {"format": self.text_format.repeat(), "verbosity": "medium"},
             "tool_choice": repeat_choice(self.tool_choice),
-            "tools": [tool.repeat() for tool in self.tools],
+            "tools": [tool.repeat() for tool in self.tools if tool.type == FUNCTION],
             "top_logprobs": self.top_logprobs or 0,
             "truncation": self.truncation or "disabled",
             "user": self.user,

@@ -1,8 +1,9 @@
 """The fields `tools` and `tool_choice` of POST /v1/responses."""
 
+import logging
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
 from kvasir.frontend.endpoints.tool_use import (
     Function,
@@ -19,10 +20,14 @@ from kvasir.frontend.parsers import ToolChoice
 from kvasir.frontend.parsers.parsed import Tool
 from kvasir.frontend.request_bodies.request_body import BodyPart
 
+log = logging.getLogger(__name__)
+
+FUNCTION: Final = "function"
+
 
 class ResponseTool(BodyPart):
     type: str
-    """`function`. The API's other types are tools that its server runs."""
+    """`function`. Other types, which OpenAI's server runs, are left out next to functions, and rejected alone."""
     name: str | None = None
     description: str | None = None
     parameters: dict[str, Any] | None = None
@@ -64,6 +69,12 @@ Choice = Literal["none", "auto", "required"] | ResponseToolChoice
 
 
 def tool_use(tools: Sequence[ResponseTool], choice: Choice | None, parallel: bool) -> ToolUse:
+    functions = [tool for tool in tools if tool.type == FUNCTION]
+    if functions and len(functions) < len(tools):
+        # Agents list the tools of OpenAI's server next to their own, whether or not the server has them.
+        others = ", ".join(sorted({quote(tool.type) for tool in tools if tool.type != FUNCTION}))
+        log.warning(f"a request has tools of types that the model is not offered: {others}")
+        tools = functions
     offered = check_functions([_function(tool, f"tools[{index}]") for index, tool in enumerate(tools)], "tools", "")
     if isinstance(choice, ResponseToolChoice):
         use = _chosen(offered, choice)
@@ -94,7 +105,7 @@ def _chosen(offered: tuple[Tool, ...], choice: ResponseToolChoice) -> ToolUse:
 
 
 def _function(tool: ResponseTool, path: str) -> Function:
-    if tool.type != "function":
+    if tool.type != FUNCTION:
         where = f"{path}.type"
         raise bad_field(
             where, f"{where}: {quote(tool.type)} is not supported, this server runs no tools itself: use 'function'"

@@ -21,7 +21,7 @@ async def refused(frontend: Frontend, input: Any = "Hi", **body: Any) -> openai.
     ("body", "param"),
     [
         ({"tools": [{"type": "web_search"}]}, "tools[0].type"),
-        ({"tools": [WEATHER, {"type": "custom", "name": "x"}]}, "tools[1].type"),
+        ({"tools": [{"type": "custom", "name": "x"}, {"type": "web_search"}]}, "tools[0].type"),
         ({"tools": [{"type": "function"}]}, "tools[0].name"),
         ({"tools": [{"type": "function", "name": "a b"}]}, "tools[0].name"),
         ({"tools": [WEATHER, WEATHER]}, "tools[1].name"),
@@ -55,6 +55,12 @@ async def test_a_wrong_field_is_refused_by_its_name(model: Frontend, body: dict[
     error = await refused(model, **body)
     assert error.param == param
     assert param in error.message
+
+
+async def test_tools_of_a_server_are_left_out_next_to_functions(model: Frontend) -> None:
+    others = [{"type": "web_search"}, {"type": "namespace", "name": "agents", "tools": []}]
+    answer = await create(model, "Hi", tools=[others[0], WEATHER, others[1]])
+    assert [tool.type for tool in answer.tools] == ["function"]
 
 
 @pytest.mark.parametrize("choice", ["auto", "required"])
