@@ -70,12 +70,12 @@ VIOLATIONS: list[tuple[dict[str, Any], str]] = [
     ({"scaling": {"minRanks": 0}}, "spec.scaling: unknown field"),
     (
         {"autoscaling": {"minRanks": 2, "maxRanks": 1}},
-        "spec.autoscaling: autoscaling.minRanks 2 is above autoscaling.maxRanks 1",
+        "spec.autoscaling: autoscaling.minRanks is above autoscaling.maxRanks",
     ),
     ({"autoscaling": {"minRanks": 0}}, "spec.autoscaling: autoscaling.toZeroAfter: set it"),
     (
         {"autoscaling": {"minRanks": 1, "toZeroAfter": "1m"}},
-        "and only then; autoscaling.minRanks is 1",
+        "autoscaling.toZeroAfter: set it with",
     ),
     (
         {"autoscaling": {"minRanks": 0, "toZeroAfter": "0s"}},
@@ -97,16 +97,16 @@ VIOLATIONS: list[tuple[dict[str, Any], str]] = [
     ({"engine__kvCache__memoryUtilization": "0.8"}, "memoryUtilization: must be a number, not the string '0.8'"),
     (
         {"engine__kvCache": {"memory": "1Gi", "memoryUtilization": 0.5}},
-        "engine.kvCache.memory 1Gi and engine.kvCache.memoryUtilization 0.5 contradict each other",
+        "engine.kvCache.memory and engine.kvCache.memoryUtilization contradict each other",
     ),
     (
         {"engine": {"resourceName": "", "kvCache": {"memoryUtilization": 1}}},
-        "spec: engine.kvCache.memoryUtilization 1.0 applies only to GPUs",
+        "spec: engine.kvCache.memoryUtilization applies only to GPUs",
     ),
     ({"engine": {"resourceName": "", "dtype": "float16"}}, "spec: engine.dtype float16 is not supported on CPU"),
     (
         {"engine": {"maxNumSeqs": 16, "maxNumBatchedTokens": 15}},
-        "engine.maxNumBatchedTokens 15 is below engine.maxNumSeqs 16",
+        "engine.maxNumBatchedTokens is below engine.maxNumSeqs",
     ),
     ({"engine__extraArgs": ["--link", "tcp://x:1"]}, "spec.engine: engine.extraArgs: --link is set by Kvasir"),
     ({"engine__extraArgs": ["--ops-port=1"]}, "engine.extraArgs: --ops-port=1 is set by Kvasir"),
@@ -118,7 +118,7 @@ VIOLATIONS: list[tuple[dict[str, Any], str]] = [
     ),
     (
         {"engine": {"resourceName": "", "nodes": 2}},
-        "engine.tensorParallelSize 1 · engine.pipelineParallelSize 1 must be a multiple of engine.nodes 2",
+        "engine.tensorParallelSize · engine.pipelineParallelSize must be a multiple of engine.nodes",
     ),
     (
         {"engine": {"resourceName": "", "nodes": 4, "tensorParallelSize": 3, "pipelineParallelSize": 2}},
@@ -126,7 +126,7 @@ VIOLATIONS: list[tuple[dict[str, Any], str]] = [
     ),
     (
         {"engine": {"nodes": 2, "tensorParallelSize": 2}},
-        "spec: engine.nodes 2 with engine.pipelineParallelSize 1: above 1",
+        "spec: engine.nodes and engine.pipelineParallelSize above 1",
     ),
     ({"engine": {"resourceName": "amd.com/gpu", "pipelineParallelSize": 2}}, "engine.resourceName is amd.com/gpu"),
     ({"engine__pipelineParallelSize": 0}, "spec.engine.pipelineParallelSize: 0 is too small: at least 1"),
