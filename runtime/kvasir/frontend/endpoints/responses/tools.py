@@ -19,8 +19,9 @@ from kvasir.frontend.errors import bad_field, needed
 from kvasir.frontend.parsers import ToolChoice
 from kvasir.frontend.parsers.parsed import Tool
 from kvasir.frontend.request_bodies.request_body import BodyPart
+from kvasir.process.seldom_log import SeldomLog
 
-log = logging.getLogger(__name__)
+_log = SeldomLog(logging.getLogger(__name__))
 
 FUNCTION: Final = "function"
 
@@ -73,7 +74,7 @@ def tool_use(tools: Sequence[ResponseTool], choice: Choice | None, parallel: boo
     if functions and len(functions) < len(tools):
         # Agents list the tools of OpenAI's server next to their own, whether or not the server has them.
         others = ", ".join(sorted({quote(tool.type) for tool in tools if tool.type != FUNCTION}))
-        log.warning(f"a request has tools of types that the model is not offered: {others}")
+        _log.warning(f"a request has tools of types that the model is not offered: {others}")
         tools = functions
     offered = check_functions([_function(tool, f"tools[{index}]") for index, tool in enumerate(tools)], "tools", "")
     if isinstance(choice, ResponseToolChoice):
