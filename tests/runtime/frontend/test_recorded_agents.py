@@ -1,6 +1,7 @@
 """Requests that coding agents sent in the middle of their work, with their tools; long texts are cut.
 
-Recorded from Codex CLI 0.171 (/v1/responses) and Qwen Code 0.15 (/v1/chat/completions).
+Recorded from Codex CLI 0.171 (/v1/responses), Qwen Code 0.15 (/v1/chat/completions) and Claude Code 2.1
+(/v1/messages).
 """
 
 import json
@@ -78,4 +79,19 @@ async def test_qwen_code_goes_on_with_its_tools(agents_model: Frontend) -> None:
     ]
     assert reasons == [["tool_calls"], ["stop"]]
     assert answered[-1]["usage"]["completion_tokens"] > 0
+    assert "hello from a file" in rendered(agents_model)
+
+
+async def test_claude_code_goes_on_with_its_tools(agents_model: Frontend) -> None:
+    turns = call("Bash", command="wc -l note.txt"), ANSWER
+    called, answered = await events(agents_model, "claude_code", *turns)
+    [block] = [event["content_block"] for event in called if event["type"] == "content_block_start"]
+    assert (block["type"], block["name"]) == ("tool_use", "Bash")
+    pieces = [event["delta"].get("partial_json", "") for event in called if event["type"] == "content_block_delta"]
+    assert json.loads("".join(pieces)) == {"command": "wc -l note.txt"}
+    reasons = [
+        [event["delta"]["stop_reason"] for event in stream if event["type"] == "message_delta"]
+        for stream in (called, answered)
+    ]
+    assert reasons == [["tool_use"], ["end_turn"]]
     assert "hello from a file" in rendered(agents_model)

@@ -43,7 +43,8 @@ class CountTokensRequest(RequestBody):
     not_yet: ClassVar = {
         "mcp_servers": ([],),
         "container": (),
-        "context_management": ({"edits": []},),
+        # Claude Code sends the second: all thinking is kept.
+        "context_management": ({"edits": []}, {"edits": [{"type": "clear_thinking_20251015", "keep": "all"}]}),
         "speed": ("standard",),
     }
 
