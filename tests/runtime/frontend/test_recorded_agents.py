@@ -20,7 +20,7 @@ from runtime.frontend.talking import tokens_of
 
 RECORDED = Path(__file__).parent / "recorded"
 LONG = '{"max_position_embeddings": 65536}'
-ANSWER = "The file says hello."
+ANSWER = "There is one line."
 
 
 def recorded(agent: str) -> tuple[str, dict[str, Any]]:
