@@ -21,6 +21,7 @@ from multiprocessing import get_context
 from typing import Final
 
 from tools.kernel_targets import TARGETS, AtOne, Target, Variant
+from tools.kernel_variants_adapters import adapter_variants
 from tools.kernel_variants_attention import attention_variants
 from tools.kernel_variants_experts import expert_variants
 from tools.kernel_variants_few_rows import row_variants
@@ -36,7 +37,10 @@ MAX_SPILLED_BYTES: Final = 16
 
 
 def variants() -> Iterator[Variant]:
-    families = (attention_variants, row_variants, sampling_variants, expert_variants, quantised_variants)
+    families = (
+        *(attention_variants, row_variants, sampling_variants),
+        *(expert_variants, adapter_variants, quantised_variants),
+    )
     for variant in chain.from_iterable(family() for family in families):
         yield variant
         yield AtOne(variant)

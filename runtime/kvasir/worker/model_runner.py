@@ -9,6 +9,7 @@ from functools import partial
 import torch
 from torch import Tensor
 
+from kvasir.layers.adapter_slots import AdapterSlots
 from kvasir.layers.attention import KVCache
 from kvasir.models.causal_lm import Generates, KeepsRequests
 from kvasir.models.forward_batch import ForwardBatch, Hidden, Intermediate
@@ -41,6 +42,7 @@ class ModelRunner:
         copies: HostCopies,
         recorder: Recorder | None = None,
         adapters: AdapterStore | None = None,
+        slots: AdapterSlots | None = None,
     ) -> None:
         self._model = model
         self._table = table
@@ -49,6 +51,7 @@ class ModelRunner:
         self._link = link
         self._copies = copies
         self._adapters = adapters
+        self._slots = slots if slots is not None and slots.on_device else None
         self._graphs = DecodeGraphs(recorder) if recorder is not None else None
         self._launched: list[LaunchedStep] = []
         self._forget = model.forget if isinstance(model, KeepsRequests) else None
@@ -102,6 +105,8 @@ class ModelRunner:
         assert self._graphs is not None, "the runner was made without a recorder"
         for size in reversed(sizes):
             self._graphs.capture(self._inputs.build_idle(size), self._decode_logits)
+            if self._slots is not None:
+                self._graphs.capture(self._inputs.build_idle(size, adapted=True), self._decode_logits)
 
     @property
     def graph_sizes(self) -> tuple[int, ...]:
@@ -168,6 +173,8 @@ class ModelRunner:
         return {place: failures[row] for place, row in enumerate(rows) if row in failures}
 
     def _forward(self, batch: StepBatch) -> Hidden | Intermediate:
+        if self._slots is not None:
+            self._slots.begin_forward(batch.adapter_slots)
         arrived = self._link.receive(len(batch.token_ids))
         token_ids = self._inputs.device_rows.token_ids(batch.token_ids, batch.pending_rows)
         return self._model.forward(ForwardBatch(token_ids, batch.positions, batch.attention, self.caches, arrived))

@@ -15,7 +15,7 @@ from torch import nn
 from kvasir.config.options import ConfigError
 from kvasir.config.resolve import ResolvedEngine
 from kvasir.hub.model_info import ModelInfo
-from kvasir.kernels.triton.device_support import FP8
+from kvasir.kernels.triton.device_support import FP8, can_compile
 from kvasir.layers.adapter_slots import AdapterSlots
 from kvasir.layers.attention import KVScales
 from kvasir.layers.kv import KVCacheConfig, KVGroup, block_bytes, groups_of_stage, make_groups
@@ -72,7 +72,7 @@ class Worker:
             parallel,
             settings.batch_invariant,
             scheme=model.weight_scheme,
-            adapters=None if lora is None else AdapterSlots(lora.max_loras, lora.max_lora_rank),
+            adapters=None if lora is None else AdapterSlots(lora.max_loras, lora.max_lora_rank, device),
         )
         self.adapters = None if lora is None else AdapterStore()
         self._groups: tuple[KVGroup, ...] = ()
@@ -97,6 +97,8 @@ class Worker:
             collapse()
         self._model = model
         if self.adapters is not None:
+            if self._placement.device.type != "cpu" and not can_compile(self._placement.device):
+                raise ConfigError("--enable-lora: Triton cannot compile for this GPU: leave the option out")
             if not isinstance(model, LoadableTransformer):
                 raise ConfigError(
                     f"--enable-lora: {self._info.architecture} is computed by transformers' code, which takes no "
@@ -235,7 +237,17 @@ class Worker:
         link = StageLink(model.hidden_size, self._placement)
         device = self._placement.device
         recorder = CudaRecorder(device) if inputs.sizes else None
-        return ModelRunner(model, self._table, inputs, caches, link, host_copies(device), recorder, self.adapters)
+        return ModelRunner(
+            model,
+            self._table,
+            inputs,
+            caches,
+            link,
+            host_copies(device),
+            recorder,
+            self.adapters,
+            self._placement.adapters,
+        )
 
     def _graph_sizes(self, model: Generates) -> tuple[int, ...]:
         # Steps that wait for other processes cannot be captured.

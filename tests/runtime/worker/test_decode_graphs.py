@@ -9,10 +9,12 @@ import torch
 from torch import Tensor
 from transformers import Gemma2Config, PreTrainedModel, Qwen3MoeConfig
 
+from kvasir.config.lora_settings import LoRAConfig
 from kvasir.layers.moe.experts import Experts
 from kvasir.layers.step_memory import Array, DeviceMemory
 from kvasir.request.params import SamplingParams
 from kvasir.worker.launch.decode_graphs import CudaRecorder
+from runtime.hub.adapters.adapter_files import write_adapter
 from runtime.models.tiny import MOE, decoder, llama, save
 from runtime.worker.cpu_graphs import capture_on_cpu
 from runtime.worker.driver import Driver, greedy
@@ -20,6 +22,7 @@ from runtime.worker.driver import Driver, greedy
 pytestmark = pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="triton is not installed")
 
 SIZES = (1, 2, 4, 6)
+HEADS = {"num_attention_heads": 2, "num_key_value_heads": 1}
 
 
 def gemma2() -> PreTrainedModel:
@@ -137,3 +140,30 @@ def test_a_graph_is_not_replayed_for_plans_at_other_addresses(
     with pytest.raises(AssertionError, match="other addresses"):
         driver.run(budget=64)
     assert recorder.replays == []
+
+
+def test_replayed_steps_read_the_slots_of_their_rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = save(llama(num_hidden_layers=1, hidden_size=32, intermediate_size=32, **HEADS), tmp_path / "model")
+    modules = {"model.layers.0.self_attn.v_proj": (32, 16), "model.layers.0.mlp.down_proj": (32, 32)}
+    adapters = [write_adapter(tmp_path / name, modules, rank=rank) for name, rank in (("a", 3), ("b", 5))]
+    lora = LoRAConfig(enable_lora=True, max_loras=2)
+
+    def answers(driver: Driver) -> dict[str, list[int]]:
+        for slot, adapter in enumerate(adapters):
+            driver.hold(slot, adapter)
+        for slot in (-1, 0, 1):
+            driver.add(str(slot), [5, 6, 7], greedy(3 + slot), slot=slot)
+        first = driver.run()
+        driver.hold(0, adapters[1])
+        driver.add("other", [5, 6, 7], greedy(4), slot=0)
+        return first | driver.run()
+
+    expected = answers(Driver.load(path, lora=lora))
+    recorder = capture_on_cpu(monkeypatch)
+    monkeypatch.setattr("kvasir.layers.adapter_slots._KERNEL_DEVICE", "cpu")
+    found = answers(Driver.load(path, lora=lora, graph_sizes=(4,)))
+    assert recorder.count == 2  # with adapters and without
+    assert set(recorder.replays) == {1}
+    assert found == expected
+    assert expected["other"] == expected["1"]
+    assert len(set(map(tuple, expected.values()))) == 3

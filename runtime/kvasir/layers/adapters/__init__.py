@@ -1,4 +1,4 @@
 """Products of LoRA adapters, added to those of linear layers.
 
-Reading order: adapter_matrices.py, adapted_method.py.
+Reading order: adapted_method.py, slot_matrices.py, adapter_matrices.py.
 """

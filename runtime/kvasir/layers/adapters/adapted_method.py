@@ -2,12 +2,11 @@
 
 from collections.abc import Mapping
 
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from kvasir.layers.adapter_slots import AdapterSlots
-from kvasir.layers.adapters.adapter_matrices import AdapterMatrices
-from kvasir.layers.linear_method import LinearMethod, invariant_kernels
+from kvasir.layers.adapters.slot_matrices import slot_matrices
+from kvasir.layers.linear_method import LinearMethod
 from kvasir.layers.linear_shape import LinearShape
 from kvasir.layers.parameter import Placement
 
@@ -18,18 +17,8 @@ class AdaptedMethod:
     def __init__(self, base: LinearMethod, shape: LinearShape, placement: Placement, slots: AdapterSlots) -> None:
         self.shape = shape
         self.dtype = placement.dtype
+        self.slots = slot_matrices(shape, placement, slots)
         self._base = base
-        self._slots = slots
-        self._own: dict[int, AdapterMatrices] = {}  # by slot
-        kernels = invariant_kernels(placement)
-        self._multiply = F.linear if kernels is None else kernels.linear
-
-    def hold(self, slot: int, matrices: AdapterMatrices | None) -> None:
-        """Put an adapter's matrices into a slot; None if it does not adapt this layer."""
-        if matrices is None:
-            self._own.pop(slot, None)
-        else:
-            self._own[slot] = matrices
 
     def parameters(self, shape: LinearShape, placement: Placement) -> Mapping[str, nn.Parameter]:
         return self._base.parameters(shape, placement)
@@ -39,17 +28,8 @@ class AdaptedMethod:
 
     def apply(self, layer: nn.Module, x: Tensor, bias: Tensor | None) -> Tensor:
         product = self._base.apply(layer, x, bias)
-        for slot, places in self._slots.groups:
-            if (own := self._own.get(slot)) is not None:
-                self._add(product, x, own, places)
+        self.slots.add_(product, x)
         return product
 
     def plain_weight(self, layer: nn.Module) -> Tensor | None:
         return None  # a kernel that reads it would leave out the adapters
-
-    def _add(self, product: Tensor, x: Tensor, own: AdapterMatrices, places: Tensor | None) -> None:
-        if places is None:
-            product.add_(self._multiply(self._multiply(x, own.down, None), own.up, None))
-        else:
-            shrunk = self._multiply(x[places], own.down, None)  # [N, ranks]
-            product.index_add_(0, places, self._multiply(shrunk, own.up, None))

@@ -45,7 +45,7 @@ class AdapterStore:
         for slot in [slot for slot, placed in self._placed.items() if placed == digest]:
             del self._placed[slot]
             for method in self._opened().methods.values():
-                method.hold(slot, None)
+                method.slots.hold(slot, None)
 
     def place(self, slots: Sequence[tuple[int, str]]) -> None:
         """Put adapters into slots."""
@@ -53,7 +53,7 @@ class AdapterStore:
             matrices = self._held[digest]
             self._placed[slot] = digest
             for name, method in self._opened().methods.items():
-                method.hold(slot, matrices.get(name))
+                method.slots.hold(slot, matrices.get(name))
 
     def _opened(self) -> AdaptedLayers:
         assert self._layers is not None, "load comes first"

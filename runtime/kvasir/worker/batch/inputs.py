@@ -26,7 +26,7 @@ from kvasir.worker.step import ScheduledRow
 
 Ints = npt.NDArray[np.int64]
 
-_BYTES_OF_TOKEN = 24
+_BYTES_OF_TOKEN = 32
 _BYTES_OF_ROW = 256
 _BYTES_OF_PLANS = 128
 # For sampling rules, whose number has no bound.
@@ -52,6 +52,7 @@ class StepBatch:
     padded_to: int | None = None
     # Of tensors in a padded step, the same for each step of this size.
     addresses: tuple[int, ...] = ()
+    adapter_slots: Tensor | None = None  # [T], of tokens on a GPU; None: no token has an adapter
 
 
 @dataclass(frozen=True)
@@ -62,6 +63,7 @@ class _Tokens:
     attention: Mapping[int, AttentionPlan]
     size: int | None
     addresses: tuple[int, ...] = ()
+    adapter_slots: Tensor | None = None
 
 
 class InputBuilder:
@@ -115,10 +117,12 @@ class InputBuilder:
         only_decodes = singles and bool(samples.all())
         size = self._size(len(rows)) if only_decodes and not table.prompt_scores else None
         self._memory.begin()
-        if self._adapters is not None:
-            self._adapters.begin(table.slots[token_rows] if table.num_adapted else None)
+        slots = table.slots[token_rows] if table.num_adapted else None
+        if self._adapters is not None and not self._adapters.on_device:
+            self._adapters.begin(slots)
+            slots = None
         return self._sent(
-            self._tokens(token_ids, token_rows, positions, step, size),
+            self._tokens(token_ids, token_rows, positions, step, size, slots),
             sampled=None if only_decodes else (np.cumsum(new) - 1)[samples],
             rows=rows[samples],
             ahead=None if chunks.ahead is None else chunks.ahead[samples],
@@ -130,11 +134,11 @@ class InputBuilder:
             is_awaited=is_awaited,
         )
 
-    def build_idle(self, size: int) -> StepBatch:
+    def build_idle(self, size: int, *, adapted: bool = False) -> StepBatch:
         nothing = np.zeros(0, np.int64)
         step = StepRows(nothing, nothing, nothing, nothing, nothing, nothing)
         self._memory.begin()
-        tokens = self._tokens(nothing, nothing, nothing, step, size)
+        tokens = self._tokens(nothing, nothing, nothing, step, size, nothing if adapted else None)
         assert not self._memory.overflows, f"the memory of a step has no room for the plans of {size} decodes"
         return self._sent(
             tokens,
@@ -151,18 +155,29 @@ class InputBuilder:
         place = bisect.bisect_left(self.sizes, count)
         return self.sizes[place] if place < len(self.sizes) else None
 
-    def _tokens(self, token_ids: Ints, rows: Ints, positions: Ints, step: StepRows, size: int | None) -> _Tokens:
+    def _tokens(
+        self,
+        token_ids: Ints,
+        rows: Ints,
+        positions: Ints,
+        step: StepRows,
+        size: int | None,
+        slots: Ints | None,
+    ) -> _Tokens:
         # Tensors that depend on the size alone come first: their addresses recur.
         put = self._memory.put
         if size is None:
             pending = not self._on_cpu or bool((token_ids == PENDING).any())
             attention = {group: planner.plan(step) for group, planner in self._planners.items()}
-            return _Tokens(put(token_ids), put(rows) if pending else None, put(positions), attention, None)
+            there = None if slots is None else put(slots)
+            there_rows = put(rows) if pending else None
+            return _Tokens(put(token_ids), there_rows, put(positions), attention, None, adapter_slots=there)
         padded = (put(_padded(numbers, size)) for numbers in (token_ids, rows, positions))
         there_tokens, there_rows, there_positions = padded
         attention = {group: planner.plan_padded(step, size) for group, planner in self._padding_planners.items()}
+        there = None if slots is None else put(_padded(slots, size, -1))
         addresses = tuple(self._memory.addresses)
-        return _Tokens(there_tokens, there_rows, there_positions, attention, size, addresses)
+        return _Tokens(there_tokens, there_rows, there_positions, attention, size, addresses, there)
 
     def _sent(
         self,
@@ -190,6 +205,7 @@ class InputBuilder:
             drafts=drafts,
             padded_to=tokens.size,
             addresses=tokens.addresses,
+            adapter_slots=tokens.adapter_slots,
         )
         self._memory.send()
         return batch
@@ -199,9 +215,9 @@ def _flat(rows: Ints, computed: Ints, new: Ints) -> tuple[Ints, Ints]:
     return np.repeat(rows, new), np.repeat(computed, new) + places_within(new)
 
 
-def _padded(numbers: Ints, size: int) -> Ints:
+def _padded(numbers: Ints, size: int, rest: int = 0) -> Ints:
     """[B] → [size]"""
-    padded = np.zeros(size, np.int64)
+    padded = np.full(size, rest, np.int64)
     padded[: len(numbers)] = numbers
     return padded
 

@@ -41,6 +41,12 @@ class CudaRecorder:
         return graph
 
 
+def _key(batch: StepBatch) -> tuple[int, bool]:
+    # A graph with adapters costs steps without any some launches.
+    assert batch.padded_to is not None, "only padded steps have graphs"
+    return batch.padded_to, batch.adapter_slots is not None
+
+
 @dataclass(frozen=True)
 class _Captured:
     recording: Recording
@@ -53,7 +59,7 @@ class DecodeGraphs:
     # `compute` is not kept: that would be a reference cycle with the runner.
     def __init__(self, recorder: Recorder) -> None:
         self._recorder = recorder
-        self._captured: dict[int, _Captured] = {}
+        self._captured: dict[tuple[int, bool], _Captured] = {}  # by size, and whether tokens have adapters
         self._logits: Tensor | None = None  # [largest size, vocab_size]
 
     def capture(self, batch: StepBatch, compute: Compute) -> None:
@@ -67,13 +73,12 @@ class DecodeGraphs:
         def fill() -> None:
             logits.copy_(compute(batch))
 
-        self._captured[size] = _Captured(self._recorder.record(fill), batch.addresses)
+        self._captured[_key(batch)] = _Captured(self._recorder.record(fill), batch.addresses)
 
     def logits(self, batch: StepBatch, compute: Compute) -> Tensor:
         """Return the logits [R, vocab_size] of a padded step. The next call overwrites them."""
-        assert batch.padded_to is not None, "only padded steps have graphs"
         assert batch.sampled is None, "a padded step samples after each of its tokens"
-        captured = self._captured.get(batch.padded_to)
+        captured = self._captured.get(_key(batch))
         if captured is None:
             return compute(batch)[: len(batch.rows)]
         assert captured.addresses == batch.addresses, "a graph reads other addresses than the step's"

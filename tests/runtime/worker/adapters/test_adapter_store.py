@@ -27,7 +27,7 @@ Q_PROJ = "model.layers.1.self_attn.q_proj"
 
 def loaded(path: Path, quantization: str | None = None) -> tuple[AdapterStore, dict[str, Linear], AdapterSlots]:
     info = load_model_info(path, ModelFiles(quantization=quantization))
-    slots = AdapterSlots(2, 16)
+    slots = AdapterSlots(2, 16, torch.device("cpu"))
     placement = Placement(torch.device("cpu"), torch.float32, scheme=info.weight_scheme, adapters=slots)
     model = load_model(info, placement, 64, lambda done, total: None)
     store = AdapterStore()
@@ -47,7 +47,7 @@ def test_a_quantised_layer_gets_the_adapters_product(quantization: str, tmp_path
     plain = layer(x)
     slots.begin(torch.tensor([1, -1, 1]).numpy())
     added = layer(x) - plain
-    (down, up), *_ = layer.method._own.values()  # type: ignore[union-attr]
+    (down, up), *_ = layer.method.slots.held.values()  # type: ignore[union-attr]
     assert torch.allclose(added[::2], (x @ down.T @ up.T)[::2], atol=1e-4)
     assert added[::2, :64].abs().max() > 0.1
     assert not added[1].any()
@@ -66,9 +66,9 @@ def test_an_adapter_is_read_in_pieces(tmp_path: Path, monkeypatch: pytest.Monkey
     assert store.load_adapter("d", "/gone")  # it is held
     store.place([(0, "d")])
     methods = [linears[f"layers.{layer}.mlp.down_proj"].method for layer in range(3)]
-    assert all(method._own for method in methods)  # type: ignore[attr-defined]
+    assert all(method.slots.held for method in methods)  # type: ignore[attr-defined]
     store.drop_adapter("d")
-    assert not any(method._own for method in methods)  # type: ignore[attr-defined]
+    assert not any(method.slots.held for method in methods)  # type: ignore[attr-defined]
 
 
 @pytest.mark.parametrize(

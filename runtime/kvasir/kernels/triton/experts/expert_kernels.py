@@ -71,7 +71,7 @@ class ExpertKernels:
 
     def __init__(self, shape: ExpertShape, own: range, count: int, gate: Gate, device: torch.device) -> None:
         self._shape, self._own, self._count, self._gate = shape, own, count, gate
-        self._limits = _limits(device)
+        self._limits = device_limits(device)
 
     def __call__(
         self, x: Tensor, chosen: Tensor, gate_up: Tensor, down: Tensor, biases: Biases = NO_BIASES
@@ -160,7 +160,7 @@ class ExpertKernels:
                 )
 
 
-def _limits(device: torch.device) -> DeviceLimits:
+def device_limits(device: torch.device) -> DeviceLimits:
     if device.type != "cuda":
         return _INTERPRETER
     index = torch.cuda.current_device() if device.index is None else device.index
