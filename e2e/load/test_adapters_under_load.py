@@ -14,10 +14,8 @@ from e2e.load.test_changes_under_load import Served, pods
 from e2e.load.under_load import load
 from runtime.hub.adapters.adapter_files import Shapes, write_adapter
 
-READ_WITHIN = 180
-"""Seconds; a kubelet updates a mounted ConfigMap about once a minute."""
-SHAPES: Shapes = {f"model.layers.{layer}.mlp.down_proj": (384, 256) for layer in range(3)}
-"""Of the demo model."""
+READ_WITHIN = 180  # seconds; a kubelet updates a mounted ConfigMap about once a minute
+SHAPES: Shapes = {f"model.layers.{layer}.mlp.down_proj": (384, 256) for layer in range(3)}  # of the demo model
 VOLUMES = {
     "volumes": [{"name": "sql", "configMap": {"name": "sql"}}],
     "volumeMounts": [{"name": "sql", "mountPath": "/adapters/sql"}],

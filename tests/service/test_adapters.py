@@ -10,8 +10,7 @@ from kvasir_contract.status_report import adapter_list_digest
 from runtime.hub.adapters.adapter_files import Shapes, write_adapter
 from service.running import Service, running
 
-SHAPES: Shapes = {f"model.layers.{layer}.mlp.down_proj": (384, 256) for layer in range(3)}
-"""Of the demo model."""
+SHAPES: Shapes = {f"model.layers.{layer}.mlp.down_proj": (384, 256) for layer in range(3)}  # of the demo model
 BODY = {"prompt": "Kvasir is", "max_tokens": 24, "temperature": 0}
 
 

@@ -68,7 +68,8 @@ class ServerConfig:
     )
     api_server_count: int = option(
         1,
-        "number of frontend processes, which share the port; limits such as --max-live-requests are those of each",
+        "number of frontend processes of the service, which share the port; limits such as --max-live-requests are "
+        "those of each",
         parse=parse_int(1, 64),
     )
     max_request_bytes: int = option(
