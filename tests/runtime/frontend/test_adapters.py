@@ -82,6 +82,17 @@ async def test_a_frontend_does_not_start_without_an_adapter(modules: list[str], 
             pass
 
 
+async def test_a_frontend_does_not_start_without_its_list(tmp_path: Path) -> None:
+    file = tmp_path / "adapters.json"
+    with pytest.raises(ConfigError, match=f"--lora-modules-file {file}: No such file"):
+        async with adapted(lora_modules_file=str(file)):
+            pass
+    file.write_text("{}")
+    with pytest.raises(ConfigError, match="is not a list of LoRA adapters"):
+        async with adapted(lora_modules_file=str(file)):
+            pass
+
+
 async def test_an_administrator_loads_and_unloads_adapters(sql: str, tmp_path: Path) -> None:
     body = {"lora_name": "sql", "lora_path": sql}
     other = str(write_adapter(tmp_path / "other", seed=1))

@@ -24,7 +24,7 @@ class AdapterFile:
         self._path = Path(path)
         self._adapters = adapters
         self._clock = clock
-        self._digest = ""
+        self._digest = self._logged = ""
         self._modules: tuple[LoraModule, ...] = ()
         self._fault = ""  # of the list
         self._errors: Mapping[str, Exception] = {}
@@ -33,10 +33,11 @@ class AdapterFile:
         self._task: asyncio.Task[None] | None = None
 
     def read_first(self) -> None:
-        """Read the list and its adapters, before the event loop runs."""
+        """Read the list and its adapters, before the event loop runs. Raises ConfigError for an unusable list."""
         self._stamp = self._present_stamp()
-        if self._take_list():
-            self._finish(self._adapters.load_now(self._modules))
+        if not self._take_list():
+            raise ConfigError(f"--lora-modules-file {self._path}: {self._fault}")
+        self._finish(self._adapters.load_now(self._modules))
 
     def tick(self) -> None:
         """Begin to read what has changed; called every second."""
@@ -80,7 +81,9 @@ class AdapterFile:
         wanted = {module.name for module in self._modules}
         for name in [name for name in self._adapters if name not in wanted]:
             self._adapters.remove(name)
-        log.info("%s: %s", self._path, _summary([*self._adapters]))
+        if self._digest != self._logged:
+            self._logged = self._digest
+            log.info("%s: %s", self._path, _summary([*self._adapters]))
 
     def _present_stamp(self) -> tuple[int, ...] | None:
         try:

@@ -1,6 +1,7 @@
 """ServedAdapters: the LoRA adapters that requests may name as their model."""
 
 import asyncio
+import logging
 import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -11,6 +12,8 @@ from kvasir.config.lora_settings import LoraModule
 from kvasir.hub.adapters.adapter_info import read_adapter
 from kvasir.hub.hub_errors import HubError
 from kvasir.request.adapter import Adapter
+
+log = logging.getLogger(__name__)
 
 THREADS: Final = 4
 
@@ -70,6 +73,9 @@ class ServedAdapters:
             return read_adapter(module.source, download_dir=self._download_dir).named(module.name)
         except HubError as error:
             return error
+        except Exception as error:  # a defect must not end the reading of the others
+            log.exception("reading the LoRA adapter %s failed", module.name)
+            return HubError(f"{module.source} could not be read: {type(error).__name__}: {error}")
 
     def _keep(self, modules: Sequence[LoraModule], read: Sequence[Adapter | HubError]) -> dict[str, HubError]:
         errors = {}
