@@ -1,3 +1,4 @@
+import copy
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -54,6 +55,9 @@ class Tokens:
             if token_id != (EOS if self.is_complete else self.tokens[self.count]):
                 raise GuideError(f"token {token_id} is not allowed")
             self.count += 1
+
+    def copy(self) -> "Tokens":
+        return copy.copy(self)
 
 
 class OneGuide:

@@ -55,7 +55,7 @@ def asked() -> list[tuple[str, SamplingParams]]:
 
 
 def oracle_of(outputs: Sequence[RequestOutput]) -> Oracle:
-    known = defaultdict(list)
+    known: dict[tuple[int, ...], list[list[int]]] = defaultdict(list)
     for output in outputs:
         known[tuple(output.prompt_token_ids or ())] += [list(each.token_ids) for each in output.outputs]
 

@@ -53,7 +53,8 @@ def changes_of(vocab: int, count: int) -> LogitChanges:
         allowed=Allowed(torch.tensor([3]), Entries(torch.full_like(allowed, 3), allowed)),
         forbidden=entries(vocab, min(count, 5), 4),
         bias=Bias(biased, torch.randn(length, generator=generator)),
-        penalties=CountedPenalties(
+        penalties=None,
+        counted=CountedPenalties(
             rows=torch.tensor([2, 1, 3]),
             slots=torch.tensor([4, 0, 2]),
             host_slots=np.array([4, 0, 2]),

@@ -58,7 +58,7 @@ class Scheduler:
         if max_model_len > blocks.longest_sequence:
             raise ValueError("the pool must hold one request of the longest kind")
         self._endings = Endings(eos_token_ids, max_model_len)
-        self._drafts = drafting and StepDrafts(drafting, self._endings, blocks)
+        self._drafts = StepDrafts(drafting, self._endings, blocks) if drafting else None
         gates = [*gates, self._drafts] if self._drafts else gates
         self._queues = queues = RequestQueues(blocks, max_num_seqs, gates, budget)
         self.requests, self.blocked = queues.requests, queues.blocked
