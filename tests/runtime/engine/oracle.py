@@ -1,4 +1,4 @@
-"""Oracle: a drafter that knows each output from an earlier run, and is wrong from a random place on."""
+"""Oracle: a drafter that has each output of an earlier run, and is wrong from a random place on."""
 
 import random
 from collections.abc import Callable, Sequence
@@ -9,11 +9,11 @@ from kvasir.engine.scheduling.engine_request import EngineRequest
 
 class Oracle(Drafter):
     def __init__(self, output_of: Callable[[EngineRequest], Sequence[int]]) -> None:
-        """`output_of`: all output tokens of a request, or none if they are not known."""
+        # `output_of`: all output tokens of a request; none if they are not known
         self._output_of = output_of
         self._number = random.Random(3)
         self.accepted = {True: 0, False: 0}
-        """By whether the request has a grammar."""
+        # by whether the request has a grammar
         self.num_rejected = 0
         self.num_preempted = 0
 
