@@ -17,14 +17,14 @@ MAX_NGRAM_TOKENS: Final = 64
 _NGRAM_TOKENS: Final = 5
 _NGRAM_DRAFTS: Final = 5
 
-# Products of matrices cost about the same up to so many rows, because the weights are read once.
+# Up to so many rows, the time of a step is mostly that of reading the weights.
 CPU_STEP_ROWS: Final = 16
 GPU_STEP_ROWS: Final = 128
 
 _Drafts = Annotated[int, msgspec.Meta(ge=1, le=MAX_DRAFT_TOKENS)]
 _Ngram = Annotated[int, msgspec.Meta(ge=1, le=MAX_NGRAM_TOKENS)]
 
-# What this engine has no use for and vLLM has, or had.
+# Fields of vLLM that would change nothing here.
 _WITHOUT_EFFECT: Final = frozenset({
     "acceptance_method", "attention_backend", "code_revision", "disable_logprobs", "disable_log_stats",
     "disable_mqa_scorer", "disable_padded_drafter_batch", "draft_load_config", "draft_sample_method",

@@ -7,7 +7,7 @@ MIN_ACCEPTANCE: Final = 0.3
 # So four rejections in a row switch drafts off: 0.7 × 0.8⁴ = 0.29.
 _FIRST_RATE: Final = 0.7
 _WEIGHT: Final = 0.2
-# Then one draft is tried after so many tokens; after twice as many if it is wrong.
+# Until one draft is tried; twice as many after each wrong one.
 PAUSE_TOKENS: Final = 16
 MAX_PAUSE_TOKENS: Final = 256
 
@@ -33,7 +33,7 @@ class DraftLength:
         elif was_off:
             self._pause = min(2 * self._pause, MAX_PAUSE_TOKENS)
         self._rate += _WEIGHT * (accepted / drafted - self._rate)
-        # The schedule of Hugging Face's assisted generation: two more if all were right, else one less.
+        # As in Hugging Face's assisted generation.
         self._length = min(max(self._length + (2 if accepted == drafted else -1), 1), self._most)
         if self._rate < MIN_ACCEPTANCE:
             self._resumes_at = num_tokens + self._pause

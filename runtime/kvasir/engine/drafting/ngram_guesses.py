@@ -1,7 +1,4 @@
-"""NgramGuesses: tokens that followed the request's last n-gram when it stood in the request before.
-
-Prompt lookup (Saxena 2023; vLLM's ngram) with hash tables instead of a search. The most recent place wins.
-"""
+"""NgramGuesses: what followed the last n-gram at its most recent place in the request (prompt lookup)."""
 
 from array import array
 from collections.abc import Sequence
@@ -11,7 +8,7 @@ from kvasir.engine.drafting.adaptive_drafter import GuessSource
 from kvasir.engine.drafting.ngram_index import NgramIndex
 from kvasir.engine.scheduling.engine_request import EngineRequest
 
-# Per guess: about a millisecond. A longer prompt gets its first guesses some steps later.
+# Per guess: about a millisecond. A longer prompt is guessed from some steps later.
 MAX_INDEXED_TOKENS: Final = 1024
 MAX_LENGTHS: Final = 8
 

@@ -6,18 +6,15 @@ from typing import Final
 from zlib import crc32
 
 MIN_BUCKETS: Final = 256
-# Tokens per bucket, before there are more buckets. So an index takes 5 to 8 bytes per token of a long text.
+# Tokens per bucket: an index takes 5 to 8 bytes per token.
 MAX_LOAD: Final = 4
-# Of one search: n-grams with the same hash could be chosen to make it long.
+# A client could choose n-grams with the same hash.
 MAX_VISITED: Final = 64
 _NOWHERE: Final = -1
 
 
 class NgramIndex:
-    """A hash table of all n-grams of one length, by the position of their last token.
-
-    Every bucket is a list of positions, the newest first.
-    """
+    """A hash table of the n-grams of one length, by the position of their last token."""
 
     def __init__(self, length: int) -> None:
         self.length = length
@@ -31,7 +28,7 @@ class NgramIndex:
     def extend(self, text: "array[int]", most: int) -> int:
         """Index at most so many further tokens of the text; return their number."""
         if len(text) > MAX_LOAD * len(self._buckets):
-            # It starts again, at the pace of its caller: one long pause would delay all requests.
+            # Start again, at the caller's pace: one long pause would delay all requests.
             self._buckets = array("i", [_NOWHERE]) * (1 << (len(text).bit_length() - 1))
             self._older = array("i")
         length, buckets, older = self.length, self._buckets, self._older

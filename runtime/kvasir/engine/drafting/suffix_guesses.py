@@ -17,7 +17,7 @@ from kvasir.engine.scheduling.engine_request import EngineRequest
 SHORTEST_MATCH: Final = 3
 # Per guess: about a millisecond.
 MAX_INDEXED_TOKENS: Final = 1024
-# Of the last tokens, the newest. More hardly change the most frequent follower.
+# The newest: more hardly change the most frequent follower.
 MAX_PLACES: Final = 16
 
 
