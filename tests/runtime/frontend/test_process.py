@@ -56,13 +56,13 @@ class Process:
     async def ready_status(self) -> int:
         return (await self.client.get("/health/ready")).status_code
 
-    async def until_refused(self) -> None:
-        """Wait until the server accepts no connection any more."""
-        url = self.client.base_url
+    async def connect(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        return await asyncio.open_connection(self.client.base_url.host, self.client.base_url.port)
 
+    async def until_refused(self) -> None:
         async def refused() -> bool:
             try:
-                _, writer = await asyncio.open_connection(url.host, url.port)
+                _, writer = await self.connect()
             except OSError:
                 return True
             writer.close()
@@ -75,8 +75,7 @@ class Process:
 async def running_process(
     *options: str, send_buffer: int | None = None, ready: bool = True
 ) -> AsyncIterator[Process]:
-    """The frontend's process with an engine, if it is to be `ready`, or one that is not started yet. Its listening
-    socket is ours, so clients can connect at once."""
+    # Its listening socket is ours, so clients can connect at once.
     async with short_folder() as folder:
         with socket.create_server(("127.0.0.1", 0)) as listener:
             os.set_inheritable(listener.fileno(), True)
@@ -85,10 +84,7 @@ async def running_process(
             link = LinkConfig(link=(f"ipc://{folder}/link",))
             arguments = ["--link", *link.link, "--fd", str(listener.fileno()), *options]
             process = await asyncio.create_subprocess_exec(
-                sys.executable,
-                "-c",
-                PROGRAM,
-                *arguments,
+                *(sys.executable, "-c", PROGRAM, *arguments),
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,
                 pass_fds=[listener.fileno()],
@@ -118,7 +114,8 @@ async def test_it_answers_within_seconds_and_never_imports_torch() -> None:
             "/v1/chat/completions", json={"messages": [{"role": "user", "content": "Hi"}]}
         )
         assert response.json()["choices"][0]["message"]["content"] == ANSWER
-        assert _title(process.process.pid) == "kvasir: frontend"
+        title = Path(f"/proc/{process.process.pid}/cmdline").read_text().rstrip("\0")
+        assert title == "kvasir: frontend"
         await process.client.get("/metrics")
         await process.client.get("/openapi.json")
         process.signal(signal.SIGTERM)
@@ -227,9 +224,8 @@ async def test_a_client_that_does_not_read_cannot_hold_up_the_stop() -> None:
 
 async def test_idle_connections_do_not_hold_up_the_stop() -> None:
     async with running_process() as process:
-        url = process.client.base_url
-        silent, _ = await asyncio.open_connection(url.host, url.port)
-        used, writer = await asyncio.open_connection(url.host, url.port)
+        silent, _ = await process.connect()
+        used, writer = await process.connect()
         writer.write(b"GET /version HTTP/1.1\r\nHost: x\r\n\r\n")
         assert (await used.readline()).startswith(b"HTTP/1.1 200")
         process.signal(signal.SIGTERM)
@@ -241,8 +237,7 @@ async def test_idle_connections_do_not_hold_up_the_stop() -> None:
 
 async def test_request_on_its_way_is_answered_after_listening_ends() -> None:
     async with running_process() as process:
-        url = process.client.base_url
-        reader, writer = await asyncio.open_connection(url.host, url.port)
+        reader, writer = await process.connect()
         writer.write(b"GET /version HTTP/1.1\r\nHost:")
         await writer.drain()
         await process.client.get("/health/live")  # the server has read the half
@@ -293,10 +288,6 @@ async def _stream(process: Process) -> AsyncIterator[AsyncIterator[str]]:
     body = {"messages": [{"role": "user", "content": "Hi"}], "stream": True}
     async with process.client.stream("POST", "/v1/chat/completions", json=body) as response:
         yield response.aiter_lines()
-
-
-def _title(pid: int) -> str:
-    return Path(f"/proc/{pid}/cmdline").read_text().rstrip("\0")
 
 
 def cpu_seconds(pid: int) -> float:
