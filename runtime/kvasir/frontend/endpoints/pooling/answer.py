@@ -30,7 +30,7 @@ class PoolingEntry(Struct):
     object: Literal["pooling"]
     index: int
     data: list[float | list[float]] | str
-    """Of a model with scores for each token: a list for each."""
+    """A vector, the scores of the labels, or such scores for each token."""
 
 
 class PoolingAnswer(Struct):
