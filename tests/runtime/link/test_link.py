@@ -10,13 +10,15 @@ import pytest
 
 from kvasir.link.engine_end.engine_link import DrainSettled, Received
 from kvasir.link.frontend_end.remote_engine import EngineState
-from kvasir.link.protocol import Abort, CacheEvents, Dead, Goodbye, Progress
+from kvasir.link.protocol import Abort, AdaptersHeld, CacheEvents, Dead, Goodbye, Progress
+from kvasir.request.adapter import Adapter
 from kvasir.wire.address import parse_address
 from kvasir_contract.phases import Phase
 from runtime.link.peers import (
     PATIENCE,
     READY,
     STATS,
+    Frontend,
     Transport,
     engine,
     engine_process,
@@ -64,6 +66,25 @@ async def test_frontend_asks_for_cache_events_in_each_welcome(sockets: Path) -> 
                 f.seen.cache.clear()
                 f.link.lose(e.incarnation, "for the test")
                 await asyncio.to_thread(frontend_lost, e)
+
+
+async def test_frontends_know_the_adapters_of_an_engine(sockets: Path) -> None:
+    held = [Adapter(name, f"/{name}", name) for name in "abc"]
+    addresses = [f"ipc://{sockets}/{name}" for name in ("first", "second")]
+    async with frontend(addresses[0]) as first:
+        with engine(*addresses) as link:
+            await first.ready(link.incarnation)
+            assert not first.link.engines[link.incarnation].adapters
+            for known in ({*"ab"}, {*"abc"}):
+                link.show_adapters(AdaptersHeld(tuple(held[: len(known)])))
+                await first.seen.until(partial(_knows, first, link, known))
+            async with frontend(addresses[1]) as second:
+                await second.ready(link.incarnation)
+                await second.seen.until(partial(_knows, second, link, {*"abc"}))
+
+
+def _knows(f: Frontend, link: QueuedLink, digests: set[str]) -> bool:
+    return f.link.engines[link.incarnation].adapters == digests
 
 
 async def test_an_engine_that_starts_before_its_frontend_is_found(sockets: Path) -> None:

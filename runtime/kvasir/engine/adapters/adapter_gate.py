@@ -28,7 +28,7 @@ class AdapterGate(AdmissionGate):
         self.memory = memory
         self.wake: Callable[[str], None] = lambda request_id: None  # the core sets it: Scheduler.wake
         self._clock = clock
-        self._free = list(reversed(range(slots)))
+        self._free = list(range(slots))  # free for the longest first
         self._slot_of: dict[str, int] = {}  # by digest
         self._rows: Counter[str] = Counter()
         self._waiting: dict[str, dict[str, EngineRequest]] = {}  # requests without a row, by digest and id
@@ -118,7 +118,7 @@ class AdapterGate(AdmissionGate):
 
     def _grant(self) -> None:
         while self._free and (digest := self._next()) is not None:
-            slot = next((slot for slot in self._free if self._placed.get(slot) == digest), self._free[-1])
+            slot = next((slot for slot in self._free if self._placed.get(slot) == digest), self._free[0])
             self._free.remove(slot)
             self._slot_of[digest] = slot
             self._last_grant = self._clock()

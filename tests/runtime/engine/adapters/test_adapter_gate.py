@@ -165,6 +165,14 @@ def test_the_least_recently_used_adapter_makes_room() -> None:
     assert hub.reads == ["a", "b", "c", "b"]
 
 
+def test_an_evicted_adapter_is_put_into_its_slot_again() -> None:
+    engine = Hub().engine(slots=2, most=2)
+    for adapters in ({"a": 6, "b": 2}, {"c": 2}, {"a": 2}):
+        answers = [add(engine, f"{name} {count}", name, count) for name, count in adapters.items()]
+        engine.run()
+        assert [len(answer.token_ids) for answer in answers] == list(adapters.values())
+
+
 def test_steps_go_on_while_an_adapter_is_fetched() -> None:
     hub, arrived, may_end = Hub(), threading.Event(), threading.Event()
 

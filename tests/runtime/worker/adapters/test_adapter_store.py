@@ -47,7 +47,7 @@ def test_a_quantised_layer_gets_the_adapters_product(quantization: str, tmp_path
     plain = layer(x)
     slots.begin(torch.tensor([1, -1, 1]).numpy())
     added = layer(x) - plain
-    (down, up), *_ = layer.method.slots.held.values()  # type: ignore[union-attr]
+    (down, up), *_ = layer.method.slots.held.values()  # type: ignore[attr-defined]
     assert torch.allclose(added[::2], (x @ down.T @ up.T)[::2], atol=1e-4)
     assert added[::2, :64].abs().max() > 0.1
     assert not added[1].any()
