@@ -39,6 +39,17 @@ class LoRAConfig:
                 "are in memory too"
             )
 
+    def check(self, pools: bool, nnodes: int, backend: str | None) -> None:
+        """Raise ConfigError for an engine without adapters. `pools`: it makes vectors; `backend`: of workers."""
+        unsupported = {
+            "a model that makes vectors or scores": pools,
+            f"--nnodes {nnodes}": nnodes > 1,  # other nodes have no file of the adapter
+            f"--distributed-executor-backend {backend}": backend not in (None, "uni", "mp"),
+        }
+        for what, given in unsupported.items():
+            if self.enable_lora and given:
+                raise ConfigError(f"--enable-lora is not supported for {what}: leave it out")
+
     @property
     def num_in_memory(self) -> int:
         return self.max_cpu_loras or max(self.max_loras, ADAPTERS_IN_MEMORY)

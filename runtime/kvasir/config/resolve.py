@@ -8,7 +8,7 @@ from kvasir.config.device_facts import DeviceFacts
 from kvasir.config.lora_settings import LoRAConfig
 from kvasir.config.options import ConfigError
 from kvasir.config.profiler import ProfilerConfig, read_profiler_config
-from kvasir.config.settings import EXTERNAL_LAUNCHER, RAY, CacheConfig, DeviceConfig, EngineConfig, ExecutorConfig
+from kvasir.config.settings import EXTERNAL_LAUNCHER, CacheConfig, DeviceConfig, EngineConfig, ExecutorConfig
 from kvasir.config.speculation import Speculation, fields_without_effect, read_speculative_config
 
 CPU_KV_CACHE_BYTES = 2**30
@@ -77,7 +77,7 @@ class ResolvedEngine:
     lora: LoRAConfig | None = None
     """None: requests for adapters are rejected."""
     download_dir: str | None = None
-    """Of adapters from the hub."""
+    """The cache of adapters; None: that of Hugging Face."""
 
     def __str__(self) -> str:
         return " ".join(f"{field.name}={getattr(self, field.name)}" for field in dataclasses.fields(self))
@@ -87,6 +87,7 @@ def resolve_engine(config: EngineConfig, model: ModelFacts, device: DeviceFacts)
     """Return the settings for a model on a machine. Raises ConfigError for a contradiction."""
     on_cpu = device.kind == "cpu"
     check_context(config.model.max_model_len, model.max_model_len)
+    config.lora.check(model.pools, config.nodes.nnodes, config.executor.distributed_executor_backend)
     if config.executor.num_workers > 1 and not on_cpu:
         _check_gpus(config, device.gpus)
     if config.executor.pipeline_parallel_size > 1 and config.scheduler.async_scheduling:
@@ -134,7 +135,7 @@ def resolve_engine(config: EngineConfig, model: ModelFacts, device: DeviceFacts)
         profiler=read_profiler_config(config.device.profiler_config),
         speculation=None if model.pools else _speculation(config, on_cpu),
         gpu_name="" if on_cpu else device.name,
-        lora=_lora(config, model),
+        lora=config.lora if config.lora.enable_lora else None,
         download_dir=config.model.download_dir,
     )
 
@@ -238,21 +239,6 @@ def _fp8_kv_cache(asked: str, device: DeviceFacts) -> bool:
         f"--kv-cache-dtype {asked} needs an NVIDIA GPU of compute capability {needed} or newer, and {problem}: "
         "leave it out"
     )
-
-
-def _lora(config: EngineConfig, model: ModelFacts) -> LoRAConfig | None:
-    if not config.lora.enable_lora:
-        return None
-    backend = config.executor.distributed_executor_backend
-    unsupported = {
-        "a model that makes vectors or scores": model.pools,
-        f"--nnodes {config.nodes.nnodes}": config.nodes.nnodes > 1,
-        f"--distributed-executor-backend {backend}": backend in (RAY, EXTERNAL_LAUNCHER),
-    }
-    for what, given in unsupported.items():
-        if given:
-            raise ConfigError(f"--enable-lora is not supported for {what}: leave it out")
-    return config.lora
 
 
 def _tokens_of_whole_prompts(config: EngineConfig, max_model_len: int, tokens: int) -> int:

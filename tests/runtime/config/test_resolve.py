@@ -4,7 +4,6 @@ from typing import Any
 import pytest
 
 from kvasir.config.device_facts import DeviceFacts
-from kvasir.config.lora_settings import LoRAConfig
 from kvasir.config.nodes import NodesConfig
 from kvasir.config.options import ConfigError
 from kvasir.config.resolve import ModelFacts, ResolvedEngine, resolve_engine, without_effect
@@ -30,28 +29,6 @@ def resolve(
 ) -> ResolvedEngine:
     config = EngineConfig(ModelConfig("demo://", max_model_len=max_model_len))
     return resolve_engine(dataclasses.replace(config, **parts), model, device)  # type: ignore[arg-type]
-
-
-@pytest.mark.parametrize(
-    ("changes", "named"),
-    [
-        ({"model": dataclasses.replace(MODEL, pools=True)}, "vectors or scores"),
-        ({"nodes": NodesConfig(nnodes=2)}, "--nnodes 2"),
-        ({"executor": ExecutorConfig(distributed_executor_backend="ray")}, "--distributed-executor-backend ray"),
-    ],
-)
-def test_adapters_are_refused_where_they_are_not_supported(changes: dict[str, Any], named: str) -> None:
-    with pytest.raises(ConfigError, match=f"--enable-lora is not supported for .*{named}"):
-        resolve(lora=LoRAConfig(enable_lora=True), **changes)
-
-
-def test_memory_holds_the_adapters_of_a_step_at_least() -> None:
-    assert resolve().lora is None
-    resolved = resolve(lora=LoRAConfig(enable_lora=True, max_loras=50)).lora
-    assert resolved is not None
-    assert resolved.num_in_memory == 50
-    with pytest.raises(ConfigError, match="--max-cpu-loras 3 is below --max-loras 4"):
-        LoRAConfig(max_cpu_loras=3)
 
 
 def test_nothing_is_left_auto_on_cpu() -> None:

@@ -1,4 +1,4 @@
-"""AdapterStore: the adapters in a worker's memory. The engine decides what it loads, drops and puts into slots."""
+"""AdapterStore: the adapters in a worker's memory. The engine loads, drops and places them."""
 
 from collections.abc import Sequence
 from pathlib import Path

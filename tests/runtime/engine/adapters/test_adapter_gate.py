@@ -24,7 +24,7 @@ PROMPT = [5, 6, 7, 8, 9, 10, 11, 12, 13]
 
 @dataclass
 class Hub:
-    """Adapters whose digest is their source, or what `digests` says."""
+    """Adapters whose digest is their source, or the one in `digests`."""
 
     digests: dict[str, str] = field(default_factory=dict)
     now: float = 0.0
