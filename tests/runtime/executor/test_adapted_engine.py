@@ -6,9 +6,12 @@ import pytest
 
 from kvasir.config.lora_settings import LoRAConfig
 from kvasir.config.settings import ExecutorConfig
+from kvasir.config.speculation import Speculation
+from kvasir.engine import build
 from kvasir.hub.adapters.adapter_info import read_adapter
 from kvasir.hub.model_info import ModelInfo, load_model_info
 from kvasir.request.adapter import Adapter
+from runtime.engine.oracle import Oracle
 from runtime.executor.split_engine import SplitEngine
 from runtime.hub.adapters.adapter_files import write_adapter
 from runtime.models.tiny import llama, save
@@ -72,6 +75,27 @@ def test_each_request_gets_its_own_tokens(
     try:
         assert answers(engine, adapters, together=True) == expected
         assert engine.num_preemptions > 0 if "num_blocks" in changes else True
+    finally:
+        engine.close()
+
+
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_drafts_of_adapted_requests_change_no_token(
+    ranks: int,
+    model: ModelInfo,
+    adapters: list[Adapter | None],
+    expected: Answers,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    oracle = Oracle(lambda asked: expected[asked.request_id])
+    monkeypatch.setattr(build, "make_drafter", lambda speculation: oracle)
+    speculation = Speculation("ngram", 5, max_step_rows=24, prompt_lookup_min=1, prompt_lookup_max=5)
+    executor = ExecutorConfig(tensor_parallel_size=ranks)
+    engine = SplitEngine(model, engine_settings(lora=LORA, speculation=speculation, executor=executor))
+    try:
+        assert answers(engine, adapters, together=True) == expected
+        assert oracle.accepted[False] > 50
+        assert oracle.num_rejected > 50
     finally:
         engine.close()
 
