@@ -1,16 +1,20 @@
 """The context is fitted to the KV cache, whose blocks several groups of layers may share."""
 
 import logging
+from dataclasses import replace
 
 import pytest
 
 from kvasir.config.device_facts import DeviceFacts
 from kvasir.config.options import ConfigError
 from kvasir.config.settings import EngineConfig, ExecutorConfig, ModelConfig
+from kvasir.config.speculation import Speculation
 from kvasir.engine import build
 from kvasir.engine.build import fit_context
+from kvasir.layers.kv import KVCacheConfig, KVGroup, PerRequest
 from runtime.client.trained import model_info
-from runtime.engine.kv_configs import kv_config
+from runtime.engine.fake_executor import FakeExecutor
+from runtime.engine.kv_configs import kv_config, kv_groups
 from runtime.worker.driver import engine_settings
 
 SETTINGS = engine_settings(block_size=16, max_model_len=4096, max_num_batched_tokens=64)
@@ -53,3 +57,31 @@ def test_a_split_over_gpus_is_logged_as_untested(
     build.resolve_settings(config, model_info())
     warnings = [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]
     assert [text.startswith("a split over several GPUs has not been tested") for text in warnings] == [True] * lines
+
+
+OWN_CACHE = KVCacheConfig((KVGroup(PerRequest(kv_groups(16)[0].spec.block, 64), (0,)),), 9)
+
+
+@pytest.mark.parametrize(
+    ("stages", "in_waves", "cache", "reason"),
+    [
+        (2, False, kv_config(9, 16), "the stages of a pipeline"),
+        (1, True, kv_config(9, 16), "engines that share experts"),
+        (1, False, OWN_CACHE, "a cache of its own"),
+        (1, False, kv_config(9, 16, (None, 32)), ""),
+    ],
+)
+def test_one_line_says_why_there_are_no_drafts(
+    stages: int, in_waves: bool, cache: KVCacheConfig, reason: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    settings = replace(
+        SETTINGS,
+        max_model_len=32,
+        max_num_seqs=4,
+        speculation=Speculation("ngram", 5, max_step_rows=16, prompt_lookup_min=5, prompt_lookup_max=5),
+        executor=ExecutorConfig(pipeline_parallel_size=stages),
+    )
+    core = build.build_core(settings, model_info(), cache, FakeExecutor(), in_waves=in_waves)
+    core.close()
+    assert (core.scheduler.draft_stats is None) == bool(reason)
+    assert [reason in record.getMessage() for record in caplog.records] == [True] * bool(reason)
