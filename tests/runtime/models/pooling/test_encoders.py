@@ -6,11 +6,13 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
+from transformers import BertConfig
 
 from kvasir.parallel.parallel_state import ParallelState
 from kvasir.request.pool_params import PoolParams
 from runtime.models.pooling.tiny_encoders import (
     CONFIGS,
+    VOCAB,
     PooledModel,
     prompts,
     random_classifier,
@@ -35,6 +37,18 @@ def test_encoder_equals_transformers_and_itself_alone(name: str, tmp_path: Path)
         np.testing.assert_allclose(vector, expected.numpy(), atol=TOLERANCE, rtol=TOLERANCE)
         (alone,) = model.vectors([tokens], PoolParams(normalize=False))
         np.testing.assert_array_equal(vector, alone)
+
+
+def test_vector_of_usual_width_does_not_depend_on_the_batch(tmp_path: Path) -> None:
+    """Products of few rows have code of their own in torch, if they are as wide as this."""
+    config = BertConfig(
+        vocab_size=VOCAB, hidden_size=384, intermediate_size=1536, num_hidden_layers=1, num_attention_heads=12
+    )
+    random_encoder(config).save_pretrained(tmp_path)
+    model = PooledModel(tmp_path)
+    texts = prompts(seed=12, count=20, longest=8)
+    for tokens, vector in zip(texts, model.vectors(texts), strict=True):
+        np.testing.assert_array_equal(model.vectors([tokens])[0], vector)
 
 
 @pytest.mark.parametrize("labels", [1, 3])

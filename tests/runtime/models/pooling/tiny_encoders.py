@@ -114,7 +114,7 @@ class PooledModel:
         self.info = load_model_info(path, ModelFiles(task=task))
         assert self.info.pooling is not None
         self.info = dataclasses.replace(self.info, pooling=dataclasses.replace(self.info.pooling, **pooling))
-        placement = Placement(torch.device("cpu"), torch.float32, parallel, scheme=self.info.weight_scheme)
+        placement = Placement(torch.device("cpu"), torch.float32, parallel, True, scheme=self.info.weight_scheme)
         model = load_pooling(self.info, placement, self.info.max_model_len, lambda *_: None, "auto")
         self._runner = PoolingRunner(model, placement.device)
 
