@@ -81,9 +81,11 @@ class PoolingCalls:
         return [self._output(each, PoolingOutput(self._data(each))) for each in computed]
 
     def _data(self, computed: _Computed) -> npt.NDArray[np.float32]:
-        data = np.array(computed.numbers, np.float32)
         pooling = self._input
-        return pooling.scores_by_token(data, computed.token_ids) if pooling.info.by_token else data
+        if not pooling.info.by_token:
+            return np.array(computed.numbers, np.float32)
+        rows = pooling.scores_by_token(array("f", computed.numbers), computed.token_ids)
+        return np.array(rows, np.float32).reshape(-1, len(pooling.info.labels))
 
     @property
     def _input(self) -> PoolingInput:

@@ -1,12 +1,11 @@
 """Makes requests of kind POOL from texts, pairs of texts and tokens, and rejects mistakes."""
 
 import os
+from array import array
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-import numpy as np
-import numpy.typing as npt
 import tokenizers
 
 from kvasir.client.input.chat_templates import ChatTemplates
@@ -131,11 +130,14 @@ class PoolingInput:
         core = RequestCore(_NO_SAMPLING, priority, kind=RequestKind.POOL, pooling=pooling)
         return Prompted(token_array(tokens.token_ids), core, data_parallel_rank=data_parallel_rank)
 
-    def scores_by_token(self, scores: npt.NDArray[np.float32], token_ids: Sequence[int]) -> npt.NDArray[np.float32]:
-        """Return the scores [scored tokens, labels] of a model that scores each token, or each step."""
-        scores = scores.reshape(-1, len(self.info.labels))
-        tag = self.info.step_tag
-        return scores if tag is None else scores[np.array(token_ids) == tag]
+    def scores_by_token(self, scores: "array[float]", token_ids: Sequence[int]) -> "list[array[float]]":
+        """Return the scores of the labels for each token, or for each step, of a model that scores tokens."""
+        width, tag = len(self.info.labels), self.info.step_tag
+        return [
+            scores[place * width : (place + 1) * width]
+            for place, token_id in enumerate(token_ids)
+            if tag is None or token_id == tag
+        ]
 
     def check_dimensions(self, dimensions: int | None) -> None:
         """Raise InvalidRequest for a length that the model's vectors cannot be cut to."""

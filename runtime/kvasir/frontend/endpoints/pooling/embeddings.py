@@ -1,6 +1,9 @@
 """POST /v1/embeddings in OpenAI's form, and /pooling in vLLM's."""
 
 import time
+from array import array
+from collections.abc import Sequence
+from itertools import chain
 from typing import Any
 
 from fastapi import Request
@@ -43,11 +46,13 @@ async def create_pooling(
     if body.task not in (None, task):
         raise bad_field("task", f"task is {body.task!r}: this model is served with --task {task}")
     pooled = await _pool(request, body, service, record, "pool")
-    vectors = pooled.vectors
+    answers: list[Any] = [_written(vector, body) for vector in pooled.vectors]
     if pooling.info.by_token:
-        scored = zip(vectors, pooled.tokens, strict=True)
-        vectors = [pooling.scores_by_token(scores, tokens.token_ids) for scores, tokens in scored]
-    data = [PoolingEntry("pooling", index, _written(vector, body)) for index, vector in enumerate(vectors)]
+        scored = zip(pooled.vectors, pooled.tokens, strict=True)
+        rows = [pooling.scores_by_token(scores, tokens.token_ids) for scores, tokens in scored]
+        in_lists = body.encoding_format == "float"
+        answers = [[each.tolist() for each in row] if in_lists else _written(_joined(row), body) for row in rows]
+    data = [PoolingEntry("pooling", index, answer) for index, answer in enumerate(answers)]
     return PoolingAnswer(pooled.id, "list", int(time.time()), pooled.model, data, pooled.usage)
 
 
@@ -60,6 +65,10 @@ async def _pool(
     params = PoolParams(body.dimensions, normalize, activates)
     inputs = await inputs_of(service, body)
     return await pool(service, request.scope, record, body, inputs, params, field="input", prefix=prefix)
+
+
+def _joined(rows: Sequence[Vector]) -> Vector:
+    return array("f", chain.from_iterable(rows))
 
 
 def _written(vector: Vector, body: EmbeddingRequest) -> Any:
