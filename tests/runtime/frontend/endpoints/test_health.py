@@ -113,10 +113,10 @@ async def test_two_requests_under_one_request_id_do_not_meet(frontend: Frontend)
 async def test_defect_is_500_with_a_request_id_and_no_traceback(
     frontend: Frontend, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def broken(self: Service, asked: str | None) -> str:
+    def broken(self: Service, asked: str | None) -> None:
         raise ZeroDivisionError("secret detail")
 
-    monkeypatch.setattr(Service, "model_name", broken)
+    monkeypatch.setattr(Service, "served", broken)
     async with frontend.http(**{"x-request-id": "mine-1"}) as client:
         response = await client.post("/v1/completions", json={"prompt": "Hi"})
     assert response.status_code == 500
