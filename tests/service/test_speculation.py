@@ -86,7 +86,7 @@ def all_choices(service: Service, answer: str) -> list[Any]:
     prompt = QUESTION + answer + QUESTION
     asked = [("/v1/completions", {"prompt": prompt} | body) for body in COMPLETIONS]
     asked += [("/v1/chat/completions", {"messages": messages} | body) for body in CHATS]
-    with ThreadPoolExecutor(4) as pool:
+    with ThreadPoolExecutor(2) as pool:
         return list(pool.map(lambda each: choices_of(service, *each), asked))
 
 

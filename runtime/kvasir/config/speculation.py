@@ -20,6 +20,8 @@ _NGRAM_DRAFTS: Final = 5
 # Up to so many rows, the time of a step is mostly that of reading the weights.
 CPU_STEP_ROWS: Final = 16
 GPU_STEP_ROWS: Final = 128
+# One or two drafts of a request cost more than they save.
+MIN_ROWS_OF_REQUEST: Final = 4
 
 _Drafts = Annotated[int, msgspec.Meta(ge=1, le=MAX_DRAFT_TOKENS)]
 _Ngram = Annotated[int, msgspec.Meta(ge=1, le=MAX_NGRAM_TOKENS)]
@@ -73,14 +75,15 @@ class SpeculativeConfig(msgspec.Struct, frozen=True):
 
     def resolved(self, on_cpu: bool) -> Speculation:
         longest = self.prompt_lookup_max or self.prompt_lookup_min or _NGRAM_TOKENS
+        rows = CPU_STEP_ROWS if on_cpu else GPU_STEP_ROWS
         drafts = _NGRAM_DRAFTS if self.method == NGRAM else self.suffix_decoding_max_tree_depth
         return Speculation(
             method=self.method or NGRAM,
             num_speculative_tokens=self.num_speculative_tokens or drafts,
-            max_step_rows=CPU_STEP_ROWS if on_cpu else GPU_STEP_ROWS,
+            max_step_rows=rows,
             prompt_lookup_min=self.prompt_lookup_min or longest,
             prompt_lookup_max=longest,
-            disable_by_batch_size=self.disable_by_batch_size,
+            disable_by_batch_size=self.disable_by_batch_size or rows // MIN_ROWS_OF_REQUEST,
             suffix_decoding_max_tree_depth=self.suffix_decoding_max_tree_depth,
             suffix_decoding_max_cached_requests=self.suffix_decoding_max_cached_requests,
             suffix_decoding_max_spec_factor=self.suffix_decoding_max_spec_factor,

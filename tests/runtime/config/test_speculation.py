@@ -16,7 +16,7 @@ def read(text: str) -> Speculation:
 
 
 def test_speculative_config_has_defaults_for_a_method() -> None:
-    assert read('{"method": "ngram"}') == Speculation("ngram", 5, CPU_STEP_ROWS, 5, 5)
+    assert read('{"method": "ngram"}') == Speculation("ngram", 5, CPU_STEP_ROWS, 5, 5, CPU_STEP_ROWS // 4)
     assert read('{"method": "suffix"}').num_speculative_tokens == 24
     assert read_speculative_config("{}") is None
 
@@ -30,7 +30,7 @@ def test_speculative_config_has_defaults_for_a_method() -> None:
     ],
 )
 def test_speculative_config_takes_older_names_of_ngram(text: str) -> None:
-    assert read(text) == Speculation("ngram", 3, CPU_STEP_ROWS, 5, 5)
+    assert read(text) == Speculation("ngram", 3, CPU_STEP_ROWS, 5, 5, CPU_STEP_ROWS // 4)
 
 
 @pytest.mark.parametrize(

@@ -42,7 +42,7 @@ OPTIONS: list[dict[str, Any]] = [
     {"stop_token_ids": [41, 300], "ignore_eos": True},
     {"prompt_logprobs": 1},
 ]
-CONFIG = {"method": "ngram", "num_speculative_tokens": 5}
+CONFIG = {"method": "ngram", "num_speculative_tokens": 5, "disable_by_batch_size": 12}
 
 
 def asked() -> list[tuple[str, SamplingParams]]:
