@@ -53,7 +53,7 @@ def _bfloat16(vector: Vector) -> Iterable[int]:
     return ((word + 0x7FFF + ((word >> 16) & 1)) >> 16 for word in array("I", vector.tobytes()))
 
 
-# The letter of struct, and what it packs.
+# The letter of struct, and the values that it packs.
 DTYPES: Final = MappingProxyType[str, tuple[str, Callable[[Vector], Iterable[float]]]]({
     "float32": ("f", lambda vector: vector), "float16": ("e", _float16), "bfloat16": ("H", _bfloat16),
 })  # fmt: skip
