@@ -20,8 +20,8 @@ import numpy as np
 from safetensors.numpy import save_file
 
 from kvasir.benchmark.local_engine import LocalEngine, start_engine
+from kvasir.config.hardware.machine import cpu_name
 from kvasir.config.lora_settings import LoRAConfig
-from kvasir.config.machine import cpu_name
 from kvasir.config.settings import CacheConfig, EngineConfig, ModelConfig, SchedulerConfig
 from kvasir.hub.adapters.adapter_info import read_adapter
 from kvasir.link.protocol import AddRequest

@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 import torch
 
-from kvasir.config.machine import cgroup_cores, cpu_name
+from kvasir.config.hardware.machine import cgroup_cores, cpu_name
 
 
 def fastest(run: Callable[[], object], repeats: int) -> tuple[float, float]:

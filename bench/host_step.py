@@ -24,7 +24,7 @@ import torch
 from bench.gpu.engines import Engine, engine_config, greedy, start
 from bench.gpu.shapes import QWEN3_06B, tiny
 
-from kvasir.config.machine import cpu_name
+from kvasir.config.hardware.machine import cpu_name
 from kvasir.config.resolve import ResolvedEngine
 from kvasir.config.settings import EngineConfig
 from kvasir.engine.build import resolve_settings

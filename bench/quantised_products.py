@@ -16,7 +16,7 @@ from itertools import cycle
 import torch
 from torch import Tensor
 
-from kvasir.config.machine import cpu_name
+from kvasir.config.hardware.machine import cpu_name
 from kvasir.layers.linear_method import PackedMethod, unquantised_method
 from kvasir.layers.parameter import Placement
 from kvasir.layers.quantised.product import new_product

@@ -15,7 +15,7 @@ import random
 import statistics
 from pathlib import Path
 
-from kvasir.config.machine import cpu_name
+from kvasir.config.hardware.machine import cpu_name
 
 from .engines import Size, Speed
 from .policies import POLICIES

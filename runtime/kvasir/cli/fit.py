@@ -5,8 +5,8 @@ import dataclasses
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Final
 
-from kvasir.config.device_facts import DeviceFacts, cpu_facts
-from kvasir.config.gpu_types import GpuType, gpu_type
+from kvasir.config.hardware.device_facts import DeviceFacts, cpu_facts
+from kvasir.config.hardware.gpu_types import GpuType, gpu_type
 from kvasir.config.options import ConfigError, OptionParser, add_options, from_args
 from kvasir.config.parsers import argument_type
 from kvasir.config.resolve import ModelFacts, ResolvedEngine, resolve_engine

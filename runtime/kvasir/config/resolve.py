@@ -4,7 +4,7 @@ import dataclasses
 from dataclasses import dataclass
 
 from kvasir.config.cuda_graphs import CompilationConfig, ignored_fields, read_compilation_config
-from kvasir.config.device_facts import DeviceFacts
+from kvasir.config.hardware.device_facts import DeviceFacts
 from kvasir.config.lora_settings import LoRAConfig
 from kvasir.config.options import ConfigError
 from kvasir.config.profiler import ProfilerConfig, read_profiler_config

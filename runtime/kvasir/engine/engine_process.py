@@ -19,7 +19,7 @@ from types import FrameType
 
 from prometheus_client import CollectorRegistry, generate_latest
 
-from kvasir.config.machine import process_age
+from kvasir.config.hardware.machine import process_age
 from kvasir.config.resolve import ResolvedEngine
 from kvasir.config.settings import EngineConfig
 from kvasir.engine.build import build_core, prepare_workers, ready_message, resolve_settings

@@ -5,7 +5,7 @@ The number of threads is not in it, although it may change the last bits: it var
 
 from importlib.metadata import version
 
-from kvasir.config.machine import cpu_flags
+from kvasir.config.hardware.machine import cpu_flags
 from kvasir.config.resolve import ResolvedEngine
 from kvasir.version import __version__
 

@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from kvasir.config.machine import CpuUse
+from kvasir.config.hardware.machine import CpuUse
 from kvasir.process.words import count
 
 log = logging.getLogger(__name__)

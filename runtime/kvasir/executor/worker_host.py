@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from kvasir.config.machine import cpu_use, openmp_variables
+from kvasir.config.hardware.machine import cpu_use, openmp_variables
 from kvasir.config.resolve import ResolvedEngine
 from kvasir.config.worker_plugins import EXTENSIONS, WORKERS, plugin
 from kvasir.executor.thread_count import ThreadCount

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from kvasir.config.chat_settings import ChatConfig
-from kvasir.config.device_facts import GPU_DRIVERS
+from kvasir.config.hardware.device_facts import GPU_DRIVERS
 from kvasir.config.lora_settings import AdaptersConfig, LoRAConfig
 from kvasir.config.options import ConfigError
 from kvasir.config.settings import EngineConfig, ExecutorConfig, ModelConfig
@@ -88,7 +88,7 @@ def _is_on_cpu(device: str) -> bool:
 
 def _check_on_cpu(config: EngineConfig, model: "ModelInfo") -> None:
     # Only torch finds the facts of a GPU.
-    from kvasir.config.device_facts import cpu_facts
+    from kvasir.config.hardware.device_facts import cpu_facts
     from kvasir.config.resolve import ModelFacts, resolve_engine
 
     facts = ModelFacts(model.dtype, model.max_model_len, model.width, model.pooling is not None)

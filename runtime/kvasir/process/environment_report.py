@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from kvasir import version
-from kvasir.config.machine import cgroup_cores, cpu_flags, cpu_name, memory_limit
+from kvasir.config.hardware.machine import cgroup_cores, cpu_flags, cpu_name, memory_limit
 from kvasir_contract.api import CRD_NAME
 
 PACKAGES: Final = (

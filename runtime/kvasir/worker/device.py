@@ -9,8 +9,8 @@ from collections.abc import Callable
 
 import msgspec
 
-from kvasir.config.device_facts import GPU_DRIVERS, DeviceFacts, cpu_facts
-from kvasir.config.machine import cgroup_cores
+from kvasir.config.hardware.device_facts import GPU_DRIVERS, DeviceFacts, cpu_facts
+from kvasir.config.hardware.machine import cgroup_cores
 from kvasir.config.options import ConfigError
 from kvasir.config.settings import DeviceConfig
 

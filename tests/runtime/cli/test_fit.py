@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from kvasir.cli.main import main
-from kvasir.config import device_facts
+from kvasir.config.hardware import device_facts
 
 TENTH_OF_LLAMA_70B: dict[str, Any] = {
     "architectures": ["LlamaForCausalLM"],

@@ -3,7 +3,7 @@ import dataclasses
 import pytest
 
 from kvasir.config.cuda_graphs import default_sizes, read_compilation_config
-from kvasir.config.device_facts import DeviceFacts
+from kvasir.config.hardware.device_facts import DeviceFacts
 from kvasir.config.options import ConfigError
 from kvasir.config.resolve import ModelFacts, resolve_engine, without_effect
 from kvasir.config.settings import DeviceConfig, EngineConfig, ModelConfig, SchedulerConfig

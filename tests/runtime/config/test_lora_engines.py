@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from kvasir.config.device_facts import DeviceFacts
+from kvasir.config.hardware.device_facts import DeviceFacts
 from kvasir.config.lora_settings import LoRAConfig
 from kvasir.config.nodes import NodesConfig
 from kvasir.config.options import ConfigError

@@ -3,7 +3,7 @@ from typing import Any
 
 import pytest
 
-from kvasir.config.device_facts import DeviceFacts
+from kvasir.config.hardware.device_facts import DeviceFacts
 from kvasir.config.nodes import NodesConfig
 from kvasir.config.options import ConfigError
 from kvasir.config.resolve import ModelFacts, ResolvedEngine, resolve_engine, without_effect

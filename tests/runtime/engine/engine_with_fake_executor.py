@@ -12,7 +12,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
 from kvasir.cli.engine import config_of, parser
-from kvasir.config.device_facts import DeviceFacts
+from kvasir.config.hardware.device_facts import DeviceFacts
 from kvasir.config.resolve import ResolvedEngine
 from kvasir.engine import build, engine_process
 from kvasir.layers.kv import KVCacheConfig

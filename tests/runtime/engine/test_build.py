@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from kvasir.config.device_facts import DeviceFacts
+from kvasir.config.hardware.device_facts import DeviceFacts
 from kvasir.config.options import ConfigError
 from kvasir.config.settings import EngineConfig, ExecutorConfig, ModelConfig
 from kvasir.config.speculation import Speculation

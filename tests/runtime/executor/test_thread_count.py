@@ -1,6 +1,6 @@
 import pytest
 
-from kvasir.config.machine import CpuUse
+from kvasir.config.hardware.machine import CpuUse
 from kvasir.executor.thread_count import INTERVAL_SECONDS, ThreadCount, fewer_threads, more_threads
 
 

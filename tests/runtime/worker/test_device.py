@@ -3,7 +3,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from kvasir.config.device_facts import DeviceFacts
+from kvasir.config.hardware.device_facts import DeviceFacts
 from kvasir.config.options import ConfigError
 from kvasir.config.settings import DeviceConfig
 from kvasir.worker.device import device_facts, gpu_facts

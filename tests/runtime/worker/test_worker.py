@@ -6,7 +6,7 @@ import pytest
 import torch
 from transformers import Phi3Config
 
-from kvasir.config import device_facts
+from kvasir.config.hardware import device_facts
 from kvasir.config.options import ConfigError
 from kvasir.config.settings import DeviceConfig
 from kvasir.hub.model_info import load_model_info

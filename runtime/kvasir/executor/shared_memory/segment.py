@@ -9,7 +9,7 @@ import mmap
 import os
 from typing import Final
 
-from kvasir.config.machine import available_memory
+from kvasir.config.hardware.machine import available_memory
 
 # Since Linux 6.3, demanded if sysctl vm.memfd_noexec is 2; not in Python 3.11's os.
 _MFD_NOEXEC_SEAL: Final = 0x8

@@ -17,7 +17,7 @@ from typing import Final
 import torch
 from torch import Tensor
 
-from kvasir.config.machine import cpu_flags
+from kvasir.config.hardware.machine import cpu_flags
 from kvasir.kernels.fused_operations import Activation
 
 log = logging.getLogger(__name__)

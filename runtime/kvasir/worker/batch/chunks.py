@@ -1,4 +1,4 @@
-"""Chunks: the tokens that a step computes, by request. A row with drafts becomes several chunks of one token:
+"""StepChunks: the tokens that a step computes, by request. A row with drafts becomes several chunks of one token:
 
     known t1 t2 t3, computed t1 t2, drafts d4 d5   →   t3 | d4 | d5, and a token is sampled after each
 
@@ -22,7 +22,7 @@ NO_DRAFTS: Final[Drafts] = {}
 _PREFILL: Final = 2**40
 
 
-class Chunks(NamedTuple):
+class StepChunks(NamedTuple):
     """B chunks, decodes first."""
 
     rows: Ints  # [B] of the table
@@ -34,7 +34,7 @@ class Chunks(NamedTuple):
     drafts: Drafts
 
 
-def chunks_of(scheduled: Sequence[ScheduledRow], table: RequestTable) -> Chunks:
+def chunks_of(scheduled: Sequence[ScheduledRow], table: RequestTable) -> StepChunks:
     """Return the chunks in the order of the batch. Writes drafts behind the known tokens of their rows."""
     count = len(scheduled)
     rows = np.fromiter((table.row_of(row.request_id) for row in scheduled), np.int64, count)
@@ -44,7 +44,7 @@ def chunks_of(scheduled: Sequence[ScheduledRow], table: RequestTable) -> Chunks:
     drafts = NO_DRAFTS if are_single else _drafts(scheduled)
     if not drafts:
         order = np.argsort(computed if are_single else _sort_keys(computed, new), kind="stable")
-        return Chunks(rows[order], computed[order], new[order], order, are_single, None, NO_DRAFTS)
+        return StepChunks(rows[order], computed[order], new[order], order, are_single, None, NO_DRAFTS)
     for place, token_ids in drafts.items():
         table.write_drafts(int(rows[place]), token_ids)
     parts = np.ones(count, np.int64)
@@ -55,7 +55,9 @@ def chunks_of(scheduled: Sequence[ScheduledRow], table: RequestTable) -> Chunks:
     new = np.where(parts > 1, 1, new)[places]
     order = np.argsort(_sort_keys(computed, new), kind="stable")  # keeps the chunks of a row in their order
     places = places[order]
-    return Chunks(rows[places], computed[order], new[order], places, bool((new == 1).all()), ahead[order], drafts)
+    return StepChunks(
+        rows[places], computed[order], new[order], places, bool((new == 1).all()), ahead[order], drafts
+    )
 
 
 def _drafts(scheduled: Sequence[ScheduledRow]) -> Drafts:

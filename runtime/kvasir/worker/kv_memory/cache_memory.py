@@ -7,7 +7,7 @@ from typing import Final
 import torch
 from torch import Tensor
 
-from kvasir.config.machine import memory_limit, resident_memory
+from kvasir.config.hardware.machine import memory_limit, resident_memory
 from kvasir.config.options import ConfigError
 from kvasir.config.resolve import ResolvedEngine
 from kvasir.layers.attention import UNSCALED, HeadShape, KVCache, KVScales

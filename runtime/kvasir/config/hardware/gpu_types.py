@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Final
 
-from kvasir.config.device_facts import DeviceFacts
+from kvasir.config.hardware.device_facts import DeviceFacts
 from kvasir_contract.units import parse_bytes
 
 _ANY_NUMBER: Final = 1024

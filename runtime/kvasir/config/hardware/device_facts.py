@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from kvasir.config.machine import cgroup_cores, cpu_flags, cpu_name, memory_limit, openmp_threads
+from kvasir.config.hardware.machine import cgroup_cores, cpu_flags, cpu_name, memory_limit, openmp_threads
 
 # Device files of GPU drivers: NVIDIA's, on Tegra, on WSL, AMD's. Without any of them torch finds no GPU.
 GPU_DRIVERS: Final = tuple(map(Path, ("/dev/nvidiactl", "/dev/nvmap", "/dev/dxg", "/dev/kfd")))

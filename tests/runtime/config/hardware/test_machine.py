@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from kvasir.config.machine import (
+from kvasir.config.hardware.machine import (
     CpuUse,
     available_memory,
     cgroup_cores,
@@ -143,7 +143,7 @@ def test_this_machine() -> None:
 
 
 def test_a_process_is_as_old_as_its_parent_sees_it() -> None:
-    program = "from kvasir.config.machine import process_age; print(process_age())"
+    program = "from kvasir.config.hardware.machine import process_age; print(process_age())"
     spawned = time.monotonic()
     age = float(subprocess.run([sys.executable, "-c", program], capture_output=True, check=True).stdout)
     assert 0 < age <= time.monotonic() - spawned + 1 / os.sysconf("SC_CLK_TCK")
