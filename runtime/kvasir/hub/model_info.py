@@ -23,7 +23,7 @@ from kvasir.hub.weight_scheme import UNQUANTISED, WeightScheme, chosen_scheme, c
 _DTYPES = ("float32", "bfloat16", "float16")
 _DTYPE_ALIASES = {"half": "float16", "float": "float32"}
 _LENGTHS = (
-    *("max_trained_positions", "max_position_embeddings", "n_positions", "n_ctx", "seq_length", "max_seq_len"),
+    *("max_position_embeddings", "max_trained_positions", "n_positions", "n_ctx", "seq_length", "max_seq_len"),
     "model_max_length",
 )
 # Models whose files leave it out, and vLLM's default.
