@@ -5,22 +5,11 @@ from collections import defaultdict
 from collections.abc import Mapping
 from typing import Any, Final
 
-import aiohttp
-
 _SAMPLE: Final = re.compile(r"vllm:spec_decode_num_(\w+?)_total\{(.*)\} (\S+)")
 _PLACE: Final = re.compile(r'position="(\d+)"')
 
 # Of drafts, draft_tokens and accepted_tokens; "0", "1", … for the accepted tokens at each place.
 DraftCounts = Mapping[str, float]
-
-
-async def read_draft_counts(session: aiohttp.ClientSession, url: str) -> DraftCounts:
-    """Return the counts of all engines, or nothing if the server shows none."""
-    try:
-        async with session.get(f"{url}/metrics") as answer:
-            return draft_counts(await answer.text() if answer.status == 200 else "")
-    except (aiohttp.ClientError, TimeoutError, UnicodeDecodeError):
-        return {}
 
 
 def draft_counts(text: str) -> DraftCounts:

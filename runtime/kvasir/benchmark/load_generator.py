@@ -14,7 +14,7 @@ from typing import Any
 
 import aiohttp
 
-from kvasir.benchmark.draft_figures import draft_figures, read_draft_counts
+from kvasir.benchmark.draft_figures import DraftCounts, draft_counts, draft_figures
 from kvasir.benchmark.request_outcome import RequestOutcome
 from kvasir.benchmark.timed_request import send
 from kvasir.benchmark.workload import CONCURRENCY, Pace, RequestPlan, Workload, plans
@@ -67,6 +67,15 @@ async def measure(
         seconds = time.perf_counter() - start
         drafts = None if interrupted else draft_figures(before, await read_draft_counts(session, url))
         return Measured(model, outcomes, seconds, interrupted, drafts)
+
+
+async def read_draft_counts(session: aiohttp.ClientSession, url: str) -> DraftCounts:
+    """Return the counts of all engines, or nothing if the server shows none."""
+    try:
+        async with session.get(f"{url}/metrics") as answer:
+            return draft_counts(await answer.text() if answer.status == 200 else "")
+    except (aiohttp.ClientError, TimeoutError, UnicodeDecodeError):
+        return {}
 
 
 def arrivals(rate: float | None, seed: int) -> Iterator[float]:

@@ -46,7 +46,7 @@ def interpreted(monkeypatch: pytest.MonkeyPatch) -> None:
 def as_on_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     """Choose kernels on a CPU, and plain weights, as on a GPU."""
     monkeypatch.setattr(experts_module, "_KERNEL_DEVICE", "cpu")
-    monkeypatch.setattr(linear_method, "_invariant_kernels", lambda placement: None)
+    monkeypatch.setattr(linear_method, "invariant_kernels", lambda placement: None)
     monkeypatch.setattr(linear_method, "_can_pack", lambda placement: False)
 
 
