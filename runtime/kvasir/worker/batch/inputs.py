@@ -217,6 +217,8 @@ def _flat(rows: Ints, computed: Ints, new: Ints) -> tuple[Ints, Ints]:
 
 def _padded(numbers: Ints, size: int, rest: int = 0) -> Ints:
     """[B] → [size]"""
+    if len(numbers) == size:
+        return numbers
     padded = np.full(size, rest, np.int64)
     padded[: len(numbers)] = numbers
     return padded
