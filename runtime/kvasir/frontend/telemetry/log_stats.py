@@ -5,7 +5,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.metadata import EntryPoint
-from typing import Final, Protocol
+from typing import Final, Protocol, TypeAlias
 
 from kvasir.config.entry_points import entry_points
 from kvasir.config.options import ConfigError
@@ -41,6 +41,10 @@ class ServiceStats:
     draft_tokens: int = 0
     accepted_tokens: int = 0
     """Guessed tokens that were right."""
+
+
+# Drafts, the tokens in them, and those that were right.
+_Drafts: TypeAlias = tuple[int, int, int]
 
 
 class StatLogger(Protocol):
@@ -95,7 +99,7 @@ class PeriodicStats:
         self._clock = clock
         self._began = clock()
         self._last = totals()
-        self._last_drafts = (0, 0, 0)
+        self._last_drafts: dict[str, _Drafts] = {}  # by engine
         self._had_traffic = False
 
     def tick(self) -> None:
@@ -119,8 +123,7 @@ class PeriodicStats:
                 used += engine.stats.kv_blocks_used
                 blocks += engine.capacity.num_blocks
         drafts = _drafts(self._engines())
-        # An engine that has ended takes its counts along.
-        since = [max(0, now - before) for now, before in zip(drafts, self._last_drafts, strict=True)]
+        since = _since(self._last_drafts, drafts)
         self._last_drafts = drafts
         return ServiceStats(
             seconds,
@@ -146,13 +149,25 @@ class PeriodicStats:
                 self._loggers.remove(entry)
 
 
-def _drafts(engines: Mapping[str, RemoteEngine]) -> tuple[int, int, int]:
-    reported = [engine.stats.drafts for engine in engines.values() if engine.stats and engine.stats.drafts]
-    return (
-        sum(drafts.drafts for drafts in reported),
-        sum(drafts.tokens for drafts in reported),
-        sum(sum(drafts.accepted) for drafts in reported),
-    )
+def _drafts(engines: Mapping[str, RemoteEngine]) -> dict[str, _Drafts]:
+    return {
+        name: (drafts.drafts, drafts.tokens, sum(drafts.accepted))
+        for name, engine in engines.items()
+        if engine.stats and (drafts := engine.stats.drafts)
+    }
+
+
+def _since(before: Mapping[str, _Drafts], now: Mapping[str, _Drafts]) -> _Drafts:
+    """Return the sums of what each engine has counted. Counts below the last ones began again at 0."""
+    drafts = tokens = accepted = 0
+    for name, counts in now.items():
+        last = before.get(name, (0, 0, 0))
+        if any(new < old for new, old in zip(counts, last, strict=True)):
+            last = (0, 0, 0)
+        drafts += counts[0] - last[0]
+        tokens += counts[1] - last[1]
+        accepted += counts[2] - last[2]
+    return drafts, tokens, accepted
 
 
 def stat_loggers(

@@ -91,7 +91,18 @@ def test_interval_has_the_drafts_since_the_last_one() -> None:
         service.engines = {"a": engine(0, 1, 0, 10, drafts), "b": engine(1, 1, 0, 10)}
         service.pass_interval()
     seen = [(each.drafts, each.draft_tokens, each.accepted_tokens) for each in recorder.seen]
-    assert seen == [(3, 10, 4), (2, 6, 2), (0, 0, 0)]
+    assert seen == [(3, 10, 4), (2, 6, 2), (1, 4, 1)]
+
+
+def test_interval_has_no_drafts_without_their_tokens() -> None:
+    """A new engine has more drafts than the ended one, and fewer tokens in them."""
+    recorder = Recorder()
+    service = Service(recorder)
+    service.live = 1
+    for name, drafts in (("a", DraftStats(3, 15, (3, 1))), ("b", DraftStats(4, 6, (2, 1)))):
+        service.engines = {name: engine(0, 1, 0, 10, drafts)}
+        service.pass_interval()
+    assert [(each.drafts, each.draft_tokens) for each in recorder.seen] == [(3, 15), (4, 6)]
 
 
 def test_the_line_has_the_acceptance_of_drafts(caplog: pytest.LogCaptureFixture) -> None:
