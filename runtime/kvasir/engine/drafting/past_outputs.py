@@ -10,6 +10,8 @@ from kvasir.request.tokens import token_array
 
 # Of all outputs: 12 bytes each.
 MAX_TOKENS: Final = 2**20
+# About 2 KiB each, and each key has its own.
+MAX_VOLUMES: Final = 4096
 # Ends an output; no vocabulary has it.
 END: Final = 2**32 - 1
 _VOLUMES: Final = 4
@@ -49,7 +51,7 @@ class PastOutputs:
         volume.num_outputs += 1
         self.num_outputs += 1
         self.num_tokens += len(output) + 1
-        while self.num_outputs > self._max_outputs or self.num_tokens > self._max_tokens:
+        while self._is_too_large():
             self._drop_oldest()
 
     def index(self, key: bytes, most: int) -> None:
@@ -69,6 +71,13 @@ class PastOutputs:
         return (
             volume.num_outputs >= max(1, self._max_outputs // _VOLUMES)
             or len(volume.text) + further >= self._max_tokens // _VOLUMES
+        )
+
+    def _is_too_large(self) -> bool:
+        return (
+            self.num_outputs > self._max_outputs
+            or self.num_tokens > self._max_tokens
+            or len(self._order) > MAX_VOLUMES
         )
 
     def _drop_oldest(self) -> None:

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kvasir.engine.drafting.past_outputs import PastOutputs
+from kvasir.engine.drafting.past_outputs import MAX_VOLUMES, PastOutputs
 
 
 def tokens(*ids: int) -> "array[int]":
@@ -42,6 +42,15 @@ def test_past_outputs_stay_within_their_bounds(added: list[tuple[bytes, int]]) -
         assert sum(len(volume.text) for volume in held) == past.num_tokens <= 100
         assert sum(volume.num_outputs for volume in held) == past.num_outputs <= 9
         assert all(past._by_key.values())
+
+
+def test_past_outputs_of_many_keys_are_bounded() -> None:
+    past = PastOutputs(2, max_outputs=10**6)
+    for number in range(MAX_VOLUMES + 9):
+        past.add(number.to_bytes(4), tokens(1, 2, 3))
+    assert len(past._by_key) == past.num_outputs == MAX_VOLUMES
+    assert found(past, (8).to_bytes(4), [1, 2]) == []
+    assert found(past, (9).to_bytes(4), [1, 2]) == [3]
 
 
 def test_past_outputs_can_be_switched_off() -> None:
