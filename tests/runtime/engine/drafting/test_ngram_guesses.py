@@ -61,6 +61,13 @@ def test_ngram_guesses_a_long_prompt_after_some_steps() -> None:
     assert list(guesses.guess(request, 2)) == [13, 14]
 
 
+def test_ngram_guesses_share_the_work_among_lengths() -> None:
+    guesses, request = NgramGuesses(1, 64), request_with(range(1, 5000))
+    guesses.guess(request, 2)
+    indexed = [index.num_indexed for index in guesses._indexes[request]]
+    assert 0 < sum(indexed) <= MAX_INDEXED_TOKENS
+
+
 def test_ngram_guesses_forget_an_ended_request() -> None:
     guesses, request = NgramGuesses(1, 1), request_with([1, 2, 1])
     guesses.guess(request, 1)
