@@ -133,7 +133,7 @@ def resolve_engine(config: EngineConfig, model: ModelFacts, device: DeviceFacts)
         fp8_kv_cache=_fp8_kv_cache(config.cache.kv_cache_dtype, device),
         graph_sizes=_graph_sizes(config, max_num_seqs, on_cpu or model.pools),
         profiler=read_profiler_config(config.device.profiler_config),
-        speculation=None if model.pools else _speculation(config, on_cpu),
+        speculation=_speculation(config, on_cpu),
         gpu_name="" if on_cpu else device.name,
         lora=config.lora if config.lora.enable_lora else None,
         download_dir=config.model.download_dir,

@@ -7,10 +7,11 @@ import pytest
 
 from kvasir.config.hardware.device_facts import DeviceFacts
 from kvasir.config.options import ConfigError
-from kvasir.config.settings import EngineConfig, ExecutorConfig, ModelConfig
+from kvasir.config.settings import EngineConfig, ExecutorConfig, ModelConfig, SchedulerConfig
 from kvasir.config.speculation import Speculation
 from kvasir.engine import build
 from kvasir.engine.build import fit_context
+from kvasir.hub.pooling.pooling_info import EMBED, PoolingInfo
 from kvasir.layers.kv import KVCacheConfig, KVGroup, PerRequest
 from runtime.client.trained import model_info
 from runtime.engine.fake_executor import FakeExecutor
@@ -85,3 +86,17 @@ def test_one_line_says_why_there_are_no_drafts(
     core.close()
     assert (core.scheduler.draft_stats is None) == bool(reason)
     assert [reason in record.getMessage() for record in caplog.records] == [True] * bool(reason)
+
+
+def test_a_line_says_that_a_model_that_pools_has_no_drafts(caplog: pytest.LogCaptureFixture) -> None:
+    model = replace(model_info(), pooling=PoolingInfo(EMBED))
+    config = EngineConfig(
+        ModelConfig("demo://"), scheduler=SchedulerConfig(speculative_config='{"method": "ngram"}')
+    )
+    settings = build.resolve_settings(config, model)
+    core = build.build_core(settings, model, kv_config(9, 16), FakeExecutor())
+    core.close()
+    assert core.scheduler.draft_stats is None
+    assert any(
+        "--speculative-config has no effect: the model generates no text" in line for line in caplog.messages
+    )
