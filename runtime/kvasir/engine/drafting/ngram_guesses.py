@@ -8,8 +8,10 @@ from kvasir.engine.drafting.adaptive_drafter import GuessSource
 from kvasir.engine.drafting.ngram_index import NgramIndex
 from kvasir.engine.scheduling.engine_request import EngineRequest
 
-# Per guess, in the indexes of all lengths: 0.3 ms. A longer prompt is guessed from some steps later.
+# Per guess. A longer prompt is guessed from some steps later.
 MAX_INDEXED_TOKENS: Final = 1024
+# Per guess, of all lengths: about a millisecond.
+MAX_INDEXED_NGRAMS: Final = 4096
 MAX_LENGTHS: Final = 8
 
 
@@ -17,7 +19,7 @@ class NgramGuesses(GuessSource):
     def __init__(self, shortest: int, longest: int) -> None:
         step = 1 + (longest - shortest) // MAX_LENGTHS
         self._lengths = sorted({*range(shortest, longest, step), longest}, reverse=True)
-        self._most_indexed = MAX_INDEXED_TOKENS // len(self._lengths)
+        self._most_indexed = min(MAX_INDEXED_TOKENS, MAX_INDEXED_NGRAMS // len(self._lengths))
         self._indexes: dict[EngineRequest, list[NgramIndex]] = {}
 
     def guess(self, request: EngineRequest, most: int) -> Sequence[int]:

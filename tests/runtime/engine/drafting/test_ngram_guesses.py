@@ -1,7 +1,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kvasir.engine.drafting.ngram_guesses import MAX_INDEXED_TOKENS, NgramGuesses
+from kvasir.engine.drafting.ngram_guesses import MAX_INDEXED_NGRAMS, MAX_INDEXED_TOKENS, NgramGuesses
 from kvasir.engine.drafting.ngram_index import MAX_VISITED
 from runtime.engine.drafting.texts import naive_place, request_with
 
@@ -65,7 +65,7 @@ def test_ngram_guesses_share_the_work_among_lengths() -> None:
     guesses, request = NgramGuesses(1, 64), request_with(range(1, 5000))
     guesses.guess(request, 2)
     indexed = [index.num_indexed for index in guesses._indexes[request]]
-    assert 0 < sum(indexed) <= MAX_INDEXED_TOKENS
+    assert 0 < sum(indexed) <= MAX_INDEXED_NGRAMS
 
 
 def test_ngram_guesses_forget_an_ended_request() -> None:
