@@ -3,7 +3,8 @@
 from collections.abc import Iterator, Sequence
 from typing import Final
 
-from kvasir.layers.kv import KVGroup
+from kvasir.config.resolve import ResolvedEngine
+from kvasir.layers.kv import KVGroup, PerRequest
 from kvasir.request.params import SamplingParams
 from kvasir.request.tokens import packed
 from kvasir.worker.step import NO_NEW_BLOCKS, NewRow, ScheduledRow, StepInput
@@ -48,6 +49,26 @@ def longest_chunk(tokens: int, context: int, groups: Sequence[KVGroup]) -> list[
     row = NewRow(name, packed([0] * context), context, SamplingParams(max_tokens=1, seed=0))
     chunk = StepInput(finished=[], new=[row], scheduled=[ScheduledRow(name, context - tokens, tokens, blocks)])
     return [chunk, StepInput(finished=[name], new=[], scheduled=[])]
+
+
+def most_drafted_rows(settings: ResolvedEngine, groups: Sequence[KVGroup]) -> int:
+    # 0 if the engine has no drafts (engine/build.py).
+    speculation = settings.speculation
+    own_cache = any(isinstance(group.spec, PerRequest) for group in groups)
+    if speculation is None or own_cache or settings.executor.pipeline_parallel_size > 1:
+        return 0
+    return min(speculation.max_step_rows, settings.max_num_batched_tokens, settings.max_model_len - 1)
+
+
+def drafted_steps(rows: int, groups: Sequence[KVGroup]) -> list[StepInput]:
+    """Return steps of one request, of which the second samples after `rows` tokens."""
+    name = "dummy-drafted"
+    blocks = [[0] * -(-(1 + rows) // group.spec.block.block_size) for group in groups]
+    return [
+        StepInput([], [NewRow(name, packed([0]), 1, _EVERYTHING)], [ScheduledRow(name, 0, 1, blocks)]),
+        StepInput([], [], [ScheduledRow(name, 1, rows, NO_NEW_BLOCKS, (0,) * (rows - 1))]),
+        StepInput([name], [], []),
+    ]
 
 
 def dummy_steps(

@@ -28,7 +28,7 @@ from kvasir.process.words import count
 from kvasir.worker.adapters.adapter_store import AdapterStore
 from kvasir.worker.batch.inputs import InputBuilder
 from kvasir.worker.batch.request_table import RequestTable
-from kvasir.worker.dummy import dummy_steps, kernel_steps, longest_chunk
+from kvasir.worker.dummy import drafted_steps, dummy_steps, kernel_steps, longest_chunk, most_drafted_rows
 from kvasir.worker.kv_memory.block_bytes import BlockBytes
 from kvasir.worker.kv_memory.cache_memory import (
     allocate,
@@ -281,6 +281,9 @@ class Worker:
         # The most logits.
         for step in dummy_steps(requests, tokens, decodes=0, groups=groups):
             _must_succeed(runner.execute(step))
+        if (rows := most_drafted_rows(settings, groups)) > requests:
+            for step in drafted_steps(rows, groups):
+                _must_succeed(runner.execute(step))
         chunk = min(settings.max_num_batched_tokens, settings.max_model_len)
         # The most K, V and masks.
         for step in longest_chunk(chunk, settings.max_model_len, groups):

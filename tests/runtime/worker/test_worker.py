@@ -9,6 +9,7 @@ from transformers import Phi3Config
 from kvasir.config.hardware import device_facts
 from kvasir.config.options import ConfigError
 from kvasir.config.settings import DeviceConfig
+from kvasir.config.speculation import Speculation
 from kvasir.hub.model_info import load_model_info
 from kvasir.layers.attention import HeadShape
 from kvasir.layers.kv import FullAttention, KVGroup, block_bytes
@@ -213,7 +214,7 @@ def test_blocks_fill_the_memory_given_the_null_block_included(path: Path) -> Non
 
 
 def test_memory_is_profiled_with_a_chunk_at_the_end(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """And with as many requests and tokens as a step can have."""
+    """And with as many requests, drafts and tokens as a step can have."""
     largest: list[list[ScheduledRow]] = []
     execute = ModelRunner.execute
 
@@ -228,15 +229,21 @@ def test_memory_is_profiled_with_a_chunk_at_the_end(path: Path, monkeypatch: pyt
 
     monkeypatch.setattr(ModelRunner, "execute", recorded)
     monkeypatch.setattr(worker_module, "profile_gpu", profile)
-    settings = engine_settings(
-        kv_cache_memory_bytes=None, max_model_len=200, max_num_seqs=4, max_num_batched_tokens=64
-    )
-    worker = Worker(settings, load_model_info(path))
-    worker.load(lambda done, total: None)
-    worker.kv_layout()
-    worker.check_idle()
-    parts = [[(row.num_computed_tokens, row.num_new_tokens) for row in rows] for rows in largest if rows]
-    assert parts == [[(0, 16)] * 4, [(136, 64)]]
+    for drafted_rows, drafted in ((0, []), (99, [[(0, 1)], [(1, 64)]])):
+        largest.clear()
+        settings = engine_settings(
+            kv_cache_memory_bytes=None,
+            max_model_len=200,
+            max_num_seqs=4,
+            max_num_batched_tokens=64,
+            speculation=Speculation("ngram", 5, drafted_rows, 5, 5) if drafted_rows else None,
+        )
+        worker = Worker(settings, load_model_info(path))
+        worker.load(lambda done, total: None)
+        worker.kv_layout()
+        worker.check_idle()
+        parts = [[(row.num_computed_tokens, row.num_new_tokens) for row in rows] for rows in largest if rows]
+        assert parts == [[(0, 16)] * 4, *drafted, [(136, 64)]]
 
 
 def test_a_number_of_blocks_goes_before_the_memory() -> None:
