@@ -9,6 +9,7 @@ from kvasir.engine.drafting.suffix_guesses import (
     SuffixGuesses,
     SuffixLimits,
 )
+from kvasir.request.adapter import Adapter
 from runtime.engine.drafting.texts import request_with
 
 LIMITS = SuffixLimits(longest_match=24, tokens_per_matched=1.0, min_probability=0.1, max_outputs=100)
@@ -66,6 +67,15 @@ def test_suffix_guesses_ignore_outputs_with_another_salt() -> None:
     guesses = after([1, 2, 3, 4], cache_salt="theirs")
     assert list(guesses.guess(request_with([1, 2, 3], cache_salt="ours"), 5)) == []
     assert list(guesses.guess(request_with([1, 2, 3], cache_salt="theirs"), 5)) == [4]
+
+
+def test_suffix_guesses_ignore_outputs_of_another_adapter() -> None:
+    theirs, ours = Adapter("a", "digest of a", "a"), Adapter("b", "digest of b", "b")
+    guesses = SuffixGuesses(LIMITS)
+    guesses.ended(request_with([99], [1, 2, 3, 4], adapter=theirs))
+    assert list(guesses.guess(request_with([1, 2, 3], adapter=ours), 5)) == []
+    assert list(guesses.guess(request_with([1, 2, 3]), 5)) == []
+    assert list(guesses.guess(request_with([1, 2, 3], adapter=theirs), 5)) == [4]
 
 
 def test_suffix_guesses_as_many_tokens_as_match() -> None:

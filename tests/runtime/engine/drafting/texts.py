@@ -3,11 +3,15 @@
 from collections.abc import Sequence
 
 from kvasir.engine.scheduling.engine_request import EngineRequest
+from kvasir.request.adapter import Adapter
 from runtime.engine.core_harness import add_request
 
 
-def request_with(tokens: Sequence[int], output: Sequence[int] = (), cache_salt: str = "") -> EngineRequest:
-    return EngineRequest("frontend", add_request("r", tokens, 100, output=output, cache_salt=cache_salt))
+def request_with(
+    tokens: Sequence[int], output: Sequence[int] = (), cache_salt: str = "", adapter: Adapter | None = None
+) -> EngineRequest:
+    message = add_request("r", tokens, 100, output=output, cache_salt=cache_salt, adapter=adapter)
+    return EngineRequest("frontend", message)
 
 
 def naive_place(text: Sequence[int], length: int) -> int | None:
