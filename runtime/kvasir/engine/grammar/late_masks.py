@@ -92,8 +92,8 @@ def _fill_along(masks: "npt.NDArray[np.uint32]", request: EngineRequest, drafts:
     masks[:] = _ALL
     if request.status.finished or request.guide is None:
         return
-    guide = request.guide.copy()
     try:
+        guide = request.guide.copy()
         for mask, draft in zip(masks, drafts, strict=True):
             guide.accept((draft,))
             if guide.is_complete:

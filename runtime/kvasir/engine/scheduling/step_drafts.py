@@ -1,6 +1,7 @@
 """StepDrafts: chooses the drafts of each row of a step, so that they take nothing that another row needs."""
 
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from itertools import islice
 
@@ -82,12 +83,10 @@ class StepDrafts(AdmissionGate):
 
 
 def _allowed(guide: Guide, drafts: Sequence[int]) -> tuple[int, ...]:
-    ahead = guide.copy()
-    for count, draft in enumerate(drafts):
-        if ahead.is_complete:
-            return tuple(drafts[:count])
-        try:
-            ahead.accept((draft,))
-        except ValueError:
-            return tuple(drafts[:count])
-    return tuple(drafts)
+    count = 0
+    with suppress(Exception):  # a forbidden draft, or a defect: the next mask fails too and ends the request
+        ahead = guide.copy()
+        while count < len(drafts) and not ahead.is_complete:
+            ahead.accept((drafts[count],))
+            count += 1
+    return tuple(drafts[:count])
