@@ -64,7 +64,9 @@ class DeviceMatrices:
         self.up = torch.zeros(slots.count, outputs, ranks, dtype=placement.dtype, device=placement.device)
 
     def hold(self, slot: int, matrices: AdapterMatrices | None) -> None:
-        self.up[slot].zero_()  # the products of the ranks that are not filled, and their old matrices, are 0
+        # The ranks that are not filled are computed too. In old numbers, 0 times NaN would be NaN.
+        self.down[slot].zero_()
+        self.up[slot].zero_()
         if matrices is not None:
             ranks = len(matrices.down)
             self.down[slot, :ranks].copy_(matrices.down, non_blocking=True)

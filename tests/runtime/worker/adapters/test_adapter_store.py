@@ -12,7 +12,11 @@ from kvasir.config.lora_settings import LoRAConfig
 from kvasir.config.options import ConfigError
 from kvasir.hub.model_info import ModelFiles, load_model_info
 from kvasir.layers.adapter_slots import AdapterSlots
+from kvasir.layers.adapters.adapter_matrices import AdapterMatrices
+from kvasir.layers.adapters.slot_matrices import DeviceMatrices
+from kvasir.layers.layout import WHOLE
 from kvasir.layers.linear import Linear
+from kvasir.layers.linear_shape import LinearShape
 from kvasir.layers.parameter import Placement
 from kvasir.models.load_model import load_model
 from kvasir.worker.adapters import adapter_store
@@ -90,6 +94,15 @@ def test_an_adapter_of_another_model_is_refused(
     for _ in range(2):
         with pytest.raises(UnfitAdapter, match=re.escape(said)):
             store.load_adapter("d", path)
+
+
+def test_a_device_slot_keeps_nothing_of_an_earlier_adapter() -> None:
+    slots = AdapterSlots(2, 4, torch.device("cpu"))
+    matrices = DeviceMatrices(LinearShape(8, {WHOLE: 6}), Placement(torch.device("cpu"), torch.float32), slots)
+    matrices.hold(1, AdapterMatrices(torch.full((4, 8), torch.nan), torch.ones(6, 4)))
+    matrices.hold(1, AdapterMatrices(torch.ones(2, 8), torch.ones(6, 2)))
+    product = torch.ones(8) @ matrices.down[1].T @ matrices.up[1].T
+    assert torch.equal(product, torch.full((6,), 16.0))
 
 
 def test_a_model_of_transformers_refuses_adapters(tmp_path: Path) -> None:
