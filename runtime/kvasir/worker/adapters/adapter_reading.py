@@ -10,6 +10,7 @@ from torch import Tensor
 from kvasir.hub.adapters.adapter_config import read_config
 from kvasir.hub.adapters.adapter_tensors import WEIGHTS_FILE, read_modules, tensor_name
 from kvasir.layers.adapters.adapter_matrices import AdapterMatrices, AdapterPart, matrices_of
+from kvasir.layers.layout import WHOLE
 from kvasir.worker.adapters.adapted_layers import AdaptedLayers, UnfitAdapter
 
 
@@ -23,6 +24,8 @@ class AdapterReading:
         for module in self._modules:
             if (target := layers.place(module)) is not None:
                 self._left.setdefault(target.parameter, []).append((target.shard, module))
+        for parts in self._left.values():
+            _refuse_overlap(parts)
         self._file: Any = safe_open(path / WEIGHTS_FILE, framework="pt")
         self.matrices: dict[str, AdapterMatrices] = {}  # by layer
 
@@ -58,3 +61,10 @@ class AdapterReading:
     def _tensor(self, module: str, part: str) -> Tensor:
         tensor: Tensor = self._file.get_tensor(tensor_name(module, part))
         return tensor
+
+
+def _refuse_overlap(parts: list[tuple[str, str]]) -> None:
+    shards = [shard for shard, _ in parts]
+    if len(set(shards)) < len(parts) or (WHOLE in shards and len(parts) > 1):
+        names = ", ".join(module for _, module in parts)
+        raise UnfitAdapter(f"it adapts the same layer of this model more than once: {names}")

@@ -96,6 +96,17 @@ def test_an_adapter_of_another_model_is_refused(
             store.load_adapter("d", path)
 
 
+@pytest.mark.parametrize(
+    "other", [("layers.1.self_attn.q_proj", (64, 64)), ("model.layers.1.self_attn.qkv_proj", (64, 128))]
+)
+def test_matrices_of_one_layer_may_not_overlap(other: tuple[str, tuple[int, int]], tmp_path: Path) -> None:
+    store, *_ = loaded(save(llama(), tmp_path / "model"))
+    path = str(write_adapter(tmp_path / "a", dict([(Q_PROJ, (64, 64)), other])))
+    with pytest.raises(UnfitAdapter, match="the same layer of this model more than once") as refused:
+        store.load_adapter("d", path)
+    assert other[0] in str(refused.value)
+
+
 def test_a_device_slot_keeps_nothing_of_an_earlier_adapter() -> None:
     slots = AdapterSlots(2, 4, torch.device("cpu"))
     matrices = DeviceMatrices(LinearShape(8, {WHOLE: 6}), Placement(torch.device("cpu"), torch.float32), slots)
