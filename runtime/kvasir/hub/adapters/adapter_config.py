@@ -96,16 +96,20 @@ def _refuse_rest(file: Path, values: Mapping[str, Any]) -> None:
 
 
 def _by_pattern(pattern: Mapping[str, T], module: str, default: T) -> T:
-    # as PEFT: the first that matches the whole name, or its end from a dot on
     for key, value in pattern.items():
-        if re.match(rf"(.*\.)?({key})$", module):
+        if _ending_in(key).match(module):
             return value
     return default
 
 
+def _ending_in(key: str) -> re.Pattern[str]:
+    # as PEFT: the first that matches the whole name, or its end from a dot on
+    return re.compile(rf"(.*\.)?({key})$")
+
+
 def _pattern(values: Any, read: Callable[[Any], T]) -> Mapping[str, T]:
     for key in values or {}:
-        re.compile(key)
+        _ending_in(key)
     return {key: read(value) for key, value in (values or {}).items()}
 
 
