@@ -67,9 +67,7 @@ class AdapterMemory:
             return None
         chosen, victim = found
         if not chosen.is_current:
-            del self._checked[chosen.adapter.digest]
-            self.want(chosen.adapter)
-            return None
+            return self._check_again(chosen)
         if victim is not None:
             dropped = self._held[victim]
             self._drop(victim)
@@ -104,11 +102,17 @@ class AdapterMemory:
             return FailedAdapter(adapter, f"the adapter {adapter.name!r} does not fit this model: {reason}")
         if not all(each.value for each in results):
             return None
+        if not checked.is_current:  # the last piece may be of other files
+            return self._check_again(checked)
         del self._checked[adapter.digest]
         self._held[adapter.digest] = checked
         log.info("the adapter %s (%s) is loaded, %d in all", adapter.name, adapter.source, len(self._held))
         self._changed()
         return adapter
+
+    def _check_again(self, changed: CheckedAdapter) -> None:
+        self._drop(changed.adapter.digest)  # workers may have pieces of the old files
+        self.want(changed.adapter)
 
     def _drop(self, digest: str) -> None:
         self._checked.pop(digest, None)

@@ -12,12 +12,14 @@ from kvasir.engine.adapters.adapter_gate import MAX_WAIT_SECONDS, AdapterGate
 from kvasir.engine.adapters.adapter_memory import AdapterMemory
 from kvasir.executor.executor import Executor
 from kvasir.hub.adapters.adapter_config import AdapterConfig
-from kvasir.hub.adapters.adapter_info import AdapterInfo
+from kvasir.hub.adapters.adapter_info import AdapterInfo, read_adapter
 from kvasir.hub.hub_errors import DownloadFailed, HubError
 from kvasir.link.protocol import AdaptersHeld, FinishReason, RefusalKind
 from kvasir.request.adapter import Adapter
+from kvasir.worker.worker_calls import WorkerCall, WorkerResult
 from runtime.engine.core_harness import Answer, CoreHarness, add_request
 from runtime.engine.fake_executor import expected_output
+from runtime.hub.adapters.adapter_files import write_adapter
 
 PROMPT = [5, 6, 7, 8, 9, 10, 11, 12, 13]
 
@@ -123,6 +125,30 @@ def test_a_bad_adapter_ends_only_its_requests() -> None:
     mended = add(engine, "mended", "new")
     engine.run()
     assert len(mended.token_ids) == 4
+
+
+@pytest.mark.parametrize("is_last", [False, True])
+def test_files_that_change_while_they_are_read(is_last: bool, tmp_path: Path) -> None:
+    named = read_adapter(str(write_adapter(tmp_path))).named("a")
+
+    def gate(executor: Executor) -> AdapterGate:
+        load = executor.call
+
+        def call(call: WorkerCall) -> list[WorkerResult]:
+            results = load(call)
+            if call.method == "drop_adapter":
+                return results
+            write_adapter(tmp_path, seed=1)
+            return [WorkerResult(is_last)]
+
+        executor.call = call  # type: ignore[method-assign]
+        return AdapterGate(AdapterMemory(executor, AdapterChecks(read_adapter), 2), 2)
+
+    engine = CoreHarness(adapters=gate)
+    answer = engine.add(add_request("1", PROMPT, 4, adapter=named))
+    engine.run()
+    assert "has changed since it was named" in answer.error
+    assert not engine.executor.adapters
 
 
 def test_requests_of_one_adapter_share_a_prefix_and_no_others_do() -> None:
