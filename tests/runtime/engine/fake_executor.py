@@ -197,6 +197,8 @@ class FakeExecutor:
         if call.method == "load_adapter":
             if digest == "unfit":
                 return [WorkerResult(error="UnfitAdapter: it is of another model")]
+            if digest == "too large":
+                return [WorkerResult(error="MemoryError: no memory")]
             self.adapters.add(digest)
             self.most_adapters = max(self.most_adapters, len(self.adapters))
             return [WorkerResult(True)]

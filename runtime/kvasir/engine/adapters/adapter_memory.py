@@ -98,8 +98,7 @@ class AdapterMemory:
         error = next((each.error for each in results if each.error), "")
         if error:
             self._drop(adapter.digest)
-            reason = error.partition(": ")[2] or error  # without the error's class
-            return FailedAdapter(adapter, f"the adapter {adapter.name!r} does not fit this model: {reason}")
+            return _failed(adapter, error)
         if not all(each.value for each in results):
             return None
         if not checked.is_current:  # the last piece may be of other files
@@ -124,3 +123,13 @@ class AdapterMemory:
 
     def _changed(self) -> None:
         self.on_change(AdaptersHeld(tuple(each.adapter for each in self._held.values())))
+
+
+def _failed(adapter: Adapter, error: str) -> FailedAdapter:
+    # `error` begins with its class
+    kind, _, reason = error.partition(": ")
+    if kind == "UnfitAdapter":
+        return FailedAdapter(adapter, f"the adapter {adapter.name!r} does not fit this model: {reason}")
+    if kind == "HubError":
+        return FailedAdapter(adapter, f"the adapter {adapter.name!r} cannot be used: {reason}")
+    return FailedAdapter(adapter, f"the adapter {adapter.name!r} could not be read: {error}", refusal=None)

@@ -118,9 +118,9 @@ def test_a_bad_adapter_ends_only_its_requests() -> None:
             assert said in answer.error
             assert repr(name) in answer.error
     assert len(good.token_ids) == len(base.token_ids) == 4
-    slow = add(engine, "slow", "slow")
+    passing = [add(engine, name, name) for name in ("slow", "too large")]
     engine.run()
-    assert (slow.finish_reason, slow.refusal) == (FinishReason.ERROR, None)
+    assert [(each.finish_reason, each.refusal) for each in passing] == [(FinishReason.ERROR, None)] * 2
     hub.digests.clear()
     mended = add(engine, "mended", "new")
     engine.run()
