@@ -73,9 +73,10 @@ def run_engine(config: EngineConfig) -> int:
     set_process_title(f"engine rank {config.parallel.data_parallel_rank}")
     raise_open_files_limit()
     code = end(EngineProcess(config).run())
-    if shares_experts(config):
+    if shares_experts(config) or config.lora.enable_lora:
+        # Python's end would abort a thread that waits in gloo, and wait for one that downloads an adapter.
         logging.shutdown()
-        os._exit(code)  # Python's end would abort a thread that waits in gloo
+        os._exit(code)
     return code
 
 

@@ -23,6 +23,7 @@ from kvasir.link.frontend_end.link_events import (
 )
 from kvasir.link.frontend_end.remote_engine import EngineState, RemoteEngine
 from kvasir.link.protocol import AddRequest, FailedStep, RequestOutput, Result
+from kvasir.request.adapter import Adapter
 from kvasir.request.constraint import OutputConstraint
 from kvasir.request.params import SamplingParams
 from kvasir.request.tokens import packed
@@ -91,8 +92,11 @@ class Frontend:
         max_tokens: int,
         prompt: list[int] = PROMPT,
         constraint: OutputConstraint | None = None,
+        adapter: Adapter | None = None,
     ) -> None:
-        message = AddRequest(request_id, 0, packed(prompt), b"", params(max_tokens), constraint=constraint)
+        message = AddRequest(
+            request_id, 0, packed(prompt), b"", params(max_tokens), constraint=constraint, adapter=adapter
+        )
         assert self.link.send(engine.incarnation, message)
 
     def received(self, request_id: str) -> list[RequestOutput]:

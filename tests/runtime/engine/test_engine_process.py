@@ -17,6 +17,7 @@ from kvasir.engine.drain import DRAIN_SETTLE_SECONDS
 from kvasir.engine.scheduling.token_budget import REQUEST_TOKENS
 from kvasir.link.frontend_end.remote_engine import EngineState, RemoteEngine
 from kvasir.link.protocol import Call, FailedStep, FinishReason, Progress, Ready, RefusalKind
+from kvasir.request.adapter import Adapter
 from kvasir.request.request_core import RequestCore
 from kvasir.request.request_digest import request_digest
 from kvasir.request.tokens import packed
@@ -294,6 +295,22 @@ async def test_sigterm_while_the_hub_does_not_answer_ends_it(address: str, monke
         process.send_signal(signal.SIGTERM)
         code, log = await ended(process)
         assert (code, find_failure(log)) == (0, None)
+
+
+async def test_the_drain_timeout_ends_an_adapters_download(
+    frontend: Frontend, address: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    options = ("--link", address, "--enable-lora", "--drain-timeout", "1")
+    async with silent_hub(monkeypatch) as asked, run_engine(*FAKE, "serve", "demo://", *options) as process:
+        engine = await frontend.ready()
+        frontend.ask(engine, "a", 8, adapter=Adapter("sql", "hf://org/sql", "digest"))
+        await asked.wait()
+        process.send_signal(signal.SIGTERM)
+        last = await frontend.answer("a")
+        assert "did not finish within 1 s" in last.error
+        async with asyncio.timeout(4):  # a read of the hub takes 10 s
+            code, _ = await ended(process)
+        assert code == 0
 
 
 async def test_idle_engine_ends_as_soon_as_frontends_have_noticed(frontend: Frontend, address: str) -> None:
