@@ -180,4 +180,6 @@ def test_an_adapter_is_fetched_without_other_files(hub: FakeHub, tmp_path: Path)
     info = read_adapter("org/sql@v1", download_dir=str(tmp_path / "cache"))
     assert (info.source, info.path.name) == ("hf://org/sql@v1", COMMIT)
     assert info.digest == read_adapter(str(here)).digest
+    assert info.named("sql").source == f"hf://org/sql@{COMMIT}"
+    assert read_adapter(info.named("sql").source, download_dir=str(tmp_path / "other")).digest == info.digest
     assert sorted(file.name for file in info.path.iterdir()) == sorted(file.name for file in here.iterdir())

@@ -45,7 +45,11 @@ class AdapterInfo:
         return tuple(sorted({name.rpartition(".")[2] for name in self.modules}))
 
     def named(self, name: str) -> Adapter:
-        return Adapter(name, self.source, self.digest)
+        """Return the adapter for requests. Engines fetch the commit that was read here, also if its branch moves."""
+        source = self.source
+        if source.startswith("hf://"):
+            source = f"{source.partition('@')[0]}@{self.path.name}"
+        return Adapter(name, source, self.digest)
 
 
 def read_adapter(source: str, *, max_rank: int | None = None, download_dir: str | None = None) -> AdapterInfo:
