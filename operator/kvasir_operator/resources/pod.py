@@ -142,7 +142,9 @@ def _claims(pod: PodSpec) -> list[Object]:
 
 def _added(container: Mapping[str, Any]) -> Object:
     # of the user, who may loosen what the standard "restricted" asks of each container
-    user = container.get("securityContext", {})
+    user = container.get("securityContext") or {}
+    if not isinstance(user, Mapping):
+        return dict(container)  # Kubernetes rejects it when it creates the pods
     ours = {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}}
     return {**container, "securityContext": {**ours, **user}}
 

@@ -170,6 +170,15 @@ def test_added_containers_run_around_ours(render: Any) -> None:
     assert pod["initContainers"][0]["securityContext"]["allowPrivilegeEscalation"] is False
 
 
+@pytest.mark.parametrize("given", [None, {}, "text"])
+def test_an_unusual_security_context_does_not_end_a_pass(given: Any) -> None:
+    # the schema keeps the fields of added containers as they are
+    [_, sidecar] = engine(pod={"sidecars": [{"name": "next", "securityContext": given}]})["containers"]
+    assert sidecar["securityContext"] == (
+        given or {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}}
+    )
+
+
 LOOSE: dict[str, Any] = {"allowPrivilegeEscalation": True}
 
 
