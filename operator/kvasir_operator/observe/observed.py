@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from kvasir_contract.phases import Phase
 from kvasir_contract.reasons import Reason
-from kvasir_contract.status_report import StatusReport
+from kvasir_contract.status_report import ReportedAdapters, StatusReport
 from kvasir_operator.cluster.kinds import Kind
 
 Object = dict[str, Any]
@@ -142,6 +142,7 @@ class Member:
     linked: bool | None = None  # an engine's, by all relevant frontends; None if unknown
     reported: bool = True  # otherwise, a running pod that is not ready counts as Starting
     report: StatusReport | None = None
+    adapters: ReportedAdapters | None = None  # of the last report, so that one late answer changes nothing
 
     unreached: float | None = None  # seconds without reported demand
 

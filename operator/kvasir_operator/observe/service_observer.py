@@ -176,6 +176,7 @@ class ServiceObserver:
                 is_linked(reports.get(pod.uid), frontends),
                 reported=pod.uid in reports,
                 report=fresh.get(pod.uid),
+                adapters=reports[pod.uid].adapters if pod.uid in reports else None,
                 unreached=unreached.get(pod.uid),
             )
             for pod in pods

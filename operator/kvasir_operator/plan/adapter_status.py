@@ -27,7 +27,9 @@ def adapter_conditions(service: InferenceService, observed: Observed) -> list[Co
         message = "; ".join([*problems][:MAX_NAMED])
         return [Condition(ADAPTERS_READY, False, Reason.MODEL_NOT_FOUND, f"of {total}: {message}")]
     ready = [member for member in observed.frontends if member.state.ready]
-    if not ready or len(current) < len(ready):
+    if not ready:
+        return [Condition(ADAPTERS_READY, False, Reason.LOADING, f"no frontend is ready to serve {total}")]
+    if len(current) < len(ready):
         late = len(ready) - len(current)
         message = f"{count(late, 'frontend')} {verb(late, 'has', 'have')} not read the list of {total} yet"
         return [Condition(ADAPTERS_READY, False, Reason.LOADING, message)]
@@ -55,6 +57,5 @@ def seconds_until_read(status: Mapping[str, Any]) -> float | None:
 def _current(service: InferenceService, observed: Observed) -> Sequence[ReportedAdapters]:
     # of ready frontends that have read this list
     wanted = adapter_list_digest(adapters_text(service).encode())
-    reports = [member.report for member in observed.frontends if member.state.ready]
-    found = [report.adapters for report in reports if report is not None and report.adapters is not None]
-    return [adapters for adapters in found if adapters.list == wanted]
+    found = [member.adapters for member in observed.frontends if member.state.ready]
+    return [adapters for adapters in found if adapters is not None and adapters.list == wanted]

@@ -4,7 +4,7 @@ import pytest
 
 from kvasir_contract.phases import Phase
 from kvasir_contract.reasons import Reason
-from kvasir_contract.status_report import StatusReport
+from kvasir_contract.status_report import ReportedAdapters, StatusReport
 from kvasir_operator.cluster.kinds import (
     DEPLOYMENT,
     EVENT,
@@ -146,10 +146,12 @@ async def test_a_pod_that_does_not_answer_has_not_reported(looks: Looks) -> None
     assert not (await looks.look()).engines[0].reported
     looks.set_pod("demo-engine-0", ready=True)
     uid = (await looks.look()).engines[0].pod.uid
-    looks.memory.reports = {uid: StatusReport(Phase.READY)}
+    adapters = ReportedAdapters("list", 1)
+    looks.memory.reports = {uid: StatusReport(Phase.READY, adapters=adapters)}
     found = (await looks.look()).engines[0]
     assert found.reported
     assert found.report is None  # that report is an earlier one
+    assert found.adapters == adapters
 
 
 async def test_a_report_of_this_pass_is_passed_on(looks: Looks) -> None:

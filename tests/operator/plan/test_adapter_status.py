@@ -4,8 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from kvasir_contract.phases import Phase
-from kvasir_contract.status_report import ReportedAdapters, StatusReport, adapter_list_digest
+from kvasir_contract.status_report import ReportedAdapters, adapter_list_digest
 from kvasir_operator.plan.adapter_status import (
     FAILED_SECONDS,
     READING_SECONDS,
@@ -40,13 +39,18 @@ def test_adapters_are_ready_when_all_frontends_serve_them(
     reports: tuple[ReportedAdapters | None, ...], expected: str, served: int
 ) -> None:
     members = tuple(
-        replace(member, report=StatusReport(Phase.READY, adapters=report))
+        replace(member, adapters=report)
         for member, report in zip(frontends("ready", "ready"), reports, strict=True)
     )
     seen = observed(ADAPTED, engines("ready"), members)
     (found,) = adapter_conditions(ADAPTED, seen)
     assert f"{found.status} {found.reason}: {found.message}" == expected
     assert adapter_counts(ADAPTED, seen) == {"desired": 2, "ready": served}
+
+
+def test_adapters_wait_for_a_ready_frontend() -> None:
+    (found,) = adapter_conditions(ADAPTED, observed(ADAPTED, engines("ready"), frontends("starting", "starting")))
+    assert (found.reason, found.message) == ("Loading", "no frontend is ready to serve 2 adapters")
 
 
 def test_a_service_without_a_list_has_no_condition() -> None:
