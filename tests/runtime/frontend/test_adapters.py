@@ -1,6 +1,8 @@
 """LoRA adapters of a frontend: a request that names one carries it to an engine."""
 
+import asyncio
 import json
+import threading
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -8,9 +10,15 @@ from typing import Any
 
 import pytest
 
+from kvasir.config.lora_settings import LoraModule
 from kvasir.config.options import ConfigError
+from kvasir.frontend.adapters.adapter_file import AdapterFile
+from kvasir.frontend.adapters.served_adapters import ServedAdapters
 from kvasir.hub.adapters.adapter_info import read_adapter
+from kvasir.hub.hub_errors import HubError
 from kvasir.link.protocol import FEATURE_LORA
+from kvasir.request.adapter import Adapter
+from kvasir_contract.status_report import ReportedAdapters, adapter_list_digest
 from runtime.frontend.harness import MODEL, Frontend, eventually, running_frontend
 from runtime.hub.adapters.adapter_files import write_adapter
 
@@ -169,3 +177,39 @@ async def test_a_changed_file_changes_the_adapters(sql: str, tmp_path: Path) -> 
 
         await eventually(is_reported)
         assert await names(frontend) == [MODEL, "demo-alias", "tone"]
+
+
+async def test_a_list_is_reported_once_its_adapters_are_read(
+    sql: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The operator stops asking once a frontend reports the list."""
+    file, released = tmp_path / "adapters.json", threading.Event()
+    adapters = ServedAdapters([MODEL], None)
+    file.write_text(json.dumps([{"name": "old", "source": sql}]))
+    listed = AdapterFile(str(file), adapters)
+    listed.read_first()
+    old, read = listed.report(), adapters._read
+
+    def slow(module: LoraModule) -> Adapter | HubError:
+        if module.name == "slow":
+            released.wait()
+        return read(module)
+
+    monkeypatch.setattr(adapters, "_read", slow)
+    file.write_text(json.dumps([{"name": name, "source": sql} for name in ("slow", "sql")]))
+    task = asyncio.create_task(listed.refresh())
+
+    async def is_served() -> bool:
+        return [*adapters] == ["sql"]  # the others do not wait for the slow one
+
+    try:
+        await eventually(is_served)
+        assert listed.report().list == old.list
+    finally:
+        released.set()
+    await task
+    assert listed.report() == ReportedAdapters(adapter_list_digest(file.read_bytes()), 2)
+    file.write_text("nothing")
+    await listed.refresh()
+    faulty = listed.report()
+    assert (faulty.list, len(faulty.problems)) == (adapter_list_digest(b"nothing"), 1)

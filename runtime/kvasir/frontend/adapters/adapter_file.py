@@ -24,7 +24,8 @@ class AdapterFile:
         self._path = Path(path)
         self._adapters = adapters
         self._clock = clock
-        self._digest = self._logged = ""
+        self._digest = self._logged = ""  # of the list whose adapters have been read
+        self._taken = ""  # of the last content of the file
         self._modules: tuple[LoraModule, ...] = ()
         self._fault = ""  # of the list
         self._errors: Mapping[str, Exception] = {}
@@ -50,6 +51,7 @@ class AdapterFile:
 
     async def refresh(self) -> None:
         if self._take_list():
+            self._remove_unlisted()
             self._finish(await self._adapters.load([each for each in self._modules if not self._serves(each)]))
 
     def report(self) -> ReportedAdapters:
@@ -59,14 +61,15 @@ class AdapterFile:
     def _take_list(self) -> bool:
         try:
             content = _read(self._path)
+            self._taken = adapter_list_digest(content)
             self._modules = read_modules_file(content, self._path)
         except (OSError, ConfigError) as error:
             fault = error.strerror or str(error) if isinstance(error, OSError) else str(error)
             if fault != self._fault:
                 log.error("%s: the adapters stay as they are: %s", self._path, fault)
-            self._fault, self._retry_at = fault, self._clock() + RETRY_SECONDS
+            self._fault, self._digest, self._retry_at = fault, self._taken, self._clock() + RETRY_SECONDS
             return False
-        self._fault, self._digest = "", adapter_list_digest(content)
+        self._fault = ""
         return True
 
     def _serves(self, module: LoraModule) -> bool:
@@ -78,12 +81,15 @@ class AdapterFile:
             if str(self._errors.get(name)) != str(error):
                 log.error("the LoRA adapter %s cannot be served: %s", name, error)
         self._errors, self._retry_at = errors, self._clock() + RETRY_SECONDS
-        wanted = {module.name for module in self._modules}
-        for name in [name for name in self._adapters if name not in wanted]:
-            self._adapters.remove(name)
+        self._digest = self._taken
         if self._digest != self._logged:
             self._logged = self._digest
             log.info("%s: %s", self._path, _summary([*self._adapters]))
+
+    def _remove_unlisted(self) -> None:
+        wanted = {module.name for module in self._modules}
+        for name in [name for name in self._adapters if name not in wanted]:
+            self._adapters.remove(name)
 
     def _present_stamp(self) -> tuple[int, ...] | None:
         try:

@@ -50,18 +50,22 @@ class ServedAdapters:
     def load_now(self, modules: Sequence[LoraModule]) -> dict[str, HubError]:
         """Read adapters in this thread, before the event loop runs. Return the errors by name."""
         with ThreadPoolExecutor(THREADS, "adapters") as threads:
-            return self._keep(modules, list(threads.map(self._read, modules)))
+            found = threads.map(self._read, modules)
+            return _errors(modules, [self._keep(*each) for each in zip(modules, found, strict=True)])
 
     async def load(self, modules: Sequence[LoraModule]) -> dict[str, HubError]:
-        """Read adapters in threads. Return the errors by name; an adapter that was served before then stays."""
+        """Read adapters in threads, and serve each at once. Return the errors by name.
+
+        Such an adapter stays as it was served before.
+        """
         async with self._changing:
             slots = asyncio.Semaphore(THREADS)
 
-            async def read(module: LoraModule) -> Adapter | HubError:
+            async def read(module: LoraModule) -> HubError | None:
                 async with slots:
-                    return await asyncio.to_thread(self._read, module)
+                    return self._keep(module, await asyncio.to_thread(self._read, module))
 
-            return self._keep(modules, await asyncio.gather(*map(read, modules)))
+            return _errors(modules, await asyncio.gather(*map(read, modules)))
 
     def remove(self, name: str) -> bool:
         return self._by_name.pop(name, None) is not None
@@ -77,11 +81,12 @@ class ServedAdapters:
             log.exception("reading the LoRA adapter %s failed", module.name)
             return HubError(f"{module.source} could not be read: {type(error).__name__}: {error}")
 
-    def _keep(self, modules: Sequence[LoraModule], read: Sequence[Adapter | HubError]) -> dict[str, HubError]:
-        errors = {}
-        for module, found in zip(modules, read, strict=True):
-            if isinstance(found, HubError):
-                errors[module.name] = found
-            else:
-                self._by_name[module.name] = ServedAdapter(found, module, int(time.time()))
-        return errors
+    def _keep(self, module: LoraModule, found: Adapter | HubError) -> HubError | None:
+        if isinstance(found, HubError):
+            return found
+        self._by_name[module.name] = ServedAdapter(found, module, int(time.time()))
+        return None
+
+
+def _errors(modules: Sequence[LoraModule], found: Sequence[HubError | None]) -> dict[str, HubError]:
+    return {module.name: error for module, error in zip(modules, found, strict=True) if error is not None}
