@@ -14,6 +14,7 @@ from kvasir.config.lora_settings import LoraModule
 from kvasir.config.options import ConfigError
 from kvasir.frontend.adapters.adapter_file import AdapterFile
 from kvasir.frontend.adapters.served_adapters import ServedAdapters
+from kvasir.frontend.endpoints import lora_adapters
 from kvasir.hub.adapters.adapter_info import read_adapter
 from kvasir.hub.hub_errors import HubError
 from kvasir.link.protocol import FEATURE_LORA
@@ -123,6 +124,15 @@ async def test_an_administrator_loads_and_unloads_adapters(sql: str, tmp_path: P
         unloaded = await http.post("/v1/unload_lora_adapter", json={"lora_name": "sql"})
         assert (unloaded.status_code, await names(frontend)) == (200, [MODEL, "demo-alias"])
         assert (await http.post("/v1/unload_lora_adapter", json={"lora_name": "sql"})).status_code == 404
+
+
+async def test_a_full_frontend_still_replaces_adapters(sql: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lora_adapters, "MAX_ADAPTERS", 1)
+    async with adapted(f"sql={sql}", admin_api_key=(ADMIN,)) as frontend, frontend.http(**KEY) as http:
+        another = await http.post("/v1/load_lora_adapter", json={"lora_name": "tone", "lora_path": sql})
+        assert (another.status_code, "which is the limit" in another.text) == (400, True)
+        body = {"lora_name": "sql", "lora_path": sql, "load_inplace": True}
+        assert (await http.post("/v1/load_lora_adapter", json=body)).status_code == 200
 
 
 @pytest.mark.parametrize(

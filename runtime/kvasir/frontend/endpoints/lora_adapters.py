@@ -56,7 +56,7 @@ async def load_lora_adapter(body: LoadAdapterRequest, request: Request, service:
     engines = [engine for engine in service.llm.engines.values() if engine.usable]
     if engines and not any(engine.takes_adapters for engine in engines):
         raise bad_field(None, "no engine accepts LoRA adapters: start the engines with --enable-lora")
-    if len(service.adapters) >= MAX_ADAPTERS:
+    if name not in service.adapters and len(service.adapters) >= MAX_ADAPTERS:
         raise bad_field("lora_name", f"{MAX_ADAPTERS} adapters are loaded, which is the limit: unload some")
     try:
         module = LoraModule(name, body.lora_path)
