@@ -122,10 +122,11 @@ def read_modules_file(content: bytes, path: Path) -> tuple[LoraModule, ...]:
 
 def check_names(modules: tuple[LoraModule, ...]) -> None:
     """Raise ConfigError for a name that two adapters have."""
-    names = [module.name for module in modules]
-    for name in names:
-        if names.count(name) > 1:
-            raise ConfigError(f"two LoRA adapters have the name {name}: rename one of them")
+    names: set[str] = set()
+    for module in modules:
+        if module.name in names:
+            raise ConfigError(f"two LoRA adapters have the name {module.name}: rename one of them")
+        names.add(module.name)
 
 
 @dataclass(frozen=True)
