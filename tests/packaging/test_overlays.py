@@ -20,7 +20,9 @@ def changed_rules(overlay: str) -> list[Any]:
     found = []
     for patch in fields["patches"]:
         rules = RULES.get(patch.get("target", {}).get("name"), ())
-        found += [rules[int(index)]["resources"] for index in re.findall(r"path: /rules/(\d+)", patch["patch"])]
+        found += [
+            rules[int(index)]["resources"] for index in re.findall(r"path: /rules/(\d+)", patch.get("patch", ""))
+        ]
     return found
 
 
