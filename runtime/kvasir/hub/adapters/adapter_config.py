@@ -73,7 +73,7 @@ def read_config(path: Path) -> AdapterConfig:
             alpha_pattern=_pattern(values.pop("alpha_pattern", None), _number),
             use_rslora=values.pop("use_rslora", False) is True,
         )
-    except (ValueError, TypeError, AttributeError, re.error) as error:
+    except (ValueError, TypeError, AttributeError, OverflowError, re.error) as error:
         raise HubError(f"{file}: r, lora_alpha or their patterns cannot be read: {error}") from None
     _refuse_rest(file, values)
     return config

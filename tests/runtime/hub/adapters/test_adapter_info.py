@@ -61,6 +61,7 @@ def test_the_digest_covers_config_and_weights_alone(tmp_path: Path) -> None:
         ({"r": "8"}, "'8' is not a rank"),
         ({"rank_pattern": {"(": 8}}, "patterns cannot be read"),
         ({"rank_pattern": {"(?i)q_proj": 8}}, "patterns cannot be read"),
+        ({"lora_alpha": 10**400}, "too large"),
     ],
 )
 def test_what_would_change_results_is_refused_by_name(tmp_path: Path, fields: dict[str, Any], named: str) -> None:
