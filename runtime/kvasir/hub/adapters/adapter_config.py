@@ -12,6 +12,7 @@ from kvasir.hub.reading import read_json
 
 T = TypeVar("T")
 CONFIG_FILE: Final = "adapter_config.json"
+MAX_REPEATS: Final = 3  # in a pattern: re backtracks for hours through more, or through a repeated group
 # These start from the model's own weights; others, such as pissa, change them.
 _PLAIN_STARTS: Final = (True, False, None, "gaussian", "eva", "orthogonal")
 # For training, or repeated by the names of the tensors.
@@ -104,6 +105,8 @@ def _by_pattern(pattern: Mapping[str, T], module: str, default: T) -> T:
 
 def _ending_in(key: str) -> re.Pattern[str]:
     # as PEFT: the first that matches the whole name, or its end from a dot on
+    if re.search(r"\)[*+{]", key) or len(re.findall(r"[*+{]", key)) > MAX_REPEATS:
+        raise ValueError(f"the pattern {key!r} repeats a group, or has more than {MAX_REPEATS} of * + and {{")
     return re.compile(rf"(.*\.)?({key})$")
 
 

@@ -61,6 +61,8 @@ def test_the_digest_covers_config_and_weights_alone(tmp_path: Path) -> None:
         ({"r": "8"}, "'8' is not a rank"),
         ({"rank_pattern": {"(": 8}}, "patterns cannot be read"),
         ({"rank_pattern": {"(?i)q_proj": 8}}, "patterns cannot be read"),
+        ({"rank_pattern": {r"((\w|\.)+)+[!?]": 8}}, "repeats a group"),
+        ({"alpha_pattern": {".*.*.*.*q_proj": 8}}, "more than 3"),
         ({"lora_alpha": 10**400}, "too large"),
     ],
 )
