@@ -21,10 +21,11 @@ def adapter_conditions(service: InferenceService, observed: Observed) -> list[Co
     if service.model.lora_adapters is None:
         return []
     current = _current(service, observed)
-    problems = dict.fromkeys(problem for report in current for problem in report.problems)
+    problems = [*dict.fromkeys(problem for report in current for problem in report.problems)]
     total = count(len(service.model.lora_adapters), "adapter")
     if problems:
-        message = "; ".join([*problems][:MAX_NAMED])
+        more = f"; and {len(problems) - MAX_NAMED} more" if len(problems) > MAX_NAMED else ""
+        message = "; ".join(problems[:MAX_NAMED]) + more
         return [Condition(ADAPTERS_READY, False, Reason.MODEL_NOT_FOUND, f"of {total}: {message}")]
     ready = [member for member in observed.frontends if member.state.ready]
     if not ready:

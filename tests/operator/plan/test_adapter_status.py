@@ -22,6 +22,7 @@ ADAPTED = service(frontends=2, model={"source": "demo://", "loraAdapters": [SQL,
 LIST = adapter_list_digest(adapters_text(ADAPTED).encode())
 READ = ReportedAdapters(LIST, 2)
 BROKEN = ReportedAdapters(LIST, 1, ("tone: hf://org/tone was not found",))
+MANY = ReportedAdapters(LIST, 0, ("a: 1", "b: 2", "c: 3", "d: 4"))
 OLD = ReportedAdapters("an older list", 1)
 
 
@@ -32,6 +33,7 @@ OLD = ReportedAdapters("an older list", 1)
         ((READ, OLD), "False Loading: 1 frontend has not read the list of 2 adapters yet", 0),
         ((READ, None), "False Loading: 1 frontend has not read the list of 2 adapters yet", 0),
         ((READ, BROKEN), "False ModelNotFound: of 2 adapters: tone: hf://org/tone was not found", 1),
+        ((MANY, MANY), "False ModelNotFound: of 2 adapters: a: 1; b: 2; c: 3; and 1 more", 0),
         ((OLD, BROKEN), "False ModelNotFound: of 2 adapters: tone: hf://org/tone was not found", 0),
     ],
 )
