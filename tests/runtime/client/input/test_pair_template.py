@@ -5,12 +5,13 @@ from pathlib import Path
 import pytest
 
 from kvasir.client.input.chat_templates import ChatTemplates
+from kvasir.client.input.pair_template import pair_template
 from kvasir.client.input.pooling_input import PoolingInput, TextForm, pooling_input
 from kvasir.client.request_errors import InvalidRequest
 from kvasir.client.service_limits import ServiceLimits
 from kvasir.hub.chat_templates.chat_template import ChatTemplate
 from kvasir.hub.pooling.label_tokens import LabelTokens
-from kvasir.hub.pooling.pooling_info import CLASSIFY, PoolingInfo
+from kvasir.hub.pooling.pooling_info import CLASSIFY, EMBED, PoolingInfo
 from kvasir.hub.tokenizer import Tokenizer, load_tokenizer
 from runtime.client import trained
 
@@ -20,6 +21,9 @@ OWN = (
     'B: {{ (messages | selectattr("role", "eq", "document") | first).content }} end'
 )
 CHAT = "{% for m in messages %}{{ m.content }}{% endfor %}"
+# Templates for chats whose comments have both words.
+STRICT = "{{ raise_exception('roles must alternate') }}{# a query, a document #}"
+SILENT = "{% for m in messages if m.role == 'user' %}{{ m.content }}{% endfor %}{# a query, a document #}"
 QWEN3 = """<|im_start|>system
 Judge whether the Document meets the requirements based on the Query and the Instruct provided. Note that the \
 answer can only be "yes" or "no".<|im_end|>
@@ -61,6 +65,8 @@ def written(pooling: PoolingInput, tokenizer: Tokenizer, query: str, document: s
         (OWN, (), "A: a dog\nB: the fox end"),
         (OWN, ("no", "yes"), "A: a dog\nB: the fox end"),
         (CHAT, (), "a dogthe fox"),
+        (STRICT, (), "a dogthe fox"),
+        (SILENT, ("no", "yes"), QWEN3),
         (CHAT, ("no", "yes"), QWEN3),
         (None, ("no", "yes"), QWEN3),
         (None, ("Yes",), "a dogthe fox"),
@@ -86,3 +92,25 @@ def test_truncation_leaves_the_template_whole(tokenizer: Tokenizer) -> None:
     assert found.endswith(" end")
     with pytest.raises(InvalidRequest, match="truncate_prompt_tokens"):
         written(pooling, tokenizer, "a dog", "the fox", keep=3)
+
+
+def test_truncation_finds_a_document_that_is_trimmed(tokenizer: Tokenizer) -> None:
+    pooling = pairs_of(tokenizer, OWN.replace(".content }}", ".content | trim }}"))
+    (whole,) = pooling.encode([("a dog", "")], TextForm(), "documents")
+    found = written(pooling, tokenizer, "a dog", " the fox \n", len(whole.token_ids) + 1)
+    assert found.startswith("A: a dog\nB: t")
+    assert found.endswith(" end")
+
+
+def test_truncation_does_not_take_the_template_for_the_document(tokenizer: Tokenizer) -> None:
+    pooling = pairs_of(tokenizer, OWN)
+    (whole,) = pooling.encode([("a dog", "")], TextForm(), "documents")
+    found = written(pooling, tokenizer, "a dog", "end", len(whole.token_ids) + 1)
+    assert found.endswith(" end")
+    assert found.startswith("A: a dog\nB: e")
+
+
+def test_model_of_vectors_has_no_template_of_pairs() -> None:
+    templates = ChatTemplates(ChatTemplate(OWN, {}))
+    assert pair_template(templates, PoolingInfo(EMBED)) is None
+    assert pair_template(templates, PoolingInfo(CLASSIFY)) is not None
