@@ -92,13 +92,19 @@ def check_type(given: str, accepted: str, path: str) -> None:
         raise bad_field(path, f"{path}: {quote(given)} is not supported, use {accepted!r}")
 
 
-def check_functions(functions: Sequence[Function], field: str, within: str) -> tuple[Tool, ...]:
-    """Return the tools. Raises ApiError at a limit."""
-    if len(functions) > MAX_TOOLS:
-        raise bad_field(field, f"{field}: {len(functions)} are too many, give at most {MAX_TOOLS}")
+def check_number(tools: Sequence[Any], field: str) -> None:
+    if len(tools) > MAX_TOOLS:
+        raise bad_field(field, f"{field}: {len(tools)} are too many, give at most {MAX_TOOLS}")
+
+
+def check_functions(
+    functions: Sequence[Function], field: str, within: str, places: Sequence[int] | None = None
+) -> tuple[Tool, ...]:
+    """Return the tools. Raises ApiError at a limit. `places`: indices in the field, if it has more than functions."""
+    check_number(functions, field)
     seen: dict[str, str] = {}
     values = 0
-    for index, function in enumerate(functions):
+    for index, function in zip(range(len(functions)) if places is None else places, functions, strict=True):
         path = f"{field}[{index}]{within}"
         name = function.name
         if len(name) > MAX_NAME_CHARACTERS or not _NAME.fullmatch(name):

@@ -9,6 +9,7 @@ from kvasir.frontend.endpoints.tool_use import (
     Function,
     ToolUse,
     check_functions,
+    check_number,
     check_type,
     quote,
     use_all,
@@ -24,6 +25,7 @@ from kvasir.process.seldom_log import SeldomLog
 _log = SeldomLog(logging.getLogger(__name__))
 
 FUNCTION: Final = "function"
+_MAX_LOGGED_TYPES: Final = 8
 
 
 class ResponseTool(BodyPart):
@@ -70,13 +72,17 @@ Choice = Literal["none", "auto", "required"] | ResponseToolChoice
 
 
 def tool_use(tools: Sequence[ResponseTool], choice: Choice | None, parallel: bool) -> ToolUse:
-    functions = [tool for tool in tools if tool.type == FUNCTION]
-    if functions and len(functions) < len(tools):
+    check_number(tools, "tools")
+    places = [index for index, tool in enumerate(tools) if tool.type == FUNCTION]
+    if not places:
+        places = list(range(len(tools)))
+    elif len(places) < len(tools):
         # Agents list the tools of OpenAI's server next to their own, whether or not the server has them.
-        others = ", ".join(sorted({quote(tool.type) for tool in tools if tool.type != FUNCTION}))
-        _log.warning(f"a request has tools of types that the model is not offered: {others}")
-        tools = functions
-    offered = check_functions([_function(tool, f"tools[{index}]") for index, tool in enumerate(tools)], "tools", "")
+        others = ", ".join(
+            sorted({quote(tool.type) for tool in tools if tool.type != FUNCTION})[:_MAX_LOGGED_TYPES]
+        )
+        _log.warning(f"a request has tools of types that the model is not offered: {others}", about="tools")
+    offered = check_functions([_function(tools[index], f"tools[{index}]") for index in places], "tools", "", places)
     if isinstance(choice, ResponseToolChoice):
         use = _chosen(offered, choice)
     elif not offered and choice == "required":

@@ -5,6 +5,7 @@ from typing import Any
 import openai
 import pytest
 
+from kvasir.frontend.endpoints.tool_use import MAX_TOOLS
 from runtime.frontend.endpoints.responses.test_tools import WEATHER, create
 from runtime.frontend.harness import Frontend
 from runtime.frontend.parsed_models import UNKNOWN_FORMATS, running_model
@@ -25,6 +26,8 @@ async def refused(frontend: Frontend, input: Any = "Hi", **body: Any) -> openai.
         ({"tools": [{"type": "function"}]}, "tools[0].name"),
         ({"tools": [{"type": "function", "name": "a b"}]}, "tools[0].name"),
         ({"tools": [WEATHER, WEATHER]}, "tools[1].name"),
+        ({"tools": [{"type": "web_search"}, {"type": "function", "name": "a b"}]}, "tools[1].name"),
+        ({"tools": [WEATHER, *[{"type": "web_search"}] * MAX_TOOLS]}, "tools"),
         ({"tools": [WEATHER], "tool_choice": "always"}, "tool_choice"),
         ({"tools": [WEATHER], "tool_choice": {"type": "function"}}, "tool_choice.name"),
         ({"tools": [WEATHER], "tool_choice": {"type": "function", "name": "time"}}, "tool_choice.name"),
