@@ -100,7 +100,7 @@ def check_number(tools: Sequence[Any], field: str) -> None:
 def check_functions(
     functions: Sequence[Function], field: str, within: str, places: Sequence[int] | None = None
 ) -> tuple[Tool, ...]:
-    """Return the tools. Raises ApiError at a limit. `places`: indices in the field, if it has more than functions."""
+    """Return the tools. Raises ApiError at a limit. `places`: indices in the field, if it has other tools."""
     check_number(functions, field)
     seen: dict[str, str] = {}
     values = 0
