@@ -111,3 +111,8 @@ def test_scores_have_the_activation_of_the_config(config: dict[str, Any], activa
     pooling = model(tmp_path, "BertForSequenceClassification", **config).pooling
     assert pooling is not None
     assert (pooling.activation, pooling.labels) == (activation, tuple(config["id2label"].values()))
+
+
+def test_label_without_a_number_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(HubError, match="id2label"):
+        model(tmp_path, "BertForSequenceClassification", id2label={"good": 0})

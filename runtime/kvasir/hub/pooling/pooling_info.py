@@ -14,6 +14,7 @@ Task = Literal["generate", "embed", "classify"]
 GENERATE: Final = "generate"
 EMBED: Final = "embed"
 CLASSIFY: Final = "classify"
+TOKEN_CLASSIFY: Final = "token_classify"
 
 
 MODULES_FILE: Final = "modules.json"
@@ -53,6 +54,10 @@ class PoolingInfo:
     # A score for each token of an input, or for each token `step_tag`.
     by_token: bool = False
     step_tag: int | None = None
+
+    def computes(self, task: str) -> bool:
+        """Return whether the model computes a task of vLLM, which has a name of its own for scores of tokens."""
+        return task == self.task or (self.by_token and task == TOKEN_CLASSIFY)
 
 
 def read_pooling(
@@ -141,6 +146,8 @@ def _cuts(config: Mapping[str, Any]) -> tuple[int, ...] | None:
 def _labels(config: Mapping[str, Any]) -> tuple[str, ...]:
     names = config.get("id2label")
     if isinstance(names, dict) and names:
+        if not all(str(key).isdecimal() for key in names):
+            raise HubError(f"id2label of config.json has the keys {list(names)[:5]}: they must be numbers from 0")
         return tuple(str(names[key]) for key in sorted(names, key=int))
     number = config.get("num_labels")
     return tuple(f"LABEL_{index}" for index in range(number if isinstance(number, int) else 2))
