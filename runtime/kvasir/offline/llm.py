@@ -28,7 +28,7 @@ Message = Mapping[str, Any]
 
 # methods of vLLM that are missing, and why
 _NOT_YET: Final = {
-    "reward": "it is not supported yet: classify has the scores of a model with labels",
+    "reward": "encode has the scores of a reward model, and classify those of a model with labels",
     **dict.fromkeys(("sleep", "wake_up"), "a sleep mode is not supported yet: close() frees the memory"),
     "apply_model": "functions are not sent to workers: see collective_rpc",
 }
@@ -183,7 +183,7 @@ class LLM:
         pooling_task: str | None = None,
         use_tqdm: bool = True,
     ) -> Encoded:
-        """Return the vector or the scores of each prompt as an array. `pooling_task`: embed or classify."""
+        """Return the vector or the scores of each prompt as an array. `pooling_task`: vLLM's."""
         return self._pooling.encode(prompts, pooling_params, pooling_task)
 
     def collective_rpc(

@@ -97,9 +97,9 @@ class PoolingCalls:
         return self._pooling
 
     def _check_task(self, task: str, call: str) -> None:
-        own = self._input.info.task
-        if own != task:
-            raise ValueError(f"LLM.{call} needs a model for the task {task}, and this one is for {own}")
+        info = self._input.info
+        if not info.computes(task):
+            raise ValueError(f"LLM.{call} needs a model for the task {task}, and this one is for {info.task}")
 
     def _output(self, computed: _Computed, output: Output) -> PoolingRequestOutput[Output]:
         return PoolingRequestOutput(str(next(self._numbers)), output, computed.token_ids)

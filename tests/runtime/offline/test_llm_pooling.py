@@ -104,7 +104,7 @@ def test_reward_model_scores_each_token_of_a_prompt(tmp_path: Path) -> None:
     with_reward_head(tmp_path, "Qwen2ForRewardModel", 1)
     write_tokenizer(tmp_path)
     with LLM(str(tmp_path), **OPTIONS) as llm:
-        [output] = llm.encode("one two three")
+        [output] = llm.encode("one two three", pooling_task="token_classify")
         with pytest.raises(ValueError, match="use encode"):
             llm.classify("one")
         with pytest.raises(ValueError, match="scores each token"):

@@ -42,9 +42,8 @@ async def create_pooling(
 ) -> PoolingAnswer:
     """The vector or the scores of each input."""
     pooling = pooling_of(service)
-    task = pooling.info.task
-    if body.task not in (None, task):
-        raise bad_field("task", f"task is {body.task!r}: this model is served with --task {task}")
+    if body.task is not None and not pooling.info.computes(body.task):
+        raise bad_field("task", f"task is {body.task!r}: this model is served with --task {pooling.info.task}")
     pooled = await _pool(request, body, service, record, "pool")
     answers: list[Any] = [_written(vector, body) for vector in pooled.vectors]
     if pooling.info.by_token:

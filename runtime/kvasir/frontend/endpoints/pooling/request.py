@@ -128,7 +128,7 @@ class EmbeddingRequest(InputBody):
 
 
 class PoolingRequest(EmbeddingRequest, ScoredBody):
-    task: Literal["embed", "classify"] | None = None
+    task: Literal["embed", "classify", "token_classify"] | None = None
     """It must be what the model is served for."""
 
 

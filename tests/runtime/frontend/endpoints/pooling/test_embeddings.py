@@ -113,7 +113,8 @@ async def test_cohere_form_names_types_and_units(embeds: Frontend) -> None:
 async def test_pooling_answers_in_vllms_form(embeds: Frontend) -> None:
     answer = (await post(embeds, "/pooling", input="a", task="embed")).json()
     assert answer["data"] == [{"object": "pooling", "index": 0, "data": [1.0, 2.0]}]
-    assert (await post(embeds, "/pooling", input="a", task="classify")).status_code == 400
+    for task in ("classify", "token_classify"):
+        assert (await post(embeds, "/pooling", input="a", task=task)).status_code == 400
 
 
 @pytest.mark.parametrize(

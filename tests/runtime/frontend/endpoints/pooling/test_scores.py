@@ -123,5 +123,7 @@ async def test_process_reward_model_scores_each_step(tmp_path: Path) -> None:
         frontend.engine.script.vector = lambda request: [float(i) for i in range(2 * len(prompt_of(request)))]
         answer = await post(frontend, "/pooling", input=[[5, 7, 6, 7], [5]])
         assert [each["data"] for each in answer["data"]] == [[[2.0, 3.0], [6.0, 7.0]], []]
+        for task in ("classify", "token_classify"):
+            assert len((await post(frontend, "/pooling", input=[[5]], task=task))["data"]) == 1
         for path, body in (("/classify", {"input": "a"}), ("/score", {"text_1": "a", "text_2": "b"})):
             assert "/pooling" in (await post(frontend, path, **body))["error"]["message"]
