@@ -28,7 +28,7 @@ Message = Mapping[str, Any]
 
 # methods of vLLM that are missing, and why
 _NOT_YET: Final = {
-    "reward": "encode has the scores of a reward model, and classify those of a model with labels",
+    "reward": "it is not needed: encode has the scores of a reward model, and classify those of other labels",
     **dict.fromkeys(("sleep", "wake_up"), "a sleep mode is not supported yet: close() frees the memory"),
     "apply_model": "functions are not sent to workers: see collective_rpc",
 }
