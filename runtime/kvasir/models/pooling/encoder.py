@@ -190,20 +190,23 @@ class Encoder(nn.Module):
         relative, slopes = self.relative, self._slopes
         if relative is None and slopes is None:
             return None
-        made: dict[int, Tensor] = {}  # by length; all layers share it
+        made: dict[int, Tensor] = {}  # of short sequences, by length; all layers share it
 
-        def bias(length: int) -> Tensor:
+        def bias(queries: slice, length: int) -> Tensor:
+            if queries != slice(0, length):
+                return self._bias_of(queries, length)
             if length not in made:
-                made[length] = self._bias_of(torch.arange(length, device=self.embeddings.word.weight.device))
+                made[length] = self._bias_of(queries, length)
             return made[length]
 
         return bias
 
-    def _bias_of(self, places: Tensor) -> Tensor:  # [own heads, length, length]
-        distances = places[None] - places[:, None]
+    def _bias_of(self, queries: slice, length: int) -> Tensor:  # [own heads, queries, length]
+        places = torch.arange(length, device=self.embeddings.word.weight.device)
+        distances = places[None] - places[queries, None]
         if self.relative is None:
             assert self._slopes is not None
-            return -distances.abs() * self._slopes[self._own_heads, None, None]
+            return distances.abs() * -self._slopes[self._own_heads, None, None]
         buckets = relative_bucket(distances, self.relative.weight.shape[0])
         return self.relative(buckets).permute(2, 0, 1)[self._own_heads]  # type: ignore[no-any-return]
 

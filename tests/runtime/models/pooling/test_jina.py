@@ -10,7 +10,8 @@ import torch.nn.functional as F
 from safetensors.torch import save_file
 from torch import Tensor
 
-from kvasir.models.pooling.encoder import alibi_slopes
+from kvasir.layers.attention_backends import packed_plan
+from kvasir.models.pooling.encoder import Encoder, alibi_slopes
 from kvasir.parallel.parallel_state import ParallelState
 from kvasir.request.pool_params import PoolParams
 from runtime.models.pooling.tiny_encoders import VOCAB, PooledModel, prompts
@@ -94,6 +95,23 @@ def test_jina_equals_its_formula_on_any_ranks(weights: dict[str, Tensor], tmp_pa
         np.testing.assert_allclose(found[place], expected, atol=2e-5, rtol=2e-5)
         np.testing.assert_allclose(split[1][place], expected, atol=2e-5, rtol=2e-5)
         np.testing.assert_array_equal(model.vectors([tokens], raw)[0], found[place])
+
+
+def test_jina_adds_its_bias_to_a_few_queries_at_once(
+    weights: dict[str, Tensor], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(packed_plan, "MAX_BIASED_QUERIES", 5)
+    made, bias_of = [], Encoder._bias_of
+
+    def counted(encoder: Encoder, queries: slice, length: int) -> Tensor:
+        made.append(bias_of(encoder, queries, length))
+        return made[-1]
+
+    monkeypatch.setattr(Encoder, "_bias_of", counted)
+    tokens = list(range(1, 14))
+    (found,) = PooledModel(tmp_path).vectors([tokens], PoolParams(normalize=False))
+    np.testing.assert_allclose(found, by_formula(weights, tokens), atol=2e-5, rtol=2e-5)
+    assert {each.shape[1] for each in made} == {5, 3}
 
 
 @pytest.mark.parametrize(("heads", "last"), [(8, 2.0**-8), (12, 2.0**-3.5)])
