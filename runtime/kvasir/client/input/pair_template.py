@@ -39,6 +39,7 @@ class PairTemplate:
         start = probe.partition("\0")[0]
         # Clients that write the template themselves begin so.
         self._first_line = start.partition("\n")[0] if start.startswith("<") else ""
+        self.num_characters = len(probe)
         self._after_document = len(probe.rpartition("\1")[2])
 
     def joined(self, query: str, document: str) -> tuple[str, tuple[int, int]]:

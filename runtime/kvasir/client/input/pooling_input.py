@@ -94,6 +94,15 @@ class PoolingInput:
             raise InvalidRequest(f"prompt_name: the model has no prompt {name!r}; it has {known}", "prompt_name")
         return self.info.prompts[name]
 
+    def num_characters(self, inputs: Sequence[PoolingText], form: TextForm) -> int:
+        """Return about how many characters `encode` reads, with those of prompts and templates."""
+        return sum(
+            sum(map(len, each)) + (0 if self._template is None else self._template.num_characters)
+            if isinstance(each, tuple)
+            else len(each)
+            for each in inputs
+        ) + len(form.before) * len(inputs)
+
     def encode(self, inputs: Sequence[PoolingText], form: TextForm, param: str) -> list[PoolingTokens]:
         """Return the tokens of each input. Raises InvalidRequest. Takes milliseconds for long texts."""
         form = form.check(self._limits.max_model_len)
@@ -225,10 +234,6 @@ def pooling_input(
         return None
     template = pair_template(chat_templates, pooling)
     return PoolingInput(model, pooling, tokenizer, template, limits, check_rank)
-
-
-def num_characters(inputs: Sequence[PoolingText]) -> int:
-    return sum(sum(map(len, each)) if isinstance(each, tuple) else len(each) for each in inputs)
 
 
 def _is_tokens(text: PoolingText) -> bool:

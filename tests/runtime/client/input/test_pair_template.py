@@ -114,3 +114,11 @@ def test_model_of_vectors_has_no_template_of_pairs() -> None:
     templates = ChatTemplates(ChatTemplate(OWN, {}))
     assert pair_template(templates, PoolingInfo(EMBED)) is None
     assert pair_template(templates, PoolingInfo(CLASSIFY)) is not None
+
+
+def test_characters_of_templates_and_prompts_are_counted(tokenizer: Tokenizer) -> None:
+    pairs = [("a", "b")] * 10
+    plain, templated = pairs_of(tokenizer, None), pairs_of(tokenizer, None, ("no", "yes"))
+    assert plain.num_characters(pairs, TextForm()) == 20
+    assert plain.num_characters(["ab", [5, 6, 7]], TextForm(before="query: ")) == 19
+    assert templated.num_characters(pairs, TextForm()) > 10 * len(QWEN3) - 200

@@ -8,7 +8,7 @@ from functools import partial
 from starlette.types import Scope
 
 from kvasir.client.input.input_processor import INLINE_CHARACTERS
-from kvasir.client.input.pooling_input import PoolingInput, PoolingText, PoolingTokens, num_characters
+from kvasir.client.input.pooling_input import PoolingInput, PoolingText, PoolingTokens
 from kvasir.client.request_errors import RequestFailed
 from kvasir.frontend.endpoints.pooling.answer import PoolingUsage
 from kvasir.frontend.endpoints.pooling.request import InputBody, PoolingBody, check_count
@@ -67,7 +67,8 @@ async def pool(
     client, _ = client_of(scope, service.access.keys.count)
     with service.shares.taken(client, len(inputs)):
         tokens = await service.llm.input.compute(
-            partial(pooling.encode, inputs, form, field), inline=num_characters(inputs) <= INLINE_CHARACTERS
+            partial(pooling.encode, inputs, form, field),
+            inline=pooling.num_characters(inputs, form) <= INLINE_CHARACTERS,
         )
         prompts = [
             pooling.prepare(each, params, priority=body.priority, data_parallel_rank=body.data_parallel_rank)
