@@ -1,4 +1,4 @@
-"""JSON Schemas for structured.py and compare.py. Every output goes on beyond any max_tokens of a measurement."""
+"""JSON Schemas for the loads of compare.py. Every output goes on beyond any max_tokens of a measurement."""
 
 from typing import Any, Final
 
