@@ -15,6 +15,7 @@ from kvasir.config.advice import for_option
 from kvasir.config.chat_settings import ChatConfig
 from kvasir.config.lora_settings import LoRAConfig
 from kvasir.config.options import ConfigError, flag_of, from_values, names_of
+from kvasir.config.parsers import parse_json_object
 from kvasir.config.settings import (
     CacheConfig,
     DeviceConfig,
@@ -83,7 +84,14 @@ def _with_speculation(options: Mapping[str, Any]) -> dict[str, Any]:
     fields = {flag.removeprefix("--").replace("-", "_"): field for flag, field in SPECULATION_FIELDS.items()}
     given = {field: options[name] for name, field in fields.items() if options.get(name) is not None}
     rest = {name: value for name, value in options.items() if name not in fields}
-    return {**rest, "speculative_config": (rest.get("speculative_config") or {}) | given} if given else rest
+    if not given:
+        return rest
+    config = rest.get("speculative_config") or {}
+    try:
+        config = json.loads(parse_json_object(config if isinstance(config, str) else json.dumps(config)))
+    except (TypeError, ValueError) as error:
+        raise ConfigError(f"speculative_config: {error}") from None
+    return {**rest, "speculative_config": {**config, **given}}
 
 
 @contextmanager

@@ -56,6 +56,10 @@ def test_every_option_of_vllm_is_known_by_its_python_name() -> None:
         ({"speculative_config": {"method": "ngram"}}, {"speculative_config": '{"method": "ngram"}'}),
         ({"spec_method": "ngram", "spec_tokens": None}, {"speculative_config": {"method": "ngram"}}),
         (
+            {"speculative_config": '{"method": "suffix"}', "spec_tokens": 3},
+            {"speculative_config": {"method": "suffix", "num_speculative_tokens": 3}},
+        ),
+        (
             {"speculative_config": {"method": "suffix"}, "spec_tokens": 3},
             {"speculative_config": {"method": "suffix", "num_speculative_tokens": 3}},
         ),
