@@ -191,6 +191,8 @@ class Worker:
                 layer.forward_empty()
 
     def close(self) -> None:
+        if self.adapters is not None:
+            self.adapters.close()
         self._runner = self._model = self._table = self.adapters = None
         self._expert_layers, self._ahead = [], iter(())
         gc.collect()  # modules have reference cycles

@@ -1,5 +1,6 @@
 """An engine with adapters gives each request its tokens, whatever is computed with it and however it is split."""
 
+import weakref
 from pathlib import Path
 
 import pytest
@@ -8,9 +9,12 @@ from kvasir.config.lora_settings import LoRAConfig
 from kvasir.config.settings import ExecutorConfig
 from kvasir.config.speculation import Speculation
 from kvasir.engine import build
+from kvasir.executor.worker_host import WorkerHost
 from kvasir.hub.adapters.adapter_info import read_adapter
 from kvasir.hub.model_info import ModelInfo, load_model_info
+from kvasir.parallel.parallel_state import SINGLE
 from kvasir.request.adapter import Adapter
+from kvasir.worker.worker import Worker
 from runtime.engine.oracle import Oracle
 from runtime.executor.split_engine import SplitEngine
 from runtime.hub.adapters.adapter_files import write_adapter
@@ -123,3 +127,13 @@ def test_an_unfit_adapter_is_an_answer_and_no_failure(model: ModelInfo, tmp_path
     )
     assert len(engine.answers["good"].tokens) == 4
     engine.close()
+
+
+def test_a_closed_worker_keeps_no_model(model: ModelInfo) -> None:
+    host = WorkerHost(engine_settings(lora=LORA), model, SINGLE)
+    host.worker.load(lambda done, total: None)
+    assert isinstance(host.worker, Worker)
+    loaded = weakref.ref(host.worker._model)
+    assert loaded() is not None
+    host.worker.close()
+    assert loaded() is None, "the calls of the host refer to it"

@@ -55,6 +55,11 @@ class AdapterStore:
             for name, method in self._opened().methods.items():
                 method.slots.hold(slot, matrices.get(name))
 
+    def close(self) -> None:
+        """Free all memory, while calls by name still refer to this store."""
+        self._layers = None
+        self._reading, self._held = {}, {}
+
     def _opened(self) -> AdaptedLayers:
         assert self._layers is not None, "load comes first"
         return self._layers
