@@ -67,7 +67,8 @@ class AdapterMemory:
             return None
         chosen, victim = found
         if not chosen.is_current:
-            return self._check_again(chosen)
+            self._check_again(chosen)
+            return None
         if victim is not None:
             dropped = self._held[victim]
             self._drop(victim)
@@ -102,7 +103,8 @@ class AdapterMemory:
         if not all(each.value for each in results):
             return None
         if not checked.is_current:  # the last piece may be of other files
-            return self._check_again(checked)
+            self._check_again(checked)
+            return None
         del self._checked[adapter.digest]
         self._held[adapter.digest] = checked
         log.info("the adapter %s (%s) is loaded, %d in all", adapter.name, adapter.source, len(self._held))

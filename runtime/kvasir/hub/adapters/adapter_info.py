@@ -45,7 +45,7 @@ class AdapterInfo:
         return tuple(sorted({name.rpartition(".")[2] for name in self.modules}))
 
     def named(self, name: str) -> Adapter:
-        """Return the adapter for requests. Engines fetch the commit that was read here, also if its branch moves."""
+        """Return the adapter for requests. Engines fetch the commit that was read, also if its branch moves."""
         source = self.source
         if source.startswith("hf://"):
             source = f"{source.partition('@')[0]}@{self.path.name}"
