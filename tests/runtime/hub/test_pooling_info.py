@@ -116,3 +116,12 @@ def test_scores_have_the_activation_of_the_config(config: dict[str, Any], activa
 def test_label_without_a_number_is_refused(tmp_path: Path) -> None:
     with pytest.raises(HubError, match="id2label"):
         model(tmp_path, "BertForSequenceClassification", id2label={"good": 0})
+
+
+def test_default_prompt_is_logged(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    write_modules(tmp_path, "Transformer", "Pooling")
+    write(
+        tmp_path / "config_sentence_transformers.json", {"prompts": {"query": "Q:"}, "default_prompt_name": "query"}
+    )
+    model(tmp_path, "BertModel")
+    assert "prompt_name" in caplog.text

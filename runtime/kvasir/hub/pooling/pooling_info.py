@@ -1,5 +1,6 @@
 """PoolingInfo: how a model makes vectors or scores, by its architecture and files."""
 
+import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -10,13 +11,13 @@ from kvasir.hub.pooling.label_tokens import TOKENS_KEY, LabelTokens, tokens_of_c
 from kvasir.hub.pooling.module_files import DenseFiles, dense_files, input_form, listed_modules, pooling_modes
 from kvasir.hub.reading import read_json_if_any
 
+log = logging.getLogger(__name__)
+
 Task = Literal["generate", "embed", "classify"]
 GENERATE: Final = "generate"
 EMBED: Final = "embed"
 CLASSIFY: Final = "classify"
 TOKEN_CLASSIFY: Final = "token_classify"
-
-
 MODULES_FILE: Final = "modules.json"
 POOLING_FILES: Final = (
     *(MODULES_FILE, "config_sentence_transformers.json", "sentence_bert_config.json"),
@@ -42,7 +43,6 @@ class PoolingInfo:
     lowercase: bool = False
     prompts: dict[str, str] = field(default_factory=dict)
     """Texts to put before an input, by name."""
-    default_prompt: str = ""
     dot_similarity: bool = False
     """Vectors are compared by their dot product instead of its cosine."""
     # Of Matryoshka vectors: the shorter lengths; () for any, None if vectors cannot be cut.
@@ -92,6 +92,11 @@ def read_pooling(
                 f"{file}: a module {kind} is not supported: Transformer, Pooling, Dense and Normalize are"
             )
     extra = read_json_if_any(path / "config_sentence_transformers.json")
+    if extra.get("default_prompt_name"):
+        log.warning(
+            "the model's default prompt %r is put before inputs only if a request asks for it by prompt_name",
+            extra["default_prompt_name"],
+        )
     max_tokens, lowercase = input_form(path)
     return PoolingInfo(
         task,
@@ -101,7 +106,6 @@ def read_pooling(
         max_tokens,
         lowercase,
         prompts=_texts(extra.get("prompts")),
-        default_prompt=str(extra.get("default_prompt_name") or ""),
         dot_similarity=extra.get("similarity_fn_name") in ("dot", "dot_product"),
         cuts=_cuts(config),
     )
