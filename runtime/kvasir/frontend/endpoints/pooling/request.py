@@ -100,9 +100,9 @@ class InputBody(PoolingBody):
 
     def inputs(self) -> list[PoolingText]:
         """Raises ApiError for an empty list."""
-        given = self.input or []
+        given = [] if self.input is None else self.input
         if isinstance(given, str):
-            return [given]
+            return [given]  # an empty text has the special tokens of encoders
         if not given:
             raise bad_field("input", "input: the list is empty")
         if isinstance(given[0], int):

@@ -120,7 +120,8 @@ async def test_pooling_answers_in_vllms_form(embeds: Frontend) -> None:
 @pytest.mark.parametrize(
     ("body", "param", "part"),
     [
-        ({"input": []}, "input", "empty"),
+        ({"input": []}, "input", "list is empty"),
+        ({"input": ""}, "input", "at least one token"),
         ({"input": [[5], []]}, "input", "at least one token"),
         ({"input": [10**9]}, "input", "out of range"),
         ({"input": "a", "dimensions": 10**6}, "dimensions", "give 1 to"),
