@@ -10,7 +10,7 @@ from types import MappingProxyType
 from typing import Final, TypeAlias
 
 Vector: TypeAlias = "array[float]"
-_MAX_FLOAT16: Final = 65519.0  # larger numbers are rounded to infinity
+_INFINITE_FLOAT16: Final = 65520.0  # this number is rounded to infinity, smaller ones are not
 
 
 def numbers(vector: bytes) -> Vector:
@@ -45,7 +45,7 @@ def signed_bits(vector: Sequence[float]) -> list[int]:
 
 
 def _float16(vector: Vector) -> Iterable[float]:
-    return (each if abs(each) <= _MAX_FLOAT16 else math.copysign(math.inf, each) for each in vector)
+    return (each if abs(each) < _INFINITE_FLOAT16 else math.copysign(math.inf, each) for each in vector)
 
 
 def _bfloat16(vector: Vector) -> Iterable[int]:
