@@ -38,17 +38,15 @@ _ROUTERS: Final = ("gate", "router", "shared_expert_gate")
 
 def choose_method(shape: LinearShape, placement: Placement) -> LinearMethod:
     found = _formats_of(shape, placement)
-    if len(set(found.values())) > 1:
-        return PartsMethod({shard: _method_of_part(shape, shard, placement) for shard in found})
-    form = next(iter(found.values()))
-    if form is None:
-        return unquantised_method(placement)
-    return QuantisedMethod(_packing(form), shape, placement)
-
-
-def _method_of_part(shape: LinearShape, shard: str, placement: Placement) -> LinearMethod:
+    if len(set(found.values())) == 1:
+        return _method(next(iter(found.values())), shape, placement)
     parent = placement.name.rpartition(".")[0]
-    return choose_method(part_shape(shape, shard), replace(placement, name=f"{parent}.{shard}".removeprefix(".")))
+    places = {shard: replace(placement, name=f"{parent}.{shard}".removeprefix(".")) for shard in found}
+    return PartsMethod({shard: _method(found[shard], part_shape(shape, shard), places[shard]) for shard in found})
+
+
+def _method(form: LayerFormat | None, shape: LinearShape, placement: Placement) -> LinearMethod:
+    return unquantised_method(placement) if form is None else QuantisedMethod(_packing(form), shape, placement)
 
 
 def _packing(form: LayerFormat) -> Packing:
