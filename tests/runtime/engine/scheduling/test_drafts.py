@@ -1,19 +1,15 @@
 """Several tokens per row and step: drafts of a drafter, which the worker accepts or rejects."""
 
-import sys
 from collections.abc import Sequence
-from types import FunctionType
 from typing import Any
 
 import pytest
 
-from kvasir.engine.grammar import late_masks
 from kvasir.engine.grammar.grammar_gate import GrammarGate
-from kvasir.engine.scheduling import step_drafts
 from kvasir.link.protocol import FinishReason
 from runtime.engine.core_harness import FRONTEND, CoreHarness, add_request
 from runtime.engine.fake_executor import EOS, NAN, expected_output, next_token
-from runtime.engine.fake_guides import FakeGrammars, FakeGuide, constraint, guided_output
+from runtime.engine.fake_guides import FakeGrammars, constraint, guided_output
 from runtime.engine.gates import TokenRation
 
 PROMPT = [5, 6, 7, 8, 9, 10]
@@ -262,27 +258,6 @@ def test_a_guided_request_has_a_mask_for_each_draft(text: str) -> None:
     engine.run()
     assert answer.token_ids == guided_output(PROMPT, 30, text)
     assert engine.drafter.num_accepted
-
-
-@pytest.mark.parametrize("caller", [step_drafts._allowed, late_masks._fill_along])
-def test_a_guide_that_cannot_be_copied_ends_no_other(caller: FunctionType, monkeypatch: pytest.MonkeyPatch) -> None:
-    copied = FakeGuide.copy
-    failures: list[FakeGuide] = []
-
-    def copy(guide: FakeGuide) -> FakeGuide:
-        if sys._getframe(1).f_code is caller.__code__:
-            failures.append(guide)
-            raise RuntimeError("a defect")
-        return copied(guide)
-
-    monkeypatch.setattr(FakeGuide, "copy", copy)
-    engine = drafting_engine(grammars=GrammarGate(FakeGrammars))
-    engine.drafter.guess = right
-    engine.add(add_request("a", PROMPT, 30, constraint=constraint("a")))
-    other = engine.add(add_request("b", PROMPT, 9))
-    engine.run()
-    assert failures
-    assert other.token_ids == expected_output(PROMPT, 9)
 
 
 def test_nan_after_an_accepted_draft_ends_the_next_step() -> None:
