@@ -40,8 +40,8 @@ def test_adapter_added_under_load_replaces_no_pod(installed: Cluster, tmp_path: 
     with restricted_namespace(installed) as namespace:
         namespace.apply(files_as_config_map(write_adapter(tmp_path, SHAPES)))
         namespace.apply(manifest)
-        namespace.wait_for_ranks("demo", 1)
-        service = Served(namespace, 1)
+        namespace.wait_for_ranks("demo", 2)
+        service = Served(namespace, 2)
         before = uids(service)
         adapters = [{"name": "sql", "source": "file:///adapters/sql"}]
         with load(namespace, "demo"):
