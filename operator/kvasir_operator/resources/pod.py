@@ -145,8 +145,16 @@ def _added(container: Mapping[str, Any]) -> Object:
     user = container.get("securityContext") or {}
     if not isinstance(user, Mapping):
         return dict(container)  # Kubernetes rejects it when it creates the pods
-    ours = {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}}
+    ours = {**_no_escalation(user), "capabilities": {"drop": ["ALL"]}}
     return {**container, "securityContext": {**ours, **user}}
+
+
+def _no_escalation(user: Mapping[str, Any]) -> Object:
+    capabilities = user.get("capabilities")
+    added = capabilities.get("add") if isinstance(capabilities, Mapping) else None
+    if user.get("privileged") or {"SYS_ADMIN", "CAP_SYS_ADMIN"} & set(added or ()):
+        return {}  # these escalate, and Kubernetes rejects both at one time
+    return {"allowPrivilegeEscalation": False}
 
 
 def _device(service: InferenceService, component: Component) -> str:
@@ -156,7 +164,7 @@ def _device(service: InferenceService, component: Component) -> str:
 def _container_security(pod: PodSpec, device: str) -> Object:
     user = dict(pod.security_context)
     return {
-        "allowPrivilegeEscalation": False,
+        **_no_escalation(user),
         # NVIDIA's CDI hook writes to the root file system, or fails the container's creation
         "readOnlyRootFilesystem": not device,
         **user,

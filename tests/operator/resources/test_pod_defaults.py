@@ -179,6 +179,13 @@ def test_an_unusual_security_context_does_not_end_a_pass(given: Any) -> None:
     )
 
 
+@pytest.mark.parametrize("escalates", [{"privileged": True}, {"capabilities": {"add": ["SYS_ADMIN"]}}])
+def test_escalation_is_not_denied_where_kubernetes_rejects_that(escalates: dict[str, Any]) -> None:
+    pod = engine(pod={"securityContext": escalates, "sidecars": [{"name": "next", "securityContext": escalates}]})
+    for each in pod["containers"]:
+        assert "allowPrivilegeEscalation" not in each["securityContext"]
+
+
 LOOSE: dict[str, Any] = {"allowPrivilegeEscalation": True}
 
 
