@@ -118,7 +118,7 @@ def test_graphs_are_not_captured_if_their_plans_have_no_room(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     capture_on_cpu(monkeypatch)
-    monkeypatch.setattr("kvasir.worker.batch.inputs._memory_size", lambda table, groups, most: (256, 4096))
+    monkeypatch.setattr("kvasir.worker.batch.inputs._memory_size", lambda *sizes: (256, 4096))
     with pytest.raises(AssertionError, match="no room for the plans of 6 decodes"):
         Driver.load(save(llama(), tmp_path), graph_sizes=SIZES)
 
