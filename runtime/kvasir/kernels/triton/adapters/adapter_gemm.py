@@ -7,6 +7,7 @@ import triton
 import triton.language as tl
 
 from kvasir.kernels.triton.add_product import add_product
+from kvasir.kernels.triton.experts.expert_blocks import rows_of_block
 
 
 @triton.jit
@@ -29,9 +30,7 @@ def shrink(
 ):  # Grid: (most blocks, RANKS / COLUMNS)
     if tl.program_id(0) >= tl.load(num_blocks):
         return
-    block = blocks + tl.program_id(0) * BLOCK_NUMBERS
-    slot, row = tl.load(block).to(tl.int64), tl.load(block + 1) + tl.arange(0, ROWS)
-    exists = tl.arange(0, ROWS) < tl.load(block + 2)
+    slot, row, exists = rows_of_block(blocks, BLOCK_NUMBERS, ROWS)
     column = tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS)
     depth = tl.arange(0, DEPTH)
     token = tl.load(places + row, mask=exists, other=0).to(tl.int64)
@@ -68,9 +67,7 @@ def expand(
 ):  # Grid: (most blocks, SIZE / COLUMNS)
     if tl.program_id(0) >= tl.load(num_blocks):
         return
-    block = blocks + tl.program_id(0) * BLOCK_NUMBERS
-    slot, row = tl.load(block).to(tl.int64), tl.load(block + 1) + tl.arange(0, ROWS)
-    exists = tl.arange(0, ROWS) < tl.load(block + 2)
+    slot, row, exists = rows_of_block(blocks, BLOCK_NUMBERS, ROWS)
     column = tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS)
     depth = tl.arange(0, DEPTH)
     shrunk_places = shrunk + row.to(tl.int64)[:, None] * RANKS + depth[None, :]  # [ROWS, DEPTH]

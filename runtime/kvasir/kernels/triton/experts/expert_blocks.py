@@ -1,4 +1,4 @@
-"""The kernel that sorts rows (token and chosen expert) into blocks of one expert.
+"""The kernel that sorts rows (token and chosen expert) into blocks of one expert, and how others read a block.
 
 chosen experts        2 0 | 0 2 | 2 1 | 0 2        [T, top_k], flat: the places 0 to 7
 places                1 2 6 | 5 | 0 3 4 7          sorted by expert
@@ -55,3 +55,11 @@ def list_blocks(
         tl.store(target + 2, tl.minimum(own_rows - block * ROWS, ROWS))
     if expert == EXPERTS - 1:
         tl.store(num_blocks, first_block + own_blocks)
+
+
+@triton.jit
+def rows_of_block(blocks, BLOCK_NUMBERS: tl.constexpr, ROWS: tl.constexpr):
+    # expert or slot of the program's block, its rows [ROWS], and which of these exist
+    block = blocks + tl.program_id(0) * BLOCK_NUMBERS
+    places = tl.arange(0, ROWS)
+    return tl.load(block).to(tl.int64), tl.load(block + 1) + places, places < tl.load(block + 2)

@@ -7,6 +7,7 @@ import triton
 import triton.language as tl
 
 from kvasir.kernels.triton.add_product import add_product
+from kvasir.kernels.triton.experts.expert_blocks import rows_of_block
 
 
 @triton.jit
@@ -42,14 +43,6 @@ def _clamped(gate, up, ALPHA: tl.constexpr, LIMIT: tl.constexpr):
 
 
 @triton.jit
-def _own_rows(blocks, BLOCK_NUMBERS: tl.constexpr, ROWS: tl.constexpr):
-    # expert, rows [ROWS], and which of these exist
-    block = blocks + tl.program_id(0) * BLOCK_NUMBERS
-    places = tl.arange(0, ROWS)
-    return tl.load(block).to(tl.int64), tl.load(block + 1) + places, places < tl.load(block + 2)
-
-
-@triton.jit
 def multiply_gate_up(
     inner,  # [num_rows, INNER], in the order of `places`
     x,  # [T, SIZE]
@@ -75,7 +68,7 @@ def multiply_gate_up(
     # Grid: (most blocks, INNER / COLUMNS). Rounds like layers/activation.py.
     if tl.program_id(0) >= tl.load(num_blocks):
         return
-    expert, row, exists = _own_rows(blocks, BLOCK_NUMBERS, ROWS)
+    expert, row, exists = rows_of_block(blocks, BLOCK_NUMBERS, ROWS)
     column = tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS)
     depth = tl.arange(0, DEPTH)
     token = (tl.load(places + row, mask=exists, other=0) // TOP_K).to(tl.int64)
@@ -134,7 +127,7 @@ def multiply_down(
 ):  # Grid: (most blocks, SIZE / COLUMNS)
     if tl.program_id(0) >= tl.load(num_blocks):
         return
-    expert, row, exists = _own_rows(blocks, BLOCK_NUMBERS, ROWS)
+    expert, row, exists = rows_of_block(blocks, BLOCK_NUMBERS, ROWS)
     column = tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS)
     depth = tl.arange(0, DEPTH)
     weight_row = (expert * SIZE + column % SIZE) * INNER
