@@ -4,6 +4,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
+import torch
+
 from kvasir.layers.parameter import Placement
 from kvasir.models.causal_lm import LoadableTransformer
 from kvasir.models.config_reader import NO_EFFECT
@@ -23,10 +25,13 @@ WITHOUT_EFFECT: Final = NO_EFFECT | {
 @dataclass(frozen=True)
 class EncoderFamily:
     read: Callable[[Mapping[str, Any]], EncoderConfig]
-    head: Callable[[Mapping[str, Any], int], ScoreHeadConfig]  # by config.json and the number of labels
-    # Tensors of that head in checkpoints → "dense" and "out"
+    # Tensors of the head in checkpoints → "dense" and "out"
     head_names: Mapping[str, str]
     unused: Sequence[str]  # prefixes of tensors of other heads
+    # By config.json and the number of labels.
+    head: Callable[[Mapping[str, Any], int], ScoreHeadConfig] = lambda _, labels: ScoreHeadConfig(
+        "cls", labels, torch.tanh
+    )
 
     def build(self, config: Mapping[str, Any], placement: Placement, context: int) -> LoadableTransformer:
         return Encoder(self.read(config), placement, context)

@@ -7,7 +7,6 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any, Final
 
-import torch
 import torch.nn.functional as F
 
 from kvasir.layers.activation import ACTIVATIONS
@@ -165,25 +164,21 @@ _MLM_OF_DISTILBERT: Final = ("vocab_transform.", "vocab_layer_norm.", "vocab_pro
 
 BERT: Final = EncoderFamily(
     read_bert,
-    head=lambda _, labels: ScoreHeadConfig("cls", labels, torch.tanh),
     head_names=MappingProxyType({"bert.pooler.dense": "dense", "classifier": "out"}),
     unused=_UNUSED,
 )
 ROBERTA: Final = EncoderFamily(
     read_roberta,
-    head=lambda _, labels: ScoreHeadConfig("cls", labels, torch.tanh),
     head_names=_TWO_LAYERS,
     unused=_UNUSED,
 )
 MPNET: Final = EncoderFamily(
     read_mpnet,
-    head=lambda _, labels: ScoreHeadConfig("cls", labels, torch.tanh),
     head_names=_TWO_LAYERS,
     unused=_UNUSED,
 )
 JINA: Final = EncoderFamily(
     read_jina,
-    head=lambda _, labels: ScoreHeadConfig("cls", labels, torch.tanh),
     head_names=MappingProxyType({"bert.pooler.dense": "dense", "classifier": "out"}),
     unused=_UNUSED,
 )

@@ -4,14 +4,11 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any, Final
 
-import torch
-
 from kvasir.layers.activation import ACTIVATIONS
 from kvasir.models.config_reader import ConfigReader
 from kvasir.models.decoder_config import read_heads
 from kvasir.models.pooling.encoder import EncoderConfig, FeedForwardGate
 from kvasir.models.pooling.encoder_family import WITHOUT_EFFECT, EncoderFamily
-from kvasir.models.pooling.score_head import ScoreHeadConfig
 from kvasir.models.rope_config import TYPES, RopeDefaults, read_rope
 
 _NEUTRAL: Final = MappingProxyType({
@@ -62,7 +59,6 @@ def read_config(config: Mapping[str, Any]) -> EncoderConfig:
 
 GTE: Final = EncoderFamily(
     read_config,
-    head=lambda _, labels: ScoreHeadConfig("cls", labels, torch.tanh),
     head_names=MappingProxyType({"new.pooler.dense": "dense", "gte.pooler.dense": "dense", "classifier": "out"}),
     unused=("lm_head.", "pooler.", "new.pooler.", "gte.pooler."),
 )

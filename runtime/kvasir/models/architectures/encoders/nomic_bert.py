@@ -4,14 +4,11 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any, Final
 
-import torch
-
 from kvasir.layers.activation import ACTIVATIONS
 from kvasir.models.config_reader import ConfigReader
 from kvasir.models.decoder_config import read_heads
 from kvasir.models.pooling.encoder import EncoderConfig, FeedForwardGate
 from kvasir.models.pooling.encoder_family import WITHOUT_EFFECT, EncoderFamily
-from kvasir.models.pooling.score_head import ScoreHeadConfig
 from kvasir.models.rope_config import RopeDefaults, read_rope
 
 # The names of the published files, which are those of GPT-2, and those of transformers.
@@ -78,7 +75,6 @@ def read_config(config: Mapping[str, Any]) -> EncoderConfig:
 
 NOMIC_BERT: Final = EncoderFamily(
     read_config,
-    head=lambda _, labels: ScoreHeadConfig("cls", labels, torch.tanh),
     head_names=MappingProxyType(
         {"bert.pooler.dense": "dense", "nomic_bert.pooler.dense": "dense", "classifier": "out"}
     ),
