@@ -319,5 +319,5 @@ class AsyncLLM:
                 case DistrustEngine(engine, reason):
                     self._link.lose(engine, reason)
                 case TryNextEngine(_, request, error, refusal):
-                    if not self._dispatcher.refused(request, refusal):
+                    if not self._dispatcher.refused(request, refusal, error):
                         self._outputs.fail(request, error, refusal)

@@ -36,7 +36,8 @@ class RequestState(Enum):
 @dataclass(slots=True, eq=False)
 class LiveRequest:
     """Written by the journal (`state`, `engine`, `last_engine`, `attempt`), the dispatcher (`refused_by`,
-    `numerics`, `weights`), the migration (`lost_engines`, `losses_in_a_row`) and the output processor.
+    `adapter_error`, `numerics`, `weights`), the migration (`lost_engines`, `losses_in_a_row`) and the output
+    processor.
     """
 
     request_id: str
@@ -56,7 +57,8 @@ class LiveRequest:
     num_resuming_tokens: int = 0  # its part of `Journal.resuming_tokens`
     numerics: str = ""  # of the engine of its last token
     weights: str = ""  # their identity in that engine; "" if unknown
-    refused_by: tuple[str, ...] = ()  # not ready or stopping
+    refused_by: tuple[str, ...] = ()  # not ready, stopping, or without the adapter
+    adapter_error: Exception | None = None  # of the last engine that has not got the adapter
     trace: Trace = field(default_factory=Trace)
     num_earlier_tokens: int = 0
     num_earlier_preemptions: int = 0
@@ -96,6 +98,9 @@ class LiveRequest:
     def interrupt(self, reason: str) -> None:
         if self.interruption is None:
             self.interruption = Interruption(reason)
+
+    def forget_refusals(self) -> None:
+        self.refused_by, self.adapter_error = (), None
 
     def message(self, hashing: BlockHashing | None = None, alone: bool = False, kv_source: str = "") -> AddRequest:
         """Return the message for the next attempt. `hashing` is None if the engine uses no hashes."""

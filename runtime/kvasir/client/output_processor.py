@@ -23,7 +23,13 @@ log = logging.getLogger(__name__)
 # outputs per turn of the event loop: about a millisecond
 SLICE: Final = 128
 
-_FULL_OR_STOPPING: Final = (RefusalKind.OVERLOADED, RefusalKind.UNAVAILABLE)
+# kinds with which a request may succeed in another engine, or later
+_PASSING: Final = (
+    RefusalKind.OVERLOADED,
+    RefusalKind.UNAVAILABLE,
+    RefusalKind.ADAPTER_UNFIT,
+    RefusalKind.ADAPTER_UNREAD,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,8 +187,8 @@ class OutputProcessor:
         token_ids, reason, stop_reason = output.token_ids, output.finish_reason, output.stop_token_id
         if reason is FinishReason.ERROR or reason is FinishReason.ABORT:
             message = output.error or f"the engine {request.engine} gave up the request: try again"
-            if output.refusal in _FULL_OR_STOPPING:
-                if request.output_token_ids or output.refusal is RefusalKind.UNAVAILABLE:
+            if output.refusal in _PASSING:
+                if request.output_token_ids or output.refusal is not RefusalKind.OVERLOADED:
                     request.interrupt("returned")
                 self.actions.append(TryNextEngine(request.engine, request, message, output.refusal))
             else:

@@ -59,11 +59,11 @@ def in_field(error: InvalidRequest, field: str | None) -> InvalidRequest:
 
 def failure_of(message: str, refusal: RefusalKind | None) -> Exception:
     match refusal:
-        case RefusalKind.INVALID:
+        case RefusalKind.INVALID | RefusalKind.ADAPTER_UNFIT:
             return InvalidRequest(message)
         case RefusalKind.OVERLOADED:
             return TooManyRequests(message, OVERLOADED_RETRY_AFTER)
-        case RefusalKind.UNAVAILABLE:
+        case RefusalKind.UNAVAILABLE | RefusalKind.ADAPTER_UNREAD:
             return EngineUnavailable(message, UNAVAILABLE_RETRY_AFTER)
         case _:
             return RequestFailed(message)

@@ -60,6 +60,9 @@ class RefusalKind(StrEnum):
     INVALID = "invalid"  # no engine can compute it (HTTP 400)
     OVERLOADED = "overloaded"  # the engine has reached a bound; it can take the request later (HTTP 429)
     UNAVAILABLE = "unavailable"  # the engine is not ready or stops; another engine can take the request (HTTP 503)
+    # The engine has not got the request's adapter. Another engine may hold it.
+    ADAPTER_UNFIT = "adapter-unfit"  # it cannot be used (HTTP 400)
+    ADAPTER_UNREAD = "adapter-unread"  # it could not be fetched or read (HTTP 503)
     UNKNOWN = "unknown"  # a kind that a later version has added (HTTP 500)
 
     @classmethod

@@ -44,6 +44,9 @@ class Eligibility:
         engines = self.of_lane(lane_of(request))
         if without:
             engines = [engine for engine in engines if engine not in without]
+        if request.adapter_error is not None:  # rather wait for an engine that holds the adapter
+            digest = request.adapter_digest
+            engines = [each for each in engines if each.usable and digest in each.adapters] or engines
         return engines if request.interruption is None else self._resumes.suitable(request, engines)
 
     def with_room(self, request: LiveRequest, without: Collection[RemoteEngine] = ()) -> list[RemoteEngine]:

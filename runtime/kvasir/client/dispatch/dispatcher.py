@@ -18,7 +18,7 @@ from kvasir.client.journal import Journal
 from kvasir.client.live_request import LiveRequest, RequestState
 from kvasir.client.moves.quarantine import REPORT_SECONDS, Quarantine, Treatment
 from kvasir.client.moves.resumes import Resumes
-from kvasir.client.request_errors import EngineUnavailable, failed_repeatedly
+from kvasir.client.request_errors import EngineUnavailable, failed_repeatedly, failure_of
 from kvasir.client.request_observer import RequestObserver
 from kvasir.client.zero_gate import ZeroGate
 from kvasir.link.frontend_end.frontend_link import FrontendLink
@@ -87,15 +87,21 @@ class Dispatcher:
         for request in unreported:
             self.dispatch(request)
 
-    def refused(self, request: LiveRequest, refusal: RefusalKind) -> bool:
+    def refused(self, request: LiveRequest, refusal: RefusalKind, error: str) -> bool:
         """Queue a request that its engine refused or gave back. Return False if it cannot wait."""
+        if refusal in (RefusalKind.ADAPTER_UNFIT, RefusalKind.ADAPTER_UNREAD):
+            request.adapter_error = failure_of(error, refusal)
         engine = self._link.engines.get(request.engine)
         # a full engine may get it again later, a stopping one may not
         if refusal is not RefusalKind.OVERLOADED:
             request.refused_by = (*request.refused_by, request.engine)
         elif engine is not None:
             self._room.refused(engine)
-        if not self._is_served(lane_of(request)) and (self._closed or self._holding.refusal(request) is not None):
+        if not self._is_served(lane_of(request)) and (
+            self._closed
+            or self._texts.no_adapters(request) is not None
+            or self._holding.refusal(request) is not None
+        ):
             return False
         self._journal.requeue(request)
         if not self._resumes.postpone(request, self._eligibility.suitable(request)):
@@ -182,7 +188,7 @@ class Dispatcher:
             if is_moved and may_wait and self._resumes.postpone(request, self._eligibility.suitable(request)):
                 return
             if request.refused_by and not self._is_served(lane_of(request)):
-                request.refused_by = ()  # that was before the request waited: these engines may be ready now
+                request.forget_refusals()  # that was before the request waited: these engines may be ready now
             # A moved request is sent now: it counts when the next one asks for its share.
             if not (at_once or is_moved) or self._send_or_fail(request) is SendOutcome.NO_ENGINE:
                 self._enqueue(request)
@@ -225,11 +231,21 @@ class Dispatcher:
                 self._held_lanes.add(lane)
                 for request in self._queue.of_lane(lane):
                     self._holding.add(request)
+        self._fail_without_adapter()
+
+    def _fail_without_adapter(self) -> None:
+        lanes = [lane for lane in self._queue.lanes if lane.refused_by]
+        refused = [request for lane in lanes for request in self._queue.of_lane(lane)]
+        for request in refused:
+            if request.adapter_error is not None and (error := self._texts.no_adapters(request)) is not None:
+                self._remove(request)
+                self._fail(request, error)
 
     def _overdue(self, request: LiveRequest) -> None:
         self._queue.remove(request)
         limit = f", and the request has waited {self._holding.limits.seconds:g} s for one (--hold-timeout)"
-        self._fail(request, self._texts.lost_or(request, self.unavailable(request.data_parallel_rank, limit)))
+        error = request.adapter_error or self.unavailable(request.data_parallel_rank, limit)
+        self._fail(request, self._texts.lost_or(request, error))
 
     def _send_or_fail(self, request: LiveRequest) -> SendOutcome:
         """Send the request, or fail it if no engine will ever take it."""

@@ -36,13 +36,15 @@ class Unavailability:
     def not_understood(self) -> EngineUnavailable:
         return EngineUnavailable(NOT_UNDERSTOOD, self._starts.retry_after())
 
-    def no_adapters(self, request: LiveRequest) -> EngineUnavailable | None:
+    def no_adapters(self, request: LiveRequest) -> Exception | None:
         """Return the error of a request for an adapter that no present or starting engine accepts, or None."""
-        engines = self._of(request.data_parallel_rank)
-        may_accept = any(engine.takes_adapters or engine.capacity is None for engine in engines)
-        if not request.adapter_digest or not engines or may_accept:
+        if not request.adapter_digest:
             return None
-        return EngineUnavailable(NO_ADAPTERS, self._starts.retry_after())
+        engines = self._of(request.data_parallel_rank)
+        left = [engine for engine in engines if engine.incarnation not in request.refused_by]
+        if not engines or any(engine.takes_adapters or engine.capacity is None for engine in left):
+            return None
+        return request.adapter_error or EngineUnavailable(NO_ADAPTERS, self._starts.retry_after())
 
     def error(self, rank: int | None = None, limit: str = "") -> EngineUnavailable:
         """Return the error for this rank. `limit`: see `Holding.refusal`."""

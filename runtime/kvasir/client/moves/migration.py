@@ -35,7 +35,7 @@ class Migrations:
         requests = self._journal.of_engine(engine.incarnation)
         for request in sorted(requests, key=service_order):
             request.lost_engines = (*request.lost_engines, engine.incarnation)
-            request.refused_by = ()
+            request.forget_refusals()
             request.interrupt("lost")
             request.losses_in_a_row = 1 if request.attempt_tokens >= FURTHER_TOKENS else request.losses_in_a_row + 1
             if self._may_move(request):

@@ -33,7 +33,7 @@ class CheckedAdapter:
 class FailedAdapter:
     adapter: Adapter
     reason: str
-    refusal: RefusalKind | None = RefusalKind.INVALID  # None: it may succeed later
+    refusal: RefusalKind = RefusalKind.ADAPTER_UNFIT
 
 
 class AdapterChecks:
@@ -75,12 +75,12 @@ class AdapterChecks:
         try:
             info = self._read(adapter.source)
         except DownloadFailed as error:
-            return FailedAdapter(adapter, f"{where} could not be fetched: {error}", refusal=None)
+            return FailedAdapter(adapter, f"{where} could not be fetched: {error}", RefusalKind.ADAPTER_UNREAD)
         except HubError as error:
             return FailedAdapter(adapter, f"{where} cannot be used: {error}")
         except Exception as error:  # a defect must end the adapter's requests only
             log.exception("checking the adapter %s has failed", adapter.name)
-            return FailedAdapter(adapter, f"{where} could not be checked: {error}", refusal=None)
+            return FailedAdapter(adapter, f"{where} could not be checked: {error}", RefusalKind.ADAPTER_UNREAD)
         if info.digest != adapter.digest:
             return FailedAdapter(
                 adapter, f"{where} at {adapter.source} has changed since it was named: load it again"

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from kvasir.engine.adapters.adapter_checks import AdapterChecks, CheckedAdapter, FailedAdapter
 from kvasir.executor.executor import Executor
-from kvasir.link.protocol import AdaptersHeld
+from kvasir.link.protocol import AdaptersHeld, RefusalKind
 from kvasir.request.adapter import Adapter
 from kvasir.worker.worker_calls import WorkerCall
 
@@ -134,4 +134,6 @@ def _failed(adapter: Adapter, error: str) -> FailedAdapter:
         return FailedAdapter(adapter, f"the adapter {adapter.name!r} does not fit this model: {reason}")
     if kind == "HubError":
         return FailedAdapter(adapter, f"the adapter {adapter.name!r} cannot be used: {reason}")
-    return FailedAdapter(adapter, f"the adapter {adapter.name!r} could not be read: {error}", refusal=None)
+    return FailedAdapter(
+        adapter, f"the adapter {adapter.name!r} could not be read: {error}", RefusalKind.ADAPTER_UNREAD
+    )
