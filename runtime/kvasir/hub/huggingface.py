@@ -11,10 +11,11 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO, Final, TypeVar
 
 from huggingface_hub import HfApi, constants, get_token, snapshot_download
 from huggingface_hub.errors import (
+    EntryNotFoundError,
     GatedRepoError,
     HfHubHTTPError,
     LocalEntryNotFoundError,
@@ -31,6 +32,9 @@ from kvasir.hub.hub_errors import DownloadFailed, HubError, ModelNotFound
 
 log = logging.getLogger(__name__)
 
+T = TypeVar("T")
+_HEADER_BYTES: Final = 2**18  # at a time, of a header of safetensors
+
 # Sub-folders hold other formats, except 1_Pooling and the like; `consolidated` files hold the same weights in
 # Mistral's.
 _IGNORED = ["[!0-9]*/*", "[0-9][!_]*/*", "consolidated*"]
@@ -46,6 +50,18 @@ def download(
     """Return the directory of a repository with these files. Raises HubError."""
     with _explained(repository, revision, cache_dir):
         return _snapshot(repository, revision, cache_dir, progress, patterns=patterns, ignored=_IGNORED)
+
+
+def read_remote(repository: str, commit: str, name: str, read: Callable[[BinaryIO, int], T]) -> T | None:
+    """Return the result of `read`, which gets a file and its size, and may read parts; None without the file.
+
+    Raises HubError.
+    """
+    with _explained(repository, commit, None):
+        try:
+            return read(*open_remote(repository, commit, name, _HEADER_BYTES))
+        except EntryNotFoundError:
+            return None
 
 
 def download_gguf(

@@ -10,7 +10,7 @@ import struct
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 from kvasir.hub.hub_errors import HubError
 from kvasir.hub.reading import LFS_POINTER, refuse_pointer
@@ -35,6 +35,11 @@ def tensor_shapes(file: Path) -> Mapping[str, tuple[int, ...]]:
     return {tensor.name: tensor.shape for tensor in _tensors(file)}
 
 
+def tensor_shapes_in(stream: BinaryIO, size: int, file: Path) -> Mapping[str, tuple[int, ...]]:
+    """Return the shapes by name from a file of `size` bytes, of which only the header is read. `file`: its name."""
+    return {tensor.name: tensor.shape for tensor in _header(stream, size, file)}
+
+
 def bytes_of(dtype: str, shape: Sequence[int]) -> int:
     return math.prod(shape) * _BITS[dtype] // 8
 
@@ -50,20 +55,22 @@ class _Tensor:
 
 def _tensors(file: Path) -> list[_Tensor]:
     try:
-        size = file.stat().st_size
         with file.open("rb") as stream:
-            refuse_pointer(file, stream.read(len(LFS_POINTER)))
-            stream.seek(0)
-            start = stream.read(_LENGTH.size)
-            if len(start) < _LENGTH.size:
-                raise _broken(file, f"it has {size} bytes" if size else "it is empty")
-            (length,) = _LENGTH.unpack(start)
-            if length > _MAX_HEADER or _LENGTH.size + length > size:
-                raise _broken(file, f"its header would be {length} bytes long and the file has {size}")
-            header = stream.read(length)
+            return _header(stream, file.stat().st_size, file)
     except OSError as error:
         raise HubError(f"{file} cannot be read: {error.strerror or error}") from None
-    tensors = _parse(file, header)
+
+
+def _header(stream: BinaryIO, size: int, file: Path) -> list[_Tensor]:
+    refuse_pointer(file, stream.read(len(LFS_POINTER)))
+    stream.seek(0)
+    start = stream.read(_LENGTH.size)
+    if len(start) < _LENGTH.size:
+        raise _broken(file, f"it has {size} bytes" if size else "it is empty")
+    (length,) = _LENGTH.unpack(start)
+    if length > _MAX_HEADER or _LENGTH.size + length > size:
+        raise _broken(file, f"its header would be {length} bytes long and the file has {size}")
+    tensors = _parse(file, stream.read(length))
     _check_layout(file, tensors, size - _LENGTH.size - length)
     return tensors
 

@@ -8,6 +8,7 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import BinaryIO, TypeVar
 
 from kvasir.hub.gguf.gguf_choice import choose_files, models_of, parts_of
 from kvasir.hub.gguf.gguf_model import local_directory
@@ -18,6 +19,7 @@ from kvasir.hub.tokenizer_files import TOKENIZER_FILES
 from kvasir.hub.weight_scheme import COMPANIONS
 from kvasir.hub.weights import has_weights
 
+T = TypeVar("T")
 CONFIG_FILES = (
     "config.json",
     "generation_config.json",
@@ -131,6 +133,16 @@ def fetch_files(source: str, names: list[str], content: str, download_dir: str |
 
     repository = _repository(rest)
     return download(repository.name, repository.revision, names, download_dir, None)
+
+
+def read_file_of(source: str, commit: str, name: str, read: Callable[[BinaryIO, int], T]) -> T | None:
+    """Return the result of `read`, which gets a file of the hub and its size, and may read parts; None without it.
+
+    Raises as `fetch` does.
+    """
+    from kvasir.hub.huggingface import read_remote
+
+    return read_remote(_repository(source.removeprefix("hf://")).name, commit, name, read)
 
 
 def _repository(text: str) -> _Repository:

@@ -74,7 +74,7 @@ def check_adapters(adapters: AdaptersConfig, lora: LoRAConfig, model: ModelConfi
                 f"--lora-modules {module.name}: this is a name of the model: give the adapter another one"
             )
         try:
-            read_adapter(module.source, max_rank=lora.max_lora_rank, download_dir=model.download_dir)
+            read_adapter(module.source, weights=False, max_rank=lora.max_lora_rank, download_dir=model.download_dir)
         except HubError as error:
             raise type(error)(f"--lora-modules {module.name}: {error}") from None
 

@@ -30,7 +30,8 @@ class _Handler(LoopbackHandler):
             org, name, kind, revision = (path.removeprefix("api/models/") + "/revision/main").split("/")[:4]
             return self._api(f"{org}/{name}", kind, revision)
         org, name, _, _, file = path.split("/", 4)
-        return self._file(self.server.models[f"{org}/{name}"][file])
+        files = self.server.models[f"{org}/{name}"]
+        return self._file(files[file]) if file in files else self._refuse(404, "EntryNotFound")
 
     def _api(self, repository: str, kind: str, revision: str) -> None:
         if repository not in self.server.models:

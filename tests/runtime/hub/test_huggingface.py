@@ -179,7 +179,20 @@ def test_an_adapter_is_fetched_without_other_files(hub: FakeHub, tmp_path: Path)
     hub.models["org/sql"] = {file.name: file.read_bytes() for file in here.iterdir()} | {"optimizer.pt": b"1"}
     info = read_adapter("org/sql@v1", download_dir=str(tmp_path / "cache"))
     assert (info.source, info.path.name) == ("hf://org/sql@v1", COMMIT)
-    assert info.digest == read_adapter(str(here)).digest
     assert info.named("sql").source == f"hf://org/sql@{COMMIT}"
     assert read_adapter(info.named("sql").source, download_dir=str(tmp_path / "other")).digest == info.digest
     assert sorted(file.name for file in info.path.iterdir()) == sorted(file.name for file in here.iterdir())
+
+
+def test_an_adapters_weights_are_not_downloaded_for_its_name(hub: FakeHub, tmp_path: Path) -> None:
+    here = write_adapter(tmp_path / "own", {"model.layers.0.mlp.up_proj": (4096, 32)}, rank=64)
+    files = {file.name: file.read_bytes() for file in here.iterdir()}
+    hub.models["org/sql"] = files
+    info = read_adapter("org/sql", weights=False, download_dir=str(tmp_path / "cache"))
+    assert hub.sent_parts < len(files["adapter_model.safetensors"]) / 2
+    assert [file.name for file in info.path.iterdir()] == ["adapter_config.json"]
+    whole = read_adapter(info.named("sql").source, download_dir=str(tmp_path / "engine"))
+    assert (whole.digest, whole.modules) == (info.digest, info.modules)
+    del files["adapter_model.safetensors"]
+    with pytest.raises(HubError, match=r"has no adapter_model\.safetensors"):
+        read_adapter("org/sql", weights=False, download_dir=str(tmp_path / "other"))

@@ -74,7 +74,7 @@ class ServedAdapters:
         if module.name in self._model_names:
             return HubError(f"{module.name} is a name of the model: give the adapter another name")
         try:
-            return read_adapter(module.source, download_dir=self._download_dir).named(module.name)
+            return read_adapter(module.source, weights=False, download_dir=self._download_dir).named(module.name)
         except HubError as error:
             return error
         except Exception as error:  # a defect must not end the reading of the others

@@ -35,12 +35,20 @@ def read_modules(path: Path, config: AdapterConfig) -> Mapping[str, AdaptedModul
     Raises HubError.
     """
     file = path / WEIGHTS_FILE
-    if not file.exists():
+    return modules_of(file, tensor_shapes(file) if file.exists() else None, config)
+
+
+def modules_of(
+    file: Path, shapes: Mapping[str, tuple[int, ...]] | None, config: AdapterConfig
+) -> Mapping[str, AdaptedModule]:
+    """Return the modules by these shapes of tensors; None: there is no file. Raises HubError."""
+    if shapes is None:
         raise HubError(
-            f"{path} has no {WEIGHTS_FILE}: save the adapter again with PEFT's save_pretrained, which writes it"
+            f"{file.parent} has no {WEIGHTS_FILE}: save the adapter again with PEFT's save_pretrained, which "
+            "writes it"
         )
     pairs: dict[str, dict[str, tuple[int, ...]]] = {}
-    for name, shape in tensor_shapes(file).items():
+    for name, shape in shapes.items():
         found = _NAME.fullmatch(name)
         if found is None:
             raise HubError(f"{file}: the tensor {name} is not supported: {_advice(name)}")

@@ -9,14 +9,14 @@ from huggingface_hub.utils._http import get_session, hf_raise_for_status
 
 from kvasir.hub.hub_errors import DownloadFailed
 
-# Most headers take two requests.
+# Most headers of GGUF take two requests.
 _PART_BYTES: Final = 8 * 2**20
 
 
-def open_remote(repository: str, revision: str, name: str) -> tuple[BinaryIO, int]:
+def open_remote(repository: str, revision: str, name: str, part_bytes: int = _PART_BYTES) -> tuple[BinaryIO, int]:
     """Return a file and its size. Raises the library's errors, and DownloadFailed."""
     raw = _RemoteFile(hf_hub_url(repository, name, revision=revision, endpoint=constants.ENDPOINT))
-    return cast(BinaryIO, io.BufferedReader(raw, _PART_BYTES)), raw.size
+    return cast(BinaryIO, io.BufferedReader(raw, part_bytes)), raw.size
 
 
 class _RemoteFile(io.RawIOBase):
