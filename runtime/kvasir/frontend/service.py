@@ -6,11 +6,12 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, NamedTuple
 from fastapi import Depends, Request
 
 from kvasir.client.async_llm import AsyncLLM
+from kvasir.client.request_errors import EngineUnavailable
 from kvasir.config.frontend_settings import FrontendConfig, ServerConfig
 from kvasir.config.lora_settings import AdaptersConfig
 from kvasir.config.options import ConfigError
-from kvasir.frontend.adapters.adapter_file import AdapterFile
 from kvasir.frontend.adapters.adapter_updates import AdapterUpdates
+from kvasir.frontend.adapters.listed_adapters import ListedAdapters
 from kvasir.frontend.adapters.served_adapters import ServedAdapters
 from kvasir.frontend.errors import ApiError, unfit_model
 from kvasir.frontend.http.access import Access, Shares
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     from kvasir.frontend.telemetry.tracing import Tracing
 
 MAX_NAMED: Final = 8  # models in an error
+RETRY_SECONDS: Final = 1.0  # for an adapter that is being read
 
 
 class ServedModel(NamedTuple):
@@ -56,7 +58,7 @@ class Service:
         self.live = LiveRequests()
         self.model_names = served_names(config)
         self.adapters = ServedAdapters(self.model_names, config.model.download_dir)
-        self.adapter_file: AdapterFile | None = None
+        self.listed_adapters: ListedAdapters | None = None
         self.adapter_updates = AdapterUpdates.of(config)
         self.model_source = config.model.source
         self.max_request_bytes = config.server.max_request_bytes
@@ -88,13 +90,20 @@ class Service:
         return self.served(asked).name
 
     def served(self, asked: str | None) -> ServedModel:
-        """Return the requested model, or by default the one without an adapter. Raises ApiError 404."""
+        """Return the requested model, or by default the one without an adapter.
+
+        Raises ApiError 404, and EngineUnavailable for an adapter that is being read.
+        """
         if asked is None:
             return ServedModel(self.model_names[0], None)
         if asked in self.model_names:
             return ServedModel(asked, None)
         if (found := self.adapters.get(asked)) is not None:
             return ServedModel(asked, found.adapter)
+        if self.listed_adapters is not None and self.listed_adapters.is_unread(asked):
+            raise EngineUnavailable(
+                f"the LoRA adapter {asked!r} is being read: try again in a while", RETRY_SECONDS
+            )
         names = [*self.model_names, *self.adapters]
         more = f" or one of {len(names) - MAX_NAMED} others (GET /v1/models)" if len(names) > MAX_NAMED else ""
         raise ApiError(
@@ -105,18 +114,17 @@ class Service:
         )
 
     def load_adapters(self, config: AdaptersConfig) -> None:
-        """Raises ConfigError for an adapter of --lora-modules that cannot be served."""
+        """Let the adapters be read once the server listens. Raises ConfigError for an unusable list."""
         if self.pools and config.any_named:
             raise ConfigError("--lora-modules: adapters need a model that generates text, and this one does not")
-        if config.lora_modules_file is not None:
-            self.adapter_file = AdapterFile(config.lora_modules_file, self.adapters)
-            self.adapter_file.read_first()
-        for name, error in self.adapters.load_now(config.modules).items():
-            raise type(error)(f"--lora-modules {name}: {error}")
+        for name in {module.name for module in config.modules}.intersection(self.model_names):
+            raise ConfigError(f"--lora-modules {name}: {name} is a name of the model: give the adapter another one")
+        if config.modules or config.lora_modules_file is not None:
+            self.listed_adapters = ListedAdapters(config, self.adapters)
 
     def refresh_adapters(self) -> None:
-        if self.adapter_file is not None:
-            self.adapter_file.tick()
+        if self.listed_adapters is not None:
+            self.listed_adapters.tick()
 
     @property
     def pools(self) -> bool:
@@ -143,6 +151,8 @@ class Service:
         # If engines vanish later, the frontend stays ready: another one would have no engines either.
         if not self.llm.gate.accepts:
             return "no engine has been ready yet"
+        if self.listed_adapters is not None and self.listed_adapters.delays_readiness:
+            return "the LoRA adapters are being read"
         return None
 
 

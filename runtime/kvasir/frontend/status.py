@@ -57,7 +57,7 @@ class FrontendStatus:
             reason=None if service.access.keys.problem is None else Reason.INVALID_SPEC,
             live_requests=service.llm.live_requests,
             demand=service.llm.gate.report(),
-            adapters=None if service.adapter_file is None else service.adapter_file.report(),
+            adapters=None if service.listed_adapters is None else service.listed_adapters.report(),
         )
 
     def wait_for_demand(self, seconds: float) -> None:

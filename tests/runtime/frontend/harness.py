@@ -152,7 +152,9 @@ async def eventually(check: Callable[[], Awaitable[bool]]) -> None:
 
 
 @asynccontextmanager
-async def running_frontend(*, engine: bool = True, **settings: object) -> AsyncIterator[Frontend]:
+async def running_frontend(
+    *, engine: bool = True, reads_adapters: bool = True, **settings: object
+) -> AsyncIterator[Frontend]:
     """A frontend with one ready engine, or with none; `settings` as `frontend_config` takes them."""
     async with short_folder() as folder:
         config = frontend_config(LinkConfig(link=(f"ipc://{folder}/link",)), **settings)  # type: ignore[arg-type]
@@ -169,6 +171,8 @@ async def running_frontend(*, engine: bool = True, **settings: object) -> AsyncI
             try:
                 if engine:
                     await frontend.add_engine()
+                if service.listed_adapters is not None and reads_adapters:
+                    await service.listed_adapters.read_once.wait()
                 yield frontend
             finally:
                 http.stop("the test is over")

@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from kvasir.config.lora_settings import LoraModule
+from kvasir.config.lora_settings import AdaptersConfig, LoraModule
 from kvasir.config.options import ConfigError
-from kvasir.frontend.adapters.adapter_file import AdapterFile
+from kvasir.frontend.adapters.listed_adapters import MAX_UNREADY_SECONDS, RETRY_SECONDS, ListedAdapters
 from kvasir.frontend.adapters.served_adapters import ServedAdapters
 from kvasir.frontend.endpoints import lora_adapters
 from kvasir.hub.adapters.adapter_info import read_adapter
@@ -78,17 +78,62 @@ async def test_adapters_are_listed_with_their_parent(sql: str) -> None:
         assert "use 'demo' or 'demo-alias' or 'sql' or 'tone'" in missing.json()["error"]["message"]
 
 
-@pytest.mark.parametrize(
-    ("modules", "words"),
-    [
-        (["sql=/no/such/adapter"], "--lora-modules sql: /no/such/adapter does not exist"),
-        ([f"{MODEL}=SQL"], f"--lora-modules {MODEL}: {MODEL} is a name of the model"),
-    ],
-)
-async def test_a_frontend_does_not_start_without_an_adapter(modules: list[str], words: str, sql: str) -> None:
-    with pytest.raises(ConfigError, match=words):
-        async with adapted(*(each.replace("SQL", sql) for each in modules)):
+async def test_an_adapter_may_not_have_the_name_of_the_model(sql: str) -> None:
+    with pytest.raises(ConfigError, match=f"--lora-modules {MODEL}: {MODEL} is a name of the model"):
+        async with adapted(f"{MODEL}={sql}"):
             pass
+
+
+async def test_an_unreadable_adapter_is_read_later(tmp_path: Path) -> None:
+    now = 0.0
+    config = AdaptersConfig(lora_modules=(f"sql={tmp_path}/sql", f"tone={write_adapter(tmp_path / 'tone')}"))
+    adapters = ServedAdapters([MODEL], None)
+    listed = ListedAdapters(config, adapters, clock=lambda: now)
+    assert (listed.is_unread("sql"), listed.is_unread("other"), listed.delays_readiness) == (True, False, True)
+    listed.tick()
+    await listed.read_once.wait()
+    assert ([*adapters], listed.is_unread("sql"), listed.delays_readiness) == (["tone"], False, False)
+    write_adapter(tmp_path / "sql")
+    adapters.remove("tone")  # by a request
+    now += RETRY_SECONDS
+    listed.tick()
+    assert listed._task is not None
+    await listed._task
+    assert [*adapters] == ["sql"]
+
+
+async def test_a_slow_hub_does_not_keep_the_model_from_clients(sql: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    released = threading.Event()
+    read = ServedAdapters._read
+
+    def slow(adapters: ServedAdapters, module: LoraModule) -> Adapter | HubError:
+        released.wait()
+        return read(adapters, module)
+
+    monkeypatch.setattr(ServedAdapters, "_read", slow)
+    async with running_frontend(reads_adapters=False, lora_modules=(f"sql={sql}",)) as frontend:
+        listed = frontend.service.listed_adapters
+        assert listed is not None
+        try:
+            async with frontend.http() as http:
+                body = {"prompt": "Hello", "max_tokens": 4}
+                assert (await http.post("/v1/completions", json=body)).status_code == 200
+                early = await http.post("/v1/completions", json={**body, "model": "sql"})
+                assert (early.status_code, early.headers["Retry-After"]) == (503, "1")
+                assert frontend.service.unready_reason() == "the LoRA adapters are being read"
+                listed._clock = lambda: listed._ready_at + MAX_UNREADY_SECONDS
+                assert frontend.service.unready_reason() is None
+        finally:
+            released.set()
+        await listed.read_once.wait()
+        assert await names(frontend) == [MODEL, "demo-alias", "sql"]
+
+
+async def test_one_of_two_loads_of_a_name_is_refused(sql: str) -> None:
+    async with adapted(admin_api_key=(ADMIN,)) as frontend, frontend.http(**KEY) as http:
+        body = {"lora_name": "sql", "lora_path": sql}
+        answers = await asyncio.gather(*(http.post("/v1/load_lora_adapter", json=body) for _ in range(2)))
+        assert sorted(answer.status_code for answer in answers) == [200, 400]
 
 
 async def test_a_frontend_does_not_start_without_its_list(tmp_path: Path) -> None:
@@ -196,8 +241,8 @@ async def test_a_list_is_reported_once_its_adapters_are_read(
     file, released = tmp_path / "adapters.json", threading.Event()
     adapters = ServedAdapters([MODEL], None)
     file.write_text(json.dumps([{"name": "old", "source": sql}]))
-    listed = AdapterFile(str(file), adapters)
-    listed.read_first()
+    listed = ListedAdapters(AdaptersConfig(lora_modules_file=str(file)), adapters)
+    await listed.refresh()
     old, read = listed.report(), adapters._read
 
     def slow(module: LoraModule) -> Adapter | HubError:

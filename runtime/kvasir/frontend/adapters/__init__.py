@@ -1,4 +1,4 @@
 """The LoRA adapters of a frontend.
 
-Reading order: served_adapters.py, adapter_file.py.
+Reading order: served_adapters.py, listed_adapters.py.
 """

@@ -3,8 +3,8 @@
 import asyncio
 import logging
 import time
+from collections import Counter
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Final
 
@@ -23,6 +23,7 @@ class ServedAdapter:
     adapter: Adapter
     module: LoraModule
     since: int  # in Unix time
+    number: int  # of the load
 
     @property
     def parent(self) -> str | None:
@@ -36,7 +37,8 @@ class ServedAdapters:
         self._model_names = frozenset(model_names)
         self._download_dir = download_dir
         self._by_name: dict[str, ServedAdapter] = {}
-        self._changing = asyncio.Lock()
+        self._num_loads = 0
+        self._loading: Counter[str] = Counter()
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._by_name)
@@ -44,28 +46,31 @@ class ServedAdapters:
     def __len__(self) -> int:
         return len(self._by_name)
 
+    def is_loading(self, name: str) -> bool:
+        return self._loading[name] > 0
+
     def get(self, name: str) -> ServedAdapter | None:
         return self._by_name.get(name)
-
-    def load_now(self, modules: Sequence[LoraModule]) -> dict[str, HubError]:
-        """Read adapters in this thread, before the event loop runs. Return the errors by name."""
-        with ThreadPoolExecutor(THREADS, "adapters") as threads:
-            found = threads.map(self._read, modules)
-            return _errors(modules, [self._keep(*each) for each in zip(modules, found, strict=True)])
 
     async def load(self, modules: Sequence[LoraModule]) -> dict[str, HubError]:
         """Read adapters in threads, and serve each at once. Return the errors by name.
 
         Such an adapter stays as it was served before.
         """
-        async with self._changing:
-            slots = asyncio.Semaphore(THREADS)
+        slots, names = asyncio.Semaphore(THREADS), [module.name for module in modules]
+        self._num_loads += 1
+        number = self._num_loads
 
-            async def read(module: LoraModule) -> HubError | None:
-                async with slots:
-                    return self._keep(module, await asyncio.to_thread(self._read, module))
+        async def read(module: LoraModule) -> HubError | None:
+            async with slots:
+                return self._keep(module, await asyncio.to_thread(self._read, module), number)
 
-            return _errors(modules, await asyncio.gather(*map(read, modules)))
+        self._loading.update(names)
+        try:
+            found = await asyncio.gather(*map(read, modules))
+        finally:
+            self._loading.subtract(names)
+        return {name: error for name, error in zip(names, found, strict=True) if error is not None}
 
     def remove(self, name: str) -> bool:
         return self._by_name.pop(name, None) is not None
@@ -81,12 +86,10 @@ class ServedAdapters:
             log.exception("reading the LoRA adapter %s failed", module.name)
             return HubError(f"{module.source} could not be read: {type(error).__name__}: {error}")
 
-    def _keep(self, module: LoraModule, found: Adapter | HubError) -> HubError | None:
+    def _keep(self, module: LoraModule, found: Adapter | HubError, number: int) -> HubError | None:
         if isinstance(found, HubError):
             return found
-        self._by_name[module.name] = ServedAdapter(found, module, int(time.time()))
+        present = self._by_name.get(module.name)
+        if present is None or present.number < number:  # a later load may have been faster
+            self._by_name[module.name] = ServedAdapter(found, module, int(time.time()), number)
         return None
-
-
-def _errors(modules: Sequence[LoraModule], found: Sequence[HubError | None]) -> dict[str, HubError]:
-    return {module.name: error for module, error in zip(modules, found, strict=True) if error is not None}

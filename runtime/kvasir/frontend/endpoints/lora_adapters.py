@@ -47,7 +47,7 @@ async def load_lora_adapter(body: LoadAdapterRequest, request: Request, service:
     """Serve a LoRA adapter under a name. Needs an administrator's key, or --allow-runtime-lora-updating."""
     _check_allowed(request, service)
     name = body.lora_name
-    if name in service.adapters and not body.load_inplace:
+    if (name in service.adapters or service.adapters.is_loading(name)) and not body.load_inplace:
         raise bad_field(
             "lora_name",
             f"The lora adapter '{name}' has already been loaded. If you want to load the adapter in place, set "

@@ -1,4 +1,4 @@
-"""AdapterFile: the list of adapters in a file that an operator changes while the frontend runs."""
+"""ListedAdapters: the adapters that --lora-modules or a file names, read while the frontend runs."""
 
 import asyncio
 import logging
@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
-from kvasir.config.lora_settings import MAX_FILE_BYTES, LoraModule, read_modules_file
+from kvasir.config.lora_settings import MAX_FILE_BYTES, AdaptersConfig, LoraModule, read_modules_file
 from kvasir.config.options import ConfigError
 from kvasir.frontend.adapters.served_adapters import ServedAdapters
 from kvasir_contract.status_report import ReportedAdapters, adapter_list_digest
@@ -15,50 +15,76 @@ from kvasir_contract.status_report import ReportedAdapters, adapter_list_digest
 log = logging.getLogger(__name__)
 
 RETRY_SECONDS: Final = 30.0  # for adapters that could not be read
+MAX_UNREADY_SECONDS: Final = 30.0  # a hub that does not answer must not keep the model from its clients
 
 
-class AdapterFile:
-    """Reads the list again when it changes. One that cannot be read changes nothing and is reported."""
+class ListedAdapters:
+    """Reads the adapters, and again when the file changes. One that cannot be read changes nothing, is reported and
+    tried again.
+    """
 
-    def __init__(self, path: str, adapters: ServedAdapters, clock: Callable[[], float] = time.monotonic) -> None:
-        self._path = Path(path)
+    def __init__(
+        self, config: AdaptersConfig, adapters: ServedAdapters, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        """Raises ConfigError for an unusable list."""
+        self.read_once = asyncio.Event()
+        self._path = None if config.lora_modules_file is None else Path(config.lora_modules_file)
         self._adapters = adapters
         self._clock = clock
         self._digest = self._logged = ""  # of the list whose adapters have been read
         self._taken = ""  # of the last content of the file
-        self._modules: tuple[LoraModule, ...] = ()
+        self._modules = config.modules
         self._fault = ""  # of the list
         self._errors: Mapping[str, Exception] = {}
         self._retry_at = 0.0
-        self._stamp: tuple[int, ...] | None = None
-        self._task: asyncio.Task[None] | None = None
-
-    def read_first(self) -> None:
-        """Read the list and its adapters, before the event loop runs. Raises ConfigError for an unusable list."""
+        self._ready_at = clock() + MAX_UNREADY_SECONDS
         self._stamp = self._present_stamp()
+        self._task: asyncio.Task[None] | None = None
         if not self._take_list():
             raise ConfigError(f"--lora-modules-file {self._path}: {self._fault}")
-        self._finish(self._adapters.load_now(self._modules))
+        self._unread = {module.name for module in self._modules}
+
+    @property
+    def delays_readiness(self) -> bool:
+        return not self.read_once.is_set() and self._clock() < self._ready_at
+
+    def is_unread(self, name: str) -> bool:
+        """Return whether the name is listed, and its first adapter has neither been read nor failed yet."""
+        return name in self._unread and name not in self._adapters and name not in self._errors
 
     def tick(self) -> None:
         """Begin to read what has changed; called every second."""
         if self._task is not None and not self._task.done():
             return
         stamp = self._present_stamp()
-        if stamp != self._stamp or ((self._errors or self._fault) and self._clock() >= self._retry_at):
+        is_due = (self._errors or self._fault) and self._clock() >= self._retry_at
+        if self._task is None or stamp != self._stamp or is_due:
             self._stamp = stamp
             self._task = asyncio.create_task(self.refresh())
 
     async def refresh(self) -> None:
-        if self._take_list():
+        if not self._take_list():
+            return
+        if self._path is None:
+            self._unread -= {*self._adapters}  # read, or loaded by a request since
+        else:
             self._remove_unlisted()
-            self._finish(await self._adapters.load([each for each in self._modules if not self._serves(each)]))
+            self._unread = {module.name for module in self._modules if not self._serves(module)}
+        errors = await self._adapters.load([each for each in self._modules if each.name in self._unread])
+        self._unread = set(errors)
+        self._finish(errors)
+        self.read_once.set()
 
-    def report(self) -> ReportedAdapters:
+    def report(self) -> ReportedAdapters | None:
+        """Return the report on the file; None without one."""
+        if self._path is None:
+            return None
         problems = [self._fault] if self._fault else [f"{name}: {error}" for name, error in self._errors.items()]
         return ReportedAdapters(self._digest, len(self._adapters), tuple(problems))
 
     def _take_list(self) -> bool:
+        if self._path is None:
+            return True
         try:
             content = _read(self._path)
             self._taken = adapter_list_digest(content)
@@ -82,9 +108,9 @@ class AdapterFile:
                 log.error("the LoRA adapter %s cannot be served: %s", name, error)
         self._errors, self._retry_at = errors, self._clock() + RETRY_SECONDS
         self._digest = self._taken
-        if self._digest != self._logged:
+        if self._digest != self._logged or not self.read_once.is_set():
             self._logged = self._digest
-            log.info("%s: %s", self._path, _summary([*self._adapters]))
+            log.info("%s: %s", self._path or "--lora-modules", _summary([*self._adapters]))
 
     def _remove_unlisted(self) -> None:
         wanted = {module.name for module in self._modules}
@@ -92,6 +118,8 @@ class AdapterFile:
             self._adapters.remove(name)
 
     def _present_stamp(self) -> tuple[int, ...] | None:
+        if self._path is None:
+            return None
         try:
             status = self._path.stat()
         except OSError:
