@@ -26,7 +26,7 @@ class AdapterSpec:
 
 @dataclass(frozen=True)
 class ModelSpec:
-    source: str  # hf://org/name[@revision], file:///path or demo://
+    source: str  # hf://org/name[@revision], file:///path, pvc://claim/path or demo://
     served_names: tuple[str, ...]  # never empty
     token_secret: SecretKey | None
     task: str = "auto"
@@ -36,6 +36,12 @@ class ModelSpec:
     @property
     def takes_adapters(self) -> bool:
         return self.lora_adapters is not None
+
+    @property
+    def claim(self) -> str:
+        # of a pvc:// source, else ""
+        scheme, _, rest = self.source.partition("://")
+        return rest.partition("/")[0] if scheme == "pvc" else ""
 
 
 @dataclass(frozen=True)

@@ -31,6 +31,7 @@ ADMIN_API_KEYS_DIRECTORY: Final = "/etc/kvasir/admin-api-keys"
 ADAPTERS_DIRECTORY: Final = "/etc/kvasir/adapters"
 ADAPTERS_FILE: Final = "adapters.json"  # a list of objects with name and source
 CACHE_DIRECTORY: Final = "/var/cache/kvasir"
+MODEL_DIRECTORY: Final = CACHE_DIRECTORY + "/model"  # the volume of a pvc:// model
 SCRATCH_DIRECTORY: Final = "/tmp"
 BLACK_BOX_FILE: Final = SCRATCH_DIRECTORY + "/kvasir-black-box"  # in a volume, which survives containers
 SHM_DIRECTORY: Final = "/dev/shm"

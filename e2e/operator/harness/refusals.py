@@ -113,6 +113,7 @@ REFUSALS: Final = (
     Refusal("spec.model.source", "unknown URI scheme", {"model": {"source": "s3://bucket/model"}}),
     Refusal("spec.model.source", "write hf://org/name", {"model": {"source": "hf://a/b/c"}}),
     Refusal("spec.model.source", "write file:///path", {"model": {"source": "file://model"}}),
+    Refusal("spec.model.source", "write pvc://claim/path", {"model": {"source": "pvc://models/../x"}}),
     Refusal(
         "spec.model",
         "model.loraAdapters: ",

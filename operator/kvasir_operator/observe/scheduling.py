@@ -74,7 +74,7 @@ def _first_untolerated(pod: Pod, taints: Iterable[Mapping[str, Any]]) -> Mapping
 def _causes(parts: Sequence[str], pod: str) -> list[str]:
     """Return the causes that a change of the pod can remove, most specific first."""
     kinds: tuple[tuple[Callable[[str], object], str], ...] = (
-        (_VOLUME.search, f"create or correct the volume that {pod}.volumes names"),
+        (_VOLUME.search, f"create or correct the volume that {pod}.volumes or model.source names"),
         (_is_tolerable_taint, f"add it to {pod}.tolerations if the pod may run there"),
         (_SELECTOR.search, f"correct {pod}.nodeSelector or {pod}.affinity"),
         (_SPREAD.search, f"relax {pod}.topologySpreadConstraints or {pod}.affinity"),

@@ -16,6 +16,7 @@ from kvasir_contract.endpoints import (
     READINESS,
 )
 from kvasir_contract.units import format_duration
+from kvasir_operator.resources.model_volume import model_mounts
 from kvasir_operator.resources.names import POD_INDEX_LABEL, Object, metadata, selector_labels, workload_name
 from kvasir_operator.resources.pinning import workload_annotations
 from kvasir_operator.resources.pod import Mount, http_probe, option_args, pod_template, with_default_requests
@@ -74,7 +75,7 @@ def engine_template(service: InferenceService, release: Release, link_secret: st
         container,
         fs_group=release.fs_group,
         link_secret=link_secret,
-        mounts=[Mount("kvasir-shm", environment.SHM_DIRECTORY, shared_memory)],
+        mounts=[Mount("kvasir-shm", environment.SHM_DIRECTORY, shared_memory), *model_mounts(service)],
         grace=service.rollout.drain_timeout + KILL_MARGIN_SECONDS,
     )
 

@@ -17,6 +17,7 @@ from kvasir_contract.endpoints import (
 )
 from kvasir_contract.units import format_duration
 from kvasir_operator.resources.adapter_list import adapters_name
+from kvasir_operator.resources.model_volume import model_mounts
 from kvasir_operator.resources.names import (
     FETCH_CONTAINER,
     Object,
@@ -68,11 +69,16 @@ def frontend_template(service: InferenceService, release: Release, link_secret: 
         container,
         fs_group=release.fs_group,
         link_secret=link_secret,
-        mounts=[*_key_mounts(service), *_adapters_mount(service)],
-        # an adapter may be added later, so the frontend itself needs the token
-        fetch=_fetching(container) if service.model.token_secret and not service.model.takes_adapters else None,
+        mounts=[*_key_mounts(service), *_adapters_mount(service), *model_mounts(service)],
+        fetch=_fetching(container) if _needs_token_once(service) else None,
         grace=SHUTDOWN_DELAY_SECONDS + service.frontend.drain_timeout + KILL_MARGIN_SECONDS,
     )
+
+
+def _needs_token_once(service: InferenceService) -> bool:
+    # an adapter may be added later, so the frontend itself needs the token
+    model = service.model
+    return model.token_secret is not None and not model.takes_adapters and not model.claim
 
 
 def _fetching(serving: Object) -> Object:

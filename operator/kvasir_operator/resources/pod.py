@@ -210,7 +210,7 @@ _OFFLINE: Final[Sequence[Object]] = ({"name": "HF_HUB_OFFLINE", "value": "1"},)
 
 def _token(service: InferenceService) -> list[Object]:
     token = service.model.token_secret
-    if token is None:
+    if token is None or (service.model.claim and not service.model.takes_adapters):
         return []
     return [{"name": "HF_TOKEN", "valueFrom": {"secretKeyRef": {"name": token.name, "key": token.key}}}]
 

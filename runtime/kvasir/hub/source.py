@@ -1,4 +1,4 @@
-"""Find a model by hf://, file:// or demo://, and put it on this machine.
+"""Find a model by hf://, file://, pvc:// or demo://, and put it on this machine.
 
 A model in GGUF is named as a file, as the only one of a directory, or as hf://org/name:QUANTISATION.
 """
@@ -18,6 +18,7 @@ from kvasir.hub.pooling.pooling_info import POOLING_FILES
 from kvasir.hub.tokenizer_files import TOKENIZER_FILES
 from kvasir.hub.weight_scheme import COMPANIONS
 from kvasir.hub.weights import has_weights
+from kvasir_contract.environment import MODEL_DIRECTORY
 
 T = TypeVar("T")
 CONFIG_FILES = (
@@ -39,6 +40,7 @@ _REPOSITORY = re.compile(rf"(?:{_SEGMENT}/)?{_SEGMENT}")
 _QUANTISATION = re.compile(r"[A-Za-z0-9_](?:[A-Za-z0-9._-]*[A-Za-z0-9_])?")
 _GGUF_PAGE = re.compile(r"([^/]+/[^/]+)/(?:blob|resolve)/[^/]+/(?:[^?]+/)?([^/?]+\.gguf)(?:\?.*)?")
 _REVISION = re.compile(r"[A-Za-z0-9._/+-]+")  # a test compares the CRD's grammar
+_CLAIM = re.compile(r"([a-z0-9][-a-z0-9.]*)(?:/(.*))?")
 
 
 @dataclass(frozen=True)
@@ -53,7 +55,7 @@ class _Repository:
 
 
 def normalise(text: str) -> str:
-    """Return the model as hf://org/name[@revision], file:///path or demo://.
+    """Return the model as hf://org/name[@revision], file:///path, pvc://claim/path or demo://.
 
     A path that exists wins over a repository of the same name. Raises HubError.
     """
@@ -64,6 +66,8 @@ def normalise(text: str) -> str:
         elif scheme == "file":
             if not rest.startswith("/"):
                 raise HubError(f"{text} has no absolute path: write it with three slashes, file:///path")
+        elif scheme == "pvc":
+            _on_claim(rest)
         elif scheme == "demo":
             if rest:
                 raise HubError(f"{text}: there is one demo model, demo://, without a name")
@@ -104,6 +108,8 @@ def fetch(
         return _DEMO
     if scheme == "file":
         return _local(Path(rest), content)
+    if scheme == "pvc":
+        return _local(_on_claim(rest), content)
     if scheme != "hf":
         raise HubError(f"{source} is not a model source: give {_ACCEPTED}")
     from kvasir.hub.huggingface import download, download_gguf
@@ -199,6 +205,23 @@ def _local(path: Path, content: str) -> Path:
         files = ", ".join(model.files[0] for model in models)
         raise ModelNotFound(f"{path} has {len(models)} models in GGUF: give one of the files {files}")
     return local_directory([path / name for name in choose_files(names, None, str(path))])
+
+
+def _on_claim(text: str) -> Path:
+    found = _CLAIM.fullmatch(text)
+    if found is None or ".." in text.split("/"):
+        raise HubError(f"pvc://{text} does not name a model on a volume: write pvc://claim/path")
+    if not os.path.isdir(MODEL_DIRECTORY):
+        raise HubError(
+            f"pvc://{text} names a PersistentVolumeClaim, which only the pods of an InferenceService mount: "
+            "give a directory here"
+        )
+    path = Path(MODEL_DIRECTORY, found[2] or "")
+    if not os.path.exists(path):
+        raise ModelNotFound(
+            f"pvc://{text}: the claim {found[1]} has no {found[2]}, or this user may not see it: correct the path"
+        )
+    return path
 
 
 def _names(path: Path) -> list[str]:

@@ -124,3 +124,33 @@ def test_source_that_was_not_normalised_is_refused() -> None:
 
 def test_demo_model_is_in_the_package() -> None:
     assert (fetch("demo://", weights=True) / "config.json").exists()
+
+
+class TestClaim:
+    @pytest.fixture(autouse=True)
+    def volume(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+        monkeypatch.setattr("kvasir.hub.source.MODEL_DIRECTORY", str(tmp_path))
+        (tmp_path / "qwen").mkdir()
+        return tmp_path
+
+    def test_a_claim_is_the_directory_that_pods_mount(self, volume: Path) -> None:
+        assert normalise("pvc://models/qwen") == "pvc://models/qwen"
+        assert fetch("pvc://models/qwen", weights=True) == volume / "qwen"
+        assert fetch("pvc://models", weights=False) == volume
+
+    @pytest.mark.parametrize(
+        ("source", "words"),
+        [
+            ("pvc://models/llama", "the claim models has no llama"),
+            ("pvc://models/../etc", "write pvc://claim/path"),
+            ("pvc://", "write pvc://claim/path"),
+        ],
+    )
+    def test_a_wrong_path_on_a_claim_is_named(self, source: str, words: str) -> None:
+        with pytest.raises(HubError, match=words):
+            fetch(source, weights=False)
+
+    def test_a_claim_is_for_pods_only(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr("kvasir.hub.source.MODEL_DIRECTORY", "/nowhere")
+        with pytest.raises(HubError, match="only the pods of an InferenceService mount"):
+            normalise("pvc://models/qwen")
