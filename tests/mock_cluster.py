@@ -59,6 +59,8 @@ class MockCluster(Cluster):
         self.forbidden: set[str] = set()
         """Names of pods whose creation a quota forbids."""
         self.api_groups: set[str] = set()
+        self.missing_kinds: set[Kind] = set()
+        """Kinds without a CustomResourceDefinition."""
         self.statuses: list[tuple[float, Object]] = []
         """The written statuses of InferenceServices, with their times."""
         self.recorded_events: list[tuple[str, str]] = []
@@ -227,6 +229,8 @@ class MockCluster(Cluster):
 
     def _count(self, verb: str, kind: Kind) -> None:
         self.calls[verb, kind.kind] += 1
+        if kind in self.missing_kinds:
+            raise NotFoundError("the server could not find the requested resource", status=404)
         error = self.refused.get((verb, kind))
         if error is not None:
             raise error

@@ -23,9 +23,11 @@ def status_of(
     previous: Mapping[str, Any] | None = None,
     now: str = AT_NOON,
     adapters: Sequence[Mapping[str, str]] | None = None,
+    expose: Mapping[str, Any] | None = None,
     **facts: Any,
 ) -> Status:
-    of = service() if adapters is None else service(model={"source": "demo://", "loraAdapters": [*adapters]})
+    model = {"source": "demo://"} if adapters is None else {"source": "demo://", "loraAdapters": [*adapters]}
+    of = service(model=model, **({} if expose is None else {"expose": expose}))
     found: Observed = observed(of, ranks, front, **facts)
     return service_status(of, found, engine_ranks(of, found), decisions, previous or {}, now)
 

@@ -19,7 +19,7 @@ from kvasir_contract.logs import setup_logging
 from kvasir_contract.reasons import Reason
 from kvasir_operator.cluster.cluster_client import Cluster, ClusterError, NotFoundError
 from kvasir_operator.cluster.events import Events
-from kvasir_operator.cluster.kinds import INFERENCE_SERVICE
+from kvasir_operator.cluster.kinds import INFERENCE_SERVICE, OPTIONAL, Kind
 from kvasir_operator.cluster.lease import LEASE_NAME, Lease, LeaseLostError
 from kvasir_operator.cluster.workqueue import WorkQueue
 from kvasir_operator.demand_polls import DemandPolls
@@ -71,6 +71,7 @@ class Operator:
         self._stop = asyncio.Event()
         self._metrics = OperatorMetrics(CollectorRegistry())
         self._checked = False
+        self._missing: set[Kind] = set()
         self._leading = False
         self._resynced_at = time.monotonic()
 
@@ -105,7 +106,15 @@ class Operator:
                     "(kubectl apply -f crds/), then start the operator again"
                 ) from error
             for kind in WATCHED:
-                await cluster.probe(kind, namespace)
+                try:
+                    await cluster.probe(kind, namespace)
+                except NotFoundError:
+                    if kind not in OPTIONAL:
+                        raise
+                    self._missing.add(kind)
+        if self._missing:
+            names = ", ".join(f"{kind.kind} ({kind.api_version})" for kind in self._missing)
+            log.info("the cluster has no %s, so changes of such objects are not watched", names)
         self._checked = True
 
     async def _serve(self, cluster: Cluster) -> None:
@@ -168,12 +177,13 @@ class Operator:
     async def _watch(self, cluster: Cluster, queue: WorkQueue[Key], cordons: Cordons[Key]) -> None:
         # kopf replaces our signal handlers when it starts
         namespaces = self._settings.namespaces
+        nodes = cordons if self._settings.release.reads_nodes else None
         started = asyncio.Event()
         waiting = asyncio.create_task(started.wait())
         waiting.add_done_callback(lambda _: self._listen_for_signals())
         try:
             await kopf.operator(
-                registry=registry(cluster, queue.add, cordons if self._settings.release.reads_nodes else None),
+                registry=registry(cluster, queue.add, nodes, self._missing),
                 settings=kopf_settings(),
                 standalone=True,
                 clusterwide=not namespaces,

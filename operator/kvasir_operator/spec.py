@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 
 from kvasir_contract.units import parse_duration
 from kvasir_operator.autoscaling_spec import AutoscalingSpec, parse_autoscaling
+from kvasir_operator.expose_spec import ExposeSpec, parse_expose
 from kvasir_operator.pod_spec import Json, PodSpec, parse_pod
 from kvasir_operator.spec_values import InvalidSpec, optional_size, parsed
 
@@ -145,6 +146,7 @@ class InferenceService:
     # of the InferenceService, for all its objects
     labels: Json = field(default_factory=dict)
     annotations: Json = field(default_factory=dict)
+    expose: ExposeSpec | None = None
 
 
 def parse_service(resource: Json) -> InferenceService:
@@ -175,6 +177,7 @@ def _parse(metadata: Json, spec: Json) -> InferenceService:
         image=spec.get("image"),
         image_pull_policy=spec.get("imagePullPolicy"),
         image_pull_secrets=tuple(secret["name"] for secret in spec.get("imagePullSecrets", ())),
+        expose=parse_expose(spec.get("expose"), metadata.get("namespace", "default")),
     )
 
 

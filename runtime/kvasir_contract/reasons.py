@@ -20,6 +20,7 @@ class Reason(StrEnum):
     UNSCHEDULABLE = "Unschedulable"
     NODE_LOST = "NodeLost"
     LINK_REFUSED = "LinkRefused"
+    ROUTE_REFUSED = "RouteRefused"  # from outside the cluster
     PAUSED = "Paused"
     WAKING_UP = "WakingUp"  # by a request
     ROLLING_OUT = "RollingOut"
@@ -27,6 +28,7 @@ class Reason(StrEnum):
     WAITING_FOR_NODE = "WaitingForNode"
     WARMING = "Warming"
     LOADING = "Loading"
+    AWAITING_ADDRESS = "AwaitingAddress"  # of the controller of an Ingress or a Gateway
     UPGRADE_PENDING = "UpgradePending"
     FRONTENDS_UNREACHABLE = "FrontendsUnreachable"  # engines stay
     SCALED_TO_ZERO = "ScaledToZero"

@@ -30,6 +30,7 @@ def test_reasons_of_progress_are_not_failures() -> None:
             Reason.WAITING_FOR_NODE,
             Reason.WARMING,
             Reason.LOADING,
+            Reason.AWAITING_ADDRESS,
             Reason.UPGRADE_PENDING,
             Reason.FRONTENDS_UNREACHABLE,
             Reason.SCALED_TO_ZERO,

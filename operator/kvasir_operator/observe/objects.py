@@ -1,5 +1,6 @@
 """Converts the API server's dictionaries to the typed facts of `observed`."""
 
+import re
 from collections.abc import Mapping, Sequence
 from ipaddress import ip_address
 from typing import Any, Final
@@ -21,7 +22,7 @@ from kvasir_operator.observe.observed import (
     Pod,
     WorkloadState,
 )
-from kvasir_operator.resources.names import FETCH_CONTAINER
+from kvasir_operator.resources.names import FETCH_CONTAINER, workload_name
 from kvasir_operator.spec import InferenceService
 
 REVISION_LABEL: Final = "controller-revision-hash"
@@ -112,6 +113,28 @@ def pod_of(resource: Object) -> Pod:
         ),
         tolerations=tuple(spec.get("tolerations") or ()),
     )
+
+
+# a pod of another name is not an engine's: owner references can be forged
+_ORDINAL: Final = re.compile(r"-(0|[1-9][0-9]{0,5})$", re.ASCII)
+
+
+def engine_pods(pods: Sequence[Object], stateful_set: WorkloadState | None) -> list[Pod]:
+    if stateful_set is None:
+        return []
+    owned = (pod for pod in pods if controller_of(pod).get("uid") == stateful_set.uid)
+    return [pod_of(pod) for pod in owned if _ORDINAL.search(pod["metadata"]["name"])]
+
+
+def frontend_pods(pods: Sequence[Object], service: InferenceService) -> list[Pod]:
+    # without terminating and ended pods, which have successors
+    prefix = f"{workload_name(service, 'frontend')}-"
+    owned = [
+        pod_of(pod)
+        for pod in pods
+        if controller_of(pod).get("kind") == "ReplicaSet" and controller_of(pod)["name"].startswith(prefix)
+    ]
+    return [pod for pod in owned if pod.component == "frontend" and not pod.terminating and not pod.has_ended]
 
 
 def _addresses(status: Object) -> frozenset[str]:

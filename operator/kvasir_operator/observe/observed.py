@@ -181,6 +181,7 @@ class Observed:
     missing_key_secrets: frozenset[str] = frozenset()  # frontend fields that name a missing Secret
     cordoned: frozenset[str] = frozenset()  # drained nodes that pods should leave
     refusals: Mapping[ChildKey, Refusal] = field(default_factory=dict)
+    missing_kinds: frozenset[Kind] = frozenset()  # without a CustomResourceDefinition
     unchanged: Mapping[str, str] = field(default_factory=dict)  # digest of the last apply, by UID
     now: float = 0.0  # monotonic
     may_upgrade: bool = False  # for an automatic upgrade

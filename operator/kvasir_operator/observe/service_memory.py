@@ -34,6 +34,7 @@ class ServiceMemory:
     secrets: tuple[str, ...] = ()  # which pods mount
     link_secret_exists: bool | None = None
     missing_key_secrets: frozenset[str] = frozenset()  # fields of the frontend
+    may_be_exposed: bool = True  # an Ingress or HTTPRoute may exist
     status_written: float = float("-inf")
 
     def since(self, mark: Mark, now: float) -> float:

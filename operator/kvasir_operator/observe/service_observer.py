@@ -6,7 +6,6 @@ Objects are listed from the API server, because a disconnected watch misses dele
 
 import asyncio
 import logging
-import re
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from datetime import UTC, datetime
@@ -18,6 +17,8 @@ from kvasir_operator.cluster.cluster_client import Cluster, ClusterError, Confli
 from kvasir_operator.cluster.kinds import (
     CHILDREN,
     DEPLOYMENT,
+    EXPOSURES,
+    OPTIONAL,
     POD,
     SECRET,
     SERVICE_ACCOUNT,
@@ -73,10 +74,10 @@ class ServiceObserver:
         return self._now()
 
     async def observe(self, resource: Object, service: InferenceService, memory: ServiceMemory) -> Observed:
-        children, pods = await self._children(service)
+        children, pods, missing_kinds = await self._children(service, memory)
         stateful_set = _workload(children, (STATEFUL_SET, workload_name(service, "engine")))
         deployment = _workload(children, (DEPLOYMENT, workload_name(service, "frontend")))
-        engines, frontends = _engine_pods(pods, stateful_set), _frontend_pods(pods, service)
+        engines, frontends = objects.engine_pods(pods, stateful_set), objects.frontend_pods(pods, service)
         leaving = [objects.pod_of(pod) for pod in pods if objects.is_leaving_frontend(pod)]
         reports = await self._reports.of([*engines, *frontends, *leaving])
         self._remember_reports(memory, reports, [*engines, *frontends])
@@ -104,25 +105,43 @@ class ServiceObserver:
             refusals=memory.refusals,
             now=self._monotonic(),
             unchanged=dict(memory.unchanged),
+            missing_kinds=missing_kinds,
         )
 
     # ------------------------------------------------------------------------------------------------ children
 
-    async def _children(self, service: InferenceService) -> tuple[dict[ChildKey, ChildObject], list[Object]]:
+    async def _children(
+        self, service: InferenceService, memory: ServiceMemory
+    ) -> tuple[dict[ChildKey, ChildObject], list[Object], frozenset[Kind]]:
+        # Most services are not exposed, so the kinds for it are listed only when an object may exist.
+        exposed = service.expose is not None or memory.may_be_exposed
+        kinds = [kind for kind in CHILDREN if exposed or kind not in EXPOSURES]
         selector = children_selector(service.name)
-        *listed, pods = await asyncio.gather(
-            *(self._cluster.list(kind, service.namespace, selector) for kind in (*CHILDREN, POD))
+        pods, *listed = await asyncio.gather(
+            self._cluster.list(POD, service.namespace, selector),
+            *(self._list(kind, service.namespace, selector) for kind in kinds),
         )
         found = {
             (kind, resource["metadata"]["name"]): resource
-            for kind, resources in zip(CHILDREN, listed, strict=True)
-            for resource in resources
+            for kind, resources in zip(kinds, listed, strict=True)
+            for resource in resources or ()
         }
+        missing_kinds = frozenset(kind for kind, resources in zip(kinds, listed, strict=True) if resources is None)
         # A child's name without our labels: a foreign object, or ours with its labels removed.
-        missing = [key for key in child_keys(service) if key not in found]
+        missing = [key for key in child_keys(service) if key not in found and key[0] not in missing_kinds]
         unlabelled = await asyncio.gather(*(self._find(service, key) for key in missing))
         found |= {key: child for key, child in zip(missing, unlabelled, strict=True) if child is not None}
-        return {key: objects.child_of(resource, service) for key, resource in found.items()}, pods
+        memory.may_be_exposed = any(kind in EXPOSURES for kind, _ in found)
+        return {key: objects.child_of(resource, service) for key, resource in found.items()}, pods, missing_kinds
+
+    async def _list(self, kind: Kind, namespace: str, selector: str) -> list[Object] | None:
+        # None without a CustomResourceDefinition
+        try:
+            return await self._cluster.list(kind, namespace, selector)
+        except NotFoundError:
+            if kind in OPTIONAL:
+                return None
+            raise
 
     async def _find(self, service: InferenceService, key: ChildKey) -> Object | None:
         kind, name = key
@@ -239,10 +258,6 @@ class ServiceObserver:
         return False
 
 
-# a pod of another name is not an engine's: owner references can be forged
-_ORDINAL: Final = re.compile(r"-(0|[1-9][0-9]{0,5})$", re.ASCII)
-
-
 def _workload(children: Mapping[ChildKey, ChildObject], key: ChildKey) -> WorkloadState | None:
     child = children.get(key)
     if child is None or child.ownership is not Ownership.OURS or child.terminating:
@@ -265,25 +280,6 @@ def _link_secret(children: Mapping[ChildKey, ChildObject], service: InferenceSer
     ]
     names = (metadata.get("annotations", {}).get(LINK_KEYS_ANNOTATION, "") for metadata in recorded)
     return next(filter(None, names), "")
-
-
-def _engine_pods(pods: Sequence[Object], stateful_set: WorkloadState | None) -> list[Pod]:
-    if stateful_set is None:
-        return []
-    owned = (pod for pod in pods if objects.controller_of(pod).get("uid") == stateful_set.uid)
-    return [objects.pod_of(pod) for pod in owned if _ORDINAL.search(pod["metadata"]["name"])]
-
-
-def _frontend_pods(pods: Sequence[Object], service: InferenceService) -> list[Pod]:
-    # without terminating and ended pods, which have successors
-    prefix = f"{workload_name(service, 'frontend')}-"
-    owned = [
-        objects.pod_of(pod)
-        for pod in pods
-        if objects.controller_of(pod).get("kind") == "ReplicaSet"
-        and objects.controller_of(pod)["name"].startswith(prefix)
-    ]
-    return [pod for pod in owned if pod.component == "frontend" and not pod.terminating and not pod.has_ended]
 
 
 def _is_reached(frontend: Pod, report: StatusReport | None) -> bool:

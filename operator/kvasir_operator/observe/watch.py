@@ -5,7 +5,7 @@ Low-level event handlers only, so that kopf writes nothing to the cluster.
 
 import hashlib
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any, Final
 
 import kopf
@@ -19,8 +19,10 @@ from kvasir_operator.observe.service_memory import Key
 WATCHED: Final = (*CHILDREN, POD)
 
 
-def registry(cluster: Cluster, put: Callable[[Key], None], cordons: Cordons[Key] | None) -> kopf.OperatorRegistry:
-    """Return the handlers. `cordons` is None if nodes may not be watched."""
+def registry(
+    cluster: Cluster, put: Callable[[Key], None], cordons: Cordons[Key] | None, missing: Collection[Kind] = ()
+) -> kopf.OperatorRegistry:
+    """Return the handlers. `cordons` is None if nodes may not be watched; `missing` kinds do not exist."""
     handlers, changes = kopf.OperatorRegistry(), ServiceChanges()
 
     @kopf.on.login(registry=handlers)
@@ -38,7 +40,7 @@ def registry(cluster: Cluster, put: Callable[[Key], None], cordons: Cordons[Key]
     async def child_changed(namespace: str | None, labels: kopf.Labels, **_: Any) -> None:
         put(Key(str(namespace), labels[INSTANCE_LABEL]))
 
-    for kind in WATCHED:
+    for kind in (kind for kind in WATCHED if kind not in missing):
         kopf.on.event(*_selector(kind), id=kind.plural, registry=handlers)(child_changed)
     if cordons is not None:
 

@@ -10,13 +10,14 @@ from typing import Any, Final
 
 from kvasir_contract.phases import Phase
 from kvasir_contract.reasons import Reason
-from kvasir_operator.cluster.kinds import DEPLOYMENT, SECRET, SERVICE_ACCOUNT, STATEFUL_SET, Kind
+from kvasir_operator.cluster.kinds import DEPLOYMENT, SECRET, SERVICE_ACCOUNT, STATEFUL_SET, Kind, kind_of
 from kvasir_operator.observe.engine_ranks import engine_ranks, not_created_ranks
 from kvasir_operator.observe.observed import ChildKey, ChildObject, Object, Observed, Ownership, Pod
 from kvasir_operator.plan.adapter_status import seconds_until_read
 from kvasir_operator.plan.applies import Applies, Apply, plan_applies, plan_prunes
 from kvasir_operator.plan.conditions import Decisions, seconds_until_stalled
 from kvasir_operator.plan.engine_rollout import EngineRollout, PodDeletion, roll_engines
+from kvasir_operator.plan.exposure_status import seconds_until_accepted
 from kvasir_operator.plan.frontend_rollout import FrontendRollout, roll_frontends, with_scaled_frontends
 from kvasir_operator.plan.lost_pods import regroup, release_lost
 from kvasir_operator.plan.problem import MAX_NAMED, Problem
@@ -94,7 +95,14 @@ def make_plan(
         held_back=found.held_back,
         prunes=plan_prunes(child_keys(service), observed),
         deletions=_deletions(observed, found.applies, engines, frontends, incomplete),
-        again=_again(observed, status, [*problems, *found.awaited], now, zero.again, engines.under_way != ""),
+        again=_again(
+            observed,
+            status,
+            [*problems, *found.awaited],
+            now,
+            (zero.again, seconds_until_accepted(service, status)),
+            engines.under_way != "",
+        ),
         upgrade_available=desired.upgrade != "",
     )
 
@@ -163,7 +171,7 @@ def _desired(
     for body in children(service, release, observed.link_secret):
         kind = _WORKLOAD_KINDS.get(body["kind"])
         if kind is None:
-            bodies.append(body)
+            bodies += [body] if kind_of(body) not in observed.missing_kinds else []
             continue
         if held:
             continue
@@ -249,11 +257,11 @@ def _again(
     status: Status,
     obstacles: Sequence[object],
     now: datetime,
-    zero_again: float | None,
+    others: Sequence[float | None],
     rolling: bool,
 ) -> float | None:
     members = (*observed.engines, *observed.frontends)
-    waits = [] if zero_again is None else [zero_again]
+    waits = [wait for wait in others if wait is not None]
     moving = [
         member.waited
         for member in members

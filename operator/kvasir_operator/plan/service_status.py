@@ -24,6 +24,7 @@ from kvasir_operator.plan.conditions import (
     serving,
     stamped,
 )
+from kvasir_operator.plan.exposure_status import exposure_conditions, urls
 from kvasir_operator.plan.rank_status import rank_entries
 from kvasir_operator.resources.names import POD_INDEX_LABEL, selector_labels
 from kvasir_operator.resources.network import url
@@ -43,12 +44,13 @@ def service_status(
     """Return the status to write. `previous` is the current status or {}; `now` is in RFC 3339."""
     group = engine_group(service, ranks, decisions)
     conditions = service_conditions(service, observed, ranks, decisions, group)
-    conditions += adapter_conditions(service, observed)
+    conditions += [*adapter_conditions(service, observed), *exposure_conditions(service, observed)]
     conditions += gitops_conditions(conditions, previous, datetime.fromisoformat(now))
     frontends = [member.state for member in observed.frontends]
     fields: Status = {
         "observedGeneration": observed.generation,
         "url": url(service) if is_reachable(service, observed) else None,
+        "urls": urls(service, observed) if is_reachable(service, observed) else None,
         "model": service.model.served_names[0],
         "release": decisions.release or None,
         "replicas": sum(bool(rank.pods) and rank.number not in decisions.surge for rank in ranks),

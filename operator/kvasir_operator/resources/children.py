@@ -7,6 +7,7 @@ from kvasir_operator.cluster.kinds import Kind, kind_of
 from kvasir_operator.resources.adapter_list import adapters_config_map
 from kvasir_operator.resources.disruption import disruption_budgets
 from kvasir_operator.resources.engine_stateful_set import engine_stateful_set
+from kvasir_operator.resources.exposure import exposure
 from kvasir_operator.resources.frontend_deployment import frontend_deployment
 from kvasir_operator.resources.names import Object
 from kvasir_operator.resources.network import engine_service, frontend_service, http_service
@@ -21,6 +22,7 @@ def children(service: InferenceService, release: Release, link_secret: str) -> l
 
     `link_secret` is the name of a Secret that the operator creates once and cannot read.
     """
+    exposed = exposure(service)
     return [
         service_account(service, link_secret),
         *([adapters_config_map(service)] if service.model.takes_adapters else ()),
@@ -29,6 +31,7 @@ def children(service: InferenceService, release: Release, link_secret: str) -> l
         engine_service(service),
         *disruption_budgets(service, release),
         *(network_policies(service, release) if service.network.policy else ()),
+        *([exposed] if exposed is not None else ()),
         frontend_deployment(service, release, link_secret),
         engine_stateful_set(service, release, link_secret),
     ]

@@ -97,6 +97,7 @@ def _options(service: InferenceService) -> list[str]:
         max_parsed_bytes=service.frontend.max_parsed_bytes,
         tool_call_parser=service.frontend.tool_call_parser,
         reasoning_parser=service.frontend.reasoning_parser,
+        root_path=service.expose.root_path if service.expose is not None else None,
         drain_timeout=format_duration(service.frontend.drain_timeout),
     )
 

@@ -13,13 +13,13 @@ from kvasir_contract.endpoints import (
 from kvasir_operator.resources.names import Component, Object, metadata, selector_labels, workload_name
 from kvasir_operator.spec import InferenceService
 
-_CLIENT_PORT: Final = 80  # with TLS too: clients keep their port when a service gets a certificate
+CLIENT_PORT: Final = 80  # with TLS too: clients keep their port when a service gets a certificate
 
 
 def http_service(service: InferenceService) -> Object:
     port = {
         "name": HTTP_PORT_NAME,
-        "port": _CLIENT_PORT,
+        "port": CLIENT_PORT,
         "targetPort": HTTP_PORT_NAME,
         "appProtocol": "https" if service.frontend.serves_https else "http",
     }
@@ -43,7 +43,7 @@ def engine_service(service: InferenceService) -> Object:
 
 def url(service: InferenceService) -> str:
     host = f"{service.name}.{service.namespace}.svc"
-    return f"https://{host}:{_CLIENT_PORT}/v1" if service.frontend.serves_https else f"http://{host}/v1"
+    return f"https://{host}:{CLIENT_PORT}/v1" if service.frontend.serves_https else f"http://{host}/v1"
 
 
 def _headless(service: InferenceService, component: Component, ports: list[Object]) -> Object:

@@ -23,7 +23,7 @@ MAX_TEMPLATE_BYTES: Final = 128 * 1024  # the API server accepts 256 KiB of anno
 # the number of pods is not part of a template
 _COUNTS: Final = {"engine": ("data_parallel_size",), "frontend": ("replicas", "is_autoscaled")}
 # not part of a template, or of one of them only
-_OTHERS: Final = ("engine", "frontend", "rollout", "network", "autoscaling", "paused", "operator_class")
+_OTHERS: Final = ("engine", "frontend", "rollout", "network", "autoscaling", "expose", "paused", "operator_class")
 
 
 def workload_annotations(
@@ -50,6 +50,8 @@ def inputs(service: InferenceService, component: Component, link_secret: str) ->
     }
     if service.model.takes_adapters:
         user["takes_adapters"] = True
+    if component == "frontend" and service.expose is not None and service.expose.root_path:
+        user["root_path"] = service.expose.root_path
     if component == "engine":
         user["drain_timeout"] = service.rollout.drain_timeout
     return hashlib.sha256(_canonical(user).encode()).hexdigest()[:16]

@@ -77,6 +77,7 @@ def without_effect(service: InferenceService) -> list[str]:
         "autoscaling.toZeroAfter": service.autoscaling.to_zero_after,
         "network.allowFrom": service.network.allow_from,
         "network.allowMetricsFrom": service.network.allow_metrics_from,
+        "expose": service.expose,
         "paused": service.paused,
         "operatorClass": service.operator_class,
         "image": service.image,

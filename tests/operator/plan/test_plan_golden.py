@@ -14,6 +14,7 @@ from kvasir_contract.status_report import ReportedDemand, StatusReport
 from kvasir_operator.cluster.kinds import (
     DEPLOYMENT,
     DISRUPTION_BUDGET,
+    HTTP_ROUTE,
     NETWORK_POLICY,
     SECRET,
     SERVICE,
@@ -167,6 +168,19 @@ def policies_switched_off() -> Situation:
     return service(network={"policy": False}), found, {}, RELEASE
 
 
+def expose_was_added() -> Situation:
+    of = service()
+    found = observed(of, engines("ready", "ready"), frontends("ready"))
+    return service(expose={"host": "llm.example.com", "tls": {}}), found, {}, RELEASE
+
+
+def gateway_api_is_missing() -> Situation:
+    of = service()
+    found = observed(of, engines("ready", "ready"), frontends("ready"), missing_kinds=frozenset({HTTP_ROUTE}))
+    gateway = {"name": "public", "namespace": "infra"}
+    return service(expose={"host": "llm.example.com", "gateway": gateway}), found, {}, RELEASE
+
+
 def operator_was_upgraded() -> Situation:
     of = service()
     return of, observed(of, engines("ready", "ready"), frontends("ready")), {}, NEWER
@@ -230,6 +244,8 @@ SITUATIONS: Final[list[Callable[[], Situation]]] = [
     pod_of_a_rank_is_lost,
     rank_waits_for_room,
     gates_are_closed_first,
+    expose_was_added,
+    gateway_api_is_missing,
     engines_are_removed,
     service_is_at_zero,
     request_came_at_zero,

@@ -216,7 +216,8 @@ def test_every_field_of_the_status_is_in_the_schema() -> None:
     schema = version["schema"]["openAPIV3Schema"]["properties"]["status"]
     decisions = Decisions(release="1.0-a", rollout={"surgeRefused": "rev-2", "surgeFrom": 2})
     ranks = [restarted("demo-engine-0", 1), *engines("-", "loading")]
-    status = status_of(ranks, READY, decisions, adapters=[])
+    expose = {"host": "llm.example.com"}
+    status = status_of(ranks, READY, decisions, adapters=[], expose=expose)
 
     def check(value: Any, node: dict[str, Any], path: str) -> None:
         if node["type"] == "object":
