@@ -79,7 +79,7 @@ _NEUTRAL: Final = MappingProxyType[str, tuple[Any, ...]]({
 })  # fmt: skip
 
 _FROM_ORIGINAL: Final = frozenset(("llama3", "longrope", "yarn"))
-_REQUIRED: Final = object()
+REQUIRED: Final = object()
 
 
 class ConfigReader:
@@ -90,13 +90,13 @@ class ConfigReader:
         self._name = name
         self._read: set[str] = set()
 
-    def integer(self, key: str, default: Any = _REQUIRED, least: int = 1) -> int:
+    def integer(self, key: str, default: Any = REQUIRED, least: int = 1) -> int:
         value = self._value(key, default)
         if isinstance(value, bool) or not isinstance(value, int) or value < least:
             raise self._bad(key, value, f"a whole number, {least} or more")
         return value
 
-    def number(self, key: str, default: Any = _REQUIRED) -> float:
+    def number(self, key: str, default: Any = REQUIRED) -> float:
         value = self._value(key, default)
         if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < math.inf:
             raise self._bad(key, value, "a number above 0")
@@ -130,7 +130,7 @@ class ConfigReader:
         return tuple(value)
 
     def numbers(self, key: str, count: int) -> tuple[float, ...]:
-        value = self._value(key, _REQUIRED)
+        value = self._value(key, REQUIRED)
         if (
             not isinstance(value, list)
             or len(value) != count
@@ -161,6 +161,17 @@ class ConfigReader:
         """Return whether the key is there, and neither null nor 0."""
         self._read.add(key)
         return bool(self._config.get(key))
+
+    def change(self, values: Mapping[str, Any], names: Mapping[str, str] = {}) -> None:
+        """Replace values, and rename keys if the new name is not there."""
+        renamed = {new: self._config[old] for old, new in names.items() if old in self._config}
+        self._config = renamed | {key: self._config[key] for key in self._config if key not in names} | dict(values)
+
+    def raw(self, key: str) -> Any:
+        return self._config.get(key)
+
+    def ignore(self, *keys: str) -> None:
+        self._read.update(keys)
 
     def require(self, key: str, value: Any, elsewhere: bool = False) -> None:
         """Reject a key with another value. `elsewhere`: transformers' code computes other values."""
@@ -196,7 +207,7 @@ class ConfigReader:
         self._read.add(key)
         value = self._config.get(key)
         if value is None:
-            if default is _REQUIRED:
+            if default is REQUIRED:
                 raise ModelLoadError(f"{self._name} lacks {key!r}")
             return default
         return value

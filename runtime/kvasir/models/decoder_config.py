@@ -4,11 +4,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum, auto
 from types import MappingProxyType
-from typing import Final
+from typing import Any, Final
 
-from torch import Tensor
-
-from kvasir.layers.activation import ACTIVATIONS
+from kvasir.layers.activation import ACTIVATIONS, Activation
 from kvasir.layers.attention import HeadShape
 from kvasir.layers.mlp import MLP, GatedMLP
 from kvasir.layers.moe.sparse_moe import ExpertsConfig
@@ -16,7 +14,7 @@ from kvasir.layers.norm import Norm, RMSNorm
 from kvasir.layers.parameter import Placement
 from kvasir.layers.qk_norm import QKNorm
 from kvasir.layers.rotary import Rope
-from kvasir.models.config_reader import ConfigReader
+from kvasir.models.config_reader import NO_EFFECT, ConfigReader
 from kvasir.models.model_load_error import ModelLoadError
 
 # Whether a layer type has a sliding window.
@@ -53,7 +51,7 @@ class DecoderConfig:
     intermediate_size: int
     heads: HeadShape
     layers: tuple[LayerConfig, ...]
-    activation: Callable[[Tensor], Tensor]
+    activation: Activation
     eps: float
     tied: bool
     # Multiplies the attention scores.
@@ -133,25 +131,46 @@ def check_layer_types(reader: ConfigReader, windows: Sequence[int | None]) -> No
 def read_decoder(
     reader: ConfigReader,
     heads: HeadShape,
-    layers: Sequence[LayerConfig],
+    layers: LayerConfig | Sequence[LayerConfig],
     *,
-    activation: Callable[[Tensor], Tensor] | None = None,
+    activation: str | Activation = "silu",
     eps: float = 1e-6,
+    eps_key: str | None = "rms_norm_eps",
     tied: bool = False,
+    attention_bias: bool = False,
+    **fields: Any,
 ) -> DecoderConfig:
-    """Read the keys of the family, which an architecture may replace in the result.
+    """Read the keys of the Llama family. `layers`: one for all layers, or each.
 
-    `activation` None reads `hidden_act`; `eps` and `tied` are defaults.
+    The name of an activation, `eps` and `tied` are defaults; `attention_bias` is of all products of attention.
     """
+    if isinstance(layers, LayerConfig):
+        layers = [layers] * reader.integer("num_hidden_layers")
     check_layer_types(reader, [layer.window for layer in layers])
-    return DecoderConfig(
-        vocab_size=reader.integer("vocab_size"),
-        hidden_size=reader.integer("hidden_size"),
-        intermediate_size=reader.integer("intermediate_size"),
-        heads=heads,
-        layers=tuple(layers),
-        activation=activation or reader.choice("hidden_act", "silu", ACTIVATIONS),
-        eps=reader.number("rms_norm_eps", eps),
-        tied=reader.flag("tie_word_embeddings", tied),
-        scale=heads.head_dim**-0.5,
-    )
+    if isinstance(activation, str):
+        activation = reader.choice("hidden_act", activation, ACTIVATIONS)
+    for size in ("vocab_size", "hidden_size", "intermediate_size"):
+        if size not in fields:
+            fields[size] = reader.integer(size)
+    read: dict[str, Any] = {
+        "heads": heads,
+        "layers": tuple(layers),
+        "activation": activation,
+        "eps": eps if eps_key is None else reader.number(eps_key, eps),
+        "tied": reader.flag("tie_word_embeddings", tied),
+        "scale": heads.head_dim**-0.5,
+        "qkv_bias": attention_bias,
+        "output_bias": attention_bias,
+    }
+    return DecoderConfig(**read | fields)
+
+
+Read = Callable[[ConfigReader], DecoderConfig]
+
+
+def read_with(read: Read, config: Mapping[str, Any]) -> DecoderConfig:
+    """Read a config.json as an architecture does. Raises ModelLoadError for a key that may change the answers."""
+    reader = ConfigReader(config)
+    decoder = read(reader)
+    reader.finish(NO_EFFECT)
+    return decoder

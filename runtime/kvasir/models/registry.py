@@ -47,28 +47,24 @@ from kvasir.models.architectures.mixtures import (
 )
 from kvasir.models.causal_lm import LoadableLM
 from kvasir.models.decoder import Decoder
-from kvasir.models.decoder_config import DecoderConfig
+from kvasir.models.decoder_config import Read, read_with
 
 # Arguments: config.json, placement, and the longest request in tokens. Parameters stay uninitialised.
 Build = Callable[[Mapping[str, Any], Placement, int], LoadableLM]
 
 
-def _decoder(read: Callable[[Mapping[str, Any]], DecoderConfig]) -> Build:
+def _decoder(read: Read) -> Build:
     return partial(_build, read)
 
 
-def _build(
-    read: Callable[[Mapping[str, Any]], DecoderConfig],
-    config: Mapping[str, Any],
-    placement: Placement,
-    context: int,
-) -> Decoder:
-    return Decoder(read(config), placement, context)
+def _build(read: Read, config: Mapping[str, Any], placement: Placement, context: int) -> Decoder:
+    return Decoder(read_with(read, config), placement, context)
 
 
-def reader_of(build: Build) -> Callable[..., Any]:
-    """Return the function that reads config.json, or the class of a model that reads it."""
-    return build.args[0] if isinstance(build, partial) else build
+def reader_of(build: Build) -> Read:
+    """Return the function that reads config.json."""
+    assert isinstance(build, partial)
+    return build.args[0]  # type: ignore[no-any-return]
 
 
 ARCHITECTURES: Final = MappingProxyType[str, Build](

@@ -1,9 +1,11 @@
 """Reads the rotary embedding's settings, in the normal form of `kvasir.hub.rope_parameters`."""
 
 import math
-from dataclasses import dataclass
-from typing import Final
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Final
 
+from kvasir.layers.attention import HeadShape
 from kvasir.layers.rotary import (
     LinearScaling,
     Llama3Scaling,
@@ -13,7 +15,7 @@ from kvasir.layers.rotary import (
     RopeScaling,
     YarnScaling,
 )
-from kvasir.models.config_reader import ConfigReader
+from kvasir.models.config_reader import REQUIRED, ConfigReader
 from kvasir.models.model_load_error import ModelLoadError
 
 TYPES: Final = frozenset(("default", "dynamic", "linear", "llama3", "longrope", "yarn"))
@@ -34,14 +36,21 @@ class RopeDefaults:
     types: frozenset[str] = TYPES
 
 
-def read_rope(reader: ConfigReader, defaults: RopeDefaults) -> Rope:
-    # Raises ModelLoadError.
-    return rope_of(reader.rope(by_layer=False), defaults)
+def read_rope(
+    reader: ConfigReader, heads: HeadShape, *, longest: Any = REQUIRED, interleaved: bool = False, **defaults: Any
+) -> Rope:
+    """Read the rotation of all layers. `longest` and `defaults` (see RopeDefaults) are for absent keys."""
+    positions = reader.integer("max_position_embeddings", longest)
+    rope = rope_of(reader.rope(by_layer=False), RopeDefaults(heads.head_dim, positions, **defaults))
+    return replace(rope, interleaved=interleaved)
 
 
-def read_whole_rope(reader: ConfigReader, head_dim: int) -> Rope:
-    # Raises ModelLoadError.
-    return read_rope(reader, RopeDefaults(head_dim, reader.integer("max_position_embeddings")))
+def read_ropes(reader: ConfigReader, kinds: Mapping[str, RopeDefaults]) -> dict[str, Rope]:
+    """Read the rotation of each kind of layer."""
+    sections = reader.rope(by_layer=True)
+    ropes = {kind: rope_of(sections.part(kind), defaults) for kind, defaults in kinds.items()}
+    sections.finish()
+    return ropes
 
 
 def rope_of(section: ConfigReader, defaults: RopeDefaults) -> Rope:

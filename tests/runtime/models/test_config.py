@@ -1,7 +1,6 @@
 """config.json is read strictly: a key that may change the model is known or refused by name."""
 
 import math
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -10,7 +9,7 @@ from kvasir.layers.activation import ACTIVATIONS
 from kvasir.layers.rotary import LinearScaling, Llama3Scaling, LongRopeScaling, Rope, RopeScaling, YarnScaling
 from kvasir.models.architectures import gemma, llama, mistral, phi3, qwen
 from kvasir.models.architectures.layer_norm import gpt2, phi
-from kvasir.models.decoder_config import DecoderConfig
+from kvasir.models.decoder_config import DecoderConfig, Read, read_with
 from kvasir.models.model_load_error import ModelLoadError
 
 LLAMA = {
@@ -37,7 +36,7 @@ def windows_of(config: DecoderConfig) -> list[int | None]:
 
 
 def test_defaults_of_llama() -> None:
-    config = llama.read_config(LLAMA)
+    config = read_with(llama.read_config, LLAMA)
     assert config.heads.kv_heads == 4
     assert config.heads.head_dim == 16
     assert rope_of(config) == Rope(16, 10000.0, None)
@@ -46,8 +45,10 @@ def test_defaults_of_llama() -> None:
 
 
 def test_null_is_absent() -> None:
-    config = llama.read_config(LLAMA | {"head_dim": None, "num_key_value_heads": None, "rope_scaling": None})
-    assert config == llama.read_config(LLAMA)
+    config = read_with(
+        llama.read_config, LLAMA | {"head_dim": None, "num_key_value_heads": None, "rope_scaling": None}
+    )
+    assert config == read_with(llama.read_config, LLAMA)
 
 
 @pytest.mark.parametrize(
@@ -77,7 +78,7 @@ def test_null_is_absent() -> None:
     ],
 )
 def test_rope_of_old_and_new_files(keys: dict[str, Any], theta: float, scaling: RopeScaling | None) -> None:
-    config = llama.read_config(LLAMA | keys)
+    config = read_with(llama.read_config, LLAMA | keys)
     assert rope_of(config) == Rope(16, theta, scaling)
 
 
@@ -109,55 +110,59 @@ def test_rope_of_old_and_new_files(keys: dict[str, Any], theta: float, scaling: 
 )
 def test_what_llama_does_not_support_is_named(keys: dict[str, Any], named: str) -> None:
     with pytest.raises(ModelLoadError, match=named):
-        llama.read_config(LLAMA | keys)
+        read_with(llama.read_config, LLAMA | keys)
 
 
 def test_a_key_that_is_off_asks_for_nothing() -> None:
-    assert llama.read_config(LLAMA | {"sliding_window": None, "rope_interleaved": False}) == llama.read_config(
-        LLAMA
+    assert read_with(llama.read_config, LLAMA | {"sliding_window": None, "rope_interleaved": False}) == read_with(
+        llama.read_config, LLAMA
     )
 
 
 def test_windows_of_mistral() -> None:
-    assert windows_of(mistral.read_config(LLAMA)) == [4096, 4096]  # what transformers takes an absent key for
-    assert windows_of(mistral.read_config(LLAMA | {"sliding_window": None})) == [None, None]
-    assert windows_of(mistral.read_config(LLAMA | {"sliding_window": 5})) == [5, 5]
+    assert windows_of(read_with(mistral.read_config, LLAMA)) == [
+        4096,
+        4096,
+    ]  # what transformers takes an absent key for
+    assert windows_of(read_with(mistral.read_config, LLAMA | {"sliding_window": None})) == [None, None]
+    assert windows_of(read_with(mistral.read_config, LLAMA | {"sliding_window": 5})) == [5, 5]
 
 
 def test_windows_of_qwen() -> None:
     window = {"sliding_window": 9, "max_window_layers": 1}
     for read in (qwen.read_qwen2, qwen.read_qwen3):
-        assert windows_of(read(LLAMA | window)) == [None, None]
-        assert windows_of(read(LLAMA | window | {"use_sliding_window": True})) == [None, 9]
+        assert windows_of(read_with(read, LLAMA | window)) == [None, None]
+        assert windows_of(read_with(read, LLAMA | window | {"use_sliding_window": True})) == [None, 9]
         everywhere = {"max_window_layers": 0, "use_sliding_window": True}
-        assert windows_of(read(LLAMA | window | everywhere)) == [9, 9]
+        assert windows_of(read_with(read, LLAMA | window | everywhere)) == [9, 9]
         types = {"layer_types": ["sliding_attention", "full_attention"], "use_sliding_window": True}
-        assert windows_of(read(LLAMA | window | types)) == [9, None]
+        assert windows_of(read_with(read, LLAMA | window | types)) == [9, None]
 
 
 def test_biases_and_norms_of_qwen() -> None:
-    second, third = qwen.read_qwen2(LLAMA), qwen.read_qwen3(LLAMA | {"head_dim": 16})
+    second, third = read_with(qwen.read_qwen2, LLAMA), read_with(qwen.read_qwen3, LLAMA | {"head_dim": 16})
     assert (second.qkv_bias, second.output_bias, second.qk_norm) == (True, False, None)
     assert (third.qkv_bias, third.output_bias, third.qk_norm is None) == (False, False, False)
 
 
 def test_experts_stand_in_every_nth_layer_that_is_not_named() -> None:
-    config = qwen.read_qwen3_moe(
-        LLAMA | {"num_hidden_layers": 6, "decoder_sparse_step": 2, "mlp_only_layers": [3], "num_experts": 16}
+    config = read_with(
+        qwen.read_qwen3_moe,
+        LLAMA | {"num_hidden_layers": 6, "decoder_sparse_step": 2, "mlp_only_layers": [3], "num_experts": 16},
     )
     assert [layer.experts is not None for layer in config.layers] == [False, True, False, False, False, True]
 
 
 def test_the_first_gemma_means_tanh_by_gelu() -> None:
     for keys in ({"hidden_act": "gelu"}, {"hidden_act": "gelu", "hidden_activation": None}, {}):
-        assert gemma.read_gemma(LLAMA | keys).activation is ACTIVATIONS["gelu_pytorch_tanh"]
+        assert read_with(gemma.read_gemma, LLAMA | keys).activation is ACTIVATIONS["gelu_pytorch_tanh"]
 
 
 def test_caps_and_windows_of_gemma2() -> None:
-    config = gemma.read_gemma2(LLAMA)
+    config = read_with(gemma.read_gemma2, LLAMA)
     assert (config.score_cap, config.logit_cap) == (50.0, 30.0)
     assert windows_of(config) == [4096, None]
-    off = gemma.read_gemma2(LLAMA | {"attn_logit_softcapping": None, "final_logit_softcapping": None})
+    off = read_with(gemma.read_gemma2, LLAMA | {"attn_logit_softcapping": None, "final_logit_softcapping": None})
     assert (off.score_cap, off.logit_cap) == (None, None)
 
 
@@ -170,7 +175,7 @@ def test_gemma3_of_old_files_has_a_pattern_and_two_rotations() -> None:
         "rope_local_base_freq": 100.0,
         "rope_scaling": {"rope_type": "linear", "factor": 8.0},
     }
-    config = gemma.read_gemma3(LLAMA | old)
+    config = read_with(gemma.read_gemma3, LLAMA | old)
     assert windows_of(config) == [7, None, 7, None]
     within, everywhere = config.layers[0].rope, config.layers[1].rope
     assert within == Rope(256, 100.0, None)
@@ -180,10 +185,11 @@ def test_gemma3_of_old_files_has_a_pattern_and_two_rotations() -> None:
 def test_longrope_of_phi3_under_each_of_its_names() -> None:
     factors = {"short_factor": [1.0] * 6, "long_factor": [2.0] * 6}
     for name in ("su", "longrope"):
-        config = phi3.read_config(
+        config = read_with(
+            phi3.read_config,
             LLAMA
             | {"rope_scaling": {"type": name} | factors, "partial_rotary_factor": 0.75}
-            | {"original_max_position_embeddings": 32}
+            | {"original_max_position_embeddings": 32},
         )
         stretched = math.sqrt(1 + math.log(4) / math.log(32))
         scaling = LongRopeScaling((1.0,) * 6, (2.0,) * 6, 32, stretched)
@@ -216,11 +222,9 @@ def test_longrope_of_phi3_under_each_of_its_names() -> None:
         (phi.read_config, {"partial_rotary_factor": 1.5}, "partial_rotary_factor.*within the head"),
     ],
 )
-def test_what_the_others_do_not_support_is_named(
-    read: Callable[[dict[str, Any]], DecoderConfig], keys: dict[str, Any], named: str
-) -> None:
+def test_what_the_others_do_not_support_is_named(read: Read, keys: dict[str, Any], named: str) -> None:
     with pytest.raises(ModelLoadError, match=named):
-        read(LLAMA | keys)
+        read_with(read, LLAMA | keys)
 
 
 @pytest.mark.parametrize(
@@ -234,4 +238,4 @@ def test_what_the_others_do_not_support_is_named(
 )
 def test_what_gpt2_does_not_support_is_named(keys: dict[str, Any], named: str) -> None:
     with pytest.raises(ModelLoadError, match=named):
-        gpt2.read_config(keys)
+        read_with(gpt2.read_config, keys)

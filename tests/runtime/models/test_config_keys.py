@@ -1,6 +1,5 @@
 import dataclasses
 import logging
-from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
@@ -9,6 +8,7 @@ import transformers
 
 from kvasir.models.architectures import gemma, llama, phi3, qwen
 from kvasir.models.architectures.layer_norm import gpt2
+from kvasir.models.decoder_config import Read, read_with
 from kvasir.models.model_load_error import ModelLoadError
 from kvasir.models.registry import ARCHITECTURES, reader_of
 from runtime.models.test_config import LLAMA
@@ -42,7 +42,11 @@ def config_of(architecture: str) -> Any:
 def read(architecture: str, values: dict[str, Any]) -> Any:
     if architecture == "Glm4MoeForCausalLM":  # transformers' default has no whole heads
         values = {"head_dim": 128, **values}
-    return reader_of(ARCHITECTURES[architecture])(values)
+    return read_with(reader_of(ARCHITECTURES[architecture]), values)
+
+
+def read_llama(values: dict[str, Any]) -> Any:
+    return read_with(llama.read_config, values)
 
 
 @pytest.mark.parametrize("name", ARCHITECTURES)
@@ -110,30 +114,31 @@ def test_layer_types_are_taken_if_they_are_computed_anyway(name: str) -> None:
 @pytest.mark.parametrize(
     "read_config", [llama.read_config, phi3.read_config, qwen.read_qwen3_moe, gemma.read_gemma]
 )
-def test_layer_types_that_differ_are_refused(read_config: Callable[[dict[str, Any]], Any]) -> None:
+def test_layer_types_that_differ_are_refused(read_config: Read) -> None:
     with pytest.raises(ModelLoadError, match=r"layer_types.*\(full, full\).*may change the answers"):
-        read_config(LLAMA | {"layer_types": ["full_attention", "sliding_attention"]})
+        read_with(read_config, LLAMA | {"layer_types": ["full_attention", "sliding_attention"]})
 
 
 def test_original_positions_next_to_a_scaling_must_agree() -> None:
     yarn = {"rope_scaling": {"rope_type": "yarn", "factor": 2.0, "original_max_position_embeddings": 64}}
-    same = llama.read_config(LLAMA | yarn | {"original_max_position_embeddings": 64})
-    assert same == llama.read_config(LLAMA | yarn)
-    assert llama.read_config(LLAMA | {"original_max_position_embeddings": 64}) == llama.read_config(LLAMA)
+    same = read_llama(LLAMA | yarn | {"original_max_position_embeddings": 64})
+    assert same == read_llama(LLAMA | yarn)
+    assert read_llama(LLAMA | {"original_max_position_embeddings": 64}) == read_llama(LLAMA)
     with pytest.raises(ModelLoadError, match="original_max_position_embeddings"):
-        llama.read_config(LLAMA | yarn | {"original_max_position_embeddings": 32})
+        read_llama(LLAMA | yarn | {"original_max_position_embeddings": 32})
 
 
 def test_window_that_is_switched_off_changes_nothing() -> None:
     off = {"sliding_window": 8, "use_sliding_window": False, "max_window_layers": 1}
-    assert llama.read_config(LLAMA | off) == llama.read_config(LLAMA)
+    assert read_llama(LLAMA | off) == read_llama(LLAMA)
     with pytest.raises(ModelLoadError, match="'sliding_window'"):
-        llama.read_config(LLAMA | {"sliding_window": 8})
+        read_llama(LLAMA | {"sliding_window": 8})
 
 
 def test_gpt2_reads_the_names_of_other_architectures() -> None:
     names = {"hidden_size": 64, "num_attention_heads": 4, "num_hidden_layers": 2, "max_position_embeddings": 32}
     own = {"n_embd": 64, "n_head": 4, "n_layer": 2, "n_positions": 32}
-    assert gpt2.read_config(names) == gpt2.read_config(own) == gpt2.read_config(names | own)
+    read = [read_with(gpt2.read_config, values) for values in (names, own, names | own)]
+    assert read[0] == read[1] == read[2]
     with pytest.raises(ModelLoadError, match="'hidden_size' to 32; supported is 64"):
-        gpt2.read_config(own | {"hidden_size": 32})
+        read_with(gpt2.read_config, own | {"hidden_size": 32})

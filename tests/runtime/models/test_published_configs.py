@@ -1,8 +1,5 @@
 """config.json in the forms that models were published with is read, whatever transformers wrote it."""
 
-from collections.abc import Callable, Mapping
-from typing import Any
-
 import pytest
 
 from kvasir.models.architectures import (
@@ -20,7 +17,7 @@ from kvasir.models.architectures import (
 )
 from kvasir.models.architectures.layer_norm import cohere, falcon, gpt_neox, phi, starcoder2
 from kvasir.models.architectures.mixtures import glm4_moe, gpt_oss, hunyuan_moe, minimax_m2
-from kvasir.models.decoder_config import DecoderConfig
+from kvasir.models.decoder_config import Read, read_with
 from runtime.models.published_families import (
     COMMAND_R7B,
     EXAONE_4_32B,
@@ -238,10 +235,8 @@ PHI_2 = sizes(2560, 10240, 32, 32, 32, 2048, 51200) | {
         (hunyuan_moe.read_config, HUNYUAN_A13B, {None}, 128),
     ],
 )
-def test_a_published_config_is_read(
-    read: Callable[[Mapping[str, Any]], DecoderConfig], config: Config, windows: set[int | None], rotated: int
-) -> None:
-    decoder = read(ANY | config)
+def test_a_published_config_is_read(read: Read, config: Config, windows: set[int | None], rotated: int) -> None:
+    decoder = read_with(read, ANY | config)
     assert {layer.window for layer in decoder.layers} == windows
     assert {layer.rope.dim for layer in decoder.layers if layer.rope is not None} == {rotated}
     assert decoder.vocab_size == config["vocab_size"]

@@ -8,7 +8,7 @@ import torch
 
 from kvasir.layers.parameter import Placement
 from kvasir.models.causal_lm import LoadableTransformer
-from kvasir.models.config_reader import NO_EFFECT
+from kvasir.models.config_reader import NO_EFFECT, ConfigReader
 from kvasir.models.pooling.encoder import Encoder, EncoderConfig
 from kvasir.models.pooling.score_head import ScoreHeadConfig
 
@@ -24,7 +24,7 @@ WITHOUT_EFFECT: Final = NO_EFFECT | {
 
 @dataclass(frozen=True)
 class EncoderFamily:
-    read: Callable[[Mapping[str, Any]], EncoderConfig]
+    read: Callable[[ConfigReader], EncoderConfig]
     # Tensors of the head in checkpoints → "dense" and "out"
     head_names: Mapping[str, str]
     unused: Sequence[str]  # prefixes of tensors of other heads
@@ -33,5 +33,12 @@ class EncoderFamily:
         "cls", labels, torch.tanh
     )
 
+    def config(self, values: Mapping[str, Any]) -> EncoderConfig:
+        """Read a config.json. Raises ModelLoadError for a key that may change the results."""
+        reader = ConfigReader(values)
+        encoder = self.read(reader)
+        reader.finish(WITHOUT_EFFECT)
+        return encoder
+
     def build(self, config: Mapping[str, Any], placement: Placement, context: int) -> LoadableTransformer:
-        return Encoder(self.read(config), placement, context)
+        return Encoder(self.config(config), placement, context)

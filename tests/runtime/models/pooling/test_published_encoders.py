@@ -55,20 +55,20 @@ PUBLISHED = {"ModernBert": MODERN_BERT_BASE, "NomicBert": NOMIC_EMBED_1_5, "New"
 
 @pytest.mark.parametrize("name", PUBLISHED)
 def test_published_config_is_read(name: str) -> None:
-    config = ENCODERS[name].read(PUBLISHED[name])
+    config = ENCODERS[name].config(PUBLISHED[name])
     assert config.hidden_size == 768
     assert config.heads.head_dim == 64
     assert config.rope is not None
 
 
 def test_modern_bert_has_its_windows_and_thetas() -> None:
-    config = ENCODERS["ModernBert"].read(MODERN_BERT_BASE)
+    config = ENCODERS["ModernBert"].config(MODERN_BERT_BASE)
     assert config.windows[:4] == (None, 128, 128, None)
     assert [rope.theta for rope in (config.rope, config.local_rope) if rope] == [160000.0, 10000.0]
 
 
 def test_gte_stretches_wavelengths_by_its_formula() -> None:
-    rope = ENCODERS["New"].read(GTE_MULTILINGUAL).rope
+    rope = ENCODERS["New"].config(GTE_MULTILINGUAL).rope
     assert rope is not None
     assert rope.scaling == NTKScaling(8.0)
     # Its own: of theta * factor, divided by factor ** (2 / dim).
@@ -90,4 +90,4 @@ def test_gte_stretches_wavelengths_by_its_formula() -> None:
 def test_setting_that_changes_vectors_is_refused(name: str, changes: dict[str, Any]) -> None:
     key = list(changes)[-1]
     with pytest.raises(ModelLoadError, match="mixed_b" if key == "rope_scaling" else key):
-        ENCODERS[name].read({**PUBLISHED[name], **changes})
+        ENCODERS[name].config({**PUBLISHED[name], **changes})

@@ -14,7 +14,7 @@ from kvasir.layers.attention import HeadShape
 from kvasir.models.config_reader import ConfigReader
 from kvasir.models.model_load_error import ModelLoadError
 from kvasir.models.pooling.encoder import EncoderConfig, FeedForwardGate
-from kvasir.models.pooling.encoder_family import WITHOUT_EFFECT, EncoderFamily
+from kvasir.models.pooling.encoder_family import EncoderFamily
 from kvasir.models.pooling.score_head import ScoreHeadConfig
 
 _EMBEDDINGS: Final = {
@@ -65,17 +65,17 @@ _JINA: Final = {
     "encoder.layer.N.mlp.layernorm": "layers.N.mlp_norm",
 }
 _GLU: Final = MappingProxyType({"geglu": ACTIVATIONS["gelu"], "reglu": ACTIVATIONS["relu"]})
+_POOLER: Final = MappingProxyType({"bert.pooler.dense": "dense", "classifier": "out"})
 _TWO_LAYERS: Final = MappingProxyType({"classifier.dense": "dense", "classifier.out_proj": "out"})
 
 
 def _read(
-    config: Mapping[str, Any],
+    reader: ConfigReader,
     names: Mapping[str, str],
     prefix: str,
     position_type: str = "absolute",
     **changes: Any,
 ) -> EncoderConfig:
-    reader = ConfigReader(config)
     for key, value in (("position_embedding_type", position_type), ("is_decoder", False)):
         reader.require(key, value)
     size, heads = reader.integer("hidden_size"), reader.integer("num_attention_heads")
@@ -93,9 +93,7 @@ def _read(
         "names": names,
         "prefixes": (prefix,),
     }
-    read |= {key: value(reader) if callable(value) else value for key, value in changes.items()}
-    reader.finish(WITHOUT_EFFECT)
-    return EncoderConfig(**read)
+    return EncoderConfig(**read | changes)
 
 
 def _types(reader: ConfigReader) -> int:
@@ -107,43 +105,43 @@ def _after_padding(reader: ConfigReader) -> int:
     return reader.integer("pad_token_id", 1, least=0) + 1
 
 
-def read_bert(config: Mapping[str, Any]) -> EncoderConfig:
-    return _read(config, _BERT, "bert.", token_types=_types)
+def read_bert(reader: ConfigReader) -> EncoderConfig:
+    return _read(reader, _BERT, "bert.", token_types=_types(reader))
 
 
-def read_roberta(config: Mapping[str, Any]) -> EncoderConfig:
-    return _read(config, _BERT, "roberta.", token_types=_types, first_position=_after_padding)
+def read_roberta(reader: ConfigReader) -> EncoderConfig:
+    return _read(reader, _BERT, "roberta.", token_types=_types(reader), first_position=_after_padding(reader))
 
 
-def read_mpnet(config: Mapping[str, Any]) -> EncoderConfig:
+def read_mpnet(reader: ConfigReader) -> EncoderConfig:
     return _read(
-        config,
+        reader,
         _MPNET,
         "mpnet.",
-        first_position=_after_padding,
-        relative_buckets=lambda reader: reader.integer("relative_attention_num_buckets", 32),
+        first_position=_after_padding(reader),
+        relative_buckets=reader.integer("relative_attention_num_buckets", 32),
     )
 
 
-def read_jina(config: Mapping[str, Any]) -> EncoderConfig:
+def read_jina(reader: ConfigReader) -> EncoderConfig:
     return _read(
-        config,
+        reader,
         _JINA,
         "bert.",
         "alibi",
         positions=0,
         alibi=True,
-        token_types=_types,
-        activation=lambda reader: reader.choice("feed_forward_type", "original", _GLU),
+        token_types=_types(reader),
+        activation=reader.choice("feed_forward_type", "original", _GLU),
         gate=FeedForwardGate(bias=False, output_bias=True),
     )
 
 
-def read_distilbert(config: Mapping[str, Any]) -> EncoderConfig:
+def read_distilbert(reader: ConfigReader) -> EncoderConfig:
     # The table of positions is in the checkpoint, also with sinusoidal_pos_embds.
-    reader = ConfigReader(config)
     size, heads = reader.integer("dim"), reader.integer("n_heads")
-    distilbert = EncoderConfig(
+    reader.ignore("attention_dropout")
+    return EncoderConfig(
         vocab_size=reader.integer("vocab_size"),
         hidden_size=size,
         intermediate_size=reader.integer("hidden_dim"),
@@ -155,33 +153,15 @@ def read_distilbert(config: Mapping[str, Any]) -> EncoderConfig:
         names=_DISTILBERT,
         prefixes=("distilbert.",),
     )
-    reader.finish(WITHOUT_EFFECT | {"attention_dropout"})
-    return distilbert
 
 
 _UNUSED: Final = ("cls.", "lm_head.", "pooler.", "bert.pooler.", "roberta.pooler.", "mpnet.pooler.")
 _MLM_OF_DISTILBERT: Final = ("vocab_transform.", "vocab_layer_norm.", "vocab_projector.")
 
-BERT: Final = EncoderFamily(
-    read_bert,
-    head_names=MappingProxyType({"bert.pooler.dense": "dense", "classifier": "out"}),
-    unused=_UNUSED,
-)
-ROBERTA: Final = EncoderFamily(
-    read_roberta,
-    head_names=_TWO_LAYERS,
-    unused=_UNUSED,
-)
-MPNET: Final = EncoderFamily(
-    read_mpnet,
-    head_names=_TWO_LAYERS,
-    unused=_UNUSED,
-)
-JINA: Final = EncoderFamily(
-    read_jina,
-    head_names=MappingProxyType({"bert.pooler.dense": "dense", "classifier": "out"}),
-    unused=_UNUSED,
-)
+BERT: Final = EncoderFamily(read_bert, head_names=_POOLER, unused=_UNUSED)
+ROBERTA: Final = EncoderFamily(read_roberta, head_names=_TWO_LAYERS, unused=_UNUSED)
+MPNET: Final = EncoderFamily(read_mpnet, head_names=_TWO_LAYERS, unused=_UNUSED)
+JINA: Final = EncoderFamily(read_jina, head_names=_POOLER, unused=_UNUSED)
 DISTILBERT: Final = EncoderFamily(
     read_distilbert,
     head=lambda _, labels: ScoreHeadConfig("cls", labels, F.relu),

@@ -1,21 +1,20 @@
 """GTE (Zhang et al., 2024), Alibaba's `NewModel`: BERT with rotary positions and a gated feed-forward layer."""
 
-from collections.abc import Mapping
 from types import MappingProxyType
-from typing import Any, Final
+from typing import Final
 
 from kvasir.layers.activation import ACTIVATIONS
 from kvasir.models.config_reader import ConfigReader
 from kvasir.models.decoder_config import read_heads
 from kvasir.models.pooling.encoder import EncoderConfig, FeedForwardGate
-from kvasir.models.pooling.encoder_family import WITHOUT_EFFECT, EncoderFamily
-from kvasir.models.rope_config import TYPES, RopeDefaults, read_rope
+from kvasir.models.pooling.encoder_family import EncoderFamily
+from kvasir.models.rope_config import TYPES, read_rope
 
 _NEUTRAL: Final = MappingProxyType({
     "layer_norm_type": "layer_norm", "logn_attention_scale": False, "pack_qkv": True,
     "position_embedding_type": "rope",
 })  # fmt: skip
-_WITHOUT_EFFECT: Final = WITHOUT_EFFECT | {
+_WITHOUT_EFFECT: Final = {
     *("logn_attention_clip1", "unpad_inputs", "use_memory_efficient_attention"),
 }
 _NAMES: Final = MappingProxyType({
@@ -31,15 +30,12 @@ _NAMES: Final = MappingProxyType({
 })  # fmt: skip
 
 
-def read_config(config: Mapping[str, Any]) -> EncoderConfig:
-    reader = ConfigReader(config)
+def read_config(reader: ConfigReader) -> EncoderConfig:
     for key, value in _NEUTRAL.items():
         reader.require(key, value)
     heads = read_heads(reader)
-    defaults = RopeDefaults(
-        heads.head_dim, reader.integer("max_position_embeddings", 8192), theta=160_000.0, types=TYPES | {"ntk"}
-    )
-    gte = EncoderConfig(
+    reader.ignore(*_WITHOUT_EFFECT)
+    return EncoderConfig(
         vocab_size=reader.integer("vocab_size"),
         hidden_size=reader.integer("hidden_size"),
         intermediate_size=reader.integer("intermediate_size"),
@@ -48,13 +44,11 @@ def read_config(config: Mapping[str, Any]) -> EncoderConfig:
         activation=reader.choice("hidden_act", "gelu", ACTIVATIONS),
         eps=reader.number("layer_norm_eps", 1e-12),
         token_types=reader.integer("type_vocab_size", 1, least=0),
-        rope=read_rope(reader, defaults),
+        rope=read_rope(reader, heads, longest=8192, theta=160_000.0, types=TYPES | {"ntk"}),
         gate=FeedForwardGate(bias=False, output_bias=True, up_first=True),
         names=_NAMES,
         prefixes=("new.", "gte."),
     )
-    reader.finish(_WITHOUT_EFFECT)
-    return gte
 
 
 GTE: Final = EncoderFamily(

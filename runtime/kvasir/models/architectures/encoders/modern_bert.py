@@ -13,15 +13,15 @@ from kvasir.layers.parameter import Placement
 from kvasir.models.config_reader import ConfigReader
 from kvasir.models.decoder_config import read_heads, read_windows
 from kvasir.models.pooling.encoder import EncoderConfig, FeedForwardGate
-from kvasir.models.pooling.encoder_family import WITHOUT_EFFECT, EncoderFamily
+from kvasir.models.pooling.encoder_family import EncoderFamily
 from kvasir.models.pooling.score_head import ScoreHeadConfig
-from kvasir.models.rope_config import RopeDefaults, rope_of
+from kvasir.models.rope_config import RopeDefaults, read_ropes
 
 _OF_HEADS: Final = frozenset((
     "classifier_pooling", "classifier_bias", "classifier_activation", "decoder_bias", "sparse_prediction",
     "sparse_pred_ignore_index",
 ))  # fmt: skip
-_WITHOUT_EFFECT: Final = WITHOUT_EFFECT | _OF_HEADS | {
+_WITHOUT_EFFECT: Final = _OF_HEADS | {
     *("deterministic_flash_attn", "embedding_dropout", "mlp_dropout", "initializer_cutoff_factor"),
     # The files say "absolute", and 1e-5 twice.
     *("position_embedding_type", "layer_norm_eps", "reference_compile", "repad_logits_with_grad"),
@@ -39,20 +39,19 @@ _NAMES: Final = MappingProxyType({
 })  # fmt: skip
 
 
-def read_config(config: Mapping[str, Any]) -> EncoderConfig:
-    reader = ConfigReader(config)
+def read_config(reader: ConfigReader) -> EncoderConfig:
     heads = read_heads(reader)
     every = reader.integer("global_attn_every_n_layers", 3)
     windows = read_windows(reader, reader.integer("local_attention", 128), lambda index: index % every != 0)
     positions = reader.integer("max_position_embeddings", 8192)
-    ropes = reader.rope(by_layer=True)
-    everywhere, local = (
-        rope_of(ropes.part(kind), RopeDefaults(heads.head_dim, positions, theta=reader.number(key, theta)))
-        for kind, key, theta in ((FULL, "global_rope_theta", 160_000.0), (SLIDING, "local_rope_theta", 10_000.0))
-    )
-    ropes.finish()
+    thetas = {
+        FULL: reader.number("global_rope_theta", 160_000.0),
+        SLIDING: reader.number("local_rope_theta", 10_000.0),
+    }
+    ropes = read_ropes(reader, {kind: RopeDefaults(heads.head_dim, positions, thetas[kind]) for kind in thetas})
     bias = reader.flag("mlp_bias", False)
-    modern = EncoderConfig(
+    reader.ignore(*_WITHOUT_EFFECT)
+    return EncoderConfig(
         vocab_size=reader.integer("vocab_size"),
         hidden_size=reader.integer("hidden_size"),
         intermediate_size=reader.integer("intermediate_size"),
@@ -60,8 +59,8 @@ def read_config(config: Mapping[str, Any]) -> EncoderConfig:
         num_layers=len(windows),
         activation=reader.choice("hidden_activation", "gelu", ACTIVATIONS),
         eps=reader.number("norm_eps", 1e-5),
-        rope=everywhere,
-        local_rope=local,
+        rope=ropes[FULL],
+        local_rope=ropes[SLIDING],
         windows=windows,
         norm=_norm(reader),
         norms_before=True,
@@ -70,8 +69,6 @@ def read_config(config: Mapping[str, Any]) -> EncoderConfig:
         names=_NAMES,
         prefixes=("model.",),
     )
-    reader.finish(_WITHOUT_EFFECT)
-    return modern
 
 
 def _norm(reader: ConfigReader) -> type[LayerNorm]:

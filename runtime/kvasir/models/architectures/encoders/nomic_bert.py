@@ -1,15 +1,14 @@
 """NomicBERT (Nussbaum et al., 2024): BERT with rotary positions, SwiGLU and no biases."""
 
-from collections.abc import Mapping
 from types import MappingProxyType
-from typing import Any, Final
+from typing import Final
 
 from kvasir.layers.activation import ACTIVATIONS
 from kvasir.models.config_reader import ConfigReader
 from kvasir.models.decoder_config import read_heads
 from kvasir.models.pooling.encoder import EncoderConfig, FeedForwardGate
-from kvasir.models.pooling.encoder_family import WITHOUT_EFFECT, EncoderFamily
-from kvasir.models.rope_config import RopeDefaults, read_rope
+from kvasir.models.pooling.encoder_family import EncoderFamily
+from kvasir.models.rope_config import read_rope
 
 # The names of the published files, which are those of GPT-2, and those of transformers.
 _KEYS: Final = MappingProxyType({
@@ -23,7 +22,7 @@ _NEUTRAL: Final = MappingProxyType({
     "prenorm": False, "rotary_emb_interleaved": False, "rotary_emb_scale_base": None, "scale_attn_weights": True,
     "scale_attn_by_inverse_layer_idx": False, "use_rms_norm": False,
 })  # fmt: skip
-_WITHOUT_EFFECT: Final = WITHOUT_EFFECT | {
+_WITHOUT_EFFECT: Final = {
     # Beyond max_trained_positions, which no request reaches.
     *("rotary_scaling_factor", "max_trained_positions"),
     *("dense_seq_output", "fused_bias_fc", "fused_dropout_add_ln", "last_layer_subset", "use_flash_attn"),
@@ -45,16 +44,14 @@ _NAMES: Final = MappingProxyType({
 })  # fmt: skip
 
 
-def read_config(config: Mapping[str, Any]) -> EncoderConfig:
-    own = {key: value for key, value in config.items() if key not in _KEYS}
-    reader = ConfigReader({name: config[key] for key, name in _KEYS.items() if key in config} | own)
+def read_config(reader: ConfigReader) -> EncoderConfig:
+    reader.change({}, names=_KEYS)
     for key, value in _NEUTRAL.items():
         reader.require(key, value)
     heads = read_heads(reader)
-    positions = reader.integer("max_position_embeddings", 2048)
     reader.choice("activation_function", "swiglu", {"swiglu": None})
-    bias = reader.flag("qkv_proj_bias", False)
-    nomic = EncoderConfig(
+    reader.ignore(*_WITHOUT_EFFECT)
+    return EncoderConfig(
         vocab_size=reader.integer("vocab_size"),
         hidden_size=reader.integer("hidden_size"),
         intermediate_size=reader.integer("intermediate_size"),
@@ -63,14 +60,12 @@ def read_config(config: Mapping[str, Any]) -> EncoderConfig:
         activation=reader.choice("hidden_act", "silu", {"silu": ACTIVATIONS["silu"]}),
         eps=reader.number("layer_norm_eps", 1e-12),
         token_types=reader.integer("type_vocab_size", 2, least=0),
-        rope=read_rope(reader, RopeDefaults(heads.head_dim, positions, theta=1000.0, partial=1.0)),
+        rope=read_rope(reader, heads, longest=2048, theta=1000.0, partial=1.0),
         gate=FeedForwardGate(bias=False, output_bias=False),
-        attention_bias=bias,
+        attention_bias=reader.flag("qkv_proj_bias", False),
         names=_NAMES,
         prefixes=("bert.", "nomic_bert."),
     )
-    reader.finish(_WITHOUT_EFFECT)
-    return nomic
 
 
 NOMIC_BERT: Final = EncoderFamily(

@@ -1,18 +1,17 @@
 """Falcon (Almazrouei et al., 2023) and Falcon 2 11B: parallel layers, LayerNorm, one or few K/V heads."""
 
-from collections.abc import Mapping
 from types import MappingProxyType
-from typing import Any, Final
+from typing import Final
 
 from kvasir.layers.activation import ACTIVATIONS
 from kvasir.layers.attention import HeadShape
 from kvasir.layers.mlp import MLP
 from kvasir.layers.norm import LayerNorm
 from kvasir.models.architectures.layer_norm.gpt_neox import GROUPED_NAMES
-from kvasir.models.config_reader import NO_EFFECT, ConfigReader
-from kvasir.models.decoder_config import DecoderConfig, LayerConfig, Order, check_layer_types
+from kvasir.models.config_reader import ConfigReader
+from kvasir.models.decoder_config import DecoderConfig, LayerConfig, Order, read_decoder
 from kvasir.models.model_load_error import ModelLoadError
-from kvasir.models.rope_config import RopeDefaults, read_rope
+from kvasir.models.rope_config import read_rope
 
 _NAMES: Final = MappingProxyType(
     {
@@ -29,37 +28,29 @@ _NAMES: Final = MappingProxyType(
 _KEYS: Final = MappingProxyType({"num_key_value_heads": "num_kv_heads", "intermediate_size": "ffn_hidden_size"})
 
 
-def read_config(config: Mapping[str, Any]) -> DecoderConfig:
-    reader = ConfigReader(config)
+def read_config(reader: ConfigReader) -> DecoderConfig:
     hidden_size, new = reader.integer("hidden_size"), reader.flag("new_decoder_architecture", False)
     heads = _heads(reader, hidden_size, new)
-    rope = read_rope(reader, RopeDefaults(heads.head_dim, reader.integer("max_position_embeddings", 2048)))
     reader.require("alibi", False, elsewhere=True)
     bias = reader.flag("bias", False)
-    layers = (LayerConfig(rope),) * reader.integer("num_hidden_layers")
-    check_layer_types(reader, [None] * len(layers))
-    falcon = DecoderConfig(
-        vocab_size=reader.integer("vocab_size"),
-        hidden_size=hidden_size,
+    return read_decoder(
+        reader,
+        heads,
+        LayerConfig(read_rope(reader, heads, longest=2048)),
         intermediate_size=reader.integer("ffn_hidden_size", 4 * hidden_size),
-        heads=heads,
-        layers=layers,
         activation=reader.choice("activation", "gelu", ACTIVATIONS),
-        eps=reader.number("layer_norm_epsilon", 1e-5),
-        tied=reader.flag("tie_word_embeddings", True),
-        scale=heads.head_dim**-0.5,
+        eps=1e-5,
+        eps_key="layer_norm_epsilon",
+        tied=True,
+        attention_bias=bias,
         order=_order(reader, new),
         norm=LayerNorm,
         mlp=MLP,
         grouped_qkv=True,
-        qkv_bias=bias,
-        output_bias=bias,
         mlp_bias=bias,
         names=_NAMES,
         keys=_KEYS,
     )
-    reader.finish(NO_EFFECT)
-    return falcon
 
 
 def _heads(reader: ConfigReader, hidden_size: int, new: bool) -> HeadShape:

@@ -1,16 +1,13 @@
 """GPT-NeoX (Black et al., 2022), Pythia (Biderman et al., 2023), Dolly: LayerNorm, parallel layers."""
 
-from collections.abc import Mapping
-from dataclasses import replace
 from types import MappingProxyType
-from typing import Any, Final
+from typing import Final
 
-from kvasir.layers.activation import ACTIVATIONS
 from kvasir.layers.mlp import MLP
 from kvasir.layers.norm import LayerNorm
-from kvasir.models.config_reader import NO_EFFECT, ConfigReader
+from kvasir.models.config_reader import ConfigReader
 from kvasir.models.decoder_config import DecoderConfig, LayerConfig, Order, read_decoder, read_heads
-from kvasir.models.rope_config import RopeDefaults, read_rope
+from kvasir.models.rope_config import read_rope
 
 GROUPED_NAMES: Final = MappingProxyType(
     {
@@ -31,29 +28,23 @@ _NAMES: Final = MappingProxyType(
 )
 
 
-def read_config(config: Mapping[str, Any]) -> DecoderConfig:
-    reader = ConfigReader(config)
+def read_config(reader: ConfigReader) -> DecoderConfig:
     heads = read_heads(reader)
-    defaults = RopeDefaults(
-        heads.head_dim,
-        reader.integer("max_position_embeddings"),
-        theta=reader.number("rotary_emb_base", 10000.0),
-        partial=reader.number("rotary_pct", 0.25),
-    )
-    layers = [LayerConfig(read_rope(reader, defaults))] * reader.integer("num_hidden_layers")
-    activation = reader.choice("hidden_act", "gelu", ACTIVATIONS)
-    bias = reader.flag("attention_bias", True)
-    neox = replace(
-        read_decoder(reader, heads, layers, activation=activation),
-        eps=reader.number("layer_norm_eps", 1e-5),
-        order=Order.PARALLEL_TWO_NORMS if reader.flag("use_parallel_residual", True) else Order.BEFORE,
+    theta, partial = reader.number("rotary_emb_base", 10000.0), reader.number("rotary_pct", 0.25)
+    parallel = reader.flag("use_parallel_residual", True)
+    reader.ignore("classifier_dropout", "is_decoder")
+    return read_decoder(
+        reader,
+        heads,
+        LayerConfig(read_rope(reader, heads, theta=theta, partial=partial)),
+        activation="gelu",
+        eps=1e-5,
+        eps_key="layer_norm_eps",
+        attention_bias=reader.flag("attention_bias", True),
+        order=Order.PARALLEL_TWO_NORMS if parallel else Order.BEFORE,
         norm=LayerNorm,
         mlp=MLP,
         grouped_qkv=True,
-        qkv_bias=bias,
-        output_bias=bias,
         mlp_bias=True,
         names=_NAMES,
     )
-    reader.finish(NO_EFFECT | {"classifier_dropout", "is_decoder"})
-    return neox

@@ -1,66 +1,56 @@
 """GLM-4.5 (Zhipu AI, 2025) and dots.llm1 (Rednote, 2025): Llama with the mixture of experts of DeepSeek V3."""
 
-from collections.abc import Mapping
-from dataclasses import replace
 from types import MappingProxyType
-from typing import Any, Final
+from typing import Final
 
 from kvasir.layers.moe.sparse_moe import ExpertsConfig, SharedExpert
 from kvasir.layers.norm import RMSNorm
 from kvasir.layers.qk_norm import norm_of_each_head
 from kvasir.models.architectures.mixtures.read_experts import ExpertCounts, read_counts, read_grouped
-from kvasir.models.config_reader import NO_EFFECT, ConfigReader
+from kvasir.models.config_reader import ConfigReader
 from kvasir.models.decoder_config import DecoderConfig, LayerConfig, read_decoder, read_heads, read_windows
-from kvasir.models.rope_config import RopeDefaults, read_rope, read_whole_rope
+from kvasir.models.rope_config import read_rope
 
 _NAMES: Final = MappingProxyType(
     {"shared_experts": "shared_expert", "mlp.gate.e_score_correction_bias": "mlp.router.correction"}
 )
 
 
-def read_glm4_moe(config: Mapping[str, Any]) -> DecoderConfig:
-    reader = ConfigReader(config)
+def read_glm4_moe(reader: ConfigReader) -> DecoderConfig:
     heads = read_heads(reader)
-    rope = read_rope(reader, RopeDefaults(heads.head_dim, reader.integer("max_position_embeddings"), partial=0.5))
+    rope = read_rope(reader, heads, partial=0.5)
     experts = _experts(reader, ExpertCounts(128, 8), shared=1, renormalise=True)
     dense, count = reader.integer("first_k_dense_replace", 1, least=0), reader.integer("num_hidden_layers")
-    layers = [LayerConfig(rope, experts=experts if index >= dense else None) for index in range(count)]
     predictors = reader.integer("num_nextn_predict_layers", reader.integer("num_mtp_layers", 1, least=0), least=0)
-    qk_norm = norm_of_each_head(RMSNorm) if reader.flag("use_qk_norm", False) else None
-    glm = replace(
-        read_decoder(reader, heads, layers, eps=1e-5),
-        qk_norm=qk_norm,
+    return read_decoder(
+        reader,
+        heads,
+        [LayerConfig(rope, experts=experts if index >= dense else None) for index in range(count)],
+        eps=1e-5,
+        qk_norm=norm_of_each_head(RMSNorm) if reader.flag("use_qk_norm", False) else None,
         qkv_bias=reader.flag("attention_bias", False),
         names=_NAMES,
         # layers that predict further tokens
         unused=tuple(f"layers.{count + index}" for index in range(predictors)),
     )
-    reader.finish(NO_EFFECT)
-    return glm
 
 
-def read_dots1(config: Mapping[str, Any]) -> DecoderConfig:
-    reader = ConfigReader(config)
+def read_dots1(reader: ConfigReader) -> DecoderConfig:
     heads = read_heads(reader)
     window = reader.optional(reader.integer, "sliding_window", 4096)
     first = reader.integer("max_window_layers", 62, least=0)
     windows = read_windows(reader, window, lambda index: window is not None and index >= first)
-    rope = read_whole_rope(reader, heads.head_dim)
+    rope = read_rope(reader, heads)
     experts = _experts(reader, ExpertCounts(128, 6), shared=0, renormalise=False)
     dense = reader.integer("first_k_dense_replace", 0, least=0)
-    layers = [
-        LayerConfig(rope, window, experts if index >= dense else None) for index, window in enumerate(windows)
-    ]
-    bias = reader.flag("attention_bias", False)
-    dots = replace(
-        read_decoder(reader, heads, layers),
+    return read_decoder(
+        reader,
+        heads,
+        [LayerConfig(rope, window, experts if index >= dense else None) for index, window in enumerate(windows)],
+        attention_bias=reader.flag("attention_bias", False),
         qk_norm=norm_of_each_head(RMSNorm),
-        qkv_bias=bias,
-        output_bias=bias,
         names=_NAMES,
     )
-    reader.finish(NO_EFFECT)
-    return dots
 
 
 def _experts(reader: ConfigReader, defaults: ExpertCounts, *, shared: int, renormalise: bool) -> ExpertsConfig:

@@ -1,16 +1,14 @@
 """Granite 3 with experts (IBM, 2024): Granite with a mixture of experts, and in some a shared expert."""
 
-from collections.abc import Mapping
-from dataclasses import replace
 from types import MappingProxyType
-from typing import Any, Final
+from typing import Final
 
 from kvasir.layers.moe.expert_routing import TopScores
 from kvasir.layers.moe.sparse_moe import ExpertsConfig, SharedExpert
 from kvasir.models.architectures.mixtures.read_experts import ExpertCounts, read_counts
-from kvasir.models.config_reader import NO_EFFECT, ConfigReader
+from kvasir.models.config_reader import ConfigReader
 from kvasir.models.decoder_config import DecoderConfig, LayerConfig, read_decoder, read_heads
-from kvasir.models.rope_config import read_whole_rope
+from kvasir.models.rope_config import read_rope
 
 _NAMES: Final = MappingProxyType(
     {
@@ -25,8 +23,7 @@ _NAMES: Final = MappingProxyType(
 )
 
 
-def read_config(config: Mapping[str, Any]) -> DecoderConfig:
-    reader = ConfigReader(config)
+def read_config(reader: ConfigReader) -> DecoderConfig:
     heads = read_heads(reader)
     counts = read_counts(reader, "num_local_experts", "num_experts", defaults=ExpertCounts(8, 2))
     shared = reader.integer("shared_intermediate_size", 0, least=0)
@@ -35,17 +32,14 @@ def read_config(config: Mapping[str, Any]) -> DecoderConfig:
         reader.integer("intermediate_size"),
         shared=SharedExpert(shared) if shared else None,
     )
-    layer = LayerConfig(read_whole_rope(reader, heads.head_dim), None, experts)
-    bias = reader.flag("attention_bias", False)
-    granite = replace(
-        read_decoder(reader, heads, [layer] * reader.integer("num_hidden_layers")),
-        qkv_bias=bias,
-        output_bias=bias,
+    return read_decoder(
+        reader,
+        heads,
+        LayerConfig(read_rope(reader, heads), None, experts),
+        attention_bias=reader.flag("attention_bias", False),
         scale=reader.number("attention_multiplier", 1.0),
         embedding_scale=reader.number("embedding_multiplier", 1.0),
         residual_scale=reader.number("residual_multiplier", 1.0),
         logit_scale=1 / reader.number("logits_scaling", 1.0),
         names=_NAMES,
     )
-    reader.finish(NO_EFFECT)
-    return granite

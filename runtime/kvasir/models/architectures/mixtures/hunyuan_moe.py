@@ -1,7 +1,5 @@
 """Hunyuan-A13B (Tencent, 2025): Hunyuan with a mixture of experts and a shared expert in each layer."""
 
-from collections.abc import Mapping
-from dataclasses import replace
 from types import MappingProxyType
 from typing import Any, Final
 
@@ -11,7 +9,7 @@ from kvasir.layers.norm import RMSNorm
 from kvasir.layers.qk_norm import norm_of_each_head
 from kvasir.models.architectures.hunyuan import read_alpha_rope
 from kvasir.models.architectures.mixtures.read_experts import ExpertCounts, read_counts
-from kvasir.models.config_reader import NO_EFFECT, ConfigReader
+from kvasir.models.config_reader import ConfigReader
 from kvasir.models.decoder_config import DecoderConfig, LayerConfig, read_decoder, read_heads
 
 _NAMES: Final = MappingProxyType(
@@ -27,30 +25,28 @@ _BY_LAYER: Final = ("moe_intermediate_size", "moe_topk", "num_experts", "num_sha
 _REQUIRED: Final = MappingProxyType(
     {"use_qk_norm": True, "norm_type": "rms", "use_cla": False, "moe_layer_num_skipped": 0, "num_shared_expert": 1}
 )
-_NO_EFFECT: Final = frozenset(("cla_share_factor", "eod_token_id", "moe_drop_tokens", "use_mixed_mlp_moe"))
 
 
-def read_config(config: Mapping[str, Any]) -> DecoderConfig:
-    reader = ConfigReader({**config, **{key: _one(config[key]) for key in _BY_LAYER if key in config}})
+def read_config(reader: ConfigReader) -> DecoderConfig:
+    reader.change({key: _one(reader.raw(key)) for key in _BY_LAYER})
     heads, inner = read_heads(reader), reader.integer("intermediate_size")
     counts = read_counts(reader, "num_experts", "num_local_experts", top_k="moe_topk", defaults=ExpertCounts(1, 1))
     experts = ExpertsConfig(
         TopScores(*counts, renormalise=True), inner, shared=SharedExpert(inner), exact_router=True
     )
-    layer = LayerConfig(read_alpha_rope(reader, heads), None, experts)
     for key, value in (*_REQUIRED.items(), ("moe_intermediate_size", inner)):
         reader.require(key, value)
-    bias = reader.flag("attention_bias", False)
-    hunyuan = replace(
-        read_decoder(reader, heads, [layer] * reader.integer("num_hidden_layers"), eps=1e-5),
+    reader.ignore("cla_share_factor", "eod_token_id", "moe_drop_tokens", "use_mixed_mlp_moe")
+    return read_decoder(
+        reader,
+        heads,
+        LayerConfig(read_alpha_rope(reader, heads), None, experts),
+        eps=1e-5,
+        attention_bias=reader.flag("attention_bias", False),
         qk_norm=norm_of_each_head(RMSNorm),
         rotates_first=True,
-        qkv_bias=bias,
-        output_bias=bias,
         names=_NAMES,
     )
-    reader.finish(NO_EFFECT | _NO_EFFECT)
-    return hunyuan
 
 
 def _one(values: Any) -> Any:

@@ -4,10 +4,9 @@ Attention by chunks equals full attention while a context fits into one chunk, a
 `floor_scale`. Contexts end there: kvasir.hub.model_info limits them.
 """
 
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Sequence
 from types import MappingProxyType
-from typing import Any, Final
+from typing import Final
 
 from kvasir.layers.activation import sigmoid
 from kvasir.layers.moe.expert_routing import TopScores
@@ -15,26 +14,24 @@ from kvasir.layers.moe.experts import ExpertForm
 from kvasir.layers.moe.sparse_moe import ExpertsConfig, SharedExpert
 from kvasir.layers.qk_norm import L2Norm
 from kvasir.models.architectures.mixtures.read_experts import ExpertCounts, read_counts
-from kvasir.models.config_reader import NO_EFFECT, ConfigReader
+from kvasir.models.config_reader import ConfigReader
 from kvasir.models.decoder_config import DecoderConfig, LayerConfig, read_decoder, read_heads
-from kvasir.models.rope_config import RopeDefaults, read_rope
+from kvasir.models.rope_config import read_rope
 
 _NAMES: Final = MappingProxyType({"feed_forward": "mlp", "feed_forward.router": "mlp.gate"})
 _LAYER_TYPES: Final = MappingProxyType({"full_attention": None, "chunked_attention": None})
 # Of long contexts and of training.
-_NO_EFFECT: Final = frozenset((
-    "attention_chunk_size", "attn_scale", "attn_temperature_tuning", "floor_scale",
-    "for_llm_compressor", "router_jitter_noise",
-))  # fmt: skip
+_NO_EFFECT: Final = (
+    *("attention_chunk_size", "attn_scale", "attn_temperature_tuning", "floor_scale"),
+    *("for_llm_compressor", "router_jitter_noise"),
+)
 
 
-def read_config(config: Mapping[str, Any]) -> DecoderConfig:
-    # Both kinds of layers compute the same here. The shared reader would reject one of them.
-    reader = ConfigReader({**config, "layer_types": None})
+def read_config(reader: ConfigReader) -> DecoderConfig:
     heads, count = read_heads(reader, head_dim=128), reader.integer("num_hidden_layers")
-    ConfigReader(config).choices("layer_types", count, _LAYER_TYPES)
-    defaults = RopeDefaults(heads.head_dim, reader.integer("max_position_embeddings"), theta=5e5)
-    rope = replace(read_rope(reader, defaults), interleaved=True)
+    reader.choices("layer_types", count, _LAYER_TYPES)
+    reader.change({"layer_types": None})  # both kinds compute the same here
+    rope = read_rope(reader, heads, theta=5e5, interleaved=True)
     rotated, mixed, experts = _rotated(reader, count), _mixed(reader, count), _experts(reader)
     layers = [
         LayerConfig(
@@ -44,18 +41,18 @@ def read_config(config: Mapping[str, Any]) -> DecoderConfig:
         )
         for index, rotates in zip(range(count), rotated, strict=True)
     ]
-    bias = reader.flag("attention_bias", False)
-    llama = replace(
-        read_decoder(reader, heads, layers, eps=1e-5),
+    reader.ignore(*_NO_EFFECT)
+    return read_decoder(
+        reader,
+        heads,
+        layers,
         intermediate_size=reader.integer("intermediate_size_mlp", 16384),
+        eps=1e-5,
+        attention_bias=reader.flag("attention_bias", False),
         # Without weights, a norm before the rotation equals one after it.
         qk_norm=L2Norm if reader.flag("use_qk_norm", True) else None,
-        qkv_bias=bias,
-        output_bias=bias,
         names=_NAMES,
     )
-    reader.finish(NO_EFFECT | _NO_EFFECT)
-    return llama
 
 
 def _rotated(reader: ConfigReader, count: int) -> Sequence[int]:
