@@ -25,7 +25,7 @@ from kvasir.frontend.endpoints.completions import route as completions
 from kvasir.frontend.endpoints.completions.request import CompletionRequest
 from kvasir.frontend.endpoints.description import route as description
 from kvasir.frontend.endpoints.messages import route as messages
-from kvasir.frontend.endpoints.pooling import embeddings, labels, pair_scores
+from kvasir.frontend.endpoints.pooling import embeddings, pair_scores
 from kvasir.frontend.endpoints.responses import route as responses
 from kvasir.frontend.endpoints.tokens import route as tokens
 from kvasir.frontend.endpoints.tokens.request import DetokenizeRequest, TokenizeRequest
@@ -109,7 +109,7 @@ def found(pattern: str) -> set[str]:
     return {match for text in texts() for match in re.findall(pattern, text)}
 
 
-POOLING: Final = (embeddings, labels, pair_scores)
+POOLING: Final = (embeddings, pair_scores)
 ROUTES = {
     route.path
     for module in (chat, completions, control, description, messages, models, ops, responses, tokens, *POOLING)

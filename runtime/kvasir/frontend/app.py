@@ -12,14 +12,12 @@ from kvasir.frontend.endpoints.chat import route as chat
 from kvasir.frontend.endpoints.completions import route as completions
 from kvasir.frontend.endpoints.description import route as description
 from kvasir.frontend.endpoints.messages import route as messages
-from kvasir.frontend.endpoints.pooling import cohere_embed, embeddings, labels, pair_scores
+from kvasir.frontend.endpoints.pooling import cohere_embed, embeddings, pair_scores
 from kvasir.frontend.endpoints.responses import route as responses
 from kvasir.frontend.endpoints.tokens import route as tokens
-from kvasir.frontend.error_forms import error_response
-from kvasir.frontend.errors import CLIENT_CLOSED_REQUEST, ApiError, as_api_error
-from kvasir.frontend.http.root_path import RootPath
+from kvasir.frontend.errors import CLIENT_CLOSED_REQUEST, ApiError, as_api_error, error_response
 from kvasir.frontend.http.user_middleware import add_middleware
-from kvasir.frontend.middleware import AccessMiddleware, RecordMiddleware
+from kvasir.frontend.middleware import AccessMiddleware, RecordMiddleware, RootPath
 from kvasir.frontend.routing import LeanApp
 from kvasir.frontend.service import Service, service_of
 from kvasir.frontend.telemetry.request_log import record_of
@@ -29,7 +27,7 @@ from kvasir.version import __version__
 def create_app(service: Service) -> LeanApp:
     modules = [completions, chat, invocations, responses, messages, tokens, models, lora_adapters]
     modules += [control, ops, index]
-    modules += [embeddings, cohere_embed, pair_scores, labels]
+    modules += [embeddings, cohere_embed, pair_scores]
     if service.has_docs:
         modules.append(description)
     app = LeanApp(

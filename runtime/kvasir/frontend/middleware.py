@@ -7,11 +7,11 @@ import time
 from collections.abc import Awaitable
 from typing import Final
 
+from starlette.responses import RedirectResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from kvasir.client.request_errors import TooManyRequests
-from kvasir.frontend.error_forms import error_response
-from kvasir.frontend.errors import CLIENT_CLOSED_REQUEST, ApiError, as_api_error, internal_error
+from kvasir.frontend.errors import CLIENT_CLOSED_REQUEST, ApiError, as_api_error, error_response, internal_error
 from kvasir.frontend.page.page_files import DOCS_FILES, PAGE_FILES
 from kvasir.frontend.service import Service
 from kvasir.frontend.telemetry.request_log import RequestRecord
@@ -140,3 +140,22 @@ def _header(scope: Scope, name: bytes) -> bytes:
         if key == name:
             return value
     return b""
+
+
+class RootPath:
+    """The outermost layer: all others see paths as the API describes them."""
+
+    def __init__(self, app: ASGIApp, root_path: str) -> None:
+        self._app = app
+        self._root_path = root_path
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http":
+            path = scope["path"]
+            if path == self._root_path:  # the URLs of pages are relative to a folder
+                await RedirectResponse(f"{path}/")(scope, receive, send)
+                return
+            while path.startswith(self._root_path + "/"):
+                path = path.removeprefix(self._root_path)
+            scope = {**scope, "path": path, "root_path": self._root_path}
+        await self._app(scope, receive, send)

@@ -26,11 +26,10 @@ from kvasir.config.frontend_settings import FrontendConfig
 from kvasir.frontend.app import create_app
 from kvasir.frontend.http.access import Access
 from kvasir.frontend.http.auth import ApiKeys
-from kvasir.frontend.http.bodies.upload_queue import UploadQueue
-from kvasir.frontend.http.connections.acceptor import Acceptor
+from kvasir.frontend.http.bodies.body_memory import UploadQueue
+from kvasir.frontend.http.connections.acceptor import Acceptor, listen
 from kvasir.frontend.http.connections.connection import Connection
 from kvasir.frontend.http.connections.idle_connections import close_idle
-from kvasir.frontend.http.connections.listener import listen
 from kvasir.frontend.http.connections.tls import Tls
 from kvasir.frontend.http.connections.transports import Receiver
 from kvasir.frontend.http.refusals import Refusals

@@ -97,8 +97,7 @@ def _check_on_cpu(config: EngineConfig, model: "ModelInfo") -> None:
 
 def check_parsers(chat: ChatConfig) -> None:
     # Files of plug-ins may add names, and are not run here.
-    from kvasir.frontend.parsers.choosing import choose_format
-    from kvasir.frontend.parsers.format_plugins import KnownFormats
+    from kvasir.frontend.parsers.format_plugins import KnownFormats, choose_format
 
     for option, file in (
         ("--tool-parser-plugin", chat.tool_parser_plugin),

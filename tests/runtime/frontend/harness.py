@@ -20,7 +20,7 @@ from kvasir.config.options import names_of
 from kvasir.config.process_settings import LinkConfig, ProcessConfig
 from kvasir.config.settings import ModelConfig
 from kvasir.config.tls_settings import TlsConfig
-from kvasir.frontend.http.connections.listener import listen
+from kvasir.frontend.http.connections.acceptor import listen
 from kvasir.frontend.server import Server, build_service
 from kvasir.frontend.service import Service
 from kvasir.frontend.status import FrontendStatus

@@ -14,7 +14,7 @@ from kvasir.frontend.endpoints.answers import (
     ResetAnswer,
     errors,
 )
-from kvasir.frontend.endpoints.description.openapi import NEEDS_KEY
+from kvasir.frontend.endpoints.description.route import NEEDS_KEY
 from kvasir.frontend.errors import ApiError, bad_field
 from kvasir.frontend.routing import new_router
 from kvasir.frontend.service import AdminDep, Service, ServiceDep

@@ -8,7 +8,7 @@ from starlette.responses import PlainTextResponse
 
 from kvasir.config.lora_settings import MAX_NAME_CHARACTERS, LoraModule
 from kvasir.frontend.endpoints.answers import errors
-from kvasir.frontend.endpoints.description.openapi import NEEDS_KEY
+from kvasir.frontend.endpoints.description.route import NEEDS_KEY
 from kvasir.frontend.errors import ApiError, bad_field
 from kvasir.frontend.request_bodies.request_body import RequestBody
 from kvasir.frontend.routing import new_router

@@ -10,18 +10,44 @@ from starlette.types import Scope
 from kvasir.client.input.grammar_source import GrammarSource
 from kvasir.client.known_ranks import RANK_FIELD
 from kvasir.frontend.errors import bad_field
-from kvasir.frontend.generation.beam_request import LENGTH_PENALTY, check_beam_search
 from kvasir.frontend.generation.sampling_body import SamplingBody
 from kvasir.frontend.generation.structured_output import (
     CONSTRAINING_FIELDS,
-    Choices,
-    ResponseFormat,
-    StructuredOutputs,
+    OutputFields,
     grammar_source,
 )
 from kvasir.frontend.request_bodies.request_body import BodyPart
-from kvasir.request.constraint import Grammar
-from kvasir.request.params import SamplingFields
+from kvasir.request.params import Bounds, SamplingFields
+
+LENGTH_PENALTY: Final = Bounds(-10, 10)
+
+# Fields that beam search does not implement, and their values that change nothing.
+_NEUTRAL: Final[dict[str, tuple[Any, ...]]] = {
+    "stream": (False,),
+    "stop": ([], ""),
+    "min_tokens": (0,),
+    "presence_penalty": (0,),
+    "frequency_penalty": (0,),
+    "repetition_penalty": (None, 1),
+    "logit_bias": ({},),
+    "bad_words": ([],),
+    "allowed_token_ids": (None,),
+    "prompt_logprobs": (None,),
+}
+
+
+def check_beam_search(body: "GenerationRequest") -> None:
+    """Raise ApiError for fields that beam search does not take, or that need it."""
+    if not body.use_beam_search:
+        if body.length_penalty != 1:
+            raise bad_field(
+                "length_penalty", "length_penalty is for beam search: set use_beam_search, or leave it out"
+            )
+        return
+    for name, neutral in _NEUTRAL.items():
+        if getattr(body, name) not in neutral:
+            raise bad_field(name, f"{name} is not supported with use_beam_search: leave out one of them")
+
 
 # OpenAI's limits. A model's generation_config may have a higher temperature.
 MAX_CHOICES = 128
@@ -47,7 +73,7 @@ class StreamOptions(BodyPart):
     """Report the usage so far with every chunk, not only at the end."""
 
 
-class GenerationRequest(SamplingBody):
+class GenerationRequest(SamplingBody, OutputFields):
     """Fields of both bodies. None: the model's generation_config or the server decides."""
 
     not_yet: ClassVar = {"kv_transfer_params": ()}
@@ -75,20 +101,6 @@ class GenerationRequest(SamplingBody):
     """Find the `n` most likely texts by beam search."""
     length_penalty: Annotated[float, Field(ge=LENGTH_PENALTY.least, le=LENGTH_PENALTY.most)] = 1.0
     """Above 0 prefers long texts in beam search, below 0 short ones."""
-    response_format: ResponseFormat | None = None
-    """The output is JSON, or follows a JSON Schema or a structural tag."""
-    structured_outputs: StructuredOutputs | None = None
-    """The output follows a JSON Schema, a regular expression, a grammar, or is one of some texts."""
-    guided_json: dict[str, Any] | str | None = None
-    """The older name of structured_outputs.json."""
-    guided_regex: str | None = None
-    """The older name of structured_outputs.regex."""
-    guided_choice: Choices | None = None
-    """The older name of structured_outputs.choice."""
-    guided_grammar: str | None = None
-    """The older name of structured_outputs.grammar."""
-    guided_whitespace_pattern: str | None = None
-    """The older name of structured_outputs.whitespace_pattern."""
     guided_decoding_backend: str | None = None
     """Without effect: there is one engine for grammars."""
     # Labels and settings of OpenAI's accounts: no answer depends on them.
@@ -115,10 +127,6 @@ class GenerationRequest(SamplingBody):
 
     def grammar_source(self) -> GrammarSource | None:
         return None if self.model_fields_set.isdisjoint(CONSTRAINING_FIELDS) else grammar_source(self)
-
-    def grammar(self) -> Grammar | None:
-        source = self.grammar_source()
-        return None if source is None else source.grammar()
 
     def check(self) -> None:
         if self.stream_options is not None and not self.stream:

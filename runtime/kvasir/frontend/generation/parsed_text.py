@@ -4,6 +4,7 @@ from typing import Final
 
 from kvasir.client.async_llm import Delta
 from kvasir.frontend.parsers.parsed import CallArguments, CallBegun, ContentText, OutputParser, ParsedEvent
+from kvasir.frontend.parsers.streaming.emitter import merged
 from kvasir.link.protocol import FinishReason
 
 _CALLS: Final = (CallBegun, CallArguments)
@@ -34,7 +35,7 @@ class ParsedText:
         events = self._parser.push(delta.text, delta.token_ids)
         if delta.finish_reason is not None:
             events += self._parser.finish(is_cut=delta.finish_reason is FinishReason.LENGTH)
-        events = [event for event in events if self._is_wanted(event)]
+        events = merged([event for event in events if self._is_wanted(event)])
         self.calls += sum(isinstance(event, CallBegun) for event in events)
         return events
 

@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Union
 import msgspec
 from pydantic import Field, create_model
 
-from kvasir.frontend.request_bodies.field_texts import field_texts
-from kvasir.frontend.request_bodies.request_body import RequestBody
+from kvasir.frontend.request_bodies.request_body import RequestBody, field_texts
 from kvasir.request.params import SamplingFields
 
 

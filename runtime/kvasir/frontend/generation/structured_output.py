@@ -1,17 +1,15 @@
 """Fields that constrain an output, with vLLM's names: response_format, structured_outputs, guided_*."""
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, fields
 from types import MappingProxyType
-from typing import Annotated, Any, Final, Literal, Protocol
+from typing import Annotated, Any, Final, Literal
 
 from pydantic import ConfigDict, Field, model_validator
 
 from kvasir.client.input.grammar_source import ANY_OBJECT, MAX_CHOICES, GrammarSource
 from kvasir.client.input.structural_tags import MAX_FORMATS
 from kvasir.frontend.errors import bad_field
-from kvasir.frontend.request_bodies.list_limits import at_most
-from kvasir.frontend.request_bodies.request_body import BodyPart
+from kvasir.frontend.request_bodies.request_body import BodyPart, at_most
 
 CONSTRAINTS: Final = ("json", "regex", "choice", "grammar", "json_object", "structural_tag")
 _JSON_FORMS: Final = frozenset({"json", "structural_tag"})
@@ -83,40 +81,27 @@ class StructuredOutputs(BodyPart):
     """Without effect: there is one engine for grammars."""
 
 
-class StructuredFields(Protocol):
-    @property
-    def response_format(self) -> ResponseFormat | None: ...
-    @property
-    def structured_outputs(self) -> StructuredOutputs | None: ...
-    @property
-    def guided_json(self) -> dict[str, Any] | str | None: ...
-    @property
-    def guided_regex(self) -> str | None: ...
-    @property
-    def guided_choice(self) -> list[str] | None: ...
-    @property
-    def guided_grammar(self) -> str | None: ...
-    @property
-    def guided_whitespace_pattern(self) -> str | None: ...
-
-
-@dataclass(frozen=True)
-class OutputFields:
-    """StructuredFields of callers without a body."""
-
+class OutputFields(BodyPart):
     response_format: ResponseFormat | None = None
+    """The output is JSON, or follows a JSON Schema or a structural tag."""
     structured_outputs: StructuredOutputs | None = None
+    """The output follows a JSON Schema, a regular expression, a grammar, or is one of some texts."""
     guided_json: dict[str, Any] | str | None = None
+    """The older name of structured_outputs.json."""
     guided_regex: str | None = None
-    guided_choice: list[str] | None = None
+    """The older name of structured_outputs.regex."""
+    guided_choice: Choices | None = None
+    """The older name of structured_outputs.choice."""
     guided_grammar: str | None = None
+    """The older name of structured_outputs.grammar."""
     guided_whitespace_pattern: str | None = None
+    """The older name of structured_outputs.whitespace_pattern."""
 
 
-CONSTRAINING_FIELDS: Final = frozenset(field.name for field in fields(OutputFields))
+CONSTRAINING_FIELDS: Final = frozenset(OutputFields.model_fields)
 
 
-def grammar_source(body: StructuredFields) -> GrammarSource | None:
+def grammar_source(body: OutputFields) -> GrammarSource | None:
     """Return the constraint of a body, or None. Raises ApiError for several, and for missing parts."""
     found = [*_of_response_format(body), *_of_structured_outputs(body), *_of_guided(body)]
     if len(found) > 1:
@@ -135,7 +120,7 @@ def grammar_source(body: StructuredFields) -> GrammarSource | None:
 _Found = tuple[str, str, Any]  # form, path of the field, value
 
 
-def _of_response_format(body: StructuredFields) -> Iterator[_Found]:
+def _of_response_format(body: OutputFields) -> Iterator[_Found]:
     given = body.response_format
     if given is None or given.type == "text":
         return
@@ -154,7 +139,7 @@ def _of_response_format(body: StructuredFields) -> Iterator[_Found]:
         yield "json", "response_format", given.json_schema.schema_
 
 
-def _of_structured_outputs(body: StructuredFields) -> Iterator[_Found]:
+def _of_structured_outputs(body: OutputFields) -> Iterator[_Found]:
     given = body.structured_outputs
     if given is None:
         return
@@ -166,14 +151,14 @@ def _of_structured_outputs(body: StructuredFields) -> Iterator[_Found]:
         yield form, f"structured_outputs.{name}", value
 
 
-def _of_guided(body: StructuredFields) -> Iterator[_Found]:
+def _of_guided(body: OutputFields) -> Iterator[_Found]:
     for form in ("json", "regex", "choice", "grammar"):
         value = getattr(body, f"guided_{form}")
         if value is not None and value != []:  # older clients send an empty list of choices
             yield form, f"guided_{form}", value
 
 
-def _options(body: StructuredFields, form: str) -> Mapping[str, Any]:
+def _options(body: OutputFields, form: str) -> Mapping[str, Any]:
     """Raises ApiError for a whitespace pattern without effect."""
     given = body.structured_outputs or StructuredOutputs()
     patterns = {

@@ -2,7 +2,20 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from enum import Enum
 from typing import Any, Protocol, TypeAlias
+
+
+class ToolChoice(Enum):
+    """`tool_choice` of a request. A named function is REQUIRED with that tool alone."""
+
+    NONE = "none"
+    AUTO = "auto"
+    REQUIRED = "required"
+
+
+class UnsupportedChoice(ValueError):
+    """The model's formats cannot enforce the choice of tools or reasoning."""
 
 
 @dataclass(frozen=True, slots=True)

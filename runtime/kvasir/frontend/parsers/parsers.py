@@ -1,26 +1,24 @@
 """The parsers of a service, for its tool and reasoning formats."""
 
-from collections.abc import Sequence
+import dataclasses
+from collections.abc import Iterator, Sequence
 from functools import partial
 from pathlib import Path
 
 from kvasir.config.options import ConfigError
-from kvasir.frontend.parsers.choosing import choose_format
-from kvasir.frontend.parsers.format_plugins import KnownFormats
+from kvasir.frontend.parsers.format_plugins import KnownFormats, choose_format
 from kvasir.frontend.parsers.formats.descriptions import HarmonyFormat, ReasoningFormat, ToolFormat
 from kvasir.frontend.parsers.formats.reasoning_formats import HARMONY_REASONING
 from kvasir.frontend.parsers.formats.tool_formats import HARMONY_TOOLS
 from kvasir.frontend.parsers.grammar.choice_grammar import WantedOutput
 from kvasir.frontend.parsers.grammar.output_constraint import ConstraintMaker, Formats, OutputPhase
-from kvasir.frontend.parsers.parsed import OutputParser, Tool
-from kvasir.frontend.parsers.special_tokens import special_ids_of
+from kvasir.frontend.parsers.parsed import OutputParser, Tool, ToolChoice
 from kvasir.frontend.parsers.streaming.emitter import Emitter
-from kvasir.frontend.parsers.streaming.harmony import END, HarmonyMessages
+from kvasir.frontend.parsers.streaming.harmony import CALL, CHANNEL, END, MESSAGE, RETURN, START, HarmonyMessages
 from kvasir.frontend.parsers.streaming.output_parser import StreamingParser, read_content, read_reasoning
 from kvasir.frontend.parsers.streaming.reader import Reader, Steps
 from kvasir.frontend.parsers.streaming.reasoning_count import ReasoningCount, end_of_mark
 from kvasir.frontend.parsers.streaming.tool_section import ToolSections
-from kvasir.frontend.parsers.tool_choice import ToolChoice
 from kvasir.hub.tokenizer import Tokenizer
 from kvasir.request.constraint import Grammar, OutputConstraint
 
@@ -150,3 +148,34 @@ def is_open(described: ReasoningFormat, prompt_tail: str) -> bool:
 def _ended(described: ReasoningFormat, prompt_tail: str) -> bool:
     tail = prompt_tail.rstrip()
     return any(tail.endswith(end.rstrip()) for end in described.ends)
+
+
+_CONSTRAIN = "<|constrain|>"
+_NOT_OF_THE_OUTPUT = frozenset({"name", "markers", "not_markers", "sample"})
+
+
+def special_ids_of(
+    tokenizer: Tokenizer, *formats: ToolFormat | ReasoningFormat | HarmonyFormat | None
+) -> frozenset[int]:
+    """Return the ids of the special tokens that a parser of these formats needs in its text."""
+    marks = {mark for each in formats if each is not None for mark in _marks(each)}
+    backend = tokenizer.backend
+    texts = {token_id: token.content for token_id, token in backend.get_added_tokens_decoder().items()}
+    return frozenset(
+        token_id for token_id in tokenizer.special_ids if any(texts[token_id] in mark for mark in marks)
+    )
+
+
+def _marks(description: object) -> Iterator[str]:
+    """Return the texts that a description has for outputs."""
+    if isinstance(description, HarmonyFormat):
+        yield from (START, CHANNEL, MESSAGE, END, CALL, RETURN, _CONSTRAIN)
+    elif isinstance(description, str):
+        yield description
+    elif isinstance(description, tuple):
+        for part in description:
+            yield from _marks(part)
+    elif dataclasses.is_dataclass(description):
+        for field in dataclasses.fields(description):
+            if field.name not in _NOT_OF_THE_OUTPUT:
+                yield from _marks(getattr(description, field.name))

@@ -4,19 +4,50 @@ A field of such a feature is accepted if its value does not request it, since cl
 absent. Other unknown fields are ignored and logged, as in vLLM; --strict-fields rejects them.
 """
 
+import ast
 import difflib
+import inspect
 import logging
+import textwrap
 from collections.abc import Mapping
 from typing import Any, ClassVar, Final, TypeVar
 
-from pydantic import BaseModel, ConfigDict, GetJsonSchemaHandler, ValidationError
+from pydantic import BaseModel, BeforeValidator, ConfigDict, GetJsonSchemaHandler, ValidationError
 from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema, to_json
 
 from kvasir.frontend.errors import bad_field
 from kvasir.frontend.request_bodies.field_errors import explain
-from kvasir.frontend.request_bodies.field_texts import field_texts
 from kvasir.process.seldom_log import SeldomLog
+
+
+def field_texts(owner: type) -> dict[str, str]:
+    # read only for the document; pydantic's `use_attribute_docstrings` reads the source at each start
+    try:
+        source = textwrap.dedent(inspect.getsource(owner))
+    except OSError:
+        return {}
+    definition = ast.parse(source).body[0]
+    assert isinstance(definition, ast.ClassDef)
+    found = {}
+    for field, below in zip(definition.body, definition.body[1:], strict=False):
+        match field, below:
+            case ast.AnnAssign(target=ast.Name(id=name)), ast.Expr(value=ast.Constant(value=str(text))):
+                found[name] = inspect.cleandoc(text)
+    return found
+
+
+def at_most(count: int) -> BeforeValidator:
+    """Reject a longer list or object. Other types pass."""
+
+    # not in the schema: generators of bodies would try a longer list
+    def check(value: Any) -> Any:
+        if isinstance(value, list | dict) and len(value) > count:
+            raise ValueError(f"{len(value)} items are too many, send at most {count}")
+        return value
+
+    return BeforeValidator(check)
+
 
 log = SeldomLog(logging.getLogger(__name__), every=3600.0)
 

@@ -2,7 +2,7 @@ import json
 
 import pytest
 
-from kvasir.frontend.parsers.dry_run import try_tool_format
+from kvasir.frontend.parsers.format_plugins import try_tool_format
 from kvasir.frontend.parsers.formats.descriptions import ToolFormat
 from kvasir.frontend.parsers.formats.tool_formats import TOOL_FORMATS
 from kvasir.frontend.parsers.parsed import CallArguments, CallBegun, ContentText, Tool

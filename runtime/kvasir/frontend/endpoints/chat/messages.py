@@ -10,6 +10,7 @@ from typing import Annotated, Any, Final
 
 from pydantic import ConfigDict, Field
 
+from kvasir.client.input.chat_templates import RESERVED_VARIABLES
 from kvasir.frontend.endpoints.past_calls import ArgumentCount, Arguments, template_call
 from kvasir.frontend.errors import bad_field, needed
 from kvasir.frontend.request_bodies.request_body import BodyPart
@@ -67,6 +68,37 @@ class Message(BodyPart):
     """The thoughts of an assistant, for templates that repeat them."""
     reasoning: str | None = None
     """vLLM's newer name of `reasoning_content`."""
+
+
+class TemplateFields(BodyPart):
+    """The fields about the chat template."""
+
+    add_generation_prompt: bool | None = None
+    """End the prompt with the beginning of the assistant's answer; the default, unless a message is continued."""
+    continue_final_message: bool = False
+    """End the prompt with the last message, which an answer continues."""
+    chat_template: str | None = None
+    """Used instead of the model's template, if the server has --trust-request-chat-template."""
+    chat_template_kwargs: dict[str, Any] = Field(default_factory=dict)
+    """Further variables of the chat template, for example {"enable_thinking": false}."""
+
+    def template_variables(self) -> dict[str, Any]:
+        """Raises ApiError for fields that exclude each other, and for reserved names."""
+        begins = self.add_generation_prompt
+        if begins and self.continue_final_message:
+            raise bad_field(
+                "continue_final_message",
+                "continue_final_message and add_generation_prompt exclude each other: leave out one of them",
+            )
+        for name in RESERVED_VARIABLES & self.chat_template_kwargs.keys():
+            path = f"chat_template_kwargs.{name}"
+            raise bad_field(path, f"{path} is not supported: a request cannot set the variable {name}")
+        return {
+            **self.chat_template_kwargs,
+            "chat_template": self.chat_template,
+            "add_generation_prompt": not self.continue_final_message if begins is None else begins,
+            "continue_final_message": self.continue_final_message,
+        }
 
 
 Messages = Annotated[list[Message], Field(fail_fast=True)]

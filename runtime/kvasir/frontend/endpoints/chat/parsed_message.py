@@ -1,7 +1,5 @@
 """The message of a chat from the parsed output: reasoning, content and tool calls, whole and as deltas."""
 
-from collections.abc import Sequence
-
 from kvasir.client.async_llm import Delta
 from kvasir.frontend.endpoints.chat.answer import (
     CalledFunction,
@@ -39,10 +37,10 @@ class ParsedMessage:
         self._arguments: list[list[str]] = []
 
     def read(self, delta: Delta) -> list[ChatDelta]:
-        """Return the deltas of the message, with neighbours of one kind joined."""
+        """Return the deltas of the message, one for each event."""
         events = self.text.events(delta)
         self.ended = delta.finish_reason is not None
-        return [piece for event in _join(events) if (piece := self._take(event)) is not None]
+        return [piece for event in events if (piece := self._take(event)) is not None]
 
     def finish_reason(self, reason: FinishReason) -> str:
         # In OpenAI's API, a named function that was called is a normal end.
@@ -90,24 +88,3 @@ class ParsedMessage:
         if self._use.is_older_form:
             return ChatDelta(function_call=call.function)
         return ChatDelta(tool_calls=[call])
-
-
-def _join(events: Sequence[ParsedEvent]) -> list[ParsedEvent]:
-    """Join neighbouring texts of one kind, and drop empty ones."""
-    result: list[ParsedEvent] = []
-    for event in events:
-        last = result[-1] if result else None
-        match event, last:
-            case CallBegun(), _:
-                result.append(event)
-            case ((ReasoningText() | ContentText() | CallArguments()), _) if not event.text:
-                pass
-            case ReasoningText(text), ReasoningText(before):
-                result[-1] = ReasoningText(before + text)
-            case ContentText(text), ContentText(before):
-                result[-1] = ContentText(before + text)
-            case CallArguments(index, text), CallArguments(same, before) if index == same:
-                result[-1] = CallArguments(index, before + text)
-            case _:
-                result.append(event)
-    return result

@@ -4,8 +4,7 @@ from typing import Annotated, Any, ClassVar
 
 from pydantic import Field
 
-from kvasir.client.input.chat_templates import RESERVED_VARIABLES
-from kvasir.frontend.endpoints.chat.messages import Messages, template_messages
+from kvasir.frontend.endpoints.chat.messages import Messages, TemplateFields, template_messages
 from kvasir.frontend.endpoints.chat.tools import Choice, FunctionTool, OlderChoice, function_use, tool_use
 from kvasir.frontend.endpoints.tool_use import NO_TOOLS, Function, ToolUse
 from kvasir.frontend.errors import bad_field, empty_list
@@ -13,7 +12,7 @@ from kvasir.frontend.generation.generation_request import GenerationRequest
 from kvasir.request.params import TOP_LOGPROBS
 
 
-class ChatRequest(GenerationRequest):
+class ChatRequest(GenerationRequest, TemplateFields):
     not_yet: ClassVar = {
         **GenerationRequest.not_yet,
         "modalities": (["text"],),
@@ -31,16 +30,8 @@ class ChatRequest(GenerationRequest):
     """Wins over `max_tokens`, its older name."""
     logprobs: bool = False
     top_logprobs: Annotated[int, Field(ge=TOP_LOGPROBS.least, le=TOP_LOGPROBS.most)] | None = None
-    add_generation_prompt: bool | None = None
-    """End the prompt with the beginning of the assistant's answer; the default, unless a message is continued."""
-    continue_final_message: bool = False
-    """End the prompt with the last message, which the answer continues."""
     echo: bool = False
     """Begin the answer with the last message, if it is the assistant's."""
-    chat_template: str | None = None
-    """Used instead of the model's template, if the server has --trust-request-chat-template."""
-    chat_template_kwargs: dict[str, Any] = Field(default_factory=dict)
-    """Further variables of the chat template, for example {"enable_thinking": false}."""
     reasoning_effort: str | None = None
     """A variable of the chat template, for models that can think more or less; `none` switches thinking off."""
     include_reasoning: bool = True
@@ -75,11 +66,6 @@ class ChatRequest(GenerationRequest):
                 raise empty_list(name)
         if self.top_logprobs and not self.logprobs:
             raise bad_field("top_logprobs", "top_logprobs needs logprobs: true")
-        if self.continue_final_message and self.add_generation_prompt:
-            raise bad_field(
-                "continue_final_message",
-                "continue_final_message and add_generation_prompt exclude each other: leave out one of them",
-            )
 
     def tool_use(self) -> ToolUse:
         if not self.functions and self.function_call is None:
@@ -110,13 +96,7 @@ class ChatRequest(GenerationRequest):
                 raise bad_field(name, f"{name} is not supported with use_beam_search: leave out one of them")
 
     def template_variables(self) -> dict[str, Any]:
-        return {
-            **self._effort(),
-            **template_variables(self.chat_template_kwargs),
-            "chat_template": self.chat_template,
-            "add_generation_prompt": self._wants_generation_prompt,
-            "continue_final_message": self.continue_final_message,
-        }
+        return {**self._effort(), **super().template_variables()}
 
     def template_messages(self) -> list[dict[str, Any]]:
         return template_messages(self.messages)
@@ -135,17 +115,3 @@ class ChatRequest(GenerationRequest):
             return ""
         content = template_messages([last])[0].get("content") or ""
         return content if isinstance(content, str) else "\n".join(part["text"] for part in content)
-
-    @property
-    def _wants_generation_prompt(self) -> bool:
-        if self.add_generation_prompt is None:
-            return not self.continue_final_message
-        return self.add_generation_prompt
-
-
-def template_variables(kwargs: dict[str, Any]) -> dict[str, Any]:
-    """Raises ApiError for reserved names."""
-    for name in RESERVED_VARIABLES & kwargs.keys():
-        path = f"chat_template_kwargs.{name}"
-        raise bad_field(path, f"{path} is not supported: a request cannot set the variable {name}")
-    return kwargs

@@ -7,8 +7,7 @@ from pydantic import Field
 
 from kvasir.frontend.endpoints.past_calls import ArgumentCount, template_call
 from kvasir.frontend.errors import bad_field, needed
-from kvasir.frontend.request_bodies.list_limits import at_most
-from kvasir.frontend.request_bodies.request_body import BodyPart
+from kvasir.frontend.request_bodies.request_body import BodyPart, at_most
 
 MAX_BLOCKS: Final = 8192
 """Limit for one message, or one result of a tool."""

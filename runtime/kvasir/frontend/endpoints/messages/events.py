@@ -8,8 +8,7 @@ from kvasir.client.async_llm import Delta
 from kvasir.frontend.answer_parts import Usage
 from kvasir.frontend.endpoints.messages.answer import MessageObject
 from kvasir.frontend.endpoints.messages.answer_blocks import SIGNATURE, AnswerBlock, AnswerBlocks, BlockType
-from kvasir.frontend.error_forms import error_body
-from kvasir.frontend.errors import ApiError
+from kvasir.frontend.errors import ApiError, error_body
 from kvasir.frontend.parsers.parsed import ParsedEvent
 
 _DELTAS: Final[dict[BlockType, bytes]] = {

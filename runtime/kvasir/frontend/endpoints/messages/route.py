@@ -17,7 +17,7 @@ from kvasir.frontend.endpoints.messages.events import MessageEvents, failure
 from kvasir.frontend.endpoints.messages.request import CountTokensRequest, MessagesRequest
 from kvasir.frontend.endpoints.output_plan import OutputPlan, plan_output
 from kvasir.frontend.endpoints.tool_use import ToolUse
-from kvasir.frontend.error_forms import REQUEST_ID_HEADER, MessageErrorAnswer
+from kvasir.frontend.errors import REQUEST_ID_HEADER, MessageErrorAnswer
 from kvasir.frontend.generation.generation import Generation
 from kvasir.frontend.generation.generation_request import header_rank
 from kvasir.frontend.generation.parsed_text import ParsedText

@@ -9,6 +9,8 @@ from fastapi import Request
 from kvasir.client.input.pooling_input import PoolingText
 from kvasir.frontend.endpoints.answers import errors
 from kvasir.frontend.endpoints.pooling.answer import (
+    ClassifyAnswer,
+    LabelEntry,
     PoolingUsage,
     RerankAnswer,
     RerankDocument,
@@ -16,8 +18,8 @@ from kvasir.frontend.endpoints.pooling.answer import (
     ScoreAnswer,
     ScoreEntry,
 )
-from kvasir.frontend.endpoints.pooling.pooled import pool, pooling_of
-from kvasir.frontend.endpoints.pooling.request import PoolingBody, RerankRequest, ScoreRequest
+from kvasir.frontend.endpoints.pooling.pooled import inputs_of, pool, pooling_of
+from kvasir.frontend.endpoints.pooling.request import ClassifyRequest, PoolingBody, RerankRequest, ScoreRequest
 from kvasir.frontend.errors import unfit_model
 from kvasir.frontend.routing import new_router
 from kvasir.frontend.service import Service, ServiceDep
@@ -93,3 +95,23 @@ async def _scores(
     firsts_of = vectors[: len(left)] if len(left) > 1 else vectors[:1] * len(right)
     scores = [sum(map(mul, one, other)) for one, other in zip(firsts_of, vectors[len(left) :], strict=True)]
     return pooled.id, pooled.model, scores, pooled.usage
+
+
+@router.post("/classify", responses=errors(404, body=True))
+async def classify(
+    request: Request, body: ClassifyRequest, service: ServiceDep, record: RecordDep
+) -> ClassifyAnswer:
+    """The probabilities of the model's labels for each input."""
+    info = pooling_of(service).info
+    if info.task != CLASSIFY:
+        raise unfit_model("/classify needs a model with labels, and this one makes vectors: use /v1/embeddings")
+    if info.by_token:
+        raise unfit_model("/classify needs a score for each input, and this model scores each token: use /pooling")
+    params = PoolParams(activate=body.activates)
+    inputs = await inputs_of(service, body)
+    pooled = await pool(service, request.scope, record, body, inputs, params, field="input", prefix="classify")
+    data = []
+    for index, probs in enumerate(pooled.numbers()):
+        best = max(range(len(probs)), key=probs.__getitem__)
+        data.append(LabelEntry(index, info.labels[best], probs, len(probs)))
+    return ClassifyAnswer(pooled.id, "list", int(time.time()), pooled.model, data, pooled.usage)

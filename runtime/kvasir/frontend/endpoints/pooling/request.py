@@ -7,8 +7,7 @@ from pydantic import Field
 from starlette.types import Scope
 
 from kvasir.client.input.pooling_input import PoolingText, TextForm
-from kvasir.frontend.endpoints.chat.messages import Messages, template_messages
-from kvasir.frontend.endpoints.chat.request import template_variables
+from kvasir.frontend.endpoints.chat.messages import Messages, TemplateFields, template_messages
 from kvasir.frontend.endpoints.completions.request import Prompt
 from kvasir.frontend.errors import bad_field
 from kvasir.frontend.generation.generation_request import header_rank
@@ -63,21 +62,15 @@ class ScoredBody(BodyPart):
         return False not in (self.use_activation, self.activation, self.softmax)
 
 
-class InputBody(PoolingBody):
+class InputBody(PoolingBody, TemplateFields):
     """Either `input` or `messages`."""
 
     input: Prompt | None = None
     """A text, a list of texts, token ids, or a list of lists of token ids."""
     messages: Messages | None = None
     """A conversation, which the chat template writes as one input."""
-    add_generation_prompt: bool = False
+    add_generation_prompt: bool | None = False
     """End the conversation with the beginning of the assistant's answer."""
-    continue_final_message: bool = False
-    """End it with the last message, which an answer would continue."""
-    chat_template: str | None = None
-    """Used instead of the model's template, if the server has --trust-request-chat-template."""
-    chat_template_kwargs: dict[str, Any] = Field(default_factory=dict)
-    """Further variables of the template."""
 
     def conversation(self) -> tuple[list[dict[str, Any]], dict[str, Any]] | None:
         """Return the messages and the template's variables; None for texts and tokens. Raises ApiError."""
@@ -85,18 +78,7 @@ class InputBody(PoolingBody):
             raise bad_field("input", "give either input (texts or token ids) or messages (a conversation)")
         if self.messages is None:
             return None
-        if self.add_generation_prompt and self.continue_final_message:
-            raise bad_field(
-                "continue_final_message",
-                "continue_final_message and add_generation_prompt exclude each other: leave out one of them",
-            )
-        variables = {
-            **template_variables(self.chat_template_kwargs),
-            "chat_template": self.chat_template,
-            "add_generation_prompt": self.add_generation_prompt,
-            "continue_final_message": self.continue_final_message,
-        }
-        return template_messages(self.messages), variables
+        return template_messages(self.messages), self.template_variables()
 
     def inputs(self) -> list[PoolingText]:
         """Raises ApiError for an empty list."""

@@ -9,8 +9,7 @@ from kvasir.frontend.endpoints.responses.input_items import InputHistory, Item
 from kvasir.frontend.endpoints.responses.tools import FUNCTION, Choice, ResponseTool, repeat_choice, tool_use
 from kvasir.frontend.endpoints.tool_use import ToolUse
 from kvasir.frontend.errors import bad_field
-from kvasir.frontend.request_bodies.list_limits import at_most
-from kvasir.frontend.request_bodies.request_body import BodyPart, RequestBody
+from kvasir.frontend.request_bodies.request_body import BodyPart, RequestBody, at_most
 from kvasir.request.params import SamplingFields
 
 # Each costs some microseconds on the event loop.

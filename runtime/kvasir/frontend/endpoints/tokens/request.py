@@ -4,14 +4,13 @@ from typing import Annotated, Any, ClassVar
 
 from pydantic import Field
 
-from kvasir.frontend.endpoints.chat.messages import Messages
-from kvasir.frontend.endpoints.chat.request import template_variables
+from kvasir.frontend.endpoints.chat.messages import Messages, TemplateFields
 from kvasir.frontend.endpoints.chat.tools import FunctionTool, tool_use
 from kvasir.frontend.errors import bad_field
 from kvasir.frontend.request_bodies.request_body import RequestBody
 
 
-class TokenizeRequest(RequestBody):
+class TokenizeRequest(RequestBody, TemplateFields):
     """Either `prompt` or `messages`."""
 
     not_yet: ClassVar = {"mm_processor_kwargs": ({},)}
@@ -21,14 +20,6 @@ class TokenizeRequest(RequestBody):
     add_special_tokens: bool | None = None
     """Add the tokenizer's special tokens to the prompt (the default). Of messages the template writes them."""
     messages: Messages | None = None
-    add_generation_prompt: bool | None = None
-    """End the conversation with the beginning of the assistant's answer; the default, unless a message is
-    continued."""
-    continue_final_message: bool = False
-    """End it with the last message, which an answer would continue."""
-    chat_template: str | None = None
-    """Used instead of the model's template, if the server has --trust-request-chat-template."""
-    chat_template_kwargs: dict[str, Any] = Field(default_factory=dict)
     tools: Annotated[list[FunctionTool], Field(fail_fast=True)] = Field(default_factory=list)
     """Functions that the template gets with the messages."""
     return_token_strs: bool = False
@@ -52,21 +43,7 @@ class TokenizeRequest(RequestBody):
                     raise bad_field(name, f"{name} is for messages: leave it out with a prompt")
 
     def template_variables(self) -> dict[str, Any]:
-        generation_prompt = self.add_generation_prompt
-        if generation_prompt is None:
-            generation_prompt = not self.continue_final_message
-        if generation_prompt and self.continue_final_message:
-            raise bad_field(
-                "continue_final_message",
-                "continue_final_message and add_generation_prompt exclude each other: leave out one of them",
-            )
-        return {
-            **template_variables(self.chat_template_kwargs),
-            "chat_template": self.chat_template,
-            "add_generation_prompt": generation_prompt,
-            "continue_final_message": self.continue_final_message,
-            "tools": tool_use(self.tools, None, True).for_template,
-        }
+        return {**super().template_variables(), "tools": tool_use(self.tools, None, True).for_template}
 
 
 class DetokenizeRequest(RequestBody):

@@ -9,6 +9,9 @@ import ssl
 from collections.abc import Callable
 from typing import Final
 
+from kvasir.config.frontend_settings import ServerConfig
+from kvasir.config.options import ConfigError
+from kvasir.process.listening import listen_at, listen_on
 from kvasir.process.seldom_log import SeldomLog
 
 log = SeldomLog(logging.getLogger(__name__))
@@ -92,3 +95,24 @@ class Acceptor:
             await self._loop.connect_accepted_socket(self._make_protocol, accepted, ssl=self._tls)
         except (OSError, ssl.SSLError):  # the client left, or does not speak TLS
             accepted.close()
+
+
+def listen(config: ServerConfig) -> socket.socket:
+    """Return a new socket, or the inherited one (--fd). Raises ConfigError with the option."""
+    if config.fd is not None:
+        return _inherited(config.fd)
+    if config.uds is not None:
+        return listen_at(config.uds)
+    return listen_on(config.host, config.port)
+
+
+def _inherited(fd: int) -> socket.socket:
+    try:
+        result = socket.socket(fileno=fd)
+        listening = result.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN)
+    except OSError as error:
+        raise ConfigError(f"--fd {fd} is not an open socket: {error.strerror}") from error
+    if not listening or result.family not in (socket.AF_INET, socket.AF_INET6, socket.AF_UNIX):
+        result.detach()  # the parent process still owns it
+        raise ConfigError(f"--fd {fd} is not a listening TCP or Unix socket")
+    return result

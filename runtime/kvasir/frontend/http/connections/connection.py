@@ -12,7 +12,7 @@ from uvicorn._types import ASGI3Application
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
 from kvasir.frontend.errors import ApiError
-from kvasir.frontend.http.bodies.upload_queue import UploadQueue
+from kvasir.frontend.http.bodies.body_memory import UploadQueue
 from kvasir.frontend.http.connections.disconnection import Disconnection, disconnection_of
 from kvasir.frontend.http.connections.http_parser import HttpParser
 from kvasir.frontend.http.connections.transports import MAX_PIECE, HeadWithBody, Unchunked

@@ -11,8 +11,7 @@ from kvasir.frontend.parsers.formats.descriptions import HarmonyFormat, ToolForm
 from kvasir.frontend.parsers.grammar.harmony_rules import harmony_answer, harmony_call, harmony_text
 from kvasir.frontend.parsers.grammar.lark_text import LarkText, either
 from kvasir.frontend.parsers.grammar.section_rules import SectionRules
-from kvasir.frontend.parsers.parsed import Tool
-from kvasir.frontend.parsers.tool_choice import ToolChoice, UnsupportedChoice
+from kvasir.frontend.parsers.parsed import Tool, ToolChoice, UnsupportedChoice
 from kvasir.grammar_bounds.json_options import whitespace_options
 from kvasir.request.constraint import Grammar, GrammarKind
 

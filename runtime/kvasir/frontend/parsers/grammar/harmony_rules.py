@@ -2,8 +2,8 @@
 
 from collections.abc import Sequence
 
-from kvasir.frontend.parsers.grammar.call_rules import arguments_schema
 from kvasir.frontend.parsers.grammar.lark_text import LarkText, either, joined
+from kvasir.frontend.parsers.grammar.parameter_rules import arguments_schema
 from kvasir.frontend.parsers.parsed import Tool
 from kvasir.frontend.parsers.streaming.harmony import CALL, CHANNEL, END, MESSAGE, START
 

@@ -14,8 +14,8 @@ from kvasir.frontend.parsers.grammar.choice_grammar import (
 )
 from kvasir.frontend.parsers.grammar.harmony_rules import behind_reasoning, with_reasoning
 from kvasir.frontend.parsers.grammar.lark_text import LarkText, joined
+from kvasir.frontend.parsers.parsed import ToolChoice, UnsupportedChoice
 from kvasir.frontend.parsers.streaming.harmony import END
-from kvasir.frontend.parsers.tool_choice import ToolChoice, UnsupportedChoice
 from kvasir.hub.tokenizer import Tokenizer
 from kvasir.request.constraint import Grammar, GrammarKind, OutputConstraint
 

@@ -4,8 +4,8 @@ from collections.abc import Sequence
 from typing import Final
 
 from kvasir.frontend.parsers.formats.descriptions import Body, Layout, ToolFormat
-from kvasir.frontend.parsers.grammar.call_rules import call_rule
 from kvasir.frontend.parsers.grammar.lark_text import LarkText, either, joined, pattern
+from kvasir.frontend.parsers.grammar.parameter_rules import call_rule
 from kvasir.frontend.parsers.parsed import Tool
 from kvasir.frontend.parsers.streaming.xml_call import FUNCTION_OPENING
 

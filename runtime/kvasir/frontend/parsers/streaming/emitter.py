@@ -106,7 +106,8 @@ class Emitter:
         self.is_torn = True
         mender = JsonMender()
         mender.scan("".join(call.parts), 0, is_end=True)
-        self._events.append(CallArguments(self._calls - 1, mender.completion()))
+        if missing := mender.completion():
+            self._events.append(CallArguments(self._calls - 1, missing))
         return True
 
     def cut_call(self, is_cut: bool) -> bool:

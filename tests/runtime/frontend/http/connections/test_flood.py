@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from kvasir.frontend.http.bodies import upload_queue
-from kvasir.frontend.http.bodies.upload_queue import UploadQueue
+from kvasir.frontend.http.bodies import body_memory
+from kvasir.frontend.http.bodies.body_memory import UploadQueue
 from kvasir.frontend.http.connections.acceptor import Acceptor
 from kvasir.frontend.http.connections.connection import Connection
 from kvasir.frontend.http.connections.transports import MAX_PIECE
@@ -109,13 +109,13 @@ async def test_accepting_pauses_while_there_are_no_file_descriptors(monkeypatch:
 
 async def test_a_few_uploads_start_in_each_turn() -> None:
     queue, started = UploadQueue(), []
-    for number in range(2 * upload_queue.PER_TURN + 1):
+    for number in range(2 * body_memory.PER_TURN + 1):
         queue.add(lambda number=number: started.append(number))  # type: ignore[misc]
     counts = []
     while queue:
         await asyncio.sleep(0)
         counts.append(len(started))
-    assert counts == [upload_queue.PER_TURN, 2 * upload_queue.PER_TURN, 2 * upload_queue.PER_TURN + 1]
+    assert counts == [body_memory.PER_TURN, 2 * body_memory.PER_TURN, 2 * body_memory.PER_TURN + 1]
     assert started == sorted(started)
 
 
@@ -127,7 +127,7 @@ async def connect(frontend: Frontend) -> tuple[asyncio.StreamReader, asyncio.Str
 async def test_a_complete_request_does_not_wait_for_uploads(
     frontend: Frontend, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(upload_queue, "PER_TURN", 0)  # no upload gets its turn
+    monkeypatch.setattr(body_memory, "PER_TURN", 0)  # no upload gets its turn
     connections = frontend.server.server_state.connections
     _, large = await connect(frontend)
     large.write(HEAD % 2**20 + b"x" * 4 * MAX_PIECE)

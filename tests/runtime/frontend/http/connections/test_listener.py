@@ -7,7 +7,7 @@ import pytest
 
 from kvasir.config.frontend_settings import ServerConfig
 from kvasir.config.options import ConfigError
-from kvasir.frontend.http.connections.listener import listen
+from kvasir.frontend.http.connections.acceptor import listen
 from kvasir.process.listening import url_of
 
 
