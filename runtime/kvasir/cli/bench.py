@@ -4,7 +4,7 @@ import argparse
 import asyncio
 import dataclasses
 import sys
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from kvasir.benchmark.draft_figures import draft_lines
 from kvasir.benchmark.figures import (
@@ -21,14 +21,8 @@ from kvasir.cli import serve as serve_command
 from kvasir.cli.api_client import URL_HELP, add_api_key, base_url, check_text, default_url
 from kvasir.config.options import ConfigError, OptionParser, add_options, from_args
 from kvasir.config.parsers import argument_type, parse_int
-from kvasir.config.settings import (
-    CacheConfig,
-    DeviceConfig,
-    EngineConfig,
-    ExecutorConfig,
-    ModelConfig,
-    SchedulerConfig,
-)
+from kvasir.config.sections import add_sections, from_sections
+from kvasir.config.settings import EngineConfig
 from kvasir.config.tls_settings import TlsConfig
 from kvasir.config.variables import unknown_variables
 from kvasir.executor.torchrun.launched_rank import shows_results
@@ -39,6 +33,9 @@ from kvasir_contract.units import parse_duration
 
 if TYPE_CHECKING:
     Commands = argparse._SubParsersAction[OptionParser]
+
+
+_SECTIONS: Final = ("model", "device", "cache", "scheduler", "executor")
 
 
 def parser() -> OptionParser:
@@ -219,23 +216,14 @@ def _add_engine(parser: OptionParser) -> None:
         "model", metavar="MODEL", help="hf://org/name[@revision], a directory, a GGUF file, or demo://"
     )
     add_options(parser, OfflineWorkload, "requests")
-    add_options(parser, ModelConfig, "model", without=("served_model_name", "seed"))
-    add_options(parser, DeviceConfig, "device")
-    add_options(parser, CacheConfig, "KV cache")
-    add_options(parser, SchedulerConfig, "scheduler")
-    add_options(parser, ExecutorConfig, "workers")
+    add_sections(parser, EngineConfig, _SECTIONS, without=("served_model_name", "seed"))
     _add_json(parser)
 
 
 def _engine_of(args: argparse.Namespace) -> EngineConfig:
     _warn(args)
-    return EngineConfig(
-        model=from_args(ModelConfig, args, source=args.model, served_model_name=(), seed=None),
-        device=from_args(DeviceConfig, args),
-        cache=from_args(CacheConfig, args),
-        scheduler=from_args(SchedulerConfig, args),
-        executor=from_args(ExecutorConfig, args),
-    )
+    model = {"source": args.model, "served_model_name": (), "seed": None}
+    return from_sections(EngineConfig, args, _SECTIONS, model=model)
 
 
 def _add_startup(commands: "Commands") -> None:

@@ -5,21 +5,10 @@ import dataclasses
 import logging
 import os
 
-from kvasir.config.lora_settings import LoRAConfig
 from kvasir.config.nodes import NodesConfig, pod_index
-from kvasir.config.options import ConfigError, OptionParser, add_options, flag_of, from_args, is_given
-from kvasir.config.process_settings import LinkConfig, OpsConfig, ProcessConfig
-from kvasir.config.settings import (
-    RAY,
-    CacheConfig,
-    DeviceConfig,
-    EngineConfig,
-    ExecutorConfig,
-    ModelConfig,
-    ParallelConfig,
-    SchedulerConfig,
-    TraceConfig,
-)
+from kvasir.config.options import ConfigError, OptionParser, flag_of, from_args, is_given
+from kvasir.config.sections import add_sections, from_sections
+from kvasir.config.settings import RAY, EngineConfig, ParallelConfig
 from kvasir.config.variables import refuse_unmanaged_variables, unknown_variables
 from kvasir_contract.environment import MANAGED_VARIABLES, POD_INDEX
 from kvasir_contract.logs import setup_logging
@@ -38,42 +27,18 @@ def parser() -> OptionParser:
     result.add_argument(
         "model", metavar="MODEL", help="hf://org/name[@revision], a directory, a GGUF file, or demo://"
     )
-    add_options(result, ModelConfig, "model")
-    add_options(result, DeviceConfig, "device")
-    add_options(result, CacheConfig, "KV cache")
-    add_options(result, SchedulerConfig, "scheduler")
-    add_options(result, ParallelConfig, "parallelism")
-    add_options(result, ExecutorConfig, "workers")
-    add_options(result, NodesConfig, "nodes of an engine with several pods")
-    add_options(result, LoRAConfig, "LoRA adapters")
-    add_options(result, LinkConfig, "link to the frontends")
-    add_options(result, OpsConfig, "probes and metrics")
-    add_options(result, TraceConfig, "observability")
-    add_options(result, ProcessConfig, "process")
+    add_sections(result, EngineConfig)
     return result
 
 
 def config_of(args: argparse.Namespace) -> EngineConfig:
     """Return the settings. Raises ConfigError."""
     parallel, nodes = _place_of(args)
-    executor = from_args(ExecutorConfig, args)
-    nodes.check(executor.num_workers)
+    config = from_sections(EngineConfig, args, model={"source": args.model}, parallel=parallel, nodes=nodes)
+    nodes.check(config.executor.num_workers)
     if nodes.nnodes > 1:
-        _check_backend(executor.distributed_executor_backend, nodes)
-    return EngineConfig(
-        model=from_args(ModelConfig, args, source=args.model),
-        device=from_args(DeviceConfig, args),
-        cache=from_args(CacheConfig, args),
-        scheduler=from_args(SchedulerConfig, args),
-        parallel=parallel,
-        executor=executor,
-        nodes=nodes,
-        link=from_args(LinkConfig, args),
-        ops=from_args(OpsConfig, args),
-        lora=from_args(LoRAConfig, args),
-        trace=from_args(TraceConfig, args),
-        process=from_args(ProcessConfig, args),
-    )
+        _check_backend(config.executor.distributed_executor_backend, nodes)
+    return config
 
 
 def _check_backend(backend: str | None, nodes: NodesConfig) -> None:

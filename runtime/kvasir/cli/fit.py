@@ -7,18 +7,11 @@ from typing import TYPE_CHECKING, Final
 
 from kvasir.config.hardware.device_facts import DeviceFacts, cpu_facts
 from kvasir.config.hardware.gpu_types import GpuType, gpu_type
-from kvasir.config.options import ConfigError, OptionParser, add_options, from_args
+from kvasir.config.options import ConfigError, OptionParser
 from kvasir.config.parsers import argument_type
 from kvasir.config.resolve import ModelFacts, ResolvedEngine, resolve_engine
-from kvasir.config.settings import (
-    CacheConfig,
-    DeviceConfig,
-    EngineConfig,
-    ExecutorConfig,
-    ModelConfig,
-    ParallelConfig,
-    SchedulerConfig,
-)
+from kvasir.config.sections import add_sections, from_sections
+from kvasir.config.settings import EngineConfig
 from kvasir.process.words import count
 
 if TYPE_CHECKING:
@@ -29,6 +22,7 @@ if TYPE_CHECKING:
 CONTEXT_BYTES: Final = 2**29  # about, of CUDA and its libraries
 _SPLITS: Final = (1, 2, 4, 8, 16)
 _GIB: Final = 2**30
+_SECTIONS: Final = ("model", "device", "cache", "scheduler", "executor")
 _LENGTHS: Final = (1024, 8192, 32768)
 
 
@@ -46,11 +40,7 @@ def parser() -> OptionParser:
         metavar="TYPE",
         help="H100, H200, L4 and others, or a memory such as 80Gi [default: the CPU of this machine]",
     )
-    add_options(result, ModelConfig, "model")
-    add_options(result, DeviceConfig, "device", without=("device",))
-    add_options(result, CacheConfig, "KV cache")
-    add_options(result, SchedulerConfig, "scheduler")
-    add_options(result, ExecutorConfig, "workers")
+    add_sections(result, EngineConfig, _SECTIONS, without=("device",))
     return result
 
 
@@ -59,14 +49,8 @@ def run(args: argparse.Namespace) -> int:
     from kvasir.models.model_load_error import ModelLoadError
 
     gpu: GpuType | None = args.gpu
-    config = EngineConfig(
-        model=from_args(ModelConfig, args, source=args.model),
-        device=from_args(DeviceConfig, args, device="cpu" if gpu is None else "cuda"),
-        cache=from_args(CacheConfig, args),
-        scheduler=from_args(SchedulerConfig, args),
-        parallel=ParallelConfig(),
-        executor=from_args(ExecutorConfig, args),
-    )
+    device = {"device": "cpu" if gpu is None else "cuda"}
+    config = from_sections(EngineConfig, args, _SECTIONS, model={"source": args.model}, device=device)
     facts = cpu_facts() if gpu is None else gpu.facts()
     model = read_model(config.model)
     try:

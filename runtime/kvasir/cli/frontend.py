@@ -4,13 +4,9 @@ import argparse
 import logging
 import os
 
-from kvasir.config.chat_settings import ChatConfig
-from kvasir.config.frontend_settings import FrontendConfig, ServerConfig
-from kvasir.config.lora_settings import AdaptersConfig
-from kvasir.config.options import ConfigError, OptionParser, add_options, from_args
-from kvasir.config.process_settings import LinkConfig, OpsConfig, ProcessConfig
-from kvasir.config.settings import ModelConfig
-from kvasir.config.tls_settings import TlsConfig
+from kvasir.config.frontend_settings import FrontendConfig
+from kvasir.config.options import ConfigError, OptionParser
+from kvasir.config.sections import add_sections, from_sections
 from kvasir.config.variables import refuse_unmanaged_variables, unknown_variables
 from kvasir_contract.endpoints import LINK_PORT
 from kvasir_contract.environment import MANAGED_VARIABLES
@@ -35,28 +31,12 @@ def parser() -> OptionParser:
         action="store_true",
         help="download config and tokenizer, and exit; a server with HF_HUB_OFFLINE=1 then needs no HF_TOKEN",
     )
-    add_options(result, ModelConfig, "model")
-    add_options(result, ServerConfig, "HTTP server")
-    add_options(result, TlsConfig, "TLS")
-    add_options(result, ChatConfig, "chats")
-    add_options(result, AdaptersConfig, "LoRA adapters")
-    add_options(result, LinkConfig, "link to the engines")
-    add_options(result, OpsConfig, "probes and metrics")
-    add_options(result, ProcessConfig, "process")
+    add_sections(result, FrontendConfig)
     return result
 
 
 def config_of(args: argparse.Namespace) -> FrontendConfig:
-    return FrontendConfig(
-        model=from_args(ModelConfig, args, source=args.model),
-        server=from_args(ServerConfig, args),
-        tls=from_args(TlsConfig, args),
-        chat=from_args(ChatConfig, args),
-        adapters=from_args(AdaptersConfig, args),
-        link=from_args(LinkConfig, args),
-        ops=from_args(OpsConfig, args),
-        process=from_args(ProcessConfig, args),
-    )
+    return from_sections(FrontendConfig, args, model={"source": args.model})
 
 
 def run(args: argparse.Namespace) -> int:

@@ -17,6 +17,7 @@ from kvasir.cli import serve as serve_command
 from kvasir.cli.api_client import add_api_key, base_url
 from kvasir.config.options import ConfigError, OptionParser, flag_of, is_given, names_of
 from kvasir.config.parsers import argument_type, parse_int
+from kvasir.config.sections import sections_of
 from kvasir.config.tls_settings import TlsConfig
 from kvasir.config.variables import unknown_variables
 from kvasir.local.job import run_job
@@ -120,7 +121,12 @@ def _check(args: argparse.Namespace) -> None:
 
 
 def _service_options() -> list[str]:
-    return [name for config in serve_command.CONFIGS for name in names_of(config) if name not in _SET_HERE]
+    return [
+        name
+        for config in sections_of(serve_command.ServeSettings).values()
+        for name in names_of(config)
+        if name not in _SET_HERE
+    ]
 
 
 def _survey(args: argparse.Namespace, output: AnswerFile, report: "_Report") -> Survey:

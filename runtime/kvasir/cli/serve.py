@@ -7,7 +7,7 @@ import sys
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Final, get_type_hints
+from typing import Final
 
 from kvasir.config.chat_settings import ChatConfig
 from kvasir.config.frontend_settings import ServerConfig
@@ -15,7 +15,6 @@ from kvasir.config.lora_settings import AdaptersConfig, LoRAConfig
 from kvasir.config.options import (
     ConfigError,
     OptionParser,
-    add_options,
     flag_of,
     from_args,
     option,
@@ -24,6 +23,7 @@ from kvasir.config.options import (
 )
 from kvasir.config.parsers import parse_int
 from kvasir.config.process_settings import LinkConfig, ProcessConfig
+from kvasir.config.sections import add_sections, from_sections
 from kvasir.config.settings import (
     CacheConfig,
     DeviceConfig,
@@ -44,9 +44,7 @@ from kvasir.local.process_specs import engine_spec, frontend_spec, grace_of, inh
 from kvasir.local.run import LocalService, run_services
 from kvasir.local.supervision.process_spec import ProcessSpec
 
-_LINK_SET_HERE = ("link", "link_keys", "service_uid")
-_TRACE_SET_HERE = ("black_box",)
-_SERVER_SET_HERE = ("fd",)
+_SET_HERE: Final = ("link", "link_keys", "service_uid", "black_box", "fd")
 
 
 @dataclass(frozen=True)
@@ -81,9 +79,6 @@ class ServeSettings:
         self.executor.check_experts(self.serve.data_parallel_size)
 
 
-CONFIGS: Final[tuple[type[Any], ...]] = tuple(get_type_hints(ServeSettings).values())
-
-
 def parser() -> OptionParser:
     result = OptionParser(
         prog="kvasir serve",
@@ -108,20 +103,7 @@ def add_serve_options(parser: OptionParser, without: Collection[str] = ()) -> No
 
 def add_service_options(parser: OptionParser, without: Collection[str] = ()) -> None:
     parser.takes_vllm = True
-    add_options(parser, ServeConfig, "parallelism")
-    add_options(parser, ModelConfig, "model")
-    add_options(parser, ServerConfig, "HTTP server", without=(*_SERVER_SET_HERE, *without))
-    add_options(parser, TlsConfig, "TLS")
-    add_options(parser, ChatConfig, "chats")
-    add_options(parser, DeviceConfig, "device")
-    add_options(parser, CacheConfig, "KV cache")
-    add_options(parser, SchedulerConfig, "scheduler")
-    add_options(parser, ExecutorConfig, "workers")
-    add_options(parser, AdaptersConfig, "LoRA adapters")
-    add_options(parser, LoRAConfig, "LoRA adapters in engines")
-    add_options(parser, LinkConfig, "link between frontend and engines", without=_LINK_SET_HERE)
-    add_options(parser, TraceConfig, "observability", without=_TRACE_SET_HERE)
-    add_options(parser, ProcessConfig, "process")
+    add_sections(parser, ServeSettings, without=(*_SET_HERE, *without))
 
 
 def run(args: argparse.Namespace) -> int:
@@ -186,33 +168,23 @@ def settings_of(args: argparse.Namespace) -> ServeSettings:
     executor = from_args(ExecutorConfig, args)
     executor.check_serves()
     lora, adapters = from_args(LoRAConfig, args), from_args(AdaptersConfig, args)
-    return ServeSettings(
-        serve=from_args(ServeConfig, args),
-        model=from_args(ModelConfig, args, source=args.model),
-        server=from_args(ServerConfig, args, fd=None),
-        tls=from_args(TlsConfig, args),
-        chat=from_args(ChatConfig, args),
-        device=from_args(DeviceConfig, args),
-        cache=from_args(CacheConfig, args),
-        scheduler=from_args(SchedulerConfig, args),
+    return from_sections(
+        ServeSettings,
+        args,
+        model={"source": args.model},
+        server={"fd": None},
         executor=executor,
-        link=from_args(LinkConfig, args, link=(), link_keys=None, service_uid=""),
+        link={"link": (), "link_keys": None, "service_uid": ""},
         lora=replace(lora, enable_lora=lora.enable_lora or adapters.any_named),
         adapters=adapters,
-        trace=from_args(TraceConfig, args, black_box=None),
-        process=from_args(ProcessConfig, args),
+        trace={"black_box": None},
     )
 
 
 def argv_of(settings: ServeSettings) -> list[str]:
     """Return the arguments of `kvasir` for these settings, without API keys: see `environment_of`."""
-    server = _without_keys(settings.server)
-    configs = (
-        *(settings.serve, settings.model, server, settings.tls, settings.chat, settings.device),
-        *(settings.cache, settings.scheduler, settings.executor, settings.link),
-        *(settings.lora, settings.adapters, settings.trace, settings.process),
-    )
-    return ["serve", settings.model.source, *_options(configs)]
+    shown = replace(settings, server=_without_keys(settings.server))
+    return ["serve", settings.model.source, *_options(list(vars(shown).values()))]
 
 
 def environment_of(settings: ServeSettings) -> dict[str, str]:

@@ -5,18 +5,10 @@ from collections.abc import Sequence
 from contextlib import ExitStack
 from typing import Any, Final, NoReturn
 
-from kvasir.config.chat_settings import ChatConfig
-from kvasir.config.lora_settings import LoRAConfig
-from kvasir.config.options import Config, ConfigError, OptionParser, add_options, from_args
-from kvasir.config.settings import (
-    CacheConfig,
-    DeviceConfig,
-    EngineConfig,
-    ExecutorConfig,
-    ModelConfig,
-    ParallelConfig,
-    SchedulerConfig,
-)
+from kvasir.config.frontend_settings import FrontendConfig
+from kvasir.config.options import Config, ConfigError, OptionParser
+from kvasir.config.sections import add_sections, from_sections
+from kvasir.config.settings import EngineConfig, ParallelConfig
 from kvasir.hub.hub_errors import HubError
 from kvasir.hub.source import DEMO
 from kvasir.local.check_model import CHAT, check_model
@@ -101,17 +93,16 @@ def _check_model(service: InferenceService) -> str:
     """Raises ConfigError, which names the field."""
     options, field = engine_options(service), "spec.engine.extraArgs"
     try:
-        engine = EngineConfig(
-            model=_given(ModelConfig, field, options, source=service.model.source),
-            device=_given(DeviceConfig, field, options),
-            cache=_given(CacheConfig, field, options),
-            scheduler=_given(SchedulerConfig, field, options),
+        engine = _given(
+            EngineConfig,
+            field,
+            options,
+            ("model", "device", "cache", "scheduler", "executor", "lora"),
+            model={"source": service.model.source},
             parallel=ParallelConfig(data_parallel_size=service.engine.data_parallel_size),
-            executor=_given(ExecutorConfig, field, options),
-            lora=_given(LoRAConfig, field, options),
         )
-        chat = _given(ChatConfig, "spec.frontend.extraArgs", service.frontend.extra_args)
-        return check_model(engine, chat)
+        field, options = "spec.frontend.extraArgs", service.frontend.extra_args
+        return check_model(engine, _given(FrontendConfig, field, options, ("chat",), model=None).chat)
     except HubError as error:
         raise ConfigError(f"InferenceService {service.name}: spec.model.source: {error}") from error
     except ConfigError as error:
@@ -125,12 +116,14 @@ class _FieldParser(OptionParser):
         raise ConfigError(f"{self.field}: {message}")
 
 
-def _given(config: type[Config], field: str, arguments: Sequence[str], **fixed: Any) -> Config:
-    """Return the options of one class among others. `field`: the field of the manifest that has them."""
+def _given(
+    config: type[Config], field: str, arguments: Sequence[str], sections: Sequence[str], **given: Any
+) -> Config:
+    """Return a configuration of these sections. `field`: the field of the manifest that has the options."""
     parser = _FieldParser()
     parser.field = field
-    add_options(parser, config, "")
-    return from_args(config, parser.parse_known_args(arguments)[0], environ={}, **fixed)
+    add_sections(parser, config, sections)
+    return from_sections(config, parser.parse_known_args(arguments)[0], sections, environ={}, **given)
 
 
 def has_template(service: InferenceService) -> bool:

@@ -7,8 +7,9 @@ from types import SimpleNamespace
 from typing import Any, Self
 
 from kvasir.config.options import OptionParser, add_options
-from kvasir.config.settings import ModelConfig
-from kvasir.offline.engine_options import NOT_OF_THE_MODEL, SECTIONS
+from kvasir.config.sections import add_sections
+from kvasir.config.settings import EngineConfig, ModelConfig
+from kvasir.offline.engine_options import NOT_OF_THE_MODEL
 
 log = logging.getLogger(__name__)
 
@@ -26,10 +27,7 @@ class EngineArgs(SimpleNamespace):
         group.add_argument("--revision", default=None, help="revision of the model on the hub")
         group.add_argument("--tokenizer-revision", default=None, help="revision of --tokenizer")
         add_options(parser, ModelConfig, "model's options", without=NOT_OF_THE_MODEL)
-        for section, title in zip(
-            SECTIONS, ("device", "KV cache", "scheduler", "workers", "LoRA adapters"), strict=True
-        ):
-            add_options(parser, section, title)
+        add_sections(parser, EngineConfig, ("device", "cache", "scheduler", "executor", "lora"))
         return parser
 
     @classmethod
