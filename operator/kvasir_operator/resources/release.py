@@ -22,6 +22,7 @@ class Release:
     reads_nodes: bool = True  # evictions can wait for the operator
     fs_group: int | None = IMAGE_GROUP  # None on OpenShift, which chooses one
     monitoring_namespaces: tuple[str, ...] = ()  # may read metrics of all services
+    image_pull_secrets: tuple[str, ...] = ()  # of all services, in addition to their own
     # keys of metadata that the objects of a service get from it, or prefixes of keys that end with "/"
     inherited_labels: tuple[str, ...] = ()
     inherited_annotations: tuple[str, ...] = ()
@@ -29,14 +30,16 @@ class Release:
     @property
     def id(self) -> str:
         # differs if pod templates may: 0.1.0-1a2b3c4d
-        images = json.dumps([self.frontend_image, self.engine_image])
+        images = json.dumps([self.frontend_image, self.engine_image, *self.image_pull_secrets])
         return f"{self.version}-{hashlib.sha256(images.encode()).hexdigest()[:8]}"
 
     def parse(self, resource: Mapping[str, Any]) -> InferenceService:
         """Parse an InferenceService, with what its objects inherit. Raises InvalidSpec."""
         metadata = resource["metadata"]
+        service = parse_service(resource)
         return replace(
-            parse_service(resource),
+            service,
+            image_pull_secrets=tuple(dict.fromkeys([*service.image_pull_secrets, *self.image_pull_secrets])),
             labels=_selected(metadata.get("labels") or {}, self.inherited_labels),
             annotations=_selected(metadata.get("annotations") or {}, self.inherited_annotations),
         )

@@ -1,5 +1,6 @@
-"""Labels and annotations that all objects of a service get from it."""
+"""What all objects of a service get from its metadata and from the installation."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -49,3 +50,16 @@ def test_objects_inherit_the_listed_labels_and_annotations() -> None:
 def test_labels_that_are_not_inherited_change_nothing() -> None:
     plain, labelled = inheriting(), inheriting(labels={"other": "x"}, annotations={"note": "no"})
     assert children(plain, INHERITING, LINK_SECRET) == children(labelled, INHERITING, LINK_SECRET)
+
+
+def test_pods_pull_with_their_own_secrets_and_those_of_all() -> None:
+    release = replace(INHERITING, image_pull_secrets=("all", "own"))
+    manifest = {**yaml.safe_load(DEMO.read_text()), "metadata": {"name": "demo", "uid": "5e7f4e2c"}}
+    manifest["spec"]["imagePullSecrets"] = [{"name": "own"}]
+    completed, _ = SCHEMA.complete(manifest)
+    found = children(release.parse(completed), release, LINK_SECRET)
+    secrets = [
+        each["spec"]["template"]["spec"]["imagePullSecrets"] for each in found if "template" in each.get("spec", {})
+    ]
+    assert secrets == [[{"name": "own"}, {"name": "all"}]] * 2
+    assert release.id != INHERITING.id  # services that wait for the secret can upgrade
