@@ -1,11 +1,11 @@
-"""Fixtures of this folder: manifests, services, kubectl, kube-score, and an API server."""
+"""Fixtures of this folder: manifests, the chart, services, kubectl, helm, kube-score, and an API server."""
 
 import re
 import shutil
 import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import pytest
 import yaml
@@ -27,6 +27,30 @@ Render = Callable[[Path], list[Object]]
 OVERLAYS = ("manifests/overlays/namespaced", "manifests/overlays/second")
 """Installations in addition to the cluster's first one: a namespace and the CRD exist already."""
 KUSTOMIZATIONS = ("manifests", *OVERLAYS)
+CHART = ROOT / "manifests/chart"
+_SEPARATE: Object = {"crds": {"install": False}, "userRoles": {"install": False}}
+CHART_VALUES: dict[str, Object] = {
+    "default": {},
+    "namespaced": {"watchNamespaces": ["kvasir-system"], **_SEPARATE},
+    "namespaces": {"watchNamespaces": ["team-a", "team-b"], **_SEPARATE},
+    "second": {"operatorClass": "second", **_SEPARATE},
+    "everything": {
+        "images": {
+            "registry": "registry.example/team/",
+            "tag": "1.2",
+            "operator": {"digest": f"sha256:{'0' * 64}"},
+        },
+        "pullSecrets": {"operator": ["pull"], "services": ["pull"]},
+        "resources": {"limits": {"memory": "1Gi", "ephemeral-storage": "1Gi"}},
+        "nodeSelector": {"kubernetes.io/arch": "amd64"},
+        "priorityClassName": "system-cluster-critical",
+        "podLabels": {"team": "a"},
+        "env": {"KVASIR_MAX_UPGRADES": 3},
+        "networkPolicy": {"install": False},
+        "monitoring": {"namespaces": ["prometheus"], "dashboard": True},
+    },
+}
+"""Values of the chart. The second to fourth are those of an overlay."""
 MINIMAL: Object = {
     "apiVersion": "serving.kvasir.dev/v1alpha1",
     "kind": "InferenceService",
@@ -55,6 +79,29 @@ def kube_score() -> str:
 def render(kubectl: str) -> Render:
     def rendered(path: Path) -> list[Object]:
         answer = subprocess.run([kubectl, "kustomize", str(path)], capture_output=True, text=True, check=False)
+        assert answer.returncode == 0, answer.stderr
+        return [document for document in yaml.safe_load_all(answer.stdout) if document]
+
+    return rendered
+
+
+class Chart(Protocol):
+    """Renders the chart to its objects."""
+
+    def __call__(self, namespace: str, *, place: Path = CHART, **values: Any) -> list[Object]: ...
+
+
+@pytest.fixture(scope="session")
+def helm() -> str:
+    return str(binaries.ready(binaries.HELM)["helm"])
+
+
+@pytest.fixture(scope="session")
+def chart(helm: str) -> Chart:
+    def rendered(namespace: str, *, place: Path = CHART, **values: Any) -> list[Object]:
+        command = [helm, "template", "kvasir", str(place), f"--namespace={namespace}", "--values=-"]
+        manifest = yaml.safe_dump(values)
+        answer = subprocess.run(command, input=manifest, capture_output=True, text=True, check=False)
         assert answer.returncode == 0, answer.stderr
         return [document for document in yaml.safe_load_all(answer.stdout) if document]
 

@@ -9,7 +9,7 @@ import pytest
 
 from e2e.kind.apiserver import ApiServer
 from e2e.kind.progress import KindError
-from e2e.manifests.conftest import KUSTOMIZATIONS, ROOT, SERVICES, Object, Render, made_of
+from e2e.manifests.conftest import CHART_VALUES, KUSTOMIZATIONS, ROOT, SERVICES, Chart, Object, Render, made_of
 
 STRICT = ("--dry-run=server", "--validate=strict", "--warnings-as-errors")
 AS_OPERATOR = ("--server-side", "--field-manager=kvasir-operator")
@@ -19,6 +19,11 @@ SECURITY = {f"pod-security.kubernetes.io/{mode}": "restricted" for mode in ("enf
 @pytest.mark.parametrize("kustomization", KUSTOMIZATIONS)
 def test_installed_objects_are_accepted(server: ApiServer, render: Render, kustomization: str) -> None:
     accept(server, render(ROOT / kustomization))
+
+
+@pytest.mark.parametrize("name", CHART_VALUES)
+def test_objects_of_the_chart_are_accepted(server: ApiServer, chart: Chart, name: str) -> None:
+    accept(server, chart("kvasir-system", **CHART_VALUES[name]))
 
 
 @pytest.mark.parametrize("name", SERVICES)

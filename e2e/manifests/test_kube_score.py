@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from e2e.manifests.conftest import KUSTOMIZATIONS, ROOT, SERVICES, Object, Render, made_of
+from e2e.manifests.conftest import CHART_VALUES, KUSTOMIZATIONS, ROOT, SERVICES, Chart, Object, Render, made_of
 
 EXCEPTIONS = yaml.safe_load((Path(__file__).parent / "kube_score_exceptions.yaml").read_text())
 PASSED = 10
@@ -36,6 +36,11 @@ def test_installed_objects_pass_except_for_the_exceptions(
     failing: Failing, render: Render, kustomization: str
 ) -> None:
     assert failing(render(ROOT / kustomization)) == set(EXCEPTIONS["operator"])
+
+
+@pytest.mark.parametrize("name", ["default", "namespaces", "second"])
+def test_objects_of_the_chart_pass_except_for_the_exceptions(failing: Failing, chart: Chart, name: str) -> None:
+    assert failing(chart("kvasir-system", **CHART_VALUES[name])) == set(EXCEPTIONS["operator"])
 
 
 def test_the_operators_objects_pass_except_for_the_exceptions(failing: Failing) -> None:
