@@ -13,16 +13,20 @@ import os
 import shutil
 import subprocess
 import sys
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import Final
 
 from images.build_steps import CACHE, ROOT, BuildError, pip_secrets, run, scratch, step, succeeds
 
-TARGETS: Final = ("operator", "frontend", "engine")
+DEFAULT: Final = ("operator", "frontend", "engine")
+TARGETS: Final = (*DEFAULT, "engine-cpu")
 TOOLS: Final = "tools"  # a stage whose image has a name so that it is not pruned
 CONTEXT: Final = (  # the paths that .dockerignore allows
-    *("images/requirements.py", "pyproject.toml", "hatch_build.py", "README.md", "LICENSE"),
+    *("images/locks", "pyproject.toml", "hatch_build.py", "README.md", "LICENSE"),
     *("crds", "operator", "runtime"),
 )
+NO_LABELS: Final[Mapping[str, str]] = MappingProxyType({})
 
 SUITE: Final = "bookworm"
 PACKAGES: Final = "ca-certificates,libstdc++6,python3,python3-venv"
@@ -30,24 +34,23 @@ NOT_NEEDED: Final = (
     *("usr/share/doc", "usr/share/man", "usr/share/locale", "usr/share/info"),
     *("var/cache/apt", "var/lib/apt/lists", "var/log", "etc/hostname", "etc/resolv.conf"),
 )
-SPACE: Final = {TOOLS: 2, "operator": 1, "frontend": 1, "engine": 20}
+SPACE: Final = {TOOLS: 2, "operator": 1, "frontend": 1, "engine": 20, "engine-cpu": 4}
 """Free disk space in GB that a build needs."""
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m images.build", description="Build Kvasir's images.")
-    parser.add_argument("targets", nargs="*", metavar="TARGET", help=f"of {', '.join(TARGETS)}; default: all")
+    parser.add_argument(
+        "targets", nargs="*", metavar="TARGET", help=f"of {', '.join(TARGETS)}; default: the first three"
+    )
     parser.add_argument("--tag", default="dev", help="tag of the images kvasir-TARGET (default: dev)")
     parser.add_argument("--builder", choices=("docker", "buildah"), help="default: docker if its engine is running")
     args = parser.parse_args()
-    targets = args.targets or list(TARGETS)
+    targets = args.targets or list(DEFAULT)
     if unknown := set(targets) - set(TARGETS):
         parser.error(f"unknown target {', '.join(sorted(unknown))}; choose from {', '.join(TARGETS)}")
     try:
-        if (args.builder or ("docker" if docker_runs() else "buildah")) == "docker":
-            build_with_docker(targets, args.tag)
-        else:
-            build_with_buildah(targets, args.tag)
+        build(targets, args.tag, args.builder or default_builder())
     except BuildError as error:
         print(f"images.build: {error}", file=sys.stderr)
         return 1
@@ -56,12 +59,18 @@ def main() -> int:
     return 0
 
 
-def docker_runs() -> bool:
-    return shutil.which("docker") is not None and succeeds(["docker", "info"])
+def build(targets: Sequence[str], tag: str, builder: str, labels: Mapping[str, str] = NO_LABELS) -> None:
+    """Build the images kvasir-TARGET:TAG, with these labels in addition to those of the Dockerfile."""
+    options = [f"--label={name}={value}" for name, value in labels.items()]
+    (build_with_docker if builder == "docker" else build_with_buildah)(targets, tag, options)
 
 
-def build_with_docker(targets: list[str], tag: str) -> None:
-    arguments = build_arguments(os.environ.get("BASE_IMAGE"))
+def default_builder() -> str:
+    return "docker" if shutil.which("docker") is not None and succeeds(["docker", "info"]) else "buildah"
+
+
+def build_with_docker(targets: Sequence[str], tag: str, options: Sequence[str]) -> None:
+    arguments = [*build_arguments(os.environ.get("BASE_IMAGE")), *options]
     for target in targets:
         name = f"kvasir-{target}:{tag}"
         with step(name) as log, pip_secrets() as secrets:
@@ -69,7 +78,7 @@ def build_with_docker(targets: list[str], tag: str) -> None:
             run([*command, "--target", target, "-t", name, "."], log, env={"DOCKER_BUILDKIT": "1"})
 
 
-def build_with_buildah(targets: list[str], tag: str) -> None:
+def build_with_buildah(targets: Sequence[str], tag: str, options: Sequence[str]) -> None:
     if os.geteuid() != 0:
         raise BuildError("buildah and debootstrap need root: start docker, or run this script as root")
     CACHE.mkdir(parents=True, exist_ok=True)
@@ -79,8 +88,9 @@ def build_with_buildah(targets: list[str], tag: str) -> None:
         buildah = Buildah()
         buildah.drop_leftovers()
         arguments = build_arguments(os.environ.get("BASE_IMAGE") or buildah.debian())
-        for target in (TOOLS, *targets):
-            buildah.build(target, f"kvasir-{target}:{tag}", arguments)
+        buildah.build(TOOLS, f"kvasir-{TOOLS}:dev", arguments)
+        for target in targets:
+            buildah.build(target, f"kvasir-{target}:{tag}", [*arguments, *options])
         buildah.prune()
         print(
             "to use these images, run buildah with",
@@ -119,7 +129,7 @@ class Buildah:
                 "--target",
                 target,
             ]
-            run([*command, "-t", _full(name), "."], log, self._environment)
+            run([*command, "-t", full_name(name), "."], log, self._environment)
             log.result = self._size(name)
 
     def debian(self) -> str:
@@ -127,7 +137,7 @@ class Buildah:
         recipe = hashlib.sha256(f"{SUITE} {PACKAGES} {NOT_NEEDED}".encode()).hexdigest()[:12]
         name = f"kvasir-base:{recipe}"
         if self._size(name):
-            return _full(name)
+            return full_name(name)
         with step(f"base image: Debian {SUITE} with Python") as log, scratch() as directory:
             root = directory / "root"
             mirror = [uri] if (uri := debian_mirror()) else []
@@ -137,12 +147,12 @@ class Buildah:
             for path in NOT_NEEDED:
                 run(["rm", "-rf", root / path], log)
             (directory / "Dockerfile").write_text('FROM scratch\nCOPY root /\nENV LANG=C.UTF-8\nCMD ["python3"]\n')
-            run(["buildah", "build", "--format", "oci", "-t", _full(name), directory], log, self._environment)
+            run(["buildah", "build", "--format", "oci", "-t", full_name(name), directory], log, self._environment)
             log.result = self._size(name)
         for other in self._ask("images", "--format", "{{.Name}}:{{.Tag}}").split():
-            if other.startswith(_full("kvasir-base:")) and other != _full(name):
+            if other.startswith(full_name("kvasir-base:")) and other != full_name(name):
                 self._ask("rmi", other)
-        return _full(name)
+        return full_name(name)
 
     def drop_leftovers(self) -> None:
         # Working containers of a failed or killed build prevent images from being loaded.
@@ -152,7 +162,7 @@ class Buildah:
         self._ask("rmi", "--prune")
 
     def _built_from(self, name: str) -> str | None:
-        answer = self._ask("inspect", "--type", "image", _full(name))
+        answer = self._ask("inspect", "--type", "image", full_name(name))
         if not answer:
             return None
         labels: dict[str, str] = json.loads(answer)["OCIv1"]["config"].get("Labels") or {}
@@ -160,7 +170,7 @@ class Buildah:
 
     def _size(self, name: str) -> str:
         """Return a size for people; "" if the image does not exist."""
-        return self._ask("images", "--format", "{{.Size}}", _full(name)).strip()
+        return self._ask("images", "--format", "{{.Size}}", full_name(name)).strip()
 
     def _ask(self, *arguments: str) -> str:
         environment = {**os.environ, **self._environment}
@@ -179,7 +189,7 @@ class Buildah:
             )
 
 
-def _full(name: str) -> str:
+def full_name(name: str) -> str:
     # kubelet and containerd use the full form of a name without a registry.
     return f"docker.io/library/{name}"
 
@@ -216,6 +226,7 @@ def build_arguments(base_image: str | None) -> list[str]:
         "BASE_IMAGE": base_image,
         "ENGINE_BASE_IMAGE": os.environ.get("ENGINE_BASE_IMAGE") or base_image,
         "TORCH_INDEX_URL": os.environ.get("TORCH_INDEX_URL"),
+        "TORCH_CPU_INDEX_URL": os.environ.get("TORCH_CPU_INDEX_URL"),
     }
     return [f"--build-arg={name}={value}" for name, value in values.items() if value]
 
