@@ -12,7 +12,7 @@ BUILT  := pyproject.toml hatch_build.py $(wildcard $(CPU)/*.c $(CPU)/*.h $(CPU)/
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help up check test test-kernels test-workers test-service test-dashboard test-page test-weights test-producers test-clients test-ray e2e e2e-operator e2e-load images lint mutation kernels format demo-model cluster cluster-down kind-node clean
+.PHONY: help up check test test-kernels test-workers test-service test-dashboard test-page test-weights test-producers test-clients test-ray e2e e2e-operator e2e-load images locks release lint mutation kernels format demo-model cluster cluster-down kind-node clean
 
 help:  ## list the targets
 	@sed -n 's/^\([a-z0-9-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 22
@@ -97,6 +97,14 @@ kernels: $(VENV)/.dev  ## compile the Triton kernels for several GPUs, without o
 images:  ## build the three container images, with docker or buildah
 	@$(PYTHON) -m images.build $(IMAGES_ARGS)
 
+VERSION ?=
+REGISTRY ?=
+locks: $(VENV)/.release  ## resolve the packages of the images again: newer versions, or changed requirements
+	@$(BIN)/python -m images.locks
+
+release: $(VENV)/.release  ## build and push images, and write install.yaml and the chart: VERSION=0.2.0 REGISTRY=host/path
+	@$(BIN)/python -m images.release "$(VERSION)" --registry "$(REGISTRY)" $(RELEASE_ARGS)
+
 format: $(VENV)/.dev  ## format the code with ruff
 	@$(BIN)/ruff format . && $(BIN)/ruff check --fix .
 
@@ -134,6 +142,10 @@ $(VENV)/.ray: pyproject.toml | $(VENV)/.dev
 
 $(VENV)/.page: pyproject.toml | $(VENV)/.dev
 	@$(INSTALL) '.[frontend,engine,bench,operator,otel,dev,browser]'
+	@touch $@
+
+$(VENV)/.release: pyproject.toml | $(VENV)/.dev
+	@$(INSTALL) '.[frontend,engine,bench,operator,otel,dev,release]'
 	@touch $@
 
 $(VENV)/.mutation: pyproject.toml | $(VENV)/.dev
