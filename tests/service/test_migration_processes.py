@@ -42,7 +42,7 @@ class Answer:
 
 
 class Clients:
-    """Clients that repeat their requests until told to end, so that a lost engine always has some."""
+    """Clients that repeat their requests until `answers`, so that a lost engine always has some."""
 
     def __init__(self, service: Service, pool: ThreadPoolExecutor) -> None:
         self.begun: SimpleQueue[int] = SimpleQueue()
