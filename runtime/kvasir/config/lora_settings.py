@@ -11,6 +11,7 @@ from kvasir.config.parsers import parse_int
 
 MAX_LORA_RANK: Final = 512
 ADAPTERS_IN_MEMORY: Final = 32
+ADAPTERS_SHARE: Final = 8  # of an engine's memory limit: one byte in so many
 MAX_NAME_CHARACTERS: Final = 256
 MAX_FILE_BYTES: Final = 2**20  # more than a ConfigMap holds
 _FORMS: Final = 'give NAME=SOURCE, or JSON such as {"name": "sql", "path": "hf://org/sql-lora"}'
@@ -27,8 +28,8 @@ class LoRAConfig:
     )
     max_cpu_loras: int | None = option(
         None,
-        "most adapters in memory, --max-loras or more; the least recently used makes room [default: 32, or "
-        "--max-loras]",
+        "most adapters in memory, --max-loras or more; the least recently used makes room, also when all take an "
+        "eighth of the memory limit [default: 32, or --max-loras]",
         parse=parse_int(1, 65536),
     )
 

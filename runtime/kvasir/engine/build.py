@@ -5,6 +5,8 @@ import logging
 from collections.abc import Callable, Sequence
 from functools import partial
 
+from kvasir.config.hardware.machine import memory_limit
+from kvasir.config.lora_settings import ADAPTERS_SHARE
 from kvasir.config.options import ConfigError, flag_of
 from kvasir.config.resolve import ModelFacts, ResolvedEngine, resolve_engine, without_effect
 from kvasir.config.settings import EngineConfig
@@ -136,7 +138,7 @@ def build_core(
         long_prefill_token_threshold=settings.long_prefill_token_threshold,
         budget=budget,
         lookahead=executor.max_in_flight - 1 if stages == 1 else 0,
-        gates=[grammars, *([] if adapters is None else [adapters]), *gates],
+        gates=[grammars, *gates, *([] if adapters is None else [adapters])],
         rations=rations,
         sends_sampled=stages > 1,
         drafting=_drafting(settings, model, cache, in_waves),
@@ -164,7 +166,11 @@ def _adapter_gate(
         return None
     read = partial(read_adapter, max_rank=lora.max_lora_rank, download_dir=settings.download_dir)
     notify = None if wake is None else partial(wake, "")  # no request: the loop only turns
-    memory = AdapterMemory(executor, AdapterChecks(read, notify), lora.num_in_memory)
+    item_bytes = 4 if settings.dtype == "float32" else 2
+    most_bytes = memory_limit() // ADAPTERS_SHARE // settings.data_parallel_size_local
+    log.info("at most %d LoRA adapters of %.1f GiB are in memory", lora.num_in_memory, most_bytes / 2**30)
+    checks = AdapterChecks(read, notify)
+    memory = AdapterMemory(executor, checks, lora.num_in_memory, most_bytes=most_bytes, item_bytes=item_bytes)
     return AdapterGate(memory, lora.max_loras)
 
 

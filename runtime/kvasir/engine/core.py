@@ -234,7 +234,7 @@ class EngineCore:
         if failed is None:
             return
         log.warning("%s", failed.reason)
-        for request in adapters.waiting_for(failed.adapter.digest):
+        for request in adapters.waiting_for_source(failed.adapter):
             self.scheduler.abort(request)
             self._answer(request.frontend, error_output(request, failed.reason, failed.refusal))
 

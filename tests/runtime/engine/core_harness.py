@@ -153,7 +153,7 @@ class CoreHarness:
         self.drafter = FakeDrafter()
         self.adapters = None if adapters is None else adapters(self.executor)
         if self.adapters is not None:
-            gates = [self.adapters, *gates]
+            gates = [*gates, self.adapters]
         self.budget = TokenBudget(max_queued_tokens)
         blocks = kv_manager(num_blocks, block_size, windows, prefix_caching=prefix_caching, longest_chunk=budget)
         if pools:
@@ -225,6 +225,11 @@ class CoreHarness:
                 answer.num_preemptions = max(answer.num_preemptions, progress.num_preemptions)
                 answer.logprobs += output.logprobs.token if output.logprobs else []
                 answer.prompt_logprobs += [output.prompt_logprobs.token] if output.prompt_logprobs else []
+
+    def run_blocked(self) -> None:
+        """Step until only blocked requests are left."""
+        while self.core.has_work:
+            self.step()
 
     def run(self, limit: int = 2000) -> None:
         """Step until there is nothing to do, then check that nothing is left."""

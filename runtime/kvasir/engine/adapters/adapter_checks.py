@@ -2,9 +2,11 @@
 
 import logging
 import queue
+import threading
+from collections import deque
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -15,7 +17,10 @@ from kvasir.request.adapter import Adapter
 
 log = logging.getLogger(__name__)
 
-MAX_CHECKING: Final = 2  # threads; downloads share a network
+MAX_CHECKING: Final = 4  # downloads share a network
+SLOW_SECONDS: Final = 10.0  # then a check does not count in MAX_CHECKING: it may be stalled
+MAX_CHECK_SECONDS: Final = 600.0  # then its requests may try another engine
+MAX_THREADS: Final = 64
 
 
 @dataclass(frozen=True)
@@ -23,6 +28,7 @@ class CheckedAdapter:
     adapter: Adapter
     path: Path
     stamp: tuple[int, ...]
+    num_numbers: int  # see AdapterInfo
 
     @property
     def is_current(self) -> bool:
@@ -36,20 +42,33 @@ class FailedAdapter:
     refusal: RefusalKind = RefusalKind.ADAPTER_UNFIT
 
 
+class _Check:
+    def __init__(self) -> None:
+        self.is_counted = True  # in MAX_CHECKING
+        self.has_ended = False
+
+
 class AdapterChecks:
+    """A check that takes long no longer delays others, and fails in the end; its thread cannot be ended."""
+
     def __init__(self, read: Callable[[str], AdapterInfo], notify: Callable[[], None] | None = None) -> None:
         # `read` gets a source. `notify` is called in any thread after each check; None: `begin` waits.
         self._read = read
         self._notify = notify
-        self._threads = None if notify is None else ThreadPoolExecutor(MAX_CHECKING, "adapter")
+        self._lock = threading.Lock()
+        self._pending: deque[Adapter] = deque()
+        self._num_counted = self._num_threads = 0
+        self._timers: dict[_Check, threading.Timer] = {}
         self._done: queue.SimpleQueue[CheckedAdapter | FailedAdapter] = queue.SimpleQueue()
 
     def begin(self, adapter: Adapter) -> None:
         """Check an adapter; `take` returns the outcome."""
-        if self._threads is None:
-            self._check(adapter)
-        else:
-            self._threads.submit(self._check, adapter)
+        if self._notify is None:
+            self._done.put(self._outcome(adapter))
+            return
+        with self._lock:
+            self._pending.append(adapter)
+            self._start_pending()
 
     def take(self) -> CheckedAdapter | FailedAdapter | None:
         try:
@@ -62,11 +81,56 @@ class AdapterChecks:
         return not self._done.empty()
 
     def close(self) -> None:
-        if self._threads is not None:
-            self._threads.shutdown(wait=False, cancel_futures=True)
+        with self._lock:
+            self._pending.clear()
+            for timer in self._timers.values():
+                timer.cancel()
 
-    def _check(self, adapter: Adapter) -> None:
-        self._done.put(self._outcome(adapter))
+    def _start_pending(self) -> None:
+        while self._pending and self._num_counted < MAX_CHECKING and self._num_threads < MAX_THREADS:
+            self._num_counted += 1
+            self._num_threads += 1
+            check, adapter = _Check(), self._pending.popleft()
+            self._set_timer(check, SLOW_SECONDS, partial(self._is_slow, check, adapter))
+            threading.Thread(target=self._run, args=(check, adapter), name="adapter", daemon=True).start()
+
+    def _run(self, check: _Check, adapter: Adapter) -> None:
+        outcome = self._outcome(adapter)
+        with self._lock:
+            self._num_threads -= 1
+            self._timers.pop(check).cancel()
+            self._uncount(check)
+            if check.has_ended:
+                return
+        self._end(outcome)
+
+    def _is_slow(self, check: _Check, adapter: Adapter) -> None:
+        with self._lock:
+            if check not in self._timers:
+                return
+            self._set_timer(check, MAX_CHECK_SECONDS - SLOW_SECONDS, partial(self._give_up, check, adapter))
+            self._uncount(check)
+
+    def _give_up(self, check: _Check, adapter: Adapter) -> None:
+        with self._lock:
+            if check not in self._timers or check.has_ended:
+                return
+            check.has_ended = True
+        reason = f"the adapter {adapter.name!r} could not be fetched within {MAX_CHECK_SECONDS:g} s"
+        self._end(FailedAdapter(adapter, reason, RefusalKind.ADAPTER_UNREAD))
+
+    def _uncount(self, check: _Check) -> None:
+        self._num_counted -= check.is_counted
+        check.is_counted = False
+        self._start_pending()
+
+    def _set_timer(self, check: _Check, seconds: float, call: Callable[[], None]) -> None:
+        timer = self._timers[check] = threading.Timer(seconds, call)
+        timer.daemon = True
+        timer.start()
+
+    def _end(self, outcome: CheckedAdapter | FailedAdapter) -> None:
+        self._done.put(outcome)
         if self._notify is not None:
             self._notify()
 
@@ -85,4 +149,4 @@ class AdapterChecks:
             return FailedAdapter(
                 adapter, f"{where} at {adapter.source} has changed since it was named: load it again"
             )
-        return CheckedAdapter(adapter, info.path, info.stamp)
+        return CheckedAdapter(adapter, info.path, info.stamp, info.num_numbers)

@@ -17,6 +17,7 @@ from kvasir.request.adapter import Adapter
 _CONTENT: Final = f"a LoRA adapter ({CONFIG_FILE}, {WEIGHTS_FILE})"
 _BYTES_AT_ONCE: Final = 2**20
 HUB: Final = "hf://"
+MAX_MERGED: Final = 3  # modules in a layer of an engine
 
 
 @dataclass(frozen=True)
@@ -32,6 +33,12 @@ class AdapterInfo:
     def rank(self) -> int:
         """Return the highest rank of its modules."""
         return max(module.rank for module in self.modules.values())
+
+    @property
+    def num_numbers(self) -> int:
+        """Return the numbers in an engine's memory, at most: with zeros, if q, k and v are merged."""
+        modules = self.modules.values()
+        return sum(each.rank * (each.inputs + MAX_MERGED * each.outputs) for each in modules)
 
     @property
     def alpha(self) -> float:

@@ -1,6 +1,7 @@
 """Adapters share slots and memory: every request ends, with its own adapter, and a bad one ends only its own."""
 
 import random
+import sys
 import threading
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -10,9 +11,12 @@ import pytest
 from kvasir.engine.adapters.adapter_checks import AdapterChecks
 from kvasir.engine.adapters.adapter_gate import MAX_WAIT_SECONDS, AdapterGate
 from kvasir.engine.adapters.adapter_memory import AdapterMemory
+from kvasir.engine.scheduling.admission_gates import AdmissionGate, Verdict
+from kvasir.engine.scheduling.engine_request import EngineRequest
 from kvasir.executor.executor import Executor
 from kvasir.hub.adapters.adapter_config import AdapterConfig
 from kvasir.hub.adapters.adapter_info import AdapterInfo, read_adapter
+from kvasir.hub.adapters.adapter_tensors import AdaptedModule
 from kvasir.hub.hub_errors import DownloadFailed, HubError
 from kvasir.link.protocol import AdaptersHeld, FinishReason, RefusalKind
 from kvasir.request.adapter import Adapter
@@ -29,6 +33,8 @@ class Hub:
     """Adapters whose digest is their source, or the one in `digests`."""
 
     digests: dict[str, str] = field(default_factory=dict)
+    sizes: dict[str, int] = field(default_factory=dict)
+    """Outputs of an adapter's module, by source: it takes 28 bytes, and 12 for each of them."""
     now: float = 0.0
     reads: list[str] = field(default_factory=list)
 
@@ -39,11 +45,14 @@ class Hub:
         if source == "slow":
             raise DownloadFailed("the hub cannot be reached")
         config = AdapterConfig(4, 8, "", {}, {}, use_rslora=False)
-        return AdapterInfo(source, Path("/nowhere"), self.digests.get(source, source), config, {})
+        modules = {"q_proj": AdaptedModule(1, 1.0, 7, self.sizes.get(source, 1))}
+        return AdapterInfo(source, Path("/nowhere"), self.digests.get(source, source), config, modules)
 
-    def engine(self, slots: int = 2, most: int = 3, **changes: object) -> CoreHarness:
+    def engine(
+        self, slots: int = 2, most: int = 3, most_bytes: int = sys.maxsize, **changes: object
+    ) -> CoreHarness:
         def gate(executor: Executor) -> AdapterGate:
-            memory = AdapterMemory(executor, AdapterChecks(self.read), most)
+            memory = AdapterMemory(executor, AdapterChecks(self.read), most, most_bytes=most_bytes)
             return AdapterGate(memory, slots, clock=lambda: self.now)
 
         return CoreHarness(adapters=gate, **changes)  # type: ignore[arg-type]
@@ -60,8 +69,8 @@ def add(engine: CoreHarness, request_id: str, name: str = "", max_tokens: int = 
 
 @pytest.mark.parametrize("seed", range(6))
 def test_requests_of_many_adapters_all_end(seed: int) -> None:
-    choose, hub = random.Random(seed), Hub()
-    engine = hub.engine(slots=2, most=3, num_blocks=20, max_in_flight=1 + seed % 2)
+    choose, hub = random.Random(seed), Hub(sizes={"a": 6, "b": 11})  # 100 and 160 bytes; the others 40
+    engine = hub.engine(slots=2, most=3, most_bytes=200, num_blocks=20, max_in_flight=1 + seed % 2)
     answers = {}
     for number in range(60):
         name = choose.choice(["", *"abcdefgh"])
@@ -228,3 +237,92 @@ def test_an_engine_without_adapters_rejects_their_requests() -> None:
     engine.run()
     assert answer.refusal is RefusalKind.INVALID
     assert "--enable-lora" in answer.error
+
+
+class Closed(AdmissionGate):
+    """Skips the requests with these ids."""
+
+    def __init__(self, *request_ids: str) -> None:
+        self.request_ids = {*request_ids}
+
+    def admits(self, request: EngineRequest) -> Verdict:
+        return Verdict.SKIP if request.request_id in self.request_ids else Verdict.ADMIT
+
+
+def test_a_request_at_another_gate_holds_no_slot() -> None:
+    closed = Closed("compiles", "fetches")
+    engine = Hub().engine(slots=1, gates=[closed])
+    held, fetched = add(engine, "compiles", "a"), add(engine, "fetches", "b")
+    others = [add(engine, name, name) for name in "cab"]
+    engine.run_blocked()
+    assert [len(each.token_ids) for each in (held, fetched, *others)] == [0, 0, 4, 4, 4]
+    closed.request_ids.clear()
+    engine.core.wake("compiles")
+    engine.core.wake("fetches")
+    engine.run()
+    assert len(held.token_ids) == len(fetched.token_ids) == 4
+
+
+def test_an_aborted_request_ends_the_reading_of_its_adapter() -> None:
+    hub, calls = Hub(), []
+
+    def gate(executor: Executor) -> AdapterGate:
+        def call(call: WorkerCall) -> list[WorkerResult]:
+            calls.append(call.method)
+            return [WorkerResult(False)]
+
+        executor.call = call  # type: ignore[method-assign]
+        return AdapterGate(AdapterMemory(executor, AdapterChecks(hub.read), 2), 2)
+
+    engine = CoreHarness(adapters=gate)
+    add(engine, "1", "a")
+    for _ in range(3):
+        engine.step()
+    engine.core.abort("frontend-a", ["1"])
+    engine.run()
+    assert calls == ["load_adapter"] * 3 + ["drop_adapter"]
+
+
+def test_another_source_of_the_same_adapter_is_tried() -> None:
+    hub = Hub(digests={"copy": "x"})
+    engine = hub.engine()
+    sources = ("gone", "copy", "gone")
+    answers = [
+        engine.add(add_request(str(number), PROMPT, 4, adapter=Adapter(source, source, "x")))
+        for number, source in enumerate(sources)
+    ]
+    engine.run()
+    assert [len(answer.token_ids) for answer in answers] == [0, 4, 0]
+    assert hub.reads == ["gone", "copy"]
+
+
+def test_adapters_take_no_more_bytes_than_allowed() -> None:
+    hub = Hub(sizes={"large": 8, "larger": 9})  # 124 and 136 bytes
+    engine = hub.engine(slots=2, most=3, most_bytes=130)
+    held: list[AdaptersHeld] = []
+    engine.core.watch_adapters(held.append)
+    answers = {}
+    for name in ("a", "b", "c", "large", "larger", "a"):
+        answers[name] = add(engine, name, name)
+        engine.run()
+    assert [[each.name for each in message.adapters] for message in held] == [
+        *(["a"], ["a", "b"], ["a", "b", "c"]),
+        *(["b", "c"], ["c"], [], ["large"]),
+        *([], ["a"]),
+    ]
+    assert answers["larger"].refusal is RefusalKind.ADAPTER_UNFIT
+    assert "raise its memory limit" in answers["larger"].error
+
+
+def test_a_large_adapter_gets_room_from_a_steady_stream() -> None:
+    hub = Hub(sizes={"large": 8})
+    engine = hub.engine(slots=2, most=3, most_bytes=130)
+    add(engine, "first", "a", max_tokens=8)
+    engine.step()
+    waiting = add(engine, "other", "large")
+    for number in range(30):
+        add(engine, str(number), "a", max_tokens=8)
+        engine.step()
+        hub.now += MAX_WAIT_SECONDS / 3
+    assert len(waiting.token_ids) == 4
+    engine.run()
