@@ -119,6 +119,14 @@ REFUSALS: Final = (
         "model.loraAdapters: ",
         {"model": {"source": "demo://", "servedNames": ["sql"], "loraAdapters": [_SQL]}},
     ),
+    Refusal(
+        "spec.model",
+        "needs a model that generates text",
+        {"model": {"source": "demo://", "task": "embed", "loraAdapters": []}},
+    ),
+    Refusal(
+        "spec", "not supported with engine.nodes above 1", {**_cpu(tensorParallelSize=2, nodes=2), **_adapters()}
+    ),
     Refusal("spec.model.loraAdapters", "two adapters have", _adapters(_SQL, _SQL)),
     Refusal(_ADAPTER_SOURCE, "unknown URI scheme", _adapters({**_SQL, "source": "demo://"})),
     Refusal(_ADAPTER_SOURCE, "write hf://org/name", _adapters({**_SQL, "source": "hf://a/b:Q4_K_M"})),

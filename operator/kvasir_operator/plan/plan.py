@@ -10,7 +10,15 @@ from typing import Any, Final
 
 from kvasir_contract.phases import Phase
 from kvasir_contract.reasons import Reason
-from kvasir_operator.cluster.kinds import DEPLOYMENT, SECRET, SERVICE_ACCOUNT, STATEFUL_SET, Kind, kind_of
+from kvasir_operator.cluster.kinds import (
+    CONFIG_MAP,
+    DEPLOYMENT,
+    SECRET,
+    SERVICE_ACCOUNT,
+    STATEFUL_SET,
+    Kind,
+    kind_of,
+)
 from kvasir_operator.observe.engine_ranks import engine_ranks, not_created_ranks
 from kvasir_operator.observe.observed import ChildKey, ChildObject, Object, Observed, Ownership, Pod
 from kvasir_operator.plan.adapter_status import seconds_until_read
@@ -24,6 +32,7 @@ from kvasir_operator.plan.problem import MAX_NAMED, Problem
 from kvasir_operator.plan.service_status import Status, service_status
 from kvasir_operator.plan.waiting_ranks import give_room_back
 from kvasir_operator.plan.zero import GateOrder, decide_zero
+from kvasir_operator.resources.adapter_list import adapters_name
 from kvasir_operator.resources.children import child_keys, children
 from kvasir_operator.resources.names import RELEASE_ANNOTATION, TEMPLATE_ANNOTATION
 from kvasir_operator.resources.pinning import pin
@@ -93,7 +102,7 @@ def make_plan(
         polled=zero.polled,
         applies=found.applies,
         held_back=found.held_back,
-        prunes=plan_prunes(child_keys(service), observed),
+        prunes=plan_prunes([*child_keys(service), *_still_mounted(service, found, frontends)], observed),
         deletions=_deletions(observed, found.applies, engines, frontends, incomplete),
         again=_again(
             observed,
@@ -110,6 +119,12 @@ def make_plan(
 def _at_zero(service: InferenceService) -> InferenceService:
     # for decisions that are not about children
     return replace(service, engine=replace(service.engine, data_parallel_size=0))
+
+
+def _still_mounted(service: InferenceService, found: Applies, frontends: FrontendRollout) -> list[ChildKey]:
+    # a pod of the old revision cannot start again without it
+    is_rolling = frontends.under_way != "" or _changes_template(DEPLOYMENT, found.applies)
+    return [(CONFIG_MAP, adapters_name(service))] if is_rolling else []
 
 
 def _deletions(

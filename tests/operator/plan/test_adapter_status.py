@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 
 from kvasir_contract.status_report import ReportedAdapters, adapter_list_digest
+from kvasir_operator.cluster.kinds import CONFIG_MAP
 from kvasir_operator.plan.adapter_status import (
     FAILED_SECONDS,
     READING_SECONDS,
@@ -12,9 +13,10 @@ from kvasir_operator.plan.adapter_status import (
     adapter_counts,
     seconds_until_read,
 )
+from kvasir_operator.plan.plan import make_plan
 from kvasir_operator.plan.service_status import Status
 from kvasir_operator.resources.adapter_list import adapters_text
-from operator_facts import engines, frontends, observed, service
+from operator_facts import NOON, RELEASE, engines, frontends, observed, service, workload
 
 SQL = {"name": "sql", "source": "hf://org/sql"}
 TONE = {"name": "tone", "source": "hf://org/tone"}
@@ -53,6 +55,20 @@ def test_adapters_are_ready_when_all_frontends_serve_them(
 def test_adapters_wait_for_a_ready_frontend() -> None:
     (found,) = adapter_conditions(ADAPTED, observed(ADAPTED, engines("ready"), frontends("starting", "starting")))
     assert (found.reason, found.message) == ("Loading", "no frontend is ready to serve 2 adapters")
+
+
+def test_the_removed_list_stays_until_its_pods_are_gone() -> None:
+    without = service(frontends=2)
+    ranks, front = engines("ready", "ready"), frontends("ready", "ready")
+    unchanged = observed(ADAPTED, ranks, front)
+    lists = {key: child for key, child in unchanged.children.items() if key[0] is CONFIG_MAP}
+    rolling = observed(without, ranks, front, deployment=workload(2, updated=1))
+    done = observed(without, ranks, front)
+    prunes = [
+        make_plan(without, replace(seen, children={**seen.children, **lists}), {}, RELEASE, NOON).prunes
+        for seen in (unchanged, rolling, done)
+    ]
+    assert [len(each) for each in prunes] == [0, 0, 1]
 
 
 def test_a_service_without_a_list_has_no_condition() -> None:

@@ -93,6 +93,22 @@ def test_the_schema_names_an_unusable_adapter(adapters: Any, served: list[str], 
     assert any(words in problem for problem in problems), problems
 
 
+@pytest.mark.parametrize(
+    ("model", "engine", "words"),
+    [
+        ({"task": "embed"}, {}, "model.task is embed or classify"),
+        ({"task": "classify"}, {}, "model.task is embed or classify"),
+        ({}, {"resourceName": "", "tensorParallelSize": 2, "nodes": 2}, "engine.nodes above 1"),
+    ],
+)
+def test_the_schema_refuses_adapters_that_engines_refuse(model: Any, engine: Any, words: str) -> None:
+    for adapters, refused in (([], True), ([SQL], True), (None, False)):
+        listed = {} if adapters is None else {"loraAdapters": adapters}
+        spec = {"model": {"source": "demo://", **model, **listed}, "engine": engine}
+        _, problems = SCHEMA.complete({"metadata": {"name": "demo", "uid": "1"}, "spec": spec})
+        assert any(words in str(problem) for problem in problems) == refused
+
+
 def test_an_adapter_may_not_have_the_name_of_the_service() -> None:
     with pytest.raises(InvalidSpec, match=r"spec\.model\.loraAdapters: demo is a name of the model too"):
         service([{**SQL, "name": "demo"}])

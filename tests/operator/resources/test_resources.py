@@ -1,7 +1,7 @@
 """The rendered workloads, compared with golden files.
 
-KVASIR_UPDATE_GOLDEN=1 rewrites the files: review the difference. golden/full.yaml begins with its InferenceService,
-which sets every field. The others contain the examples of manifests/.
+KVASIR_UPDATE_GOLDEN=1 rewrites the files: review the difference. full.yaml and adapted.yaml begin with their
+InferenceServices, which set every field. The others contain the examples of manifests/.
 """
 
 import json
@@ -30,6 +30,8 @@ GOLDEN = Path(__file__).parents[1] / "golden"
 CRD = Path(__file__).parents[3] / "crds" / "inferenceservices.serving.kvasir.dev.yaml"
 EXAMPLES = Path(__file__).parents[3] / "manifests" / "examples"
 DEMO = EXAMPLES / "demo.yaml"
+GIVEN = ("full", "adapted")
+CASES = ("demo", "gpu", *GIVEN)
 RELEASE = Release(frontend_image="kvasir-frontend:test", engine_image="kvasir-engine:test", version="1.2.3")
 LINK_SECRET = "qwen-link-b2c4d6f789"
 
@@ -45,7 +47,7 @@ def load(path: Path, **changes: Any) -> InferenceService:
 
 
 def service(case: str) -> InferenceService:
-    return load(GOLDEN / "full.yaml" if case == "full" else EXAMPLES / f"{case}.yaml")
+    return load((GOLDEN if case in GIVEN else EXAMPLES) / f"{case}.yaml")
 
 
 def pod_spec(workload: dict[str, Any]) -> dict[str, Any]:
@@ -53,7 +55,7 @@ def pod_spec(workload: dict[str, Any]) -> dict[str, Any]:
     return spec
 
 
-@pytest.mark.parametrize("case", ["demo", "gpu", "full"])
+@pytest.mark.parametrize("case", CASES)
 def test_workloads_are_those_of_the_golden_files(case: str) -> None:
     """The template's copy in an annotation is compared with the template and is not written out a second time."""
     rendered = [render(service(case), RELEASE, LINK_SECRET) for render in RENDER.values()]
@@ -61,13 +63,13 @@ def test_workloads_are_those_of_the_golden_files(case: str) -> None:
         recorded = workload["metadata"]["annotations"].pop(TEMPLATE_ANNOTATION)
         assert json.loads(recorded) == workload["spec"]["template"]
     path = GOLDEN / f"{case}.yaml"
-    given = path.read_text().partition("---\n")[0] + "---\n" if case == "full" else ""
+    given = path.read_text().partition("---\n")[0] + "---\n" if case in GIVEN else ""
     if os.environ.get("KVASIR_UPDATE_GOLDEN"):
         path.write_text(given + yaml.safe_dump_all(rendered, sort_keys=False, width=116))
     assert rendered == list(yaml.safe_load_all(path.read_text().removeprefix(given)))
 
 
-def test_the_full_example_sets_every_field_of_the_spec() -> None:
+def test_the_examples_set_every_field_of_the_spec() -> None:
     def unset(schema: dict[str, Any], value: dict[str, Any], path: str) -> Iterator[str]:
         for name, inner in schema.get("properties", {}).items():
             if name not in value:
@@ -76,22 +78,23 @@ def test_the_full_example_sets_every_field_of_the_spec() -> None:
                 yield from unset(inner, value[name], f"{path}.{name}")
 
     schema = yaml.safe_load(CRD.read_text())["spec"]["versions"][0]["schema"]["openAPIV3Schema"]
-    example = next(yaml.safe_load_all((GOLDEN / "full.yaml").read_text()))
+    example, adapted = (next(yaml.safe_load_all((GOLDEN / f"{case}.yaml").read_text())) for case in GIVEN)
     missing = set(unset(schema["properties"]["spec"], example["spec"], "spec"))
+    missing -= {f"spec.model.{field}" for field in adapted["spec"]["model"]}
     missing = {path for path in missing if not path.startswith("spec.frontend.pod.")}  # as spec.engine.pod
     # they contradict kvCache.memory and expose.ingressClassName
     assert missing == {"spec.engine.kvCache.memoryUtilization", "spec.expose.gateway"}
 
 
 @pytest.mark.parametrize("component", ["engine", "frontend"])
-@pytest.mark.parametrize("case", ["demo", "gpu", "full"])
+@pytest.mark.parametrize("case", CASES)
 def test_rendering_twice_gives_the_same(case: str, component: str) -> None:
     assert RENDER[component](service(case), RELEASE, LINK_SECRET) == RENDER[component](
         service(case), RELEASE, LINK_SECRET
     )
 
 
-@pytest.mark.parametrize("case", ["demo", "gpu", "full"])
+@pytest.mark.parametrize("case", CASES)
 def test_container_args_are_accepted_by_the_process_they_start(case: str, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in [name for name in os.environ if name.startswith("KVASIR_")]:
         monkeypatch.delenv(name)
@@ -108,8 +111,8 @@ def test_container_args_are_accepted_by_the_process_they_start(case: str, monkey
     assert engine.model.served_model_name == service(case).model.served_names
     assert engine.cache.kv_cache_memory_bytes == service(case).engine.kv_cache.memory
     assert engine.process.drain_timeout == service(case).rollout.drain_timeout
-    alone = 3, NodesConfig()
-    rank, nodes = {"demo": alone, "gpu": alone, "full": (1, NodesConfig(2, 1, "qwen-engine-2.qwen-engine"))}[case]
+    split = 1, NodesConfig(2, 1, "qwen-engine-2.qwen-engine")
+    rank, nodes = split if case == "full" else (3, NodesConfig())
     assert (engine.parallel.data_parallel_rank, engine.nodes) == (rank, nodes)
 
     command, *args = pod_spec(frontend_deployment(service(case), RELEASE, LINK_SECRET))["containers"][0]["args"]
