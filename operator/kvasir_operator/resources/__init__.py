@@ -4,5 +4,6 @@
 arguments, and what depends on the place (addresses, ports, directories, rank) into its environment.
 
 Reading order: `children`, `engine_stateful_set`, `frontend_deployment`, `pod`, `model_volume`, `network`,
+Reading order: `children`, `engine_stateful_set`, `frontend_deployment`, `pod`, `model_volume`, `network`,
 `network_policy`, `exposure`, `disruption`, `taints`, `security`, `names`, `release`, `pinning`.
 """

@@ -14,6 +14,7 @@ import os
 import signal
 import sys
 import traceback
+from functools import partial
 from typing import Final, Protocol
 
 from kvasir.config.options import CommandFailed, ConfigError, UsageError
@@ -22,7 +23,7 @@ from kvasir.process.failures import FailureError, end, failure_of
 from kvasir.version import __version__
 from kvasir_contract.exits import ExitCode
 from kvasir_contract.extras import install_extra
-from kvasir_contract.failure import Failure
+from kvasir_contract.failure import TERMINATION_MESSAGE_VARIABLE, Failure
 from kvasir_contract.process_basics import DELETED, complete_process, directory_exists
 from kvasir_contract.reasons import Reason
 
@@ -31,6 +32,7 @@ COMMANDS = {
     "serve": "serve one model on this machine: a frontend and its engines",
     "chat": "chat with a served model in the terminal",
     "complete": "continue a text with a served model",
+    "fetch": "download a model into a directory, to serve it from there",
     "fit": "compute the memory of a model and the requests that fit, without starting it",
     "logs": "print the logs of a service on this machine",
     "run-batch": "answer the requests of a file in OpenAI's batch format",
@@ -50,7 +52,7 @@ _OUTPUT_FAILED: Final = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, err
 # Commands of Ollama, docker and others → the same here.
 _ELSEWHERE: Final = {
     "run": "kvasir serve MODEL serves a model, and kvasir chat chats with it",
-    "pull": "kvasir serve MODEL downloads a model that is missing; hf download org/name only downloads it",
+    "pull": "kvasir serve MODEL downloads a model that is missing; kvasir fetch MODEL DIR only downloads it",
     "list": "hf cache ls lists the downloaded models, and GET /v1/models the served ones",
     "ls": "hf cache ls lists the downloaded models, and GET /v1/models the served ones",
     "rm": "hf cache rm removes a downloaded model",
@@ -109,7 +111,8 @@ def _run(argv: list[str]) -> int:
     if name == "serve" and "--headless" in rest:
         return _run_headless(rest)
     asks_help = any(word in ("-h", "--help") or word.startswith("--help=") for word in rest)
-    if name in PROCESSES and not asks_help:
+    in_a_job = name == "fetch" and TERMINATION_MESSAGE_VARIABLE in os.environ
+    if (name in PROCESSES or in_a_job) and not asks_help:
         return _run_process(name, rest)
     return _run_command(name, rest)
 
@@ -128,7 +131,9 @@ def _run_headless(argv: list[str]) -> int:
 def _run_process(name: str, argv: list[str]) -> int:
     # Errors are reported as failures, even before logging is set up.
     # The kernel ignores signals without a handler for the first process of a container.
-    before = signal.signal(signal.SIGTERM, _end_early)
+    # A Job counts code 0 as done.
+    code = ExitCode.FAILED if name == "fetch" else ExitCode.OK
+    before = signal.signal(signal.SIGTERM, partial(_end_early, code))
     try:
         return _command(name, argv)
     except UsageError as error:
@@ -143,11 +148,11 @@ def _run_process(name: str, argv: list[str]) -> int:
         signal.signal(signal.SIGTERM, before)
 
 
-def _end_early(*_: object) -> None:
-    # The process has not installed its own handler yet.
+def _end_early(code: ExitCode, *_: object) -> None:
+    # The process has not installed its own handler yet, or needs none.
     with contextlib.suppress(OSError):
         os.write(sys.stderr.fileno(), b"stopped before it was ready\n")
-    os._exit(ExitCode.OK)
+    os._exit(code)
 
 
 def _end_by(name: str, error: Exception, failure: Failure) -> int:

@@ -37,7 +37,7 @@ _HEADER_BYTES: Final = 2**18  # at a time, of a header of safetensors
 
 # Sub-folders hold other formats, except 1_Pooling and the like; `consolidated` files hold the same weights in
 # Mistral's.
-_IGNORED = ["[!0-9]*/*", "[0-9][!_]*/*", "consolidated*"]
+IGNORED = ["[!0-9]*/*", "[0-9][!_]*/*", "consolidated*"]
 
 
 def download(
@@ -48,8 +48,8 @@ def download(
     progress: Callable[[int, int], None] | None,
 ) -> Path:
     """Return the directory of a repository with these files. Raises HubError."""
-    with _explained(repository, revision, cache_dir):
-        return _snapshot(repository, revision, cache_dir, progress, patterns=patterns, ignored=_IGNORED)
+    with explained(repository, revision, cache_dir):
+        return _snapshot(repository, revision, cache_dir, progress, patterns=patterns, ignored=IGNORED)
 
 
 def read_remote(repository: str, commit: str, name: str, read: Callable[[BinaryIO, int], T]) -> T | None:
@@ -76,8 +76,8 @@ def download_gguf(
 
     Raises HubError.
     """
-    name = _name(repository, revision)
-    with _explained(repository, revision, cache_dir):
+    name = name_of(repository, revision)
+    with explained(repository, revision, cache_dir):
         source = f"{name} {quantisation}"
         try:
             snapshot, names = _list(repository, revision, cache_dir)
@@ -167,7 +167,7 @@ class _Ended(Exception):
 
 
 @contextmanager
-def _explained(repository: str, revision: str | None, cache_dir: str | None) -> Iterator[None]:
+def explained(repository: str, revision: str | None, cache_dir: str | None) -> Iterator[None]:
     try:
         yield
     except HubError:
@@ -175,11 +175,11 @@ def _explained(repository: str, revision: str | None, cache_dir: str | None) -> 
     except _Ended as ended:
         raise ended.args[0] from None
     except Exception as error:  # there is no common base class
-        name = _name(repository, revision)
+        name = name_of(repository, revision)
         raise _explain(error, name, repository, cache_dir or constants.HF_HUB_CACHE) from error
 
 
-def _name(repository: str, revision: str | None) -> str:
+def name_of(repository: str, revision: str | None) -> str:
     return f"hf://{repository}" + (f"@{revision}" if revision else "")
 
 

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO, TypeVar
 
+from kvasir.hub.fetching.file_listing import FileListing
 from kvasir.hub.gguf.gguf_choice import choose_files, models_of, parts_of
 from kvasir.hub.gguf.gguf_model import local_directory
 from kvasir.hub.hub_errors import HubError, ModelNotFound
@@ -29,6 +30,7 @@ CONFIG_FILES = (
     "chat_template.json",
     *COMPANIONS,
 )
+_DESCRIBED = [*CONFIG_FILES, *POOLING_FILES, *TOKENIZER_FILES]
 _SAFETENSORS = ["*.safetensors"]
 _PICKLED = ["pytorch_model*.bin", "pytorch_model.bin.index.json"]
 DEMO = "demo://"
@@ -118,11 +120,26 @@ def fetch(
     name, revision = repository.name, repository.revision
     if repository.is_gguf:
         return download_gguf(name, repository.quantisation, revision, weights, download_dir, progress)
-    described = [*CONFIG_FILES, *POOLING_FILES, *TOKENIZER_FILES]
-    path = download(name, revision, described + _SAFETENSORS * weights, download_dir, progress)
+    path = download(name, revision, _DESCRIBED + _SAFETENSORS * weights, download_dir, progress)
     if weights and not has_weights(path):
-        path = download(name, revision, described + _PICKLED, download_dir, progress)
+        path = download(name, revision, _DESCRIBED + _PICKLED, download_dir, progress)
     return path
+
+
+def list_files(source: str) -> FileListing:
+    """Return all files that frontends and engines read of a normalised source. Raises HubError."""
+    scheme, _, rest = source.partition("://")
+    if scheme != "hf":
+        raise HubError(
+            f"{source} is already a directory: only hf://org/name[@revision] is fetched into another one"
+        )
+    from kvasir.hub.fetching.hub_listing import list_gguf, list_repository
+
+    repository = _repository(rest)
+    name, revision = repository.name, repository.revision
+    if repository.is_gguf:
+        return list_gguf(source, name, repository.quantisation, revision)
+    return list_repository(source, name, revision, _DESCRIBED, [_SAFETENSORS, _PICKLED])
 
 
 def fetch_files(source: str, names: list[str], content: str, download_dir: str | None = None) -> Path:

@@ -52,7 +52,7 @@ def test_help_of_an_unknown_word_names_a_close_one(capsys: pytest.CaptureFixture
     ("argv", "message"),
     [
         (["run", "llama"], "kvasir serve MODEL serves a model"),
-        (["pull", "llama"], "hf download org/name"),
+        (["pull", "llama"], "kvasir fetch MODEL DIR"),
         (["ps"], "GET /health"),
         (["serve", "-hf", "org/name"], "give the model as hf://org/name"),
         (["serve", "demo"], "did you mean demo://?"),
