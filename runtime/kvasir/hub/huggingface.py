@@ -57,7 +57,7 @@ def read_remote(repository: str, commit: str, name: str, read: Callable[[BinaryI
 
     Raises HubError.
     """
-    with _explained(repository, commit, None):
+    with explained(repository, commit, None):
         try:
             return read(*open_remote(repository, commit, name, _HEADER_BYTES))
         except EntryNotFoundError:
