@@ -12,6 +12,7 @@ import msgspec
 
 from kvasir.client.calls import CALL_TIMEOUT, CallOutcome, Calls
 from kvasir.client.collector import Delta
+from kvasir.client.dispatch.adapter_places import AdaptersInUse
 from kvasir.client.dispatch.dispatcher import Dispatcher
 from kvasir.client.dispatch.holding import HoldLimits
 from kvasir.client.dispatch.router import Router
@@ -160,6 +161,10 @@ class AsyncLLM:
     def waiting_requests(self) -> int:
         """Requests without an engine."""
         return sum(request.state is RequestState.WAITING for request in self._journal.live())
+
+    def adapters_in_use(self) -> AdaptersInUse:
+        """Return the adapters of live requests."""
+        return AdaptersInUse.of(self._journal.live(), self._link.engines.values(), self._router.begun_at)
 
     def waits_for(self, traces: Sequence[Trace], rank: int | None) -> str | None:
         """Describe the engine that these requests wait for; None if none waits.

@@ -190,6 +190,8 @@ def ready_message(
         max_num_batched_tokens=0 if settings.long_prefill_token_threshold else settings.max_num_batched_tokens,
         kv_address=kv_address,
         weights=weights,
+        max_loras=0 if settings.lora is None else settings.lora.max_loras,
+        max_lora_rank=0 if settings.lora is None else settings.lora.max_lora_rank,
     )
 
 

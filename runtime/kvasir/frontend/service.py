@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, NamedTuple
 from fastapi import Depends, Request
 
 from kvasir.client.async_llm import AsyncLLM
+from kvasir.client.dispatch.adapter_places import max_lora_rank
 from kvasir.client.request_errors import EngineUnavailable
 from kvasir.config.frontend_settings import FrontendConfig, ServerConfig
 from kvasir.config.lora_settings import AdaptersConfig
@@ -124,7 +125,7 @@ class Service:
 
     def refresh_adapters(self) -> None:
         if self.listed_adapters is not None:
-            self.listed_adapters.tick()
+            self.listed_adapters.tick(max_lora_rank(self.llm.engines.values()))
 
     @property
     def pools(self) -> bool:

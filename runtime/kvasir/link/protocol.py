@@ -151,6 +151,8 @@ class Ready(_Message, frozen=True):
     kv_address: str = ""  # where engines of the class fetch KV blocks from this one; "" if they cannot
     # An answer continues only on engines with the same weights (kvasir.hub.weights_identity). "": unknown.
     weights: str = ""
+    max_loras: int = 0  # adapters in a step; 0: none, or not announced
+    max_lora_rank: int = 0
 
 
 class Logprobs(msgspec.Struct, frozen=True, array_like=True, gc=False):

@@ -20,7 +20,7 @@ from kvasir.hub.hub_errors import HubError
 from kvasir.link.protocol import FEATURE_LORA
 from kvasir.request.adapter import Adapter
 from kvasir_contract.status_report import ReportedAdapters, adapter_list_digest
-from runtime.frontend.harness import MODEL, Frontend, eventually, running_frontend
+from runtime.frontend.harness import MODEL, Frontend, eventually, running_frontend, script_for
 from runtime.hub.adapters.adapter_files import write_adapter
 
 ADMIN = "sk-admin"
@@ -268,3 +268,43 @@ async def test_a_list_is_reported_once_its_adapters_are_read(
     await listed.refresh()
     faulty = listed.report()
     assert (faulty.list, len(faulty.problems)) == (adapter_list_digest(b"nothing"), 1)
+
+
+async def test_an_adapter_above_the_rank_of_engines_is_reported(sql: str, tmp_path: Path) -> None:
+    file, high = tmp_path / "adapters.json", str(write_adapter(tmp_path / "high", rank=17))
+    file.write_text(json.dumps([{"name": "sql", "source": sql}, {"name": "high", "source": high}]))
+    listed = ListedAdapters(AdaptersConfig(lora_modules_file=str(file)), ServedAdapters([MODEL], None))
+    for max_rank, problems in (
+        (0, []),
+        (16, ["high: it has rank 17, and engines have --max-lora-rank 16"]),
+        (17, []),
+    ):
+        listed.tick(max_rank)
+        await listed.read_once.wait()
+        report = listed.report()
+        assert report is not None
+        assert [problem.partition(": raise")[0] for problem in report.problems] == problems
+
+
+async def test_metrics_name_the_adapters_in_use(sql: str) -> None:
+    script = script_for()
+    script.pause_at = 1
+    async with running_frontend(engine=False, lora_modules=(f"sql={sql}", f"tone={sql}")) as frontend:
+        engine = await frontend.add_engine(script, features=(FEATURE_LORA,))
+        async with frontend.http() as http, asyncio.TaskGroup() as group:
+
+            async def series() -> str:
+                text = (await http.get("/metrics")).text
+                return next(line for line in text.splitlines() if line.startswith("vllm:lora_requests_info{"))
+
+            body = {"model": "sql", "prompt": "Hello", "max_tokens": 4}
+            answer = group.create_task(http.post("/v1/completions", json=body))
+
+            async def runs() -> bool:
+                return 'running_lora_adapters="sql"' in await series()
+
+            await eventually(runs)
+            assert 'waiting_lora_adapters=""' in await series()
+            engine.resume()
+            assert (await answer).status_code == 200
+            assert 'running_lora_adapters=""' in await series()

@@ -77,6 +77,8 @@ READY = Ready(
     max_num_batched_tokens=2048,
     kv_address="ipc:///run/kv",
     weights="0a",
+    max_loras=4,
+    max_lora_rank=16,
 )
 REFUSED = Outputs(
     [RequestOutput("r", 0, 0, [], FinishReason.ERROR, error="why", refusal=RefusalKind.OVERLOADED)], STATS
@@ -192,17 +194,20 @@ def test_fields_missing_from_an_older_peer_have_defaults() -> None:
 
     assert decode_from_engine(without_last(HELLO, 2)) == msgspec.structs.replace(HELLO, progress=None, crashed=None)
     assert decode_from_engine(without_last(FROM_ENGINE[6])) == Dead("out of memory")
-    assert decode_from_engine(without_last(READY)) == msgspec.structs.replace(READY, weights="")
-    assert decode_from_engine(without_last(READY, 2)) == msgspec.structs.replace(READY, kv_address="", weights="")
-    without_steps = msgspec.structs.replace(READY, max_num_batched_tokens=0, kv_address="", weights="")
-    assert decode_from_engine(without_last(READY, 3)) == without_steps
+    without_loras = msgspec.structs.replace(READY, max_loras=0, max_lora_rank=0)
+    assert decode_from_engine(without_last(READY, 2)) == without_loras
+    assert decode_from_engine(without_last(READY, 3)) == msgspec.structs.replace(without_loras, weights="")
+    without_kv = msgspec.structs.replace(without_loras, kv_address="", weights="")
+    assert decode_from_engine(without_last(READY, 4)) == without_kv
+    without_steps = msgspec.structs.replace(without_loras, max_num_batched_tokens=0, kv_address="", weights="")
+    assert decode_from_engine(without_last(READY, 5)) == without_steps
     old = msgspec.structs.replace(without_steps, numerics="")
-    assert decode_from_engine(without_last(READY, 4)) == old
-    assert decode_from_engine(without_last(READY, 5)) == msgspec.structs.replace(old, hash_algorithm="blake2b")
+    assert decode_from_engine(without_last(READY, 6)) == old
+    assert decode_from_engine(without_last(READY, 7)) == msgspec.structs.replace(old, hash_algorithm="blake2b")
     older = msgspec.structs.replace(old, max_queued_tokens=0, hash_algorithm="blake2b")
-    assert decode_from_engine(without_last(READY, 6)) == older
+    assert decode_from_engine(without_last(READY, 8)) == older
     oldest = msgspec.structs.replace(older, features=())
-    assert decode_from_engine(without_last(READY, 7)) == oldest
+    assert decode_from_engine(without_last(READY, 9)) == oldest
     assert decode_from_engine(without_last(HEARTBEAT, 6)) == Heartbeat()
     name, [refused], stats = msgspec.msgpack.decode(encode(REFUSED))
     decoded = decode_from_engine(msgspec.msgpack.encode([name, [refused[:11]], stats[:5]]))

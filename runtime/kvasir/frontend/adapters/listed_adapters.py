@@ -39,6 +39,7 @@ class ListedAdapters:
         self._retry_at = 0.0
         self._ready_at = clock() + MAX_UNREADY_SECONDS
         self._stamp = self._present_stamp()
+        self._max_rank = 0
         self._task: asyncio.Task[None] | None = None
         if not self._take_list():
             raise ConfigError(f"--lora-modules-file {self._path}: {self._fault}")
@@ -52,8 +53,9 @@ class ListedAdapters:
         """Return whether the name is listed, and its first adapter has neither been read nor failed yet."""
         return name in self._unread and name not in self._adapters and name not in self._errors
 
-    def tick(self) -> None:
-        """Begin to read what has changed; called every second."""
+    def tick(self, max_rank: int = 0) -> None:
+        """Begin to read what has changed; called every second. `max_rank`: of the engines; 0 if unknown."""
+        self._max_rank = max_rank
         if self._task is not None and not self._task.done():
             return
         stamp = self._present_stamp()
@@ -80,7 +82,17 @@ class ListedAdapters:
         if self._path is None:
             return None
         problems = [self._fault] if self._fault else [f"{name}: {error}" for name, error in self._errors.items()]
+        problems += [] if self._fault else self._above_rank()
         return ReportedAdapters(self._digest, len(self._adapters), tuple(problems))
+
+    def _above_rank(self) -> list[str]:
+        served = {name: self._adapters.get(name) for name in list(self._adapters)}
+        return [
+            f"{name}: it has rank {each.rank}, and engines have --max-lora-rank {self._max_rank}: raise it in "
+            "engine.extraArgs"
+            for name, each in served.items()
+            if each is not None and each.rank > self._max_rank > 0
+        ]
 
     def _take_list(self) -> bool:
         if self._path is None:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from kvasir.config.lora_settings import LoraModule
-from kvasir.hub.adapters.adapter_info import read_adapter
+from kvasir.hub.adapters.adapter_info import AdapterInfo, read_adapter
 from kvasir.hub.hub_errors import HubError
 from kvasir.request.adapter import Adapter
 
@@ -24,6 +24,7 @@ class ServedAdapter:
     module: LoraModule
     since: int  # in Unix time
     number: int  # of the load
+    rank: int
 
     @property
     def parent(self) -> str | None:
@@ -75,21 +76,23 @@ class ServedAdapters:
     def remove(self, name: str) -> bool:
         return self._by_name.pop(name, None) is not None
 
-    def _read(self, module: LoraModule) -> Adapter | HubError:
+    def _read(self, module: LoraModule) -> AdapterInfo | HubError:
         if module.name in self._model_names:
             return HubError(f"{module.name} is a name of the model: give the adapter another name")
         try:
-            return read_adapter(module.source, weights=False, download_dir=self._download_dir).named(module.name)
+            return read_adapter(module.source, weights=False, download_dir=self._download_dir)
         except HubError as error:
             return error
         except Exception as error:  # a defect must not end the reading of the others
             log.exception("reading the LoRA adapter %s failed", module.name)
             return HubError(f"{module.source} could not be read: {type(error).__name__}: {error}")
 
-    def _keep(self, module: LoraModule, found: Adapter | HubError, number: int) -> HubError | None:
+    def _keep(self, module: LoraModule, found: AdapterInfo | HubError, number: int) -> HubError | None:
         if isinstance(found, HubError):
             return found
         present = self._by_name.get(module.name)
         if present is None or present.number < number:  # a later load may have been faster
-            self._by_name[module.name] = ServedAdapter(found, module, int(time.time()), number)
+            self._by_name[module.name] = ServedAdapter(
+                found.named(module.name), module, int(time.time()), number, found.rank
+            )
         return None

@@ -1,10 +1,12 @@
 """Metrics of the linked engines, from the last report of each, collected at each scrape."""
 
+import time
 from collections.abc import Callable, Iterable, Mapping
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+from kvasir.client.dispatch.adapter_places import AdaptersInUse
 from kvasir.link.frontend_end.remote_engine import RemoteEngine
 from kvasir.process.draft_metrics import draft_metrics
 
@@ -44,6 +46,24 @@ class LinkedEngines(Collector):
             unknown.add_metric(labels, engine.agreement.skipped)
             usable.add_metric(labels, engine.usable)
         return [live, held, usable, unknown]
+
+
+class AdapterRequests(Collector):
+    """The LoRA adapters of this frontend's requests. Gateways take the series with the highest value."""
+
+    def __init__(self, in_use: Callable[[], AdaptersInUse]) -> None:
+        self._in_use = in_use
+
+    def collect(self) -> Iterable[Metric]:
+        found = self._in_use()
+        info = GaugeMetricFamily(
+            "vllm:lora_requests_info",
+            "LoRA adapters of requests, as labels; the value is the Unix time.",
+            labels=("max_lora", "running_lora_adapters", "waiting_lora_adapters"),
+        )
+        names = [",".join(sorted(each)) for each in (found.running, found.waiting)]
+        info.add_metric((str(found.max_loras), *names), time.time())
+        return [info]
 
 
 class FrontendQueue(Collector):

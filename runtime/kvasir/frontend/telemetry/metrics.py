@@ -16,8 +16,9 @@ from prometheus_client import (
 from prometheus_client.core import Metric
 from prometheus_client.registry import Collector
 
+from kvasir.client.dispatch.adapter_places import AdaptersInUse
 from kvasir.client.request_observer import Trace
-from kvasir.frontend.telemetry.engine_load import EngineLoads, FrontendQueue, LinkedEngines
+from kvasir.frontend.telemetry.engine_load import AdapterRequests, EngineLoads, FrontendQueue, LinkedEngines
 from kvasir.link.frontend_end.remote_engine import RemoteEngine
 from kvasir.link.protocol import FinishReason
 
@@ -155,6 +156,9 @@ class Metrics:
         self._registry.register(LinkedEngines(self._model_name, engines, live, held))
         self._registry_of_engines.register(EngineLoads(self._model_name, engines, waiting))
         self._registry_of_probe.register(FrontendQueue(self._model_name, waiting))
+
+    def report_adapters(self, in_use: Callable[[], AdaptersInUse]) -> None:
+        self._registry.register(AdapterRequests(in_use))
 
     def render(self) -> bytes:
         """Return the metrics of the HTTP port."""
