@@ -19,6 +19,7 @@ MAX_MESSAGE_BYTES: Final = 1024
 MAX_COUNT: Final = 2**63 - 1
 MAX_LINKS: Final = 1024
 MAX_PROBLEMS: Final = 8
+LOAD_WINDOW_SECONDS: Final = 30.0
 
 
 def adapter_list_digest(content: bytes) -> str:
@@ -55,6 +56,22 @@ class ReportedDemand:
 
 
 @dataclass(frozen=True)
+class ReportedLoad:
+    """The load of a frontend in the last `seconds`, at most LOAD_WINDOW_SECONDS."""
+
+    seconds: float
+    engines: int  # that take requests
+    arrived: int
+    finished: int  # without those that were aborted
+    waiting: int  # the most at once that had no engine
+    running: int  # the most at once that had one
+    # 95th percentiles of all requests, those that still wait included; None without requests
+    queue_seconds: float | None
+    ttft: float | None
+    kv_cache_utilization: float | None  # the highest mean of the engines, 0 to 1
+
+
+@dataclass(frozen=True)
 class ReportedAdapters:
     """The LoRA adapters of a frontend."""
 
@@ -78,6 +95,7 @@ class StatusReport:
     step: RunningStep | None = None
     demand: ReportedDemand | None = None
     adapters: ReportedAdapters | None = None  # of a frontend whose list is in a file
+    load: ReportedLoad | None = None  # of a frontend
 
     def to_json(self) -> bytes:
         fields = {
@@ -93,6 +111,7 @@ class StatusReport:
             "step": None if self.step is None else vars(self.step),
             "demand": None if self.demand is None else vars(self.demand),
             "adapters": None if self.adapters is None else _bounded(self.adapters),
+            "load": None if self.load is None else vars(self.load),
         }
         return json.dumps(fields, ensure_ascii=False).encode() + b"\n"
 
@@ -103,8 +122,8 @@ class StatusReport:
             raise ReportError(f"the body has {len(body)} bytes; the limit is {MAX_REPORT_BYTES}")
         try:
             fields = json.loads(body, parse_constant=_refuse)
-            names = ("reason", "progress", "rank", "links", "step", "demand", "adapters")
-            reason, progress, rank, links, step, demand, adapters = (fields.get(name) for name in names)
+            names = ("reason", "progress", "rank", "links", "step", "demand", "adapters", "load")
+            reason, progress, rank, links, step, demand, adapters, load = (fields.get(name) for name in names)
             return cls(
                 phase=Phase(fields["phase"]),
                 message=cut(str(fields["message"]), MAX_MESSAGE_BYTES),
@@ -122,6 +141,7 @@ class StatusReport:
                 step=None if step is None else _step(step),
                 demand=None if demand is None else _demand(demand),
                 adapters=None if adapters is None else _adapters(adapters),
+                load=None if load is None else _load(load),
             )
         except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError) as error:
             raise ReportError(f"not a status report: {error!r}") from error
@@ -152,6 +172,15 @@ def _demand(fields: Mapping[str, Any]) -> ReportedDemand:
         None if request is None else _seconds(request),
         None if engine is None else _seconds(engine),
         _truth(fields["can_hold"]),
+    )
+
+
+def _load(fields: Mapping[str, Any]) -> ReportedLoad:
+    times = [fields[name] for name in ("queue_seconds", "ttft", "kv_cache_utilization")]
+    return ReportedLoad(
+        _seconds(fields["seconds"]),
+        *(_count(fields[name]) for name in ("engines", "arrived", "finished", "waiting", "running")),
+        *(None if value is None else _seconds(value) for value in times),
     )
 
 

@@ -11,6 +11,7 @@ from kvasir_contract.status_report import (
     MAX_MESSAGE_BYTES,
     MAX_REPORT_BYTES,
     ReportedDemand,
+    ReportedLoad,
     ReportedProgress,
     ReportError,
     RunningStep,
@@ -29,6 +30,7 @@ FULL = StatusReport(
     startup_seconds={"Starting": 1.5},
     step=RunningStep(7, "execute", 2.5, "1 row"),
     demand=ReportedDemand(gate_closed=True, request_seconds=0.5, engine_seconds=None),
+    load=ReportedLoad(30.0, 2, 10, 9, 3, 4, queue_seconds=1.5, ttft=None, kv_cache_utilization=0.25),
 )
 
 
@@ -52,6 +54,18 @@ def test_report_has_room_for_the_most_links() -> None:
 def test_report_with_wrong_links_is_rejected(links: object) -> None:
     with pytest.raises(ReportError):
         StatusReport.from_json(body(links=links))
+
+
+LOAD = vars(FULL.load)
+
+
+@pytest.mark.parametrize(
+    "load",
+    [4, {}, LOAD | {"engines": -1}, LOAD | {"running": 1.5}, LOAD | {"ttft": -1.0}, LOAD | {"queue_seconds": True}],
+)
+def test_report_with_a_wrong_load_is_rejected(load: object) -> None:
+    with pytest.raises(ReportError):
+        StatusReport.from_json(body(load=load))
 
 
 def test_report_needs_phase_and_message_only() -> None:

@@ -6,6 +6,7 @@ turns the outputs into the deltas that `generate` yields.
 
 import asyncio
 import logging
+import time
 from collections.abc import AsyncGenerator, Mapping, Sequence
 
 import msgspec
@@ -105,6 +106,8 @@ class AsyncLLM:
         )
         self._hand_overs = HandOvers(self._journal, self._router.begun_at, self._dispatcher.hand_over)
         self._ranks = KnownRanks()
+        self.num_arrived = 0
+        """Requests since the start."""
         self._limits = ServiceLimits(config.model.max_model_len or model.max_model_len)
         self.input = InputProcessor(
             model,
@@ -166,6 +169,11 @@ class AsyncLLM:
         """Return the adapters of live requests."""
         return AdaptersInUse.of(self._journal.live(), self._link.engines.values(), self._router.begun_at)
 
+    def waits(self) -> list[float]:
+        """Return how long each request without an engine has waited, in seconds."""
+        now, live = time.perf_counter(), self._journal.live()
+        return [now - since for request in live if (since := request.trace.waiting_since) is not None]
+
     def waits_for(self, traces: Sequence[Trace], rank: int | None) -> str | None:
         """Describe the engine that these requests wait for; None if none waits.
 
@@ -195,6 +203,7 @@ class AsyncLLM:
         text = prompted.text(self.detokenizer)
         request = LiveRequest(request_id, prompted, text, client=current_client.get(), trace=trace or Trace())
         self._journal.add(request)
+        self.num_arrived += 1
         self.gate.arrived()
         try:
             if prompted.hashes is not None and prompted.hashes.is_long:

@@ -43,6 +43,12 @@ class Trace:
     """Time from the first token to the last; None across several engines."""
     num_preemptions: int = 0
 
+    @property
+    def waited(self) -> float:
+        """Return the seconds without an engine so far."""
+        since = self.waiting_since
+        return self.waited_seconds + (0.0 if since is None else time.perf_counter() - since)
+
 
 class RequestObserver(Protocol):
     """Called on the event loop: quick, without exceptions. Each started request finishes once."""

@@ -293,6 +293,7 @@ class Server(uvicorn.Server):
             self._status.beat()
             self._stats.tick()
             self._service.refresh_adapters()
+            self._service.measure_load()
             if self._tls is not None:
                 self._tls.refresh()
             with contextlib.suppress(TimeoutError):

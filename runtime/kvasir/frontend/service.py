@@ -127,6 +127,18 @@ class Service:
         if self.listed_adapters is not None:
             self.listed_adapters.tick(max_lora_rank(self.llm.engines.values()))
 
+    def measure_load(self) -> None:
+        """Renew the load that the operator reads, about every second."""
+        llm, waits = self.llm, self.llm.waits()
+        engines = [engine for engine in llm.engines.values() if engine.usable]
+        kv_uses = [
+            engine.stats.kv_blocks_used / max(1, engine.capacity.num_blocks)
+            for engine in engines
+            if engine.stats is not None and engine.capacity is not None
+        ]
+        kv_use = sum(kv_uses) / len(kv_uses) if kv_uses else None
+        self.metrics.load.tick(llm.num_arrived, llm.live_requests - len(waits), waits, len(engines), kv_use)
+
     @property
     def pools(self) -> bool:
         return self.llm.input.pooling is not None

@@ -16,6 +16,7 @@ STARTUP_LIMIT_SECONDS: Final = 900.0
 # a burst of long prompts takes much less
 LOOP_LIMIT_SECONDS: Final = 60.0
 GATE_PATIENCE_SECONDS: Final = 2.0
+LOAD_LIMIT_SECONDS: Final = 5.0  # after which the load is not reported
 
 
 class FrontendStatus:
@@ -35,8 +36,12 @@ class FrontendStatus:
         """Record a turn of the event loop, about every second."""
         self._last_turn = self._clock()
 
+    @property
+    def _silent(self) -> float:
+        return self._clock() - self._last_turn
+
     def trouble(self) -> str | None:
-        silent = self._clock() - self._last_turn
+        silent = self._silent
         if self._service is None:
             return f"{Phase.STARTING} for {silent:.0f} s" if silent > STARTUP_LIMIT_SECONDS else None
         return f"the event loop has been stuck for {silent:.0f} s" if silent > LOOP_LIMIT_SECONDS else None
@@ -58,6 +63,7 @@ class FrontendStatus:
             live_requests=service.llm.live_requests,
             demand=service.llm.gate.report(),
             adapters=None if service.listed_adapters is None else service.listed_adapters.report(),
+            load=service.metrics.load.report if self._silent <= LOAD_LIMIT_SECONDS else None,
         )
 
     def wait_for_demand(self, seconds: float) -> None:

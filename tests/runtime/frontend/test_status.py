@@ -69,7 +69,7 @@ async def test_stuck_event_loop_fails_both_probes(frontend: Frontend) -> None:
 
 
 def without_demand(frontend: Frontend) -> StatusReport:
-    return replace(frontend.status.report(), demand=None)
+    return replace(frontend.status.report(), demand=None, load=None)
 
 
 async def test_status_follows_the_engines_and_the_end() -> None:

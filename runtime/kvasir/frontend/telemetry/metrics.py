@@ -19,6 +19,7 @@ from prometheus_client.registry import Collector
 from kvasir.client.dispatch.adapter_places import AdaptersInUse
 from kvasir.client.request_observer import Trace
 from kvasir.frontend.telemetry.engine_load import AdapterRequests, EngineLoads, FrontendQueue, LinkedEngines
+from kvasir.frontend.telemetry.load_window import LoadWindow
 from kvasir.link.frontend_end.remote_engine import RemoteEngine
 from kvasir.link.protocol import FinishReason
 
@@ -144,6 +145,7 @@ class Metrics:
         )
         self._http_series: dict[tuple[str, str, str], tuple[Counter, Histogram]] = {}
         self._ranks: dict[int, _Series] = {}
+        self.load = LoadWindow()
 
     def report_engines(
         self,
@@ -193,6 +195,7 @@ class Metrics:
     def request_started(self, trace: Trace) -> None:
         if trace.attempts == 1:
             self._series(trace).prompt_tokens.inc(trace.prompt_tokens)
+            self.load.request_started(trace.waited)
 
     def request_moved(self, trace: Trace, reason: str, exact: bool) -> None:
         self._moves.labels(self._model_name, str(exact).lower(), reason).inc()
@@ -208,9 +211,12 @@ class Metrics:
                 series.between_tokens.observe(seconds / count)
         elif trace.first_token is not None:
             series.first_token.observe(trace.first_token - trace.started)
+            self.load.first_token(trace.first_token - trace.started)
 
     def request_finished(self, trace: Trace) -> None:
         self._series(trace).finish(trace)
+        if trace.reason is not FinishReason.ABORT:
+            self.load.request_finished()
 
     def _series(self, trace: Trace) -> "_Series":
         series = self._ranks.get(trace.rank)
