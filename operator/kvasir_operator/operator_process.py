@@ -23,6 +23,7 @@ from kvasir_operator.cluster.kinds import INFERENCE_SERVICE, OPTIONAL, Kind
 from kvasir_operator.cluster.lease import LEASE_NAME, Lease, LeaseLostError
 from kvasir_operator.cluster.workqueue import WorkQueue
 from kvasir_operator.demand_polls import DemandPolls
+from kvasir_operator.load_polls import LoadPolls
 from kvasir_operator.observe.cordons import Cordons
 from kvasir_operator.observe.service_memory import Key
 from kvasir_operator.observe.status_reports import StatusReports
@@ -147,6 +148,7 @@ class Operator:
         release = await release_in(cluster, settings.release)
         cordons: Cordons[Key] = Cordons(lambda key: queue.add(key), settings.drain_taints)
         polls = DemandPolls(reports, lambda key: queue.add(key))
+        load_polls = LoadPolls(reports, lambda key: queue.add(key))
         reconciler = Reconciler(
             cluster,
             release,
@@ -156,6 +158,7 @@ class Operator:
             upgrades=Upgrades(settings.max_upgrades),
             cordons=cordons,
             polls=polls,
+            load_polls=load_polls,
             metrics=self._metrics.of_services,
         )
         queue = WorkQueue(self._metrics.measured(reconciler.reconcile), workers=settings.workers)
@@ -172,6 +175,7 @@ class Operator:
             raise _first(errors) from None
         finally:
             await polls.close()
+            await load_polls.close()
             await reports.close()
 
     async def _watch(self, cluster: Cluster, queue: WorkQueue[Key], cordons: Cordons[Key]) -> None:

@@ -16,8 +16,9 @@ from kvasir_contract.reasons import Reason
 from kvasir_operator.actor import Actor, PlanOutcome
 from kvasir_operator.cluster.cluster_client import Cluster, NotFoundError
 from kvasir_operator.cluster.events import NORMAL, WARNING, Events
-from kvasir_operator.cluster.kinds import INFERENCE_SERVICE, SECRET
+from kvasir_operator.cluster.kinds import INFERENCE_SERVICE, SECRET, STATEFUL_SET
 from kvasir_operator.demand_polls import DemandPolls
+from kvasir_operator.load_polls import LoadPolls
 from kvasir_operator.observe.cordons import Cordons
 from kvasir_operator.observe.objects import is_terminating
 from kvasir_operator.observe.observed import ChildKey, Object, Observed, Refusal
@@ -28,6 +29,7 @@ from kvasir_operator.operator_metrics import ServiceMetrics
 from kvasir_operator.plan.adapter_status import ADAPTERS_READY
 from kvasir_operator.plan.conditions import condition
 from kvasir_operator.plan.plan import BLOCKED_INTERVAL_SECONDS, TIME_FORMAT, Plan, make_plan
+from kvasir_operator.plan.scaling_status import SCALING_ACTIVE
 from kvasir_operator.plan.service_status import Status, invalid_status
 from kvasir_operator.resources.release import Release
 from kvasir_operator.spec import InferenceService
@@ -60,6 +62,7 @@ class Reconciler:
         upgrades: Upgrades[Key] | None = None,
         cordons: Cordons[Key] | None = None,
         polls: DemandPolls | None = None,
+        load_polls: LoadPolls | None = None,
         metrics: ServiceMetrics | None = None,
         monotonic: Callable[[], float] = time.monotonic,
         now: Callable[[], datetime] = lambda: datetime.now(UTC),
@@ -76,6 +79,7 @@ class Reconciler:
         )
         self._reports = reports
         self._polls = polls or DemandPolls(reports, lambda _: None)
+        self._load_polls = load_polls or LoadPolls(reports, lambda _: None, monotonic=monotonic)
         self._actor = Actor(cluster, events)
         self._metrics = metrics or ServiceMetrics(CollectorRegistry())
         self._monotonic = monotonic
@@ -100,12 +104,15 @@ class Reconciler:
             status = invalid_status(str(error), resource["metadata"]["generation"], previous, stamp)
             self._upgrades.forget(key)
             self._polls.forget(key)
+            self._load_polls.forget(key)
             return await self._publish(resource, previous, status, memory)
-        observed = await self._observer.observe(resource, service, memory)
+        load = self._load_polls.history(key, previous)
+        observed = (await self._observer.observe(resource, service, memory)).with_changes(load=load)
         decided = previous if memory.rollout is None else {**previous, "rollout": memory.rollout}
         plan = await self._carry_out(key, resource, service, observed, decided, memory)
         memory.rollout = plan.status.get("rollout", {})
         self._polls.follow(key, plan.polled, service.autoscaling.to_zero_after or 0.0)
+        self._load_polls.follow(key, service.autoscaling, plan.scaling, load)
         written = await self._publish(resource, previous, plan.status, memory)
         # No event about this service reports that a slot for its upgrade is free.
         place = BLOCKED_INTERVAL_SECONDS if plan.upgrade_available and self._upgrades.are_automatic else None
@@ -141,6 +148,8 @@ class Reconciler:
         await self._keep_refused_surge(resource, plan)
         await self._reports.set_gates({order.pod: order.closed for order in plan.gates})
         outcome = await self._actor.execute(resource, service, plan)
+        if plan.scaling.change and any(kind is STATEFUL_SET for kind, _ in outcome.children):
+            await self._events.record(resource, "Rescaled", plan.scaling.change)
         self._remember(memory, observed, plan, outcome, refusals)
         observed = outcome.onto(observed).with_changes(refusals=memory.refusals)
         # The decision about surge ranks was made before the StatefulSet changed.
@@ -211,6 +220,7 @@ class Reconciler:
         self._cordons.forget(key)
         self._upgrades.forget(key)
         self._polls.forget(key)
+        self._load_polls.forget(key)
         self._metrics.forget(key)
 
     async def _publish(
@@ -227,6 +237,7 @@ class Reconciler:
         memory.status_written = self._monotonic()
         await self._announce(resource, previous, status)
         await self._announce_adapters(resource, previous, status)
+        await self._announce_scaling(resource, previous, status)
         return None
 
     async def _announce(self, resource: Object, previous: Status, status: Status) -> None:
@@ -240,6 +251,12 @@ class Reconciler:
         if (after["status"] == "True") != (before.get("status") == "True"):
             reason, kind = ("Ready", NORMAL) if after["status"] == "True" else ("NotReady", WARNING)
             await self._events.record(resource, reason, after["message"], kind)
+
+    async def _announce_scaling(self, resource: Object, previous: Status, status: Status) -> None:
+        before, after = condition(previous, SCALING_ACTIVE), condition(status, SCALING_ACTIVE)
+        reason = after.get("reason")
+        if reason in (Reason.SCALE_IGNORED, Reason.LOAD_UNKNOWN) and before.get("message") != after["message"]:
+            await self._events.record(resource, reason, after["message"], WARNING)
 
     async def _announce_adapters(self, resource: Object, previous: Status, status: Status) -> None:
         before, after = condition(previous, ADAPTERS_READY), condition(status, ADAPTERS_READY)

@@ -30,6 +30,9 @@ class Reason(StrEnum):
     LOADING = "Loading"
     AWAITING_ADDRESS = "AwaitingAddress"  # of the controller of an Ingress or a Gateway
     UPGRADE_PENDING = "UpgradePending"
+    LOAD_UNKNOWN = "LoadUnknown"  # so the number of engines stays
+    SCALE_IGNORED = "ScaleIgnored"  # because the load decides
+    AT_MAX_RANKS = "AtMaxRanks"
     FRONTENDS_UNREACHABLE = "FrontendsUnreachable"  # engines stay
     SCALED_TO_ZERO = "ScaledToZero"
     AS_DESIRED = "AsDesired"

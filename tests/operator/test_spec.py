@@ -8,7 +8,7 @@ import pytest
 import yaml
 
 from kvasir.local.manifests.crd_schema import CRDSchema
-from kvasir_operator.autoscaling_spec import MAX_IDLE_SECONDS
+from kvasir_operator.autoscaling_spec import MAX_IDLE_SECONDS, AutoscalingSpec, LoadTargets
 from kvasir_operator.spec import parse_service
 from kvasir_operator.spec_values import InvalidSpec
 
@@ -75,6 +75,17 @@ def test_autoscaling_limits_the_number_of_engines(autoscaling: Any, asked: int, 
     assert parsed.engine.data_parallel_size == ranks
     idle = 900.0 if asked else MAX_IDLE_SECONDS
     assert parsed.autoscaling.to_zero_after == (idle if autoscaling and not autoscaling["minRanks"] else None)
+
+
+def test_targets_are_numbers_and_seconds() -> None:
+    manifest = yaml.safe_load(DEMO.read_text())
+    targets = {"queueSeconds": 2, "ttft": "500ms", "kvCacheUtilization": 0.8}
+    manifest["spec"]["autoscaling"] = {"minRanks": 1, "maxRanks": 8, "targets": targets, "scaleUpAfter": "15s"}
+    completed, problems = CRDSchema.of_crd().complete(manifest)
+    assert not problems
+    assert parse_service(completed).autoscaling == AutoscalingSpec(
+        1, 8, None, LoadTargets(2, 0.8, 0.5), scale_up_after=15.0, scale_down_after=300.0
+    )
 
 
 @pytest.mark.parametrize(

@@ -86,6 +86,11 @@ def _mount(path: str) -> Spec:
     return _pod(volumeMounts=[{"name": "data", "mountPath": path}])
 
 
+def _by_load(**fields: Any) -> Spec:
+    found = {"minRanks": 1, "maxRanks": 2, "targets": {"ttft": "1s"}, **fields}
+    return {"autoscaling": {name: value for name, value in found.items() if value is not None}}
+
+
 def _adapters(*adapters: Spec) -> Spec:
     return {"model": {"source": "demo://", "loraAdapters": [*adapters]}}
 
@@ -237,6 +242,10 @@ REFUSALS: Final = (
         {"autoscaling": {"minRanks": 2, "maxRanks": 1}},
     ),
     Refusal("spec.autoscaling", "autoscaling.toZeroAfter: set it", {"autoscaling": {"minRanks": 0}}),
+    Refusal("spec.autoscaling", "needs autoscaling.maxRanks", _by_load(maxRanks=None)),
+    Refusal("spec.autoscaling", "only with autoscaling.targets", _by_load(targets=None, scaleUpAfter="1m")),
+    Refusal("spec.autoscaling.targets.ttft", "use 1ms to 1h", _by_load(targets={"ttft": "2h"})),
+    Refusal("spec.autoscaling.scaleUpAfter", "too long: at most 1h", _by_load(scaleUpAfter="2h")),
     Refusal(
         "spec.autoscaling",
         "autoscaling.toZeroAfter: set it",

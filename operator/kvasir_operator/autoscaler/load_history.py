@@ -36,6 +36,7 @@ class LoadHistory:
     entries: tuple[Entry, ...] = ()
     requests_per_rank: float | None = None  # with which a target was last missed
     missed_at: float = 0.0
+    since: float = 0.0  # when this history began
 
     def with_sample(self, spec: AutoscalingSpec, sample: LoadSample, ranks: int, now: float) -> "LoadHistory":
         """Return the history with the recommendation for this sample. `ranks` is the present number."""
@@ -68,6 +69,10 @@ class LoadHistory:
             why = f"no target was missed for {spec.scale_down_after:g} s"
             return ScalingDecision(spec.limited(max(fewer)), why)
         return ScalingDecision(spec.limited(ranks))
+
+    def is_unknown(self, now: float) -> bool:
+        """Return whether samples have been missing for too long."""
+        return self.is_stale(now) and now - self.since > STALE_SECONDS
 
     def is_stale(self, now: float) -> bool:
         return not self.entries or now - self.entries[-1].at > STALE_SECONDS

@@ -20,9 +20,10 @@ from kvasir_operator.observe.observed import (
     Object,
     Ownership,
     Pod,
+    ScaleWrite,
     WorkloadState,
 )
-from kvasir_operator.resources.names import FETCH_CONTAINER, workload_name
+from kvasir_operator.resources.names import FETCH_CONTAINER, RANKS_ANNOTATION, workload_name
 from kvasir_operator.spec import InferenceService
 
 REVISION_LABEL: Final = "controller-revision-hash"
@@ -74,7 +75,23 @@ def workload_of(resource: Object) -> WorkloadState:
             for entry in metadata.get("managedFields", ())
             if (entry.get("manager"), entry.get("operation")) == (MANAGER, "Apply")
         ),
+        ranks=_ranks(metadata),
     )
+
+
+def _ranks(metadata: Mapping[str, Any]) -> int | None:
+    text = (metadata.get("annotations") or {}).get(RANKS_ANNOTATION, "")
+    return int(text) if text.isascii() and text.isdigit() and int(text) else None
+
+
+def scale_write_of(service: Object) -> ScaleWrite | None:
+    found = [
+        ScaleWrite(entry["manager"], entry.get("time", ""), service["spec"]["engine"]["dataParallelSize"])
+        for entry in service["metadata"].get("managedFields", ())
+        if entry.get("subresource") == "scale"
+        and "f:dataParallelSize" in entry.get("fieldsV1", {}).get("f:spec", {}).get("f:engine", {})
+    ]
+    return max(found, key=lambda write: write.at, default=None)
 
 
 def pod_of(resource: Object) -> Pod:

@@ -8,6 +8,7 @@ from typing import Any, Final
 from kvasir_contract.phases import Phase
 from kvasir_contract.reasons import Reason
 from kvasir_contract.status_report import ReportedAdapters, StatusReport
+from kvasir_operator.autoscaler.load_history import LoadHistory
 from kvasir_operator.cluster.kinds import Kind
 
 Object = dict[str, Any]
@@ -43,6 +44,7 @@ class WorkloadState:
     updated: int  # with the newest template
     failure: str
     applies_replicas: bool = True  # False if an autoscaler set `replicas`
+    ranks: int | None = None  # of engines scaled by load
 
 
 @dataclass(frozen=True)
@@ -165,6 +167,19 @@ class Refusal:
 
 
 @dataclass(frozen=True)
+class ScaleWrite:
+    """The last write of engine.dataParallelSize through the scale subresource."""
+
+    manager: str
+    at: str  # RFC 3339
+    ranks: int
+
+    @property
+    def is_autoscaler(self) -> bool:
+        return self.manager == "kube-controller-manager"
+
+
+@dataclass(frozen=True)
 class Observed:
     generation: int
     asked_release: str  # by the annotation; "" if none
@@ -185,6 +200,8 @@ class Observed:
     unchanged: Mapping[str, str] = field(default_factory=dict)  # digest of the last apply, by UID
     now: float = 0.0  # monotonic
     may_upgrade: bool = False  # for an automatic upgrade
+    load: LoadHistory = field(default_factory=LoadHistory)
+    scaled: ScaleWrite | None = None
 
     @property
     def namespace_terminating(self) -> bool:

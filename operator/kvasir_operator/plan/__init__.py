@@ -1,6 +1,7 @@
 """Pure functions from the observed facts to a plan. They use no clock, socket or file.
 
-Reading order: `plan`, `applies` (children to write), `zero` (whether there are engines), `engine_rollout`,
+Reading order: `plan`, `applies` (children to write), `load_scaling` and `zero` (how many engines),
+`engine_rollout`,
 `lost_pods`, `waiting_ranks`, `frontend_rollout` (pods to delete), `service_status`, `conditions`, `problem`,
 `rank_status`, `text`.
 """

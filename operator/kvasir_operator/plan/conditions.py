@@ -15,6 +15,7 @@ from kvasir_contract.reasons import Reason
 from kvasir_operator.cluster.kinds import SERVICE
 from kvasir_operator.observe.engine_ranks import EngineRank
 from kvasir_operator.observe.observed import Observed, Ownership, PodState
+from kvasir_operator.plan.load_scaling import LoadScaling
 from kvasir_operator.plan.problem import (
     MAX_NAMED,
     Problem,
@@ -53,6 +54,7 @@ class Decisions:
     upgrade: str = ""  # available but not requested; "" if none
     unpinned: tuple[str, ...] = ()  # workloads with pod templates too long to keep
     zero: ZeroDecision = field(default_factory=ZeroDecision)
+    scaling: LoadScaling = field(default_factory=LoadScaling)
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,7 @@ After the actor has executed a plan, a second plan from the facts with the API s
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any, Final
 
@@ -27,6 +27,7 @@ from kvasir_operator.plan.conditions import Decisions, seconds_until_stalled
 from kvasir_operator.plan.engine_rollout import EngineRollout, PodDeletion, roll_engines
 from kvasir_operator.plan.exposure_status import seconds_until_accepted
 from kvasir_operator.plan.frontend_rollout import FrontendRollout, roll_frontends, with_scaled_frontends
+from kvasir_operator.plan.load_scaling import LoadScaling, scale_by_load, with_ranks
 from kvasir_operator.plan.lost_pods import regroup, release_lost
 from kvasir_operator.plan.problem import MAX_NAMED, Problem
 from kvasir_operator.plan.service_status import Status, service_status
@@ -34,7 +35,7 @@ from kvasir_operator.plan.waiting_ranks import give_room_back
 from kvasir_operator.plan.zero import GateOrder, decide_zero
 from kvasir_operator.resources.adapter_list import adapters_name
 from kvasir_operator.resources.children import child_keys, children
-from kvasir_operator.resources.names import RELEASE_ANNOTATION, TEMPLATE_ANNOTATION
+from kvasir_operator.resources.names import RANKS_ANNOTATION, RELEASE_ANNOTATION, TEMPLATE_ANNOTATION
 from kvasir_operator.resources.pinning import pin
 from kvasir_operator.resources.release import Release
 from kvasir_operator.spec import InferenceService
@@ -61,6 +62,7 @@ class Plan:
     held_back: frozenset[ChildKey] = frozenset()  # refused recently
     polled: tuple[Pod, ...] = ()  # frontends to wait for demand at
     upgrade_available: bool = False  # but not requested
+    scaling: LoadScaling = field(default_factory=LoadScaling)
 
 
 def make_plan(
@@ -69,12 +71,14 @@ def make_plan(
     """Return the plan. `previous` is the current status or {}."""
     memo = previous.get("rollout", {})
     service = with_scaled_frontends(service, observed.deployment)
+    scaling = scale_by_load(service, observed)
+    service = with_ranks(service, scaling)
     zero = decide_zero(service, observed, memo)
     full, service = service, _at_zero(service) if zero.at_zero else service
     ranks = engine_ranks(service, observed)
     engines = roll_engines(service, observed, ranks, memo)
     frontends = roll_frontends(service, observed)
-    desired = _desired(full, observed, release, engines, frontends)
+    desired = _desired(full, observed, release, engines, frontends, scaling)
     found = plan_applies(desired.bodies, observed, BLOCKED_INTERVAL_SECONDS)
     problems = [*found.taken, *_problems(service, observed)]
     decisions = Decisions(
@@ -86,6 +90,7 @@ def make_plan(
         release=desired.release,
         upgrade=desired.upgrade,
         unpinned=desired.unpinned,
+        scaling=scaling,
     )
     status = service_status(service, observed, ranks, decisions, previous, now.strftime(TIME_FORMAT))
     incomplete = (
@@ -113,6 +118,7 @@ def make_plan(
             engines.under_way != "",
         ),
         upgrade_available=desired.upgrade != "",
+        scaling=scaling,
     )
 
 
@@ -176,6 +182,7 @@ def _desired(
     release: Release,
     engines: EngineRollout,
     frontends: FrontendRollout,
+    scaling: LoadScaling,
 ) -> _Desired:
     # without workloads that cannot run yet
     may_upgrade = observed.asked_release == release.id or observed.may_upgrade
@@ -201,6 +208,8 @@ def _desired(
             pinned.append(kept["metadata"]["annotations"][RELEASE_ANNOTATION])
         if TEMPLATE_ANNOTATION not in kept["metadata"]["annotations"]:
             unpinned.append(f"{kind.kind} {kept['metadata']['name']}")
+        if kind is STATEFUL_SET and scaling.ranks is not None:
+            kept["metadata"]["annotations"][RANKS_ANNOTATION] = str(scaling.ranks)
         bodies.append(kept)
     return _Desired(
         bodies=tuple(bodies),
@@ -248,9 +257,9 @@ def _problems(service: InferenceService, observed: Observed) -> list[Problem]:
         for key, refusal in observed.refusals.items()
         if key[0] is not SECRET or _needs_link_keys(observed)
     ]
-    for field, name in service.frontend.key_secrets.items():
-        if field in observed.missing_key_secrets:
-            message = f"frontend.{field} names the Secret {name}, which does not exist: create it"
+    for key_field, name in service.frontend.key_secrets.items():
+        if key_field in observed.missing_key_secrets:
+            message = f"frontend.{key_field} names the Secret {name}, which does not exist: create it"
             problems.append(Problem(Reason.INVALID_SPEC, message))
     if observed.deployment is not None and observed.deployment.failure:
         message = f"frontend pods cannot be created: {observed.deployment.failure}"

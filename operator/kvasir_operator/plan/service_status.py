@@ -26,6 +26,7 @@ from kvasir_operator.plan.conditions import (
 )
 from kvasir_operator.plan.exposure_status import exposure_conditions, urls
 from kvasir_operator.plan.rank_status import rank_entries
+from kvasir_operator.plan.scaling_status import scaling_conditions, scaling_memo
 from kvasir_operator.resources.names import POD_INDEX_LABEL, selector_labels
 from kvasir_operator.resources.network import url
 from kvasir_operator.spec import InferenceService
@@ -45,7 +46,9 @@ def service_status(
     group = engine_group(service, ranks, decisions)
     conditions = service_conditions(service, observed, ranks, decisions, group)
     conditions += [*adapter_conditions(service, observed), *exposure_conditions(service, observed)]
-    conditions += gitops_conditions(conditions, previous, datetime.fromisoformat(now))
+    at = datetime.fromisoformat(now)
+    conditions += scaling_conditions(service, observed, decisions.scaling, previous, at)
+    conditions += gitops_conditions(conditions, previous, at)
     frontends = [member.state for member in observed.frontends]
     fields: Status = {
         "observedGeneration": observed.generation,
@@ -68,6 +71,7 @@ def service_status(
             "restarts": sum(state.restarts for state in frontends),
         },
         "adapters": adapter_counts(service, observed),
+        "autoscaling": scaling_memo(observed, decisions.scaling),
         "rollout": dict(decisions.rollout) or None,
         "conditions": stamped(conditions, previous.get("conditions", ()), observed.generation, now),
     }

@@ -24,6 +24,7 @@ LINK_KEYS_ANNOTATION: Final = f"{GROUP}/link-keys"
 INPUTS_ANNOTATION: Final = f"{GROUP}/inputs"  # digest of the template's inputs, without the release
 RELEASE_ANNOTATION: Final = f"{GROUP}/release"  # of the template; on an InferenceService, the requested release
 TEMPLATE_ANNOTATION: Final = f"{GROUP}/template"  # as it was applied, in JSON
+RANKS_ANNOTATION: Final = f"{GROUP}/ranks"  # on a StatefulSet: the number of engines that the load needs
 
 FETCH_CONTAINER: Final = "fetch"  # the init container with the hub's token
 POD_INDEX_LABEL: Final = "apps.kubernetes.io/pod-index"  # the ordinal, set by the StatefulSet's controller

@@ -75,6 +75,7 @@ def without_effect(service: InferenceService) -> list[str]:
     set_fields = {
         "engine.nodes": service.engine.nodes > 1,
         "autoscaling.toZeroAfter": service.autoscaling.to_zero_after,
+        "autoscaling.targets": service.autoscaling.targets,
         "network.allowFrom": service.network.allow_from,
         "network.allowMetricsFrom": service.network.allow_metrics_from,
         "expose": service.expose,

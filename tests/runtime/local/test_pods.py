@@ -207,6 +207,8 @@ def test_fields_without_effect_here_are_named() -> None:
     ]
     to_zero = {"minRanks": 0, "toZeroAfter": "1m"}
     assert without_effect(service(autoscaling=to_zero)) == ["spec.autoscaling.toZeroAfter"]
+    by_load = {"minRanks": 1, "maxRanks": 2, "targets": {"ttft": "1s"}}
+    assert without_effect(service(autoscaling=by_load)) == ["spec.autoscaling.targets"]
 
 
 def test_an_engine_of_several_pods_is_one_process_here(place: Place) -> None:

@@ -75,6 +75,19 @@ VIOLATIONS: list[tuple[dict[str, Any], str]] = [
     ),
     ({"autoscaling": {"minRanks": 0}}, "spec.autoscaling: autoscaling.toZeroAfter: set it"),
     (
+        {"autoscaling": {"minRanks": 1, "targets": {"queueSeconds": 2}}},
+        "spec.autoscaling: autoscaling.targets needs autoscaling.maxRanks",
+    ),
+    (
+        {"autoscaling": {"minRanks": 1, "scaleDownAfter": "5m"}},
+        "spec.autoscaling: autoscaling.scaleUpAfter and scaleDownAfter have an effect only with",
+    ),
+    (
+        {"autoscaling": {"minRanks": 1, "maxRanks": 2, "targets": {"ttft": "0s"}}},
+        "spec.autoscaling.targets.ttft: use 1ms to 1h, not '0s'",
+    ),
+    ({"autoscaling": {"minRanks": 1, "maxRanks": 2, "targets": {}}}, "spec.autoscaling.targets"),
+    (
         {"autoscaling": {"minRanks": 1, "toZeroAfter": "1m"}},
         "autoscaling.toZeroAfter: set it with",
     ),

@@ -1,0 +1,44 @@
+"""The number of engines of a service that is scaled by its load.
+
+An annotation of the StatefulSet keeps it, written together with the size, which counts surge ranks too. So a new
+operator continues in any phase.
+"""
+
+from dataclasses import dataclass, replace
+
+from kvasir_operator.observe.observed import Observed, Pod
+from kvasir_operator.plan.problem import count
+from kvasir_operator.spec import InferenceService
+
+
+@dataclass(frozen=True)
+class LoadScaling:
+    ranks: int | None = None  # None: not by load
+    change: str = ""  # for an Event
+    limited: bool = False  # by maxRanks
+    frontends: tuple[Pod, ...] = ()  # whose load decides
+
+
+def scale_by_load(service: InferenceService, observed: Observed) -> LoadScaling:
+    spec, stateful_set, first = service.autoscaling, observed.stateful_set, service.engine.data_parallel_size
+    if spec.targets is None:
+        return LoadScaling()
+    if stateful_set is None or stateful_set.replicas == 0:
+        return LoadScaling(first)
+    ranks = stateful_set.ranks or first
+    if service.paused:
+        return LoadScaling(ranks)
+    found = observed.load.decide(spec, ranks, observed.now)
+    change = f"{count(found.ranks, 'engine')} instead of {ranks}"
+    return LoadScaling(
+        ranks=found.ranks,
+        change="" if found.ranks == ranks else f"{change}: {found.why}" if found.why else change,
+        limited=found.limited != "",
+        frontends=tuple(member.pod for member in observed.frontends if member.serves),
+    )
+
+
+def with_ranks(service: InferenceService, scaling: LoadScaling) -> InferenceService:
+    if scaling.ranks is None:
+        return service
+    return replace(service, engine=replace(service.engine, data_parallel_size=scaling.ranks))
