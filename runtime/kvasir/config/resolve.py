@@ -83,6 +83,11 @@ class ResolvedEngine:
         return " ".join(f"{field.name}={getattr(self, field.name)}" for field in dataclasses.fields(self))
 
 
+def shares_experts(config: EngineConfig) -> bool:
+    """Return whether the engines of the ranks share the experts of a mixture."""
+    return config.parallel.data_parallel_size > 1 and config.executor.enable_expert_parallel
+
+
 def resolve_engine(config: EngineConfig, model: ModelFacts, device: DeviceFacts) -> ResolvedEngine:
     """Return the settings for a model on a machine. Raises ConfigError for a contradiction."""
     on_cpu = device.kind == "cpu"
@@ -133,15 +138,15 @@ def resolve_engine(config: EngineConfig, model: ModelFacts, device: DeviceFacts)
         fp8_kv_cache=_fp8_kv_cache(config.cache.kv_cache_dtype, device),
         graph_sizes=_graph_sizes(config, max_num_seqs, on_cpu or model.pools),
         profiler=read_profiler_config(config.device.profiler_config),
-        speculation=_speculation(config, on_cpu),
+        speculation=_speculation(config, model, on_cpu),
         gpu_name="" if on_cpu else device.name,
         lora=config.lora if config.lora.enable_lora else None,
         download_dir=config.model.download_dir,
     )
 
 
-def without_effect(config: EngineConfig, device: DeviceFacts) -> list[str]:
-    """Return a sentence for each option that this device ignores."""
+def without_effect(config: EngineConfig, model: ModelFacts, device: DeviceFacts) -> list[str]:
+    """Return a sentence for each option that is ignored with this model on this device."""
     sentences = []
     if device.kind == "cpu":
         if config.device.dtype == "float16":
@@ -161,6 +166,9 @@ def without_effect(config: EngineConfig, device: DeviceFacts) -> list[str]:
     if fields := fields_without_effect(config.scheduler.speculative_config):
         have = "has" if len(fields) == 1 else "have"
         sentences.append(f"--speculative-config: {', '.join(fields)} {have} no effect: see docs/speculation.md")
+    obstacle = _drafting_obstacle(config, model)
+    if obstacle and read_speculative_config(config.scheduler.speculative_config) is not None:
+        sentences.append(f"--speculative-config has no effect: {obstacle}")
     return sentences
 
 
@@ -243,9 +251,8 @@ def _fp8_kv_cache(asked: str, device: DeviceFacts) -> bool:
 
 def _tokens_of_whole_prompts(config: EngineConfig, max_model_len: int, tokens: int) -> int:
     """Return the tokens of a step of a model that makes vectors. Raises ConfigError."""
-    shares_experts = config.executor.enable_expert_parallel and config.parallel.data_parallel_size > 1
-    if config.executor.pipeline_parallel_size > 1 or shares_experts:
-        option = "--enable-expert-parallel" if shares_experts else "--pipeline-parallel-size"
+    if config.executor.pipeline_parallel_size > 1 or shares_experts(config):
+        option = "--enable-expert-parallel" if shares_experts(config) else "--pipeline-parallel-size"
         raise ConfigError(
             f"{option}: a model that makes vectors or scores is not split into stages, and engines do not share "
             "its experts: leave it out, or use --tensor-parallel-size"
@@ -270,9 +277,19 @@ def _async_scheduling(config: EngineConfig, on_cpu: bool) -> bool:
     return not on_cpu and config.executor.pipeline_parallel_size == 1 if asked is None else asked
 
 
-def _speculation(config: EngineConfig, on_cpu: bool) -> Speculation | None:
+def _speculation(config: EngineConfig, model: ModelFacts, on_cpu: bool) -> Speculation | None:
     given = read_speculative_config(config.scheduler.speculative_config)
-    return None if given is None else given.resolved(on_cpu)
+    return None if given is None or _drafting_obstacle(config, model) else given.resolved(on_cpu)
+
+
+def _drafting_obstacle(config: EngineConfig, model: ModelFacts) -> str:
+    if model.pools:
+        return "the model generates no text"
+    if config.executor.pipeline_parallel_size > 1:
+        return "the stages of a pipeline compute steps before the tokens of earlier ones are known"
+    if shares_experts(config):
+        return "engines that share experts make their steps together"
+    return ""
 
 
 def _kv_cache_memory(config: EngineConfig, device: DeviceFacts) -> int | None:

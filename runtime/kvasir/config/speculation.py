@@ -1,10 +1,12 @@
 """Speculation: how an engine guesses tokens, from --speculative-config. Names are vLLM's."""
 
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Annotated, Final
+from typing import Annotated, Any, Final
 
 import msgspec
+from msgspec import inspect
 
 from kvasir.config.advice import closest
 from kvasir.config.options import ConfigError
@@ -99,7 +101,7 @@ def read_speculative_config(text: str) -> SpeculativeConfig | None:
     try:
         config = msgspec.convert(given, SpeculativeConfig)
     except msgspec.ValidationError as error:
-        raise ConfigError(f"--speculative-config: {error}") from error
+        raise ConfigError(f"--speculative-config: {_in_words(given, error)}") from error
     known = SpeculativeConfig.__struct_fields__
     for name in given:
         if name not in known and name not in _WITHOUT_EFFECT:
@@ -109,8 +111,25 @@ def read_speculative_config(text: str) -> SpeculativeConfig | None:
     return msgspec.structs.replace(config, method=_method(config))
 
 
+def _in_words(given: Mapping[str, Any], error: msgspec.ValidationError) -> str:
+    # msgspec names the field as in "Expected `int`, got `str` - at `$.method`"
+    name = str(error).rpartition("$.")[2].rstrip("`")
+    info = inspect.type_info(SpeculativeConfig)
+    assert isinstance(info, inspect.StructType)
+    (type_,) = (field.type for field in info.fields if field.name == name)
+    kind = type_.types[0] if isinstance(type_, inspect.UnionType) else type_
+    accepted = "a text"
+    if isinstance(kind, inspect.IntType | inspect.FloatType):
+        number = "a whole number" if isinstance(kind, inspect.IntType) else "a number"
+        bounds = f"of {kind.ge:g} or more" if kind.le is None else f"from {kind.ge:g} to {kind.le:g}"
+        accepted = f"{number} {bounds}"
+    return f"{name} is {json.dumps(given[name])}: give {accepted}"
+
+
 def fields_without_effect(text: str) -> list[str]:
-    return [name for name in json.loads(text) if name in _WITHOUT_EFFECT]
+    given = json.loads(text)
+    is_named = bool(given.get("method")) and given.get("model")  # no method here uses a model
+    return [name for name in given if name in _WITHOUT_EFFECT or (name == "model" and is_named)]
 
 
 def _method(config: SpeculativeConfig) -> str:

@@ -27,7 +27,7 @@ from kvasir.executor.executor import Executor
 from kvasir.executor.executor_for import has_worker_processes
 from kvasir.hub.adapters.adapter_info import read_adapter
 from kvasir.hub.model_info import ModelInfo
-from kvasir.layers.kv import KVCacheConfig, PerRequest
+from kvasir.layers.kv import KVCacheConfig, keeps_own_cache
 from kvasir.link.protocol import FEATURE_LORA, FEATURE_PREFIX_CACHE, FEATURE_PRIORITY, FEATURE_WAVES, Ready
 from kvasir.process.words import count
 from kvasir.request.request_core import RequestKind
@@ -47,7 +47,7 @@ def resolve_settings(config: EngineConfig, model: ModelInfo) -> ResolvedEngine:
     )
     settings = resolve_engine(config, facts, device)
     log.info("settings: %s", settings)
-    for text in without_effect(config, device):
+    for text in without_effect(config, facts, device):
         log.warning("%s", text)
     if in_processes:
         check_early(model, settings)
@@ -93,7 +93,7 @@ def prepare_workers(
     settings = fit_context(settings, cache, asked)
     executor.allocate_kv_cache(cache.num_blocks, settings.max_model_len)
     executor.warm_up()
-    if any(isinstance(group.spec, PerRequest) for group in cache.groups):
+    if keeps_own_cache(cache.groups):
         settings = dataclasses.replace(settings, enable_prefix_caching=False)
     return settings, cache
 
@@ -105,10 +105,8 @@ def build_core(
     executor: Executor,
     gates: Sequence[AdmissionGate] = (),
     wake: Callable[[str], None] | None = None,
-    *,
-    in_waves: bool = False,
 ) -> EngineCore:
-    """Return a core, which the caller closes. `in_waves`: its steps wait for those of other engines.
+    """Return a core, which the caller closes.
 
     `wake` gets the id of a request with a compiled grammar, in any thread, for `EngineCore.wake`, or "". None: the
     core waits for each grammar and adapter.
@@ -141,7 +139,7 @@ def build_core(
         gates=[grammars, *gates, *([] if adapters is None else [adapters])],
         rations=rations,
         sends_sampled=stages > 1,
-        drafting=_drafting(settings, model, cache, in_waves),
+        drafting=_drafting(settings, cache),
     )
     ingest = Ingest(
         model.vocab_size,
@@ -195,21 +193,15 @@ def ready_message(
     )
 
 
-def _drafting(settings: ResolvedEngine, model: ModelInfo, cache: KVCacheConfig, in_waves: bool) -> Drafting | None:
+def _drafting(settings: ResolvedEngine, cache: KVCacheConfig) -> Drafting | None:
     speculation = settings.speculation
     if speculation is None:
         return None
-    obstacle = ""
-    if model.pooling is not None:
-        obstacle = "the model generates no text"
-    elif settings.executor.pipeline_parallel_size > 1:
-        obstacle = "the stages of a pipeline compute steps before the tokens of earlier ones are known"
-    elif in_waves:
-        obstacle = "engines that share experts make their steps together"
-    elif any(isinstance(group.spec, PerRequest) for group in cache.groups):
-        obstacle = "this model keeps a cache of its own, which cannot take rejected tokens back"
-    if obstacle:
-        log.warning("--speculative-config has no effect: %s", obstacle)
+    if keeps_own_cache(cache.groups):
+        log.warning(
+            "--speculative-config has no effect: this model keeps a cache of its own, which cannot take rejected "
+            "tokens back"
+        )
         return None
     if not settings.batch_invariant:
         log.warning(

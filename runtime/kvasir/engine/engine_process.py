@@ -20,7 +20,7 @@ from types import FrameType
 from prometheus_client import CollectorRegistry, generate_latest
 
 from kvasir.config.hardware.machine import process_age
-from kvasir.config.resolve import ResolvedEngine
+from kvasir.config.resolve import ResolvedEngine, shares_experts
 from kvasir.config.settings import EngineConfig
 from kvasir.engine.build import build_core, prepare_workers, ready_message, resolve_settings
 from kvasir.engine.core import EngineCore
@@ -35,7 +35,7 @@ from kvasir.engine.health.step_watchdog import StepWatchdog
 from kvasir.engine.inbox import Inbox
 from kvasir.engine.loop import EngineLoop
 from kvasir.engine.numerics import numerics_class
-from kvasir.engine.shared_experts import SharedExpertsGroup, shares_experts
+from kvasir.engine.shared_experts import SharedExpertsGroup
 from kvasir.executor.executor import Executor
 from kvasir.executor.executor_for import executor_for
 from kvasir.executor.nodes.lead import lead
@@ -175,7 +175,7 @@ class EngineProcess:
             settings, cache = prepare_workers(executor, settings, asked=self._config.model.max_model_len)
             hand_over = self._collector.hand_over = HandOver()
             core = self._collector.core = build_core(
-                settings, model, cache, executor, [hand_over], inbox.wake_request, in_waves=group is not None
+                settings, model, cache, executor, [hand_over], inbox.wake_request
             )
             core.trace, core.black_box = self._status.trace, self._black_box
             if executor.max_in_flight == 1 and group is None:  # a group's steps include waits for other engines

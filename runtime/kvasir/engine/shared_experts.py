@@ -20,10 +20,6 @@ if TYPE_CHECKING:  # imports torch, which engines with worker processes do not n
 START_LIMIT_SECONDS: Final = 3600.0  # at each point: another engine may download the weights
 
 
-def shares_experts(config: EngineConfig) -> bool:
-    return config.parallel.data_parallel_size > 1 and config.executor.enable_expert_parallel
-
-
 class SharedExpertsGroup:
     def __init__(
         self, config: EngineConfig, settings: ResolvedEngine, model: ModelInfo, waiting: Callable[[str], None]

@@ -74,6 +74,11 @@ class KVCacheConfig(msgspec.Struct, frozen=True):
         return self.groups[0].spec.block.block_size
 
 
+def keeps_own_cache(groups: Sequence[KVGroup]) -> bool:
+    """Return whether the model keeps a cache of its own, which has no earlier states."""
+    return any(isinstance(group.spec, PerRequest) for group in groups)
+
+
 def num_memories(groups: Sequence[KVGroup]) -> int:
     return max(len(group.layers) for group in groups)
 

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 from typing import Final
 
 from kvasir.config.resolve import ResolvedEngine
-from kvasir.layers.kv import KVGroup, PerRequest
+from kvasir.layers.kv import KVGroup, keeps_own_cache
 from kvasir.request.params import SamplingParams
 from kvasir.request.tokens import packed
 from kvasir.worker.step import NO_NEW_BLOCKS, NewRow, ScheduledRow, StepInput
@@ -52,10 +52,9 @@ def longest_chunk(tokens: int, context: int, groups: Sequence[KVGroup]) -> list[
 
 
 def most_drafted_rows(settings: ResolvedEngine, groups: Sequence[KVGroup]) -> int:
-    # 0 if the engine has no drafts (engine/build.py).
+    # 0 if the engine has no drafts
     speculation = settings.speculation
-    own_cache = any(isinstance(group.spec, PerRequest) for group in groups)
-    if speculation is None or own_cache or settings.executor.pipeline_parallel_size > 1:
+    if speculation is None or keeps_own_cache(groups):
         return 0
     return min(speculation.max_step_rows, settings.max_num_batched_tokens, settings.max_model_len - 1)
 

@@ -52,7 +52,9 @@ def test_bfloat16_without_instructions_becomes_float32() -> None:
 @pytest.mark.parametrize(("device", "share", "named"), [(CPU, 0.8, True), (CPU, 0.9, False), (GPU, 0.8, False)])
 def test_a_share_of_a_gpu_has_no_effect_on_a_cpu(device: DeviceFacts, share: float, named: bool) -> None:
     config = EngineConfig(ModelConfig("demo://"), cache=CacheConfig(gpu_memory_utilization=share))
-    assert [text.split()[0] for text in without_effect(config, device)] == ["--gpu-memory-utilization"] * named
+    assert [text.split()[0] for text in without_effect(config, MODEL, device)] == [
+        "--gpu-memory-utilization"
+    ] * named
 
 
 def test_a_given_dtype_wins() -> None:
@@ -203,9 +205,9 @@ def test_float16_on_a_cpu_is_computed_as_the_cpu_can(fast: bool, dtype: str) -> 
     config = EngineConfig(ModelConfig("demo://"), device=DeviceConfig(dtype="float16"))
     cpu = dataclasses.replace(CPU, fast_bfloat16=fast)
     assert resolve_engine(config, MODEL, cpu).dtype == dtype
-    assert without_effect(config, cpu) == [f"--dtype float16 is for GPUs: this CPU computes in {dtype}"]
+    assert without_effect(config, MODEL, cpu) == [f"--dtype float16 is for GPUs: this CPU computes in {dtype}"]
     assert resolve_engine(config, MODEL, GPU).dtype == "float16"
-    assert without_effect(config, GPU) == []
+    assert without_effect(config, MODEL, GPU) == []
 
 
 def test_a_rank_must_be_below_the_number_of_ranks() -> None:

@@ -56,8 +56,11 @@ def test_speculative_config_fills_in_lookup_lengths(fields: str, lengths: tuple[
             r"draft models \(org/small\) are not supported yet",
         ),
         ('{"num_speculative_tokens": 3}', "needs a method: use"),
-        ('{"method": "ngram", "num_speculative_tokens": 0}', "num_speculative_tokens"),
-        ('{"method": "ngram", "num_speculative_tokens": "3"}', "num_speculative_tokens"),
+        ('{"num_speculative_tokens": 0}', "num_speculative_tokens is 0: give a whole number from 1 to 128"),
+        ('{"num_speculative_tokens": "3"}', 'num_speculative_tokens is "3": give a whole number from 1 to 128'),
+        ('{"disable_by_batch_size": -1}', "disable_by_batch_size is -1: give a whole number of 1 or more"),
+        ('{"suffix_decoding_min_token_prob": null}', "prob is null: give a number from 0 to 1"),
+        ('{"method": 3}', "method is 3: give a text"),
         (
             '{"method": "ngram", "promt_lookup_max": 3}',
             "no field 'promt_lookup_max'.*did you mean 'prompt_lookup_max'",
@@ -76,3 +79,6 @@ def test_speculative_config_names_fields_without_effect() -> None:
     text = '{"method": "ngram", "draft_tensor_parallel_size": 1, "num_speculative_tokens": 3}'
     assert read(text).num_speculative_tokens == 3
     assert fields_without_effect(text) == ["draft_tensor_parallel_size"]
+    assert fields_without_effect('{"method": "ngram", "model": "org/small"}') == ["model"]
+    assert fields_without_effect('{"method": "ngram", "model": null}') == []
+    assert fields_without_effect('{"model": "[ngram]"}') == []

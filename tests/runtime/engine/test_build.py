@@ -2,12 +2,13 @@
 
 import logging
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
 from kvasir.config.hardware.device_facts import DeviceFacts
 from kvasir.config.options import ConfigError
-from kvasir.config.settings import EngineConfig, ExecutorConfig, ModelConfig, SchedulerConfig
+from kvasir.config.settings import EngineConfig, ExecutorConfig, ModelConfig, ParallelConfig, SchedulerConfig
 from kvasir.config.speculation import Speculation
 from kvasir.engine import build
 from kvasir.engine.build import fit_context
@@ -63,26 +64,42 @@ def test_a_split_over_gpus_is_logged_as_untested(
 OWN_CACHE = KVCacheConfig((KVGroup(PerRequest(kv_groups(16)[0].spec.block, 64), (0,)),), 9)
 
 
+NGRAM = SchedulerConfig(speculative_config='{"method": "ngram"}')
+
+
 @pytest.mark.parametrize(
-    ("stages", "in_waves", "cache", "reason"),
+    ("parts", "reason"),
     [
-        (2, False, kv_config(9, 16), "the stages of a pipeline"),
-        (1, True, kv_config(9, 16), "engines that share experts"),
-        (1, False, OWN_CACHE, "a cache of its own"),
-        (1, False, kv_config(9, 16, (None, 32)), ""),
+        ({"executor": ExecutorConfig(pipeline_parallel_size=2)}, "the stages of a pipeline"),
+        (
+            {
+                "executor": ExecutorConfig(enable_expert_parallel=True),
+                "parallel": ParallelConfig(data_parallel_size=2),
+            },
+            "engines that share experts",
+        ),
+        ({}, ""),
     ],
 )
-def test_one_line_says_why_there_are_no_drafts(
-    stages: int, in_waves: bool, cache: KVCacheConfig, reason: str, caplog: pytest.LogCaptureFixture
+def test_one_line_says_why_settings_have_no_drafts(
+    parts: dict[str, Any], reason: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    settings = replace(
-        SETTINGS,
-        max_model_len=32,
-        max_num_seqs=4,
-        speculation=Speculation("ngram", 5, max_step_rows=16, prompt_lookup_min=5, prompt_lookup_max=5),
-        executor=ExecutorConfig(pipeline_parallel_size=stages),
-    )
-    core = build.build_core(settings, model_info(), cache, FakeExecutor(), in_waves=in_waves)
+    config = EngineConfig(ModelConfig("demo://"), scheduler=NGRAM, **parts)
+    settings = build.resolve_settings(config, model_info())
+    assert (settings.speculation is None) == bool(reason)
+    lines = [line for line in caplog.messages if line.startswith("--speculative-config has no effect")]
+    assert [reason in line for line in lines] == [True] * bool(reason)
+
+
+@pytest.mark.parametrize(
+    ("cache", "reason"), [(OWN_CACHE, "a cache of its own"), (kv_config(9, 16, (None, 32)), "")]
+)
+def test_one_line_says_why_a_cache_has_no_drafts(
+    cache: KVCacheConfig, reason: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    speculation = Speculation("ngram", 5, max_step_rows=16, prompt_lookup_min=5, prompt_lookup_max=5)
+    settings = replace(SETTINGS, max_model_len=32, max_num_seqs=4, speculation=speculation)
+    core = build.build_core(settings, model_info(), cache, FakeExecutor())
     core.close()
     assert (core.scheduler.draft_stats is None) == bool(reason)
     assert [reason in record.getMessage() for record in caplog.records] == [True] * bool(reason)
@@ -90,10 +107,7 @@ def test_one_line_says_why_there_are_no_drafts(
 
 def test_a_line_says_that_a_model_that_pools_has_no_drafts(caplog: pytest.LogCaptureFixture) -> None:
     model = replace(model_info(), pooling=PoolingInfo(EMBED))
-    config = EngineConfig(
-        ModelConfig("demo://"), scheduler=SchedulerConfig(speculative_config='{"method": "ngram"}')
-    )
-    settings = build.resolve_settings(config, model)
+    settings = build.resolve_settings(EngineConfig(ModelConfig("demo://"), scheduler=NGRAM), model)
     core = build.build_core(settings, model, kv_config(9, 16), FakeExecutor())
     core.close()
     assert core.scheduler.draft_stats is None

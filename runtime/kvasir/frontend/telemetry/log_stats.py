@@ -103,6 +103,8 @@ class PeriodicStats:
         self._had_traffic = False
 
     def tick(self) -> None:
+        for engine, counts in _drafts(self._engines()).items():
+            self._last_drafts.setdefault(engine, counts)  # it may be older than this frontend
         seconds = self._clock() - self._began
         if seconds < INTERVAL_SECONDS or not self._loggers:
             return

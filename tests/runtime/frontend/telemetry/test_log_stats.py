@@ -87,7 +87,9 @@ def test_interval_has_the_drafts_since_the_last_one() -> None:
     recorder = Recorder()
     service = Service(recorder)
     service.live = 1
-    for drafts in (DraftStats(3, 10, (3, 1)), DraftStats(5, 16, (4, 2)), DraftStats(1, 4, (1, 0))):
+    service.engines = {"a": engine(0, 1, 0, 10, DraftStats(100, 400, (90, 80)))}  # older than the frontend
+    service.stats.tick()
+    for drafts in (DraftStats(103, 410, (93, 81)), DraftStats(105, 416, (94, 82)), DraftStats(1, 4, (1, 0))):
         service.engines = {"a": engine(0, 1, 0, 10, drafts), "b": engine(1, 1, 0, 10)}
         service.pass_interval()
     seen = [(each.drafts, each.draft_tokens, each.accepted_tokens) for each in recorder.seen]
@@ -100,6 +102,8 @@ def test_interval_has_no_drafts_without_their_tokens() -> None:
     service = Service(recorder)
     service.live = 1
     for name, drafts in (("a", DraftStats(3, 15, (3, 1))), ("b", DraftStats(4, 6, (2, 1)))):
+        service.engines = {name: engine(0, 1, 0, 10, DraftStats(0, 0, ()))}
+        service.stats.tick()
         service.engines = {name: engine(0, 1, 0, 10, drafts)}
         service.pass_interval()
     assert [(each.drafts, each.draft_tokens) for each in recorder.seen] == [(3, 15), (4, 6)]
