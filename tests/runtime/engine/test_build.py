@@ -2,7 +2,6 @@
 
 import logging
 from dataclasses import replace
-from typing import Any
 
 import pytest
 
@@ -68,23 +67,19 @@ NGRAM = SchedulerConfig(speculative_config='{"method": "ngram"}')
 
 
 @pytest.mark.parametrize(
-    ("parts", "reason"),
+    ("executor", "reason"),
     [
-        ({"executor": ExecutorConfig(pipeline_parallel_size=2)}, "the stages of a pipeline"),
-        (
-            {
-                "executor": ExecutorConfig(enable_expert_parallel=True),
-                "parallel": ParallelConfig(data_parallel_size=2),
-            },
-            "engines that share experts",
-        ),
-        ({}, ""),
+        (ExecutorConfig(pipeline_parallel_size=2), "the stages of a pipeline"),
+        (ExecutorConfig(enable_expert_parallel=True), "engines that share experts"),
+        (ExecutorConfig(), ""),
     ],
 )
 def test_one_line_says_why_settings_have_no_drafts(
-    parts: dict[str, Any], reason: str, caplog: pytest.LogCaptureFixture
+    executor: ExecutorConfig, reason: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    config = EngineConfig(ModelConfig("demo://"), scheduler=NGRAM, **parts)
+    monkeypatch.setattr(build, "check_early", lambda model, settings: None)
+    ranks = ParallelConfig(data_parallel_size=2)
+    config = EngineConfig(ModelConfig("demo://"), scheduler=NGRAM, executor=executor, parallel=ranks)
     settings = build.resolve_settings(config, model_info())
     assert (settings.speculation is None) == bool(reason)
     lines = [line for line in caplog.messages if line.startswith("--speculative-config has no effect")]
