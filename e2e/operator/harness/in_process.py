@@ -10,6 +10,7 @@ from typing import Any, Final
 
 from e2e.operator.harness.operator_process import PATIENCE
 from kvasir_operator.cluster.cluster_client import ConflictError
+from kvasir_operator.load_polls import LoadPolls
 from kvasir_operator.observe.cordons import Cordons
 from kvasir_operator.observe.service_memory import Key
 from kvasir_operator.reconciler import Reconciler
@@ -43,6 +44,7 @@ class InProcess:
     clock: Clock
     cordons: Cordons[Key]
     """Updated by a watch in an operator process, and by the test here."""
+    load_polls: LoadPolls
 
     async def reconcile(self, name: str = "demo", *, after: float = STATUS_PAUSE) -> float | None:
         """Reconcile after this many seconds on the operator's clocks, by default enough to write the status."""

@@ -31,6 +31,7 @@ from kvasir_operator.cluster.kinds import (
     STATEFUL_SET,
     Kind,
 )
+from kvasir_operator.load_polls import LoadPolls
 from kvasir_operator.observe.cordons import Cordons
 from kvasir_operator.observe.service_memory import Key
 from kvasir_operator.observe.status_reports import StatusReports
@@ -238,19 +239,22 @@ class World:
         Reconciler gets the other options.
         """
         reports, clock, cordons = StatusReports(port=port), Clock(ahead), Cordons[Key](lambda _: None)
+        load_polls = LoadPolls(reports, lambda _: None, monotonic=clock.monotonic)
         reconciler = Reconciler(
             self.cluster,
             release,
             Events(self.cluster),
             reports,
             cordons=cordons,
+            load_polls=load_polls,
             monotonic=clock.monotonic,
             now=clock.now,
             **options,
         )
         try:
-            yield InProcess(self.namespace, reconciler, clock, cordons)
+            yield InProcess(self.namespace, reconciler, clock, cordons, load_polls)
         finally:
+            await load_polls.close()
             await reports.close()
 
     @contextlib.asynccontextmanager

@@ -20,7 +20,7 @@ from kvasir_operator.observe.observed import (
     Object,
     Ownership,
     Pod,
-    ScaleWrite,
+    RequestedRanks,
     WorkloadState,
 )
 from kvasir_operator.resources.names import FETCH_CONTAINER, RANKS_ANNOTATION, workload_name
@@ -84,14 +84,14 @@ def _ranks(metadata: Mapping[str, Any]) -> int | None:
     return int(text) if text.isascii() and text.isdigit() and int(text) else None
 
 
-def scale_write_of(service: Object) -> ScaleWrite | None:
-    found = [
-        ScaleWrite(entry["manager"], entry.get("time", ""), service["spec"]["engine"]["dataParallelSize"])
+def requested_ranks(service: Object) -> RequestedRanks:
+    managers = [
+        entry["manager"]
         for entry in service["metadata"].get("managedFields", ())
         if entry.get("subresource") == "scale"
         and "f:dataParallelSize" in entry.get("fieldsV1", {}).get("f:spec", {}).get("f:engine", {})
     ]
-    return max(found, key=lambda write: write.at, default=None)
+    return RequestedRanks(service["spec"]["engine"]["dataParallelSize"], next(iter(managers), ""))
 
 
 def pod_of(resource: Object) -> Pod:

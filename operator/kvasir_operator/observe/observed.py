@@ -167,12 +167,11 @@ class Refusal:
 
 
 @dataclass(frozen=True)
-class ScaleWrite:
-    """The last write of engine.dataParallelSize through the scale subresource."""
+class RequestedRanks:
+    """The present engine.dataParallelSize."""
 
-    manager: str
-    at: str  # RFC 3339
-    ranks: int
+    number: int
+    manager: str = ""  # that set it through the scale subresource
 
     @property
     def is_autoscaler(self) -> bool:
@@ -201,7 +200,7 @@ class Observed:
     now: float = 0.0  # monotonic
     may_upgrade: bool = False  # for an automatic upgrade
     load: LoadHistory = field(default_factory=LoadHistory)
-    scaled: ScaleWrite | None = None
+    requested: RequestedRanks | None = None
 
     @property
     def namespace_terminating(self) -> bool:

@@ -106,7 +106,7 @@ class ServiceObserver:
             now=self._monotonic(),
             unchanged=dict(memory.unchanged),
             missing_kinds=missing_kinds,
-            scaled=objects.scale_write_of(resource),
+            requested=objects.requested_ranks(resource),
         )
 
     # ------------------------------------------------------------------------------------------------ children

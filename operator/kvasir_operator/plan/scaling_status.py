@@ -1,40 +1,37 @@
 """Whether the load decides on the number of engines, as a condition and in the status."""
 
 from collections.abc import Mapping
-from datetime import datetime
 from typing import Any, Final
 
 from kvasir_contract.endpoints import OPS_PORT
 from kvasir_contract.reasons import Reason
 from kvasir_operator.observe.observed import Observed
-from kvasir_operator.plan.conditions import Condition, condition
+from kvasir_operator.plan.conditions import Condition
 from kvasir_operator.plan.load_scaling import LoadScaling
 from kvasir_operator.plan.problem import MAX_NAMED
 from kvasir_operator.spec import InferenceService
 
 SCALING_ACTIVE: Final = "ScalingActive"  # as a HorizontalPodAutoscaler's
-IGNORED_SECONDS: Final = 3600.0  # for which it names an ignored write
 
 
 def scaling_conditions(
-    service: InferenceService, observed: Observed, scaling: LoadScaling, previous: Mapping[str, Any], now: datetime
+    service: InferenceService, observed: Observed, scaling: LoadScaling, previous: Mapping[str, Any]
 ) -> list[Condition]:
     """Return the condition of a service with targets, else none. `previous` is the current status or {}."""
     if scaling.ranks is None:
         return []
-    before = condition(previous, SCALING_ACTIVE)
-    return [Condition(SCALING_ACTIVE, *_state(service, observed, scaling, before, now))]
+    return [Condition(SCALING_ACTIVE, *_state(service, observed, scaling, _first_ranks(observed, previous)))]
 
 
 def _state(
-    service: InferenceService, observed: Observed, scaling: LoadScaling, before: Mapping[str, Any], now: datetime
+    service: InferenceService, observed: Observed, scaling: LoadScaling, first: int | None
 ) -> tuple[bool, Reason, str]:
     spec, size = service.autoscaling, observed.stateful_set
     if size is None or size.replicas == 0:
         return False, Reason.SCALED_TO_ZERO if size else Reason.LOADING, "there are no engines yet"
     if observed.load.is_unknown(observed.now):
         return False, Reason.LOAD_UNKNOWN, _unknown(observed)
-    if (ignored := _ignored_scale(service, observed, before, now)) is not None:
+    if (ignored := _ignored_scale(observed, first)) is not None:
         return True, Reason.SCALE_IGNORED, ignored
     if scaling.limited:
         message = f"the load asks for more engines than autoscaling.maxRanks ({spec.max_ranks}): raise it"
@@ -53,24 +50,33 @@ def _unknown(observed: Observed) -> str:
     )
 
 
-def _ignored_scale(
-    service: InferenceService, observed: Observed, before: Mapping[str, Any], now: datetime
-) -> str | None:
-    scaled = observed.scaled
-    # a write from before the targets were set was not ignored
-    if scaled is None or before.get("status") != "True" or scaled.at <= before["lastTransitionTime"]:
+def _ignored_scale(observed: Observed, first: int | None) -> str | None:
+    requested = observed.requested
+    if requested is None or not requested.manager or requested.number == first:
         return None
-    if (now - datetime.fromisoformat(scaled.at)).total_seconds() > IGNORED_SECONDS:
-        return None
-    who = f"{scaled.manager} (a HorizontalPodAutoscaler)" if scaled.is_autoscaler else scaled.manager
-    remedy = "delete that HorizontalPodAutoscaler" if scaled.is_autoscaler else "change minRanks and maxRanks"
+    who = f"{requested.manager} (a HorizontalPodAutoscaler)" if requested.is_autoscaler else requested.manager
+    remedy = "delete that HorizontalPodAutoscaler" if requested.is_autoscaler else "change minRanks and maxRanks"
     return (
-        f"{who} set engine.dataParallelSize to {scaled.ranks} at {scaled.at}, without effect, because "
-        f"autoscaling.targets decides: {remedy}, or remove autoscaling.targets"
+        f"{who} has set engine.dataParallelSize to {requested.number}, without effect, because autoscaling.targets "
+        f"decides: {remedy}, or remove autoscaling.targets"
     )
 
 
-def scaling_memo(observed: Observed, scaling: LoadScaling) -> dict[str, float] | None:
-    """Return what the next operator should know."""
-    load = observed.load.requests_per_rank
-    return None if scaling.ranks is None or load is None else {"requestsPerRank": round(load, 1)}
+def scaling_memo(
+    observed: Observed, scaling: LoadScaling, previous: Mapping[str, Any]
+) -> dict[str, float | int] | None:
+    """Return what the next operator should know. `previous` is the current status or {}."""
+    if scaling.ranks is None:
+        return None
+    load, first = observed.load.requests_per_rank, _first_ranks(observed, previous)
+    found = {"requestsPerRank": None if load is None else round(load, 1), "firstRanks": first}
+    return {name: value for name, value in found.items() if value is not None}
+
+
+def _first_ranks(observed: Observed, previous: Mapping[str, Any]) -> int | None:
+    # the last number that was not set through the scale subresource while the load decided
+    requested = observed.requested
+    if requested is None:
+        return None
+    before: int | None = previous.get("autoscaling", {}).get("firstRanks")
+    return requested.number if before is None or not requested.manager else before

@@ -46,9 +46,8 @@ def service_status(
     group = engine_group(service, ranks, decisions)
     conditions = service_conditions(service, observed, ranks, decisions, group)
     conditions += [*adapter_conditions(service, observed), *exposure_conditions(service, observed)]
-    at = datetime.fromisoformat(now)
-    conditions += scaling_conditions(service, observed, decisions.scaling, previous, at)
-    conditions += gitops_conditions(conditions, previous, at)
+    conditions += scaling_conditions(service, observed, decisions.scaling, previous)
+    conditions += gitops_conditions(conditions, previous, datetime.fromisoformat(now))
     frontends = [member.state for member in observed.frontends]
     fields: Status = {
         "observedGeneration": observed.generation,
@@ -71,7 +70,7 @@ def service_status(
             "restarts": sum(state.restarts for state in frontends),
         },
         "adapters": adapter_counts(service, observed),
-        "autoscaling": scaling_memo(observed, decisions.scaling),
+        "autoscaling": scaling_memo(observed, decisions.scaling, previous),
         "rollout": dict(decisions.rollout) or None,
         "conditions": stamped(conditions, previous.get("conditions", ()), observed.generation, now),
     }

@@ -1,6 +1,5 @@
 from collections.abc import Sequence
 from dataclasses import replace
-from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -9,10 +8,9 @@ from kvasir_contract.phases import Phase
 from kvasir_contract.status_report import ReportedLoad, StatusReport
 from kvasir_operator.autoscaler.load_history import STALE_SECONDS, Entry, LoadHistory
 from kvasir_operator.cluster.kinds import STATEFUL_SET
-from kvasir_operator.observe.observed import Member, Observed, ScaleWrite, WorkloadState
+from kvasir_operator.observe.observed import Member, Observed, RequestedRanks, WorkloadState
 from kvasir_operator.plan.conditions import condition
-from kvasir_operator.plan.plan import TIME_FORMAT, Plan, make_plan
-from kvasir_operator.plan.scaling_status import IGNORED_SECONDS
+from kvasir_operator.plan.plan import Plan, make_plan
 from kvasir_operator.resources.names import RANKS_ANNOTATION
 from kvasir_operator.spec import InferenceService
 from operator_facts import NOON, RELEASE, engines, frontends, observed, service, workload
@@ -121,10 +119,8 @@ def test_only_serving_frontends_are_polled() -> None:
 
 def test_what_was_learned_is_in_the_status() -> None:
     of = by_load()
-    assert planned(of, facts_of(of, history(2, requests_per_rank=7.66))).status["autoscaling"] == {
-        "requestsPerRank": 7.7
-    }
-    assert "autoscaling" not in planned(of, facts_of(of, history(2))).status
+    facts = facts_of(of, history(2, requests_per_rank=7.66), requested=RequestedRanks(2))
+    assert planned(of, facts).status["autoscaling"] == {"requestsPerRank": 7.7, "firstRanks": 2}
 
 
 # ---------------------------------------------------------------------------------------------------- the condition
@@ -158,23 +154,22 @@ def test_the_condition_names_frontends_without_load() -> None:
     ("manager", "words"),
     [
         ("kube-controller-manager", ("(a HorizontalPodAutoscaler)", "delete that HorizontalPodAutoscaler")),
-        ("kubectl", ("kubectl set", "change minRanks and maxRanks")),
+        ("kubectl", ("kubectl has set", "change minRanks and maxRanks")),
     ],
 )
 def test_the_condition_names_who_scales_in_vain(manager: str, words: tuple[str, str]) -> None:
     of = by_load()
-    before = planned(of, facts_of(of, history(2))).status
-    later = NOON + timedelta(seconds=60)
-    write = ScaleWrite(manager, later.strftime(TIME_FORMAT), 7)
 
-    def at(seconds: float, scaled: ScaleWrite = write) -> tuple[str, str, str]:
-        facts = facts_of(of, history(2), scaled=scaled)
-        return scaling(make_plan(of, facts, before, RELEASE, NOON + timedelta(seconds=seconds)))
+    def after(previous: dict[str, Any], requested: RequestedRanks) -> Plan:
+        return planned(of, facts_of(of, history(2), requested=requested), previous)
 
-    status, reason, message = at(61)
+    first = after({}, RequestedRanks(2)).status
+    status, reason, message = scaling(after(first, RequestedRanks(7, manager)))
     assert (status, reason) == ("True", "ScaleIgnored")
     assert "engine.dataParallelSize to 7" in message
     assert all(word in message for word in words)
-    assert at(61 + IGNORED_SECONDS)[1] == "AsDesired"
-    earlier = replace(write, at=(NOON - timedelta(seconds=60)).strftime(TIME_FORMAT))
-    assert at(61, earlier)[1] == "AsDesired"  # before the targets were set
+    again = after(first, RequestedRanks(7, manager)).status
+    assert scaling(after(again, RequestedRanks(7, manager)))[1] == "ScaleIgnored"
+    assert scaling(after(again, RequestedRanks(2, manager)))[1] == "AsDesired"  # set back
+    assert scaling(after(again, RequestedRanks(4)))[1] == "AsDesired"  # by an edit of the spec
+    assert scaling(after({}, RequestedRanks(7, manager)))[1] == "AsDesired"  # before the targets were set

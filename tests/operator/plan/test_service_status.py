@@ -218,7 +218,7 @@ def test_every_field_of_the_status_is_in_the_schema() -> None:
     ranks = [restarted("demo-engine-0", 1), *engines("-", "loading")]
     expose = {"host": "llm.example.com"}
     status = status_of(ranks, READY, decisions, adapters=[], expose=expose)
-    status["autoscaling"] = {"requestsPerRank": 4.5}
+    status["autoscaling"] = {"requestsPerRank": 4.5, "firstRanks": 1}
 
     def check(value: Any, node: dict[str, Any], path: str) -> None:
         if node["type"] == "object":
