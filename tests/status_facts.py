@@ -27,7 +27,8 @@ def status_of(
     **facts: Any,
 ) -> Status:
     model = {"source": "demo://"} if adapters is None else {"source": "demo://", "loraAdapters": [*adapters]}
-    of = service(model=model, **({} if expose is None else {"expose": expose}))
+    spec: dict[str, Any] = {"model": model} | ({} if expose is None else {"expose": expose})
+    of = service(**spec)
     found: Observed = observed(of, ranks, front, **facts)
     return service_status(of, found, engine_ranks(of, found), decisions, previous or {}, now)
 

@@ -118,9 +118,9 @@ class ServiceObserver:
         exposed = service.expose is not None or memory.may_be_exposed
         kinds = [kind for kind in CHILDREN if exposed or kind not in EXPOSURES]
         selector = children_selector(service.name)
-        pods, *listed = await asyncio.gather(
+        pods, listed = await asyncio.gather(
             self._cluster.list(POD, service.namespace, selector),
-            *(self._list(kind, service.namespace, selector) for kind in kinds),
+            asyncio.gather(*(self._list(kind, service.namespace, selector) for kind in kinds)),
         )
         found = {
             (kind, resource["metadata"]["name"]): resource
