@@ -9,6 +9,7 @@ from kvasir_operator.observe.observed import Member, Observed
 from kvasir_operator.plan.conditions import Decisions
 from kvasir_operator.plan.plan import TIME_FORMAT
 from kvasir_operator.plan.service_status import Status, service_status
+from kvasir_operator.profiles import Profile
 from operator_facts import NOON, frontends, member, observed, service
 
 AT_NOON = NOON.strftime(TIME_FORMAT)
@@ -24,11 +25,12 @@ def status_of(
     now: str = AT_NOON,
     adapters: Sequence[Mapping[str, str]] | None = None,
     expose: Mapping[str, Any] | None = None,
+    profile: Profile | None = None,
     **facts: Any,
 ) -> Status:
     model = {"source": "demo://"} if adapters is None else {"source": "demo://", "loraAdapters": [*adapters]}
     spec: dict[str, Any] = {"model": model} | ({} if expose is None else {"expose": expose})
-    of = service(**spec)
+    of = replace(service(**spec), applied=profile)
     found: Observed = observed(of, ranks, front, **facts)
     return service_status(of, found, engine_ranks(of, found), decisions, previous or {}, now)
 

@@ -31,12 +31,14 @@ from kvasir_operator.observe.watch import WATCHED, kopf_settings, registry
 from kvasir_operator.operator_metrics import OperatorMetrics
 from kvasir_operator.operator_settings import OperatorSettings, parse_settings
 from kvasir_operator.probe_server import ProbeServer
+from kvasir_operator.profiles import Profiles
 from kvasir_operator.reconciler import Reconciler, release_in
 from kvasir_operator.upgrades import Upgrades
 
 log = logging.getLogger(__name__)
 
 SECRETS_SECONDS: Final = 45.0  # in which each service's Secrets are checked once, evenly spread
+PROFILES_SECONDS: Final = 15.0  # between two looks at the files
 _RETRY: Final = 5.0  # of a failed resync
 _STUCK: Final = 3.0  # resync periods without a resync, after which the process is not live
 
@@ -171,6 +173,7 @@ class Operator:
                 group.create_task(self._resync(cluster, queue, reconciler))
                 group.create_task(self._watch(cluster, queue, cordons))
                 group.create_task(check_secrets(reconciler, queue.add))
+                group.create_task(check_profiles(release.profiles, reconciler, queue.add))
         except* (LeaseLostError, ClusterError) as errors:
             raise _first(errors) from None
         finally:
@@ -263,6 +266,18 @@ async def check_secrets(reconciler: Reconciler, put: Callable[[Key], None]) -> N
             await asyncio.sleep(SECRETS_SECONDS / len(keys))
         if not keys:
             await asyncio.sleep(SECRETS_SECONDS)
+
+
+async def check_profiles(profiles: Profiles, reconciler: Reconciler, put: Callable[[Key], None]) -> None:
+    """Queue all services when a profile changes, until cancelled."""
+    seen = profiles.texts()
+    while True:
+        await asyncio.sleep(PROFILES_SECONDS)
+        if (texts := profiles.texts()) != seen:
+            log.info("the profiles have changed: %s", ", ".join(sorted(texts)) or "there are none")
+            seen = texts
+            for key in reconciler.keys:
+                put(key)
 
 
 def _first(errors: BaseExceptionGroup[Exception]) -> Exception:

@@ -14,6 +14,7 @@ from kvasir_contract.endpoints import ANY_HOST
 from kvasir_contract.extras import DISTRIBUTION
 from kvasir_contract.units import parse_duration
 from kvasir_operator.observe.objects import DRAIN_TAINTS
+from kvasir_operator.profiles import Profiles
 from kvasir_operator.resources.release import OWN_PREFIXES, Release
 
 _NAMESPACE_FILE: Final = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
@@ -80,6 +81,7 @@ def _settings(options: argparse.Namespace) -> OperatorSettings:
             image_pull_secrets=_listed(options.image_pull_secrets),
             inherited_labels=options.inherit_labels,
             inherited_annotations=options.inherit_annotations,
+            profiles=Profiles.of_folder(Path(options.profiles)) if options.profiles else Profiles(),
         ),
         operator_class=options.operator_class,
         max_upgrades=options.max_upgrades if options.upgrade == "automatic" else 0,
@@ -143,6 +145,7 @@ def _add_service_options(option: Callable[..., None], environment: Mapping[str, 
             f"comma-separated {what} of a service that all its objects get: keys, or prefixes that end with /",
             type=_metadata_keys,
         )
+    option("--profiles", "", "directory with a file of defaults for each spec.profile, such as h100.yaml")
     option("--max-upgrades", "1", "how many services may upgrade automatically at the same time", type=_count)
     option(
         "--operator-namespace",

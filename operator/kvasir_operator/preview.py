@@ -18,7 +18,7 @@ import yaml
 from kvasir_contract.api import CRD_NAME, KIND, MANAGER
 from kvasir_contract.exits import ExitCode
 from kvasir_operator.cluster.cluster_client import Cluster, ClusterError, NotFoundError
-from kvasir_operator.cluster.kinds import DEPLOYMENT, INFERENCE_SERVICE
+from kvasir_operator.cluster.kinds import CONFIG_MAP, DEPLOYMENT, INFERENCE_SERVICE
 from kvasir_operator.observe.cordons import Cordons
 from kvasir_operator.observe.observed import Object, Observed
 from kvasir_operator.observe.service_memory import Key, ServiceMemory
@@ -28,6 +28,7 @@ from kvasir_operator.operator_settings import OperatorSettings, parse_preview
 from kvasir_operator.plan.applies import Apply, digest
 from kvasir_operator.plan.plan import make_plan
 from kvasir_operator.plan.text import render
+from kvasir_operator.profiles import PROFILES_CONFIG_MAP, Profiles
 from kvasir_operator.reconciler import release_in
 from kvasir_operator.resources.release import Release
 from kvasir_operator.spec_values import InvalidSpec
@@ -121,6 +122,8 @@ def _crd() -> Path:
 
 async def _release(cluster: Cluster, settings: OperatorSettings) -> Release:
     release = await release_in(cluster, settings.release)
+    if not release.profiles.texts():
+        release = replace(release, profiles=await _profiles(cluster, release.operator_namespace))
     if release.frontend_image and release.engine_image:
         return release
     try:
@@ -133,6 +136,14 @@ async def _release(cluster: Cluster, settings: OperatorSettings) -> Release:
     completed = _completed(release, found)
     print(f"# images: {completed.frontend_image}, {completed.engine_image}")
     return completed
+
+
+async def _profiles(cluster: Cluster, namespace: str) -> Profiles:
+    try:
+        found = await cluster.get(CONFIG_MAP, namespace, PROFILES_CONFIG_MAP)
+    except ClusterError:
+        return Profiles()
+    return Profiles.of_config_map(found.get("data") or {})
 
 
 def _completed(release: Release, found: Mapping[str, str]) -> Release:

@@ -10,6 +10,7 @@ from kvasir_contract.units import parse_duration
 from kvasir_operator.autoscaling_spec import AutoscalingSpec, parse_autoscaling
 from kvasir_operator.expose_spec import ExposeSpec, parse_expose
 from kvasir_operator.pod_spec import Json, PodSpec, parse_pod
+from kvasir_operator.profiles import Profile
 from kvasir_operator.spec_values import InvalidSpec, optional_size, parsed
 
 
@@ -147,6 +148,9 @@ class InferenceService:
     labels: Json = field(default_factory=dict)
     annotations: Json = field(default_factory=dict)
     expose: ExposeSpec | None = None
+    profile: str | None = None
+    applied: Profile | None = None  # `profile`, or the default one
+    written: "InferenceService | None" = None  # without the fields of `applied`
 
 
 def parse_service(resource: Json) -> InferenceService:
@@ -177,6 +181,7 @@ def _parse(metadata: Json, spec: Json) -> InferenceService:
         image=spec.get("image"),
         image_pull_policy=spec.get("imagePullPolicy"),
         image_pull_secrets=tuple(secret["name"] for secret in spec.get("imagePullSecrets", ())),
+        profile=spec.get("profile"),
         expose=parse_expose(spec.get("expose"), metadata.get("namespace", "default")),
     )
 

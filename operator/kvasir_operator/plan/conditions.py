@@ -122,7 +122,7 @@ def service_conditions(
             worst.message if worst else "everything is as desired",
         ),
         _degraded(answers, engines, reason),
-        _upgrade(decisions),
+        _upgrade(service, decisions),
     ]
 
 
@@ -252,7 +252,7 @@ def _degraded(answers: bool, engines: PodGroup, reason: Reason) -> Condition:
     return Condition("Degraded", True, engines.problem.reason, f"{engines.count}; {engines.problem.message}")
 
 
-def _upgrade(decisions: Decisions) -> Condition:
+def _upgrade(service: InferenceService, decisions: Decisions) -> Condition:
     unpinned = ""
     if decisions.unpinned:
         unpinned = (
@@ -263,8 +263,9 @@ def _upgrade(decisions: Decisions) -> Condition:
     if not decisions.upgrade:
         what = "the pods run the operator's release"
         return Condition("UpgradeAvailable", False, Reason.AS_DESIRED, what + unpinned)
+    of = "of the operator" if service.applied is None else f"of operator and profile {service.applied.name}"
     message = (
-        f"release {decisions.upgrade} of the operator would change the pods, which run release "
+        f"release {decisions.upgrade} {of} would change the pods, which run release "
         f"{decisions.release}: set the annotation {RELEASE_ANNOTATION}={decisions.upgrade} to "
         "roll it out; a change of the spec that replaces the pods rolls it out too"
     )

@@ -69,7 +69,7 @@ def make_plan(
     service: InferenceService, observed: Observed, previous: Mapping[str, Any], release: Release, now: datetime
 ) -> Plan:
     """Return the plan. `previous` is the current status or {}."""
-    memo = previous.get("rollout", {})
+    memo, release = previous.get("rollout", {}), release.of(service)
     service = with_scaled_frontends(service, observed.deployment)
     scaling = scale_by_load(service, observed)
     service = with_ranks(service, scaling)

@@ -55,6 +55,7 @@ def service_status(
         "urls": urls(service, observed) if is_reachable(service, observed) else None,
         "model": service.model.served_names[0],
         "release": decisions.release or None,
+        "profile": _profile(service),
         "replicas": sum(bool(rank.pods) and rank.number not in decisions.surge for rank in ranks),
         "selector": _scale_selector(service),
         "engines": {
@@ -75,6 +76,11 @@ def service_status(
         "conditions": stamped(conditions, previous.get("conditions", ()), observed.generation, now),
     }
     return {name: value for name, value in fields.items() if value is not None}
+
+
+def _profile(service: InferenceService) -> dict[str, Any] | None:
+    profile = service.applied
+    return None if profile is None else {"name": profile.name, "fields": profile.paths}
 
 
 def _scale_selector(service: InferenceService) -> str:

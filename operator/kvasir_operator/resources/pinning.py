@@ -23,7 +23,10 @@ MAX_TEMPLATE_BYTES: Final = 128 * 1024  # the API server accepts 256 KiB of anno
 # the number of pods is not part of a template
 _COUNTS: Final = {"engine": ("data_parallel_size",), "frontend": ("replicas", "is_autoscaled")}
 # not part of a template, or of one of them only
-_OTHERS: Final = ("engine", "frontend", "rollout", "network", "autoscaling", "expose", "paused", "operator_class")
+_OTHERS: Final = (
+    *("engine", "frontend", "rollout", "network", "autoscaling", "expose", "paused", "operator_class"),
+    *("applied", "written"),
+)
 
 
 def workload_annotations(
@@ -40,7 +43,8 @@ def workload_annotations(
 
 
 def inputs(service: InferenceService, component: Component, link_secret: str) -> str:
-    """Return a digest of all inputs of the template except the release."""
+    """Return a digest of all inputs of the template except the release, and the profile, which is part of it."""
+    service = service.written or service
     user: dict[str, Any] = {
         # the adapters are in a ConfigMap
         **_set_fields(replace(service, model=replace(service.model, lora_adapters=None)), without=_OTHERS),

@@ -3,11 +3,13 @@
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from kvasir_contract.api import GROUP
+from kvasir_operator.profiles import Profiles
 from kvasir_operator.spec import InferenceService, parse_service
+from kvasir_operator.spec_values import InvalidSpec
 
 IMAGE_GROUP: Final = 65532  # of the images' user
 OWN_PREFIXES: Final = ("app.kubernetes.io/", f"{GROUP}/")
@@ -26,23 +28,40 @@ class Release:
     # keys of metadata that the objects of a service get from it, or prefixes of keys that end with "/"
     inherited_labels: tuple[str, ...] = ()
     inherited_annotations: tuple[str, ...] = ()
+    profiles: Profiles = field(default_factory=Profiles, compare=False)
+    profile: str = ""  # digest of the one that a service uses
 
     @property
     def id(self) -> str:
         # differs if pod templates may: 0.1.0-1a2b3c4d
-        images = json.dumps([self.frontend_image, self.engine_image, *self.image_pull_secrets])
+        profile = [self.profile] if self.profile else []
+        images = json.dumps([self.frontend_image, self.engine_image, *self.image_pull_secrets, *profile])
         return f"{self.version}-{hashlib.sha256(images.encode()).hexdigest()[:8]}"
 
     def parse(self, resource: Mapping[str, Any]) -> InferenceService:
         """Parse an InferenceService, with what its objects inherit. Raises InvalidSpec."""
         metadata = resource["metadata"]
-        service = parse_service(resource)
+        written = self._inheriting(parse_service(resource), metadata)
+        profile = self.profiles.find(written.profile)
+        if profile is None:
+            return written
+        try:
+            service = parse_service({**resource, "spec": profile.applied_to(resource["spec"])})
+        except InvalidSpec as error:
+            raise InvalidSpec(f"with the profile {profile.name}: {error}") from error
+        return replace(self._inheriting(service, metadata), applied=profile, written=written)
+
+    def _inheriting(self, service: InferenceService, metadata: Mapping[str, Any]) -> InferenceService:
         return replace(
             service,
             image_pull_secrets=tuple(dict.fromkeys([*service.image_pull_secrets, *self.image_pull_secrets])),
             labels=_selected(metadata.get("labels") or {}, self.inherited_labels),
             annotations=_selected(metadata.get("annotations") or {}, self.inherited_annotations),
         )
+
+    def of(self, service: InferenceService) -> "Release":
+        """Return the release of a service's pods: a change of its profile is a new release too."""
+        return self if service.applied is None else replace(self, profile=service.applied.digest)
 
 
 def _selected(given: Mapping[str, str], keys: Sequence[str]) -> Mapping[str, str]:

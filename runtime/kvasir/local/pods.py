@@ -79,6 +79,7 @@ def without_effect(service: InferenceService) -> list[str]:
         "network.allowFrom": service.network.allow_from,
         "network.allowMetricsFrom": service.network.allow_metrics_from,
         "expose": service.expose,
+        "profile": service.profile,
         "paused": service.paused,
         "operatorClass": service.operator_class,
         "image": service.image,

@@ -15,6 +15,7 @@ from kvasir_operator.plan.conditions import MAX_MESSAGE_BYTES, Decisions
 from kvasir_operator.plan.plan import TIME_FORMAT
 from kvasir_operator.plan.problem import Problem
 from kvasir_operator.plan.service_status import Status, invalid_status, service_status
+from kvasir_operator.profiles import Profile
 from operator_facts import LATER, engines, frontends, observed, owned_by, service, workload
 from status_facts import AT_NOON, READY, SURGE, conditions, message, restarted, status_of
 
@@ -217,7 +218,7 @@ def test_every_field_of_the_status_is_in_the_schema() -> None:
     decisions = Decisions(release="1.0-a", rollout={"surgeRefused": "rev-2", "surgeFrom": 2})
     ranks = [restarted("demo-engine-0", 1), *engines("-", "loading")]
     expose = {"host": "llm.example.com"}
-    status = status_of(ranks, READY, decisions, adapters=[], expose=expose)
+    status = status_of(ranks, READY, decisions, adapters=[], expose=expose, profile=Profile("h100", {}))
     status["autoscaling"] = {"requestsPerRank": 4.5, "firstRanks": 1}
 
     def check(value: Any, node: dict[str, Any], path: str) -> None:
