@@ -9,7 +9,14 @@ from collections.abc import Callable
 from typing import Final
 
 from kvasir.config.process_settings import LinkConfig
-from kvasir.config.settings import CacheConfig, DeviceConfig, EngineConfig, ModelConfig, ParallelConfig
+from kvasir.config.settings import (
+    CacheConfig,
+    DeviceConfig,
+    EngineConfig,
+    ModelConfig,
+    ParallelConfig,
+    SchedulerConfig,
+)
 from kvasir.engine.build import build_core, prepare_workers, resolve_settings
 from kvasir.engine.health.engine_status import EngineStatus
 from kvasir.engine.inbox import Inbox
@@ -45,7 +52,14 @@ NEVER: Final = 1 << 60
 class MortalEngine:
     """Implements the Link of its loop: passes messages on, until it must die."""
 
-    def __init__(self, link: LinkConfig, model: ModelInfo, rank: int, permit_death: Callable[[str], None]) -> None:
+    def __init__(
+        self,
+        link: LinkConfig,
+        model: ModelInfo,
+        rank: int,
+        permit_death: Callable[[str], None],
+        speculative_config: str = "{}",
+    ) -> None:
         """`permit_death`: returns once this incarnation may end; called in its thread."""
         self._messages_per_life, self._drains = NEVER, False
         self.deaths = 0
@@ -55,13 +69,14 @@ class MortalEngine:
             ModelConfig("demo://"),
             DeviceConfig(device="cpu", dtype="float32", threads=1),
             CacheConfig(kv_cache_memory_bytes=2**24, enable_prefix_caching=False),
+            SchedulerConfig(speculative_config=speculative_config),
             parallel=ParallelConfig(data_parallel_rank=rank),
         )
         settings = resolve_settings(self._config, model)
         self._executor = executor_for(settings, model)
         self._executor.start(lambda done, total: None, lambda error: None)
         self._settings, self._cache = prepare_workers(self._executor, settings, asked=None)
-        core = build_core(self._settings, model, self._cache, self._executor)
+        self.core = core = build_core(self._settings, model, self._cache, self._executor)
         self._inbox = Inbox()
         self._inbox.open(core.ingest)
         self._sent = 0

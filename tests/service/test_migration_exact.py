@@ -85,7 +85,8 @@ class Deaths:
 
 
 @asynccontextmanager
-async def running(num_frontends: int) -> AsyncIterator[Service]:
+async def running(num_frontends: int, *speculative_configs: str) -> AsyncIterator[Service]:
+    """`speculative_configs`: of the first ranks."""
     loop = asyncio.get_running_loop()
     async with AsyncExitStack() as stack:
         frontends = [
@@ -100,7 +101,8 @@ async def running(num_frontends: int) -> AsyncIterator[Service]:
 
         addresses = tuple(frontend.config.link.link[0] for frontend in frontends)
         link = LinkConfig(link=addresses)
-        engines = [MortalEngine(link, demo_model()[0], rank, permit_death) for rank in range(2)]
+        configs = (*speculative_configs, "{}", "{}")
+        engines = [MortalEngine(link, demo_model()[0], rank, permit_death, configs[rank]) for rank in range(2)]
         for engine in engines:
             stack.push_async_callback(asyncio.to_thread, engine.close)
         for frontend in frontends:
@@ -122,12 +124,12 @@ async def service() -> AsyncIterator[Service]:
         yield result
 
 
-async def ask(http: httpx.AsyncClient, kind: str, *, stream: bool) -> Any:
+async def ask(http: httpx.AsyncClient, kind: str, *, stream: bool, prompt: str = PROMPT) -> Any:
     """Return the answer without its ids and times; of a stream, with the chunks of each choice joined."""
     body = {"model": "demo", "max_tokens": TOKENS, **KINDS[kind]}
     path = "/v1/chat/completions" if "messages" in body else COMPLETIONS
     if "messages" not in body:
-        body["prompt"] = PROMPT
+        body["prompt"] = prompt
     if kind == "stop string":
         body["stop"] = [await stop_string(http)]
     if not stream:
@@ -222,3 +224,27 @@ async def test_each_of_two_frontends_gets_its_answers() -> None:
         assert service.deaths >= 4
         for frontend in service.frontends:
             await frontend.idle()
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def mixed() -> AsyncIterator[Service]:
+    """A service whose rank 0 drafts tokens, and whose rank 1 does not."""
+    async with running(1, '{"method": "ngram", "prompt_lookup_min": 1, "prompt_lookup_max": 3}') as result:
+        yield result
+
+
+async def test_streams_move_between_ranks_with_and_without_drafts(mixed: Service) -> None:
+    (frontend,) = mixed.frontends
+    async with frontend.http() as http:
+        text = (await ask(http, "greedy", stream=False))["choices"][0]["text"]
+        for kind in KINDS:
+            asked = partial(ask, http, kind, stream=True, prompt=f"{PROMPT}{text}{PROMPT}")  # it can be copied
+            mixed.lose_every(NEVER)
+            undisturbed = await asked()
+            before = mixed.deaths
+            mixed.lose_every(2)
+            assert await asked() == undisturbed
+            assert mixed.deaths > before
+    drafting, plain = (engine.core.scheduler.draft_stats for engine in mixed.engines)
+    assert (drafting is not None and sum(drafting.accepted) > 20, plain) == (True, None)
+    await frontend.idle()
