@@ -11,7 +11,7 @@ from kvasir_operator.autoscaling_spec import AutoscalingSpec, parse_autoscaling
 from kvasir_operator.expose_spec import ExposeSpec, parse_expose
 from kvasir_operator.pod_spec import Json, PodSpec, parse_pod
 from kvasir_operator.profiles import Profile
-from kvasir_operator.spec_values import InvalidSpec, optional_size, parsed
+from kvasir_operator.spec_values import InvalidSpec, optional_size, parse_quantity, parsed
 
 
 @dataclass(frozen=True)
@@ -27,6 +27,16 @@ class AdapterSpec:
 
 
 @dataclass(frozen=True)
+class CacheSpec:
+    """A PersistentVolumeClaim for the model."""
+
+    size: str  # a quantity
+    access_modes: tuple[str, ...]
+    storage_class_name: str | None  # None: the cluster's default
+    retain: bool  # when the service is deleted
+
+
+@dataclass(frozen=True)
 class ModelSpec:
     source: str  # hf://org/name[@revision], file:///path, pvc://claim/path or demo://
     served_names: tuple[str, ...]  # never empty
@@ -34,6 +44,7 @@ class ModelSpec:
     task: str = "auto"
     quantization: str = "auto"
     lora_adapters: tuple[AdapterSpec, ...] | None = None  # None: engines accept none
+    cache: CacheSpec | None = None
 
     @property
     def takes_adapters(self) -> bool:
@@ -44,6 +55,11 @@ class ModelSpec:
         # of a pvc:// source, else ""
         scheme, _, rest = self.source.partition("://")
         return rest.partition("/")[0] if scheme == "pvc" else ""
+
+    @property
+    def is_on_volume(self) -> bool:
+        # frontends and engines download nothing but adapters
+        return bool(self.claim) or self.cache is not None
 
 
 @dataclass(frozen=True)
@@ -195,6 +211,16 @@ def _model(model: Json, name: str) -> ModelSpec:
         task=model["task"],
         quantization=model["quantization"],
         lora_adapters=_adapters(model["loraAdapters"], served_names) if "loraAdapters" in model else None,
+        cache=_cache(model["cache"]) if "cache" in model else None,
+    )
+
+
+def _cache(cache: Json) -> CacheSpec:
+    return CacheSpec(
+        size=parsed(parse_quantity, cache, "size", "model.cache"),
+        access_modes=tuple(cache["accessModes"]),
+        storage_class_name=cache.get("storageClassName"),
+        retain=cache["retain"],
     )
 
 

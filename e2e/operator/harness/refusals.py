@@ -95,6 +95,10 @@ def _adapters(*adapters: Spec) -> Spec:
     return {"model": {"source": "demo://", "loraAdapters": [*adapters]}}
 
 
+def _cached(**cache: Any) -> Spec:
+    return {"model": {"source": "hf://org/name", "cache": {"size": "1Gi", **cache}}}
+
+
 _SQL: Final = {"name": "sql", "source": "hf://org/sql-lora"}
 _ADAPTER_SOURCE: Final = "spec.model.loraAdapters[0].source"
 _CANNOT_CHANGE: Final = "cannot be changed: create a new InferenceService for another"
@@ -136,6 +140,23 @@ REFUSALS: Final = (
     Refusal(_ADAPTER_SOURCE, "unknown URI scheme", _adapters({**_SQL, "source": "demo://"})),
     Refusal(_ADAPTER_SOURCE, "write hf://org/name", _adapters({**_SQL, "source": "hf://a/b:Q4_K_M"})),
     Refusal(_ADAPTER_SOURCE, "write file:///path", _adapters({**_SQL, "source": "file://sql"})),
+    Refusal(
+        "spec.model", "model.cache is for hf:// models", {"model": {"source": "demo://", "cache": {"size": 1}}}
+    ),
+    Refusal(
+        "spec.model.cache.accessModes",
+        "cannot be changed: remove model.cache",
+        _cached(accessModes=["ReadWriteOnce"]),
+        before=_cached(),
+        name="there",
+    ),
+    Refusal(
+        "spec.model.cache.storageClassName",
+        "cannot be changed: remove model.cache",
+        _cached(storageClassName="slow"),
+        before=_cached(storageClassName="fast"),
+        name="there",
+    ),
     Refusal(
         "spec.model.source",
         f"{_CANNOT_CHANGE} model",

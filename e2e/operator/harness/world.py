@@ -60,6 +60,7 @@ CONTROLLERS: Final = (
     "statefulset-controller",
     "deployment-controller",
     "replicaset-controller",
+    "job-controller",
     "garbage-collector-controller",
     "disruption-controller",
 )

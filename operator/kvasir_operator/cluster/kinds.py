@@ -36,6 +36,8 @@ DEPLOYMENT: Final = Kind("apps/v1", "Deployment", "deployments")
 SERVICE: Final = Kind("v1", "Service", "services")
 SECRET: Final = Kind("v1", "Secret", "secrets")
 CONFIG_MAP: Final = Kind("v1", "ConfigMap", "configmaps")
+CLAIM: Final = Kind("v1", "PersistentVolumeClaim", "persistentvolumeclaims")
+JOB: Final = Kind("batch/v1", "Job", "jobs")
 SERVICE_ACCOUNT: Final = Kind("v1", "ServiceAccount", "serviceaccounts")
 DISRUPTION_BUDGET: Final = Kind("policy/v1", "PodDisruptionBudget", "poddisruptionbudgets")
 NETWORK_POLICY: Final = Kind("networking.k8s.io/v1", "NetworkPolicy", "networkpolicies")
@@ -50,6 +52,8 @@ LEASE: Final = Kind("coordination.k8s.io/v1", "Lease", "leases")
 CHILDREN: Final = (
     SERVICE_ACCOUNT,
     CONFIG_MAP,
+    CLAIM,
+    JOB,
     SERVICE,
     DISRUPTION_BUDGET,
     NETWORK_POLICY,

@@ -132,6 +132,14 @@ def pod_of(resource: Object) -> Pod:
     )
 
 
+def _addresses(status: Object) -> frozenset[str]:
+    found = [status.get("podIP", ""), *(entry.get("ip", "") for entry in status.get("podIPs") or ())]
+    return frozenset(str(ip_address(address)) for address in found if address)
+
+
+_SCHEDULED: Final = {"True": True, "False": False}
+
+
 # a pod of another name is not an engine's: owner references can be forged
 _ORDINAL: Final = re.compile(r"-(0|[1-9][0-9]{0,5})$", re.ASCII)
 
@@ -154,12 +162,9 @@ def frontend_pods(pods: Sequence[Object], service: InferenceService) -> list[Pod
     return [pod for pod in owned if pod.component == "frontend" and not pod.terminating and not pod.has_ended]
 
 
-def _addresses(status: Object) -> frozenset[str]:
-    found = [status.get("podIP", ""), *(entry.get("ip", "") for entry in status.get("podIPs") or ())]
-    return frozenset(str(ip_address(address)) for address in found if address)
-
-
-_SCHEDULED: Final = {"True": True, "False": False}
+def fetching_pods(pods: Sequence[Object]) -> list[Pod]:
+    owned = [pod_of(pod) for pod in pods if controller_of(pod).get("kind") == "Job"]
+    return [pod for pod in owned if pod.component == "model" and not pod.terminating and not pod.has_ended]
 
 
 def node_problem(node: Object) -> str:

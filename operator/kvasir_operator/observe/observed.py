@@ -187,6 +187,8 @@ class Observed:
     deployment: WorkloadState | None = None
     engines: tuple[Member, ...] = ()
     frontends: tuple[Member, ...] = ()
+    fetches: tuple[Member, ...] = ()  # pods of Jobs that fill the cache
+    claim_failure: str = ""  # why the cache's claim gets no volume
     leaving_frontends: tuple[tuple[Pod, StatusReport | None], ...] = ()  # may still have requests
     not_created: Mapping[int, str] = field(default_factory=dict)  # cause by ordinal
     missing: Mapping[int, float] = field(default_factory=dict)  # seconds without a pod, by ordinal

@@ -10,7 +10,7 @@ from kvasir_contract.phases import Phase
 from kvasir_operator.cluster.cluster_client import Cluster, ClusterError
 from kvasir_operator.cluster.kinds import EVENT
 from kvasir_operator.observe import objects
-from kvasir_operator.observe.observed import Object, Pod, WorkloadState
+from kvasir_operator.observe.observed import ChildObject, Object, Pod, WorkloadState
 from kvasir_operator.observe.service_memory import MISSING, ServiceMemory
 
 log = logging.getLogger(__name__)
@@ -27,6 +27,7 @@ _NOT_CREATED: Final = re.compile(
 )
 _SCALE_UP_EVENTS: Final = ("TriggeredScaleUp", "Nominated")  # of the cluster autoscaler, of Karpenter
 _NO_SCALE_UP_EVENT: Final = "NotTriggerScaleUp"
+_CLAIM_EVENTS: Final = ("ProvisioningFailed", "FailedBinding")
 _MOUNT_EVENTS: Final = ("FailedMount", "FailedAttachVolume", "FailedMapVolume")
 
 
@@ -84,6 +85,14 @@ class PodEvents:
             if match and int(match["ordinal"]) in missing and objects.event_time(event) >= since:
                 refused[int(match["ordinal"])] = match["why"]
         return refused
+
+    async def claim_failure(self, claim: ChildObject | None) -> str:
+        """Return why a claim gets no volume, or ""."""
+        if claim is None or claim.object.get("status", {}).get("phase") != "Pending":
+            return ""
+        events = await self._read(claim.object["metadata"]["namespace"], f"involvedObject.uid={claim.uid}")
+        failures = [event for event in events if event.get("reason") in _CLAIM_EVENTS]
+        return str(failures[-1].get("message", "")) if failures else ""
 
     async def _read(self, namespace: str, fields: str) -> list[Object]:
         try:

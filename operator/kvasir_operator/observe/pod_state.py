@@ -57,7 +57,8 @@ def pod_state(
         if scale_up:
             coming = f"a node is being added for the pod ({scale_up})"
             return _state(pod, Phase.SCHEDULING, Reason.WAITING_FOR_NODE, coming)
-        refused = unscheduled(pod.schedule_message, resource_name, amount_of_resource, pod.component or "engine")
+        where = "frontend" if pod.component == "frontend" else "engine"  # whose fields place a cache's Job too
+        refused = unscheduled(pod.schedule_message, resource_name, amount_of_resource, where)
         return _state(pod, Phase.SCHEDULING, refused.reason, refused.message)
     phase, reason, message, progress = _container_state(pod.current, report, mount_failure)
     if not reason.is_failure:

@@ -16,6 +16,7 @@ from kvasir_contract.status_report import StatusReport
 from kvasir_operator.cluster.cluster_client import Cluster, ClusterError, ConflictError, NotFoundError
 from kvasir_operator.cluster.kinds import (
     CHILDREN,
+    CLAIM,
     DEPLOYMENT,
     EXPOSURES,
     OPTIONAL,
@@ -44,6 +45,7 @@ from kvasir_operator.observe.pod_state import pod_state
 from kvasir_operator.observe.service_memory import Key, Mark, ServiceMemory
 from kvasir_operator.observe.status_reports import StatusReports
 from kvasir_operator.resources.children import child_keys, children_selector
+from kvasir_operator.resources.model_volume import claim_name
 from kvasir_operator.resources.names import LINK_KEYS_ANNOTATION, RELEASE_ANNOTATION, workload_name
 from kvasir_operator.spec import InferenceService
 
@@ -78,10 +80,13 @@ class ServiceObserver:
         stateful_set = _workload(children, (STATEFUL_SET, workload_name(service, "engine")))
         deployment = _workload(children, (DEPLOYMENT, workload_name(service, "frontend")))
         engines, frontends = objects.engine_pods(pods, stateful_set), objects.frontend_pods(pods, service)
+        fetches = objects.fetching_pods(pods)
         leaving = [objects.pod_of(pod) for pod in pods if objects.is_leaving_frontend(pod)]
-        reports = await self._reports.of([*engines, *frontends, *leaving])
+        reports = await self._reports.of([*engines, *frontends, *fetches, *leaving])
         self._remember_reports(memory, reports, [*engines, *frontends])
-        members = await self._members([*engines, *frontends], service, memory, reports)
+        members = await self._members([*engines, *frontends, *fetches], service, memory, reports)
+        fetching = tuple(member for member in members if member.pod.component == "model")
+        members = [member for member in members if member not in fetching]
         # Prefer the newest name, which the ServiceAccount may not record yet.
         link_secret = memory.link_secret or _link_secret(children, service)
         await self._check_secrets(service, link_secret, members, memory)
@@ -95,6 +100,8 @@ class ServiceObserver:
             deployment=deployment,
             engines=tuple(member for member in members if member.pod.component == "engine"),
             frontends=tuple(member for member in members if member.pod.component == "frontend"),
+            fetches=fetching,
+            claim_failure=await self._events.claim_failure(children.get((CLAIM, claim_name(service)))),
             leaving_frontends=tuple((pod, reports.get(pod.uid)) for pod in leaving),
             not_created=await self._events.not_created(service.namespace, stateful_set, missing, self._now()),
             missing=missing,

@@ -55,6 +55,7 @@ class Decisions:
     unpinned: tuple[str, ...] = ()  # workloads with pod templates too long to keep
     zero: ZeroDecision = field(default_factory=ZeroDecision)
     scaling: LoadScaling = field(default_factory=LoadScaling)
+    added: tuple["Condition", ...] = ()  # for what only some services have
 
 
 @dataclass(frozen=True)

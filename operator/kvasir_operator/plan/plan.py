@@ -23,6 +23,7 @@ from kvasir_operator.observe.engine_ranks import engine_ranks, not_created_ranks
 from kvasir_operator.observe.observed import ChildKey, ChildObject, Object, Observed, Ownership, Pod
 from kvasir_operator.plan.adapter_status import seconds_until_read
 from kvasir_operator.plan.applies import Applies, Apply, plan_applies, plan_prunes
+from kvasir_operator.plan.cache_fill import CacheFill, cache_fill
 from kvasir_operator.plan.conditions import Decisions, seconds_until_stalled
 from kvasir_operator.plan.engine_rollout import EngineRollout, PodDeletion, roll_engines
 from kvasir_operator.plan.exposure_status import seconds_until_accepted
@@ -36,7 +37,7 @@ from kvasir_operator.plan.zero import GateOrder, decide_zero
 from kvasir_operator.resources.adapter_list import adapters_name
 from kvasir_operator.resources.children import child_keys, children
 from kvasir_operator.resources.names import RANKS_ANNOTATION, RELEASE_ANNOTATION, TEMPLATE_ANNOTATION
-from kvasir_operator.resources.pinning import pin
+from kvasir_operator.resources.pinning import keep_template, pin
 from kvasir_operator.resources.release import Release
 from kvasir_operator.spec import InferenceService
 
@@ -78,9 +79,10 @@ def make_plan(
     ranks = engine_ranks(service, observed)
     engines = roll_engines(service, observed, ranks, memo)
     frontends = roll_frontends(service, observed)
-    desired = _desired(full, observed, release, engines, frontends, scaling)
+    cache = cache_fill(service, observed, release)
+    desired = _desired(full, observed, release, engines, frontends, scaling, cache)
     found = plan_applies(desired.bodies, observed, BLOCKED_INTERVAL_SECONDS)
-    problems = [*found.taken, *_problems(service, observed)]
+    problems = [*found.taken, *_problems(service, observed), *([cache.problem] if cache.problem else ())]
     decisions = Decisions(
         problems=tuple(problems),
         under_way=_under_way(service, observed, found, engines, frontends),
@@ -91,6 +93,7 @@ def make_plan(
         upgrade=desired.upgrade,
         unpinned=desired.unpinned,
         scaling=scaling,
+        added=cache.conditions,
     )
     status = service_status(service, observed, ranks, decisions, previous, now.strftime(TIME_FORMAT))
     incomplete = (
@@ -107,7 +110,9 @@ def make_plan(
         polled=zero.polled,
         applies=found.applies,
         held_back=found.held_back,
-        prunes=plan_prunes([*child_keys(service), *_still_mounted(service, found, frontends)], observed),
+        prunes=plan_prunes(
+            [*child_keys(service), *_still_mounted(service, found, frontends), *cache.job_keys], observed
+        ),
         deletions=_deletions(observed, found.applies, engines, frontends, incomplete),
         again=_again(
             observed,
@@ -183,6 +188,7 @@ def _desired(
     engines: EngineRollout,
     frontends: FrontendRollout,
     scaling: LoadScaling,
+    cache: CacheFill,
 ) -> _Desired:
     # without workloads that cannot run yet
     may_upgrade = observed.asked_release == release.id or observed.may_upgrade
@@ -190,7 +196,10 @@ def _desired(
     # pods must not use a foreign ServiceAccount, and need the link's keys
     held = _has_foreign_account(service, observed) or not observed.link_secret
     bodies, pinned, unpinned = [], [], []
-    for body in children(service, release, observed.link_secret):
+    for body in [
+        *children(service, release, observed.link_secret, cache.filled),
+        *([cache.job] if cache.job else ()),
+    ]:
         kind = _WORKLOAD_KINDS.get(body["kind"])
         if kind is None:
             bodies += [body] if kind_of(body) not in observed.missing_kinds else []
@@ -204,6 +213,12 @@ def _desired(
         existing = observed.children.get((kind, body["metadata"]["name"]))
         ours = existing is not None and existing.ownership is not Ownership.FOREIGN
         kept = pin(body, existing.object) if existing and ours and not may_upgrade else body
+        if cache.problem is not None:
+            # pods of the new template could not start; those of the present one go on
+            earlier = keep_template(body, existing.object) if existing and ours else None
+            if earlier is None:
+                continue
+            kept = earlier
         if kept is not body:
             pinned.append(kept["metadata"]["annotations"][RELEASE_ANNOTATION])
         if TEMPLATE_ANNOTATION not in kept["metadata"]["annotations"]:
@@ -273,7 +288,8 @@ _MOVING: Final = frozenset({Phase.PULLING, Phase.STARTING, Phase.LOADING, Phase.
 
 
 def _is_moving(observed: Observed) -> bool:
-    return any(member.state.phase in _MOVING for member in (*observed.engines, *observed.frontends))
+    members = (*observed.engines, *observed.frontends, *observed.fetches)
+    return any(member.state.phase in _MOVING for member in members)
 
 
 def _again(
@@ -284,7 +300,7 @@ def _again(
     others: Sequence[float | None],
     rolling: bool,
 ) -> float | None:
-    members = (*observed.engines, *observed.frontends)
+    members = (*observed.engines, *observed.frontends, *observed.fetches)
     waits = [wait for wait in others if wait is not None]
     moving = [
         member.waited

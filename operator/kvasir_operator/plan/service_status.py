@@ -45,7 +45,8 @@ def service_status(
     """Return the status to write. `previous` is the current status or {}; `now` is in RFC 3339."""
     group = engine_group(service, ranks, decisions)
     conditions = service_conditions(service, observed, ranks, decisions, group)
-    conditions += [*adapter_conditions(service, observed), *exposure_conditions(service, observed)]
+    conditions += [*decisions.added, *adapter_conditions(service, observed)]
+    conditions += exposure_conditions(service, observed)
     conditions += scaling_conditions(service, observed, decisions.scaling, previous)
     conditions += gitops_conditions(conditions, previous, datetime.fromisoformat(now))
     frontends = [member.state for member in observed.frontends]

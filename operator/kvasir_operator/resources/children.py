@@ -9,6 +9,7 @@ from kvasir_operator.resources.disruption import disruption_budgets
 from kvasir_operator.resources.engine_stateful_set import engine_stateful_set
 from kvasir_operator.resources.exposure import exposure
 from kvasir_operator.resources.frontend_deployment import frontend_deployment
+from kvasir_operator.resources.model_cache import cache_claim
 from kvasir_operator.resources.names import Object
 from kvasir_operator.resources.network import engine_service, frontend_service, http_service
 from kvasir_operator.resources.network_policy import network_policies
@@ -17,15 +18,17 @@ from kvasir_operator.resources.security import service_account
 from kvasir_operator.spec import InferenceService
 
 
-def children(service: InferenceService, release: Release, link_secret: str) -> list[Object]:
+def children(service: InferenceService, release: Release, link_secret: str, filled: str = "") -> list[Object]:
     """Return the objects in the order in which they are applied, dependencies of pods first.
 
-    `link_secret` is the name of a Secret that the operator creates once and cannot read.
+    `link_secret` is the name of a Secret that the operator creates once and cannot read. `filled`: see
+    `cache_claim`. The Job of a cache is not among them: it exists only until the cache is filled.
     """
     exposed = exposure(service)
     return [
         service_account(service, link_secret),
         *([adapters_config_map(service)] if service.model.takes_adapters else ()),
+        *([cache_claim(service, service.model.cache, filled)] if service.model.cache else ()),
         http_service(service),
         frontend_service(service),
         engine_service(service),

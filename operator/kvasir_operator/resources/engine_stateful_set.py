@@ -16,7 +16,7 @@ from kvasir_contract.endpoints import (
     READINESS,
 )
 from kvasir_contract.units import format_duration
-from kvasir_operator.resources.model_volume import model_mounts
+from kvasir_operator.resources.model_volume import model_mounts, mounted_source
 from kvasir_operator.resources.names import POD_INDEX_LABEL, Object, metadata, selector_labels, workload_name
 from kvasir_operator.resources.pinning import workload_annotations
 from kvasir_operator.resources.pod import Mount, http_probe, option_args, pod_template, with_default_requests
@@ -58,7 +58,7 @@ def hands_kv_over(service: InferenceService) -> bool:
 def engine_template(service: InferenceService, release: Release, link_secret: str) -> Object:
     container = {
         "image": service.engine.image or service.image or release.engine_image,
-        "args": ["engine", service.model.source, *_options(service), *service.engine.extra_args],
+        "args": ["engine", mounted_source(service), *_options(service), *service.engine.extra_args],
         "env": _environment(service),
         "ports": _ports(service),
         "resources": _resources(service),

@@ -17,7 +17,7 @@ from kvasir_contract.endpoints import (
 )
 from kvasir_contract.units import format_duration
 from kvasir_operator.resources.adapter_list import adapters_name
-from kvasir_operator.resources.model_volume import model_mounts
+from kvasir_operator.resources.model_volume import model_mounts, mounted_source
 from kvasir_operator.resources.names import (
     FETCH_CONTAINER,
     Object,
@@ -50,7 +50,7 @@ def frontend_deployment(service: InferenceService, release: Release, link_secret
 def frontend_template(service: InferenceService, release: Release, link_secret: str) -> Object:
     container = {
         "image": service.frontend.image or service.image or release.frontend_image,
-        "args": ["frontend", service.model.source, *_options(service), *service.frontend.extra_args],
+        "args": ["frontend", mounted_source(service), *_options(service), *service.frontend.extra_args],
         "env": _environment(service),
         "ports": [
             {"name": HTTP_PORT_NAME, "containerPort": HTTP_PORT},
@@ -78,7 +78,7 @@ def frontend_template(service: InferenceService, release: Release, link_secret: 
 def _needs_token_once(service: InferenceService) -> bool:
     # an adapter may be added later, so the frontend itself needs the token
     model = service.model
-    return model.token_secret is not None and not model.takes_adapters and not model.claim
+    return model.token_secret is not None and not model.takes_adapters and not model.is_on_volume
 
 
 def _fetching(serving: Object) -> Object:

@@ -16,13 +16,14 @@ from kvasir_contract.api import (
 )
 from kvasir_operator.spec import InferenceService
 
-Component = Literal["engine", "frontend"]
+Component = Literal["engine", "frontend", "model"]
 Object = dict[str, Any]
 
 # name of the Secret; on pod templates, so that new keys replace the pods
 LINK_KEYS_ANNOTATION: Final = f"{GROUP}/link-keys"
 INPUTS_ANNOTATION: Final = f"{GROUP}/inputs"  # digest of the template's inputs, without the release
 RELEASE_ANNOTATION: Final = f"{GROUP}/release"  # of the template; on an InferenceService, the requested release
+FILLED_ANNOTATION: Final = f"{GROUP}/filled"  # of a cache's claim: the directory whose download is complete
 TEMPLATE_ANNOTATION: Final = f"{GROUP}/template"  # as it was applied, in JSON
 RANKS_ANNOTATION: Final = f"{GROUP}/ranks"  # on a StatefulSet: the number of engines that the load needs
 

@@ -47,7 +47,9 @@ def inputs(service: InferenceService, component: Component, link_secret: str) ->
     service = service.written or service
     user: dict[str, Any] = {
         # the adapters are in a ConfigMap
-        **_set_fields(replace(service, model=replace(service.model, lora_adapters=None)), without=_OTHERS),
+        **_set_fields(
+            replace(service, model=replace(service.model, lora_adapters=None, cache=None)), without=_OTHERS
+        ),
         component: _set_fields(getattr(service, component), without=_COUNTS[component]),
         "max_model_len": service.engine.max_model_len,
         "link_secret": link_secret,
@@ -56,9 +58,22 @@ def inputs(service: InferenceService, component: Component, link_secret: str) ->
         user["takes_adapters"] = True
     if component == "frontend" and service.expose is not None and service.expose.root_path:
         user["root_path"] = service.expose.root_path
+    if service.model.cache is not None:
+        user["is_cached"] = True  # its size is not part of a template
     if component == "engine":
         user["drain_timeout"] = service.rollout.drain_timeout
     return hashlib.sha256(_canonical(user).encode()).hexdigest()[:16]
+
+
+def keep_template(desired: Object, existing: Object) -> Object | None:
+    """Return `desired` with the template of `existing`, or None if that one is not recorded."""
+    old: Mapping[str, str] = existing["metadata"].get("annotations") or {}
+    try:
+        template = json.loads(old[TEMPLATE_ANNOTATION])
+        kept = {name: old[name] for name in (INPUTS_ANNOTATION, RELEASE_ANNOTATION, TEMPLATE_ANNOTATION)}
+    except (KeyError, ValueError):
+        return None
+    return _with_template(desired, template, kept)
 
 
 def pin(desired: Object, existing: Object) -> Object:
@@ -75,10 +90,16 @@ def pin(desired: Object, existing: Object) -> Object:
         return desired
     if not isinstance(template, dict) or old[TEMPLATE_ANNOTATION] == new.get(TEMPLATE_ANNOTATION):
         return desired
-    kept = {name: old[name] for name in (RELEASE_ANNOTATION, TEMPLATE_ANNOTATION)}
+    return _with_template(
+        desired, template, {name: old[name] for name in (RELEASE_ANNOTATION, TEMPLATE_ANNOTATION)}
+    )
+
+
+def _with_template(desired: Object, template: Object, recorded: Mapping[str, str]) -> Object:
+    annotations = {**desired["metadata"]["annotations"], **recorded}
     return {
         **desired,
-        "metadata": {**desired["metadata"], "annotations": {**new, **kept}},
+        "metadata": {**desired["metadata"], "annotations": annotations},
         "spec": {**desired["spec"], "template": template},
     }
 

@@ -44,8 +44,9 @@ def pod_template(
     fetch: Object | None = None,
 ) -> Object:
     """Return a pod template. With an init container `fetch`, only that one gets the token."""
-    mounts = [*mounts, _link_keys(link_secret, component), *_scratch()]
-    token = _token(service)
+    links = [_link_keys(link_secret, component)] if component != "model" else []
+    mounts = [*mounts, *links, *_scratch()]
+    token = _token(service, component)
     before = [] if fetch is None else [_container(service, component, pod, fetch, _scratch(), token)]
     spec = {
         "initContainers": [*map(_added, pod.init_containers), *before],
@@ -62,7 +63,8 @@ def pod_template(
         "securityContext": _pod_security(pod, fs_group),
         "imagePullSecrets": [{"name": name} for name in service.image_pull_secrets],
         "nodeSelector": dict(pod.node_selector),
-        "tolerations": _tolerations(pod, _device(service, component)),
+        # the Job of a cache may have to run on an engine's node, which the volume is bound to
+        "tolerations": _tolerations(pod, service.engine.resource_name if component != "frontend" else ""),
         "affinity": dict(pod.affinity),
         "topologySpreadConstraints": _spread(service, component, pod),
         "priorityClassName": pod.priority_class_name,
@@ -72,9 +74,13 @@ def pod_template(
     }
     metadata = {
         "labels": {**service.labels, **pod.labels, **labels(service, component)},
-        "annotations": {**service.annotations, **pod.annotations, LINK_KEYS_ANNOTATION: link_secret},
+        "annotations": {**service.annotations, **pod.annotations, **_recorded(links, link_secret)},
     }
-    return {"metadata": metadata, "spec": without_empty(spec)}
+    return {"metadata": without_empty(metadata), "spec": without_empty(spec)}
+
+
+def _recorded(links: Sequence[Mount], link_secret: str) -> Mapping[str, str]:
+    return {LINK_KEYS_ANNOTATION: link_secret} if links else {}
 
 
 def option_args(**options: str | int | float | Sequence[str] | None) -> list[str]:
@@ -126,7 +132,7 @@ def _container(
             "command": ["kvasir"],
             **container,
             "resources": {**resources, "claims": list(claims)} if claims else resources,
-            "env": _environment(service, pod, container["env"], hub),
+            "env": _environment(service, component, pod, container["env"], hub),
             "envFrom": [dict(source) for source in pod.env_from],
             "volumeMounts": [_volume_mount(mount) for mount in mounts] + [dict(m) for m in pod.volume_mounts],
             # for a process that crashes before it writes its message
@@ -185,12 +191,19 @@ def _pod_security(pod: PodSpec, fs_group: int | None) -> Object:
 
 
 def _environment(
-    service: InferenceService, pod: PodSpec, of_component: Sequence[Object], hub: Sequence[Object]
+    service: InferenceService,
+    component: Component,
+    pod: PodSpec,
+    of_component: Sequence[Object],
+    hub: Sequence[Object],
 ) -> list[Object]:
-    kvasir = [
-        *of_component,
+    link: list[Object] = [
         {"name": environment.LINK_KEYS, "value": environment.LINK_KEYS_DIRECTORY},
         {"name": environment.SERVICE_UID, "value": service.uid},
+    ]
+    kvasir = [
+        *of_component,
+        *(link if component != "model" else ()),
         {"name": TERMINATION_MESSAGE_VARIABLE, "value": TERMINATION_MESSAGE_PATH},
     ]
     managed = ",".join(sorted(variable["name"] for variable in kvasir))
@@ -208,9 +221,10 @@ def _environment(
 _OFFLINE: Final[Sequence[Object]] = ({"name": "HF_HUB_OFFLINE", "value": "1"},)
 
 
-def _token(service: InferenceService) -> list[Object]:
-    token = service.model.token_secret
-    if token is None or (service.model.claim and not service.model.takes_adapters):
+def _token(service: InferenceService, component: Component) -> list[Object]:
+    model, token = service.model, service.model.token_secret
+    downloads = component == "model" or not model.is_on_volume or model.takes_adapters
+    if token is None or not downloads:
         return []
     return [{"name": "HF_TOKEN", "valueFrom": {"secretKeyRef": {"name": token.name, "key": token.key}}}]
 
@@ -258,6 +272,8 @@ def _is_about(toleration: Object, ours: Object) -> bool:
 
 
 def _spread(service: InferenceService, component: Component, pod: PodSpec) -> list[Object]:
+    if component not in _REVISION_LABELS:
+        return []
     # Over nodes, so that a lost node is not an outage; per revision, so that a roll-out's pods spread too.
     counted = {"labelSelector": {"matchLabels": selector_labels(service, component)}}
     if pod.topology_spread_constraints:

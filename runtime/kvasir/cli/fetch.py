@@ -124,7 +124,7 @@ class FetchStatus:
         return f"no bytes have arrived for {silent:.0f} s" if silent > STARTUP_LIMIT else None
 
     def unready_reason(self) -> str | None:
-        return None
+        return "the download is under way"
 
     def report(self) -> StatusReport:
         pace = self._pace(self._clock()).removeprefix(", ")

@@ -38,7 +38,7 @@ _NO_RELEASE = Release(frontend_image="", engine_image="", version="")
 
 def service_processes(service: InferenceService, secrets: Secrets, place: Place) -> list[ProcessSpec]:
     """Return every frontend and engine of the service. Raises ConfigError for features that only a cluster has."""
-    service = _on_one_node(service)
+    service = _without_cluster(service)
     frontend, engine = frontend_template(service, _NO_RELEASE, ""), engine_template(service, _NO_RELEASE, "")
     keys: dict[str, str] = {}
     variables = {"apiKeys": environment.API_KEY_DIR, "adminApiKeys": environment.ADMIN_API_KEY_DIR}
@@ -62,17 +62,18 @@ def service_processes(service: InferenceService, secrets: Secrets, place: Place)
 
 def engine_options(service: InferenceService) -> list[str]:
     # Without the model.
-    container = engine_template(_on_one_node(service), _NO_RELEASE, "")["spec"]["containers"][0]
+    container = engine_template(_without_cluster(service), _NO_RELEASE, "")["spec"]["containers"][0]
     return list(container["args"][2:])
 
 
-def _on_one_node(service: InferenceService) -> InferenceService:
-    return replace(service, engine=replace(service.engine, nodes=1))
+def _without_cluster(service: InferenceService) -> InferenceService:
+    return replace(service, engine=replace(service.engine, nodes=1), model=replace(service.model, cache=None))
 
 
 def without_effect(service: InferenceService) -> list[str]:
     """Return the fields that are set and have no effect without a cluster."""
     set_fields = {
+        "model.cache": service.model.cache,
         "engine.nodes": service.engine.nodes > 1,
         "autoscaling.toZeroAfter": service.autoscaling.to_zero_after,
         "autoscaling.targets": service.autoscaling.targets,

@@ -1,4 +1,4 @@
-"""The files of a model at their origin, with what is known about their content."""
+"""The files of a model at their origin, with their sizes and hashes."""
 
 import hashlib
 from collections.abc import Callable, Generator

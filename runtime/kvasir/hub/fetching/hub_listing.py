@@ -9,9 +9,9 @@ from functools import partial
 
 from huggingface_hub import HfApi, constants, hf_hub_url
 from huggingface_hub.hf_api import RepoFile
-from huggingface_hub.utils import filter_repo_objects
 from huggingface_hub.utils._headers import build_hf_headers
 from huggingface_hub.utils._http import get_session, hf_raise_for_status
+from huggingface_hub.utils._paths import filter_repo_objects
 
 from kvasir.hub.fetching.file_listing import FileListing, Hash, ListedFile
 from kvasir.hub.gguf.gguf_choice import choose_files
