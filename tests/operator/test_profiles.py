@@ -1,4 +1,4 @@
-"""Profiles: what they may contain, how they merge with a spec, and that a change of one replaces no pod at once."""
+"""Profiles: their fields, how they merge with a spec, and that a change of one replaces no pod at once."""
 
 import asyncio
 from dataclasses import replace

@@ -72,7 +72,7 @@ def test_a_silent_stream_outlives_the_proxys_timeout(tmp_path: Path) -> None:
 
 
 def test_without_the_annotations_the_stream_breaks(tmp_path: Path) -> None:
-    """The test above fails without what it tests."""
+    """The test above fails without the annotations."""
     with serving(LoopbackServer(Upstream)) as upstream, proxied(upstream.url, tmp_path, None) as url:
         with pytest.raises(httpx.RemoteProtocolError):
             list(events(url, b"x"))
