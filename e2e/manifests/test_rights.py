@@ -6,7 +6,10 @@ from collections.abc import Callable
 
 import pytest
 
+from e2e.kind import cache
 from e2e.kind.apiserver import ApiServer
+from e2e.kind.build.binaries import gateway_api_crds
+from e2e.kind.progress import Log
 from e2e.manifests.conftest import ROOT, SERVICES, made_of
 
 Kubectl = Callable[..., "subprocess.CompletedProcess[str]"]
@@ -46,6 +49,14 @@ def test_the_rights_suffice_to_make_a_service(operator: Kubectl) -> None:
         applied = operator("apply", "--server-side", "--filename=-", stdin=manifest)
         assert applied.returncode == 0, (repetition, applied.stderr)
     assert operator("delete", "--filename=-", "--wait=false", stdin=manifest).returncode == 0
+
+
+@pytest.mark.parametrize("resource", ["ingresses.networking.k8s.io", "httproutes.gateway.networking.k8s.io"])
+def test_a_service_can_be_exposed(server: ApiServer, operator: Kubectl, resource: str) -> None:
+    for file in gateway_api_crds(Log(cache.logs() / "gateway-api.log")):
+        server.kubectl("apply", "--server-side", "--filename", str(file))
+    for verb in ("get", "list", "watch", "create", "patch", "delete"):
+        assert operator("auth", "can-i", verb, resource).stdout.strip() == "yes", verb
 
 
 @pytest.mark.parametrize("resource", ["pods", "nodes"])
