@@ -19,15 +19,16 @@ class TokenParts(NamedTuple):
     position: Ints  # [N] of the first token in the request
 
 
-def token_parts(computed: Ints, new: Ints, most: int) -> TokenParts:
-    """Split the `new` [B] tokens of requests, after `computed` [B] tokens, into parts of up to `most`."""
+def token_parts(computed: Ints, new: Ints, most: int | Ints) -> TokenParts:
+    """Split `new` [B] tokens of requests, after `computed` [B] tokens, into parts of up to `most` (one or [B])."""
     if (new == 1).all():
         each = np.arange(len(new))
         return TokenParts(each, each, new, computed)
     counts = -(-new // most)
     request = np.repeat(np.arange(len(new)), counts)
-    before = places_within(counts) * most
-    tokens = np.minimum(new[request] - before, most)
+    size = np.broadcast_to(most, new.shape)[request]
+    before = places_within(counts) * size
+    tokens = np.minimum(new[request] - before, size)
     return TokenParts(request, (np.cumsum(new) - new)[request] + before, tokens, computed[request] + before)
 
 

@@ -11,7 +11,7 @@ from kvasir.layers.attention_backends import gather_planner
 from kvasir.layers.attention_backends.choose_backend import BACKENDS, choose_backend
 from kvasir.layers.attention_backends.gather import GatherPlan
 from kvasir.layers.attention_backends.gather_planner import GatherBackend
-from kvasir.layers.attention_backends.tiles import TileBackend
+from kvasir.layers.attention_backends.tile_backend import TileBackend
 from kvasir.layers.kv import FullAttention, KVCacheConfig
 from kvasir.layers.parameter import Placement
 from kvasir.request.tokens import packed

@@ -83,6 +83,8 @@ class Kernels:
     def __init__(self, library: ctypes.CDLL, dtype: torch.dtype, suffix: str) -> None:
         self.dtype = dtype
         self.library = library
+        # Tiles of more than MAX_TILE_ROWS rows are faster; a row's bits then depend on the rows of its tile.
+        self.pair_rows = c_int32.in_dll(library, "kvasir_pair_rows").value if suffix == "bf16" else MAX_TILE_ROWS
 
         def find(name: str) -> Callable[..., None]:
             function = library[f"{name}_{suffix}"]

@@ -9,6 +9,7 @@
 #define LINE 64          // bytes of a cache line
 #define MAX_HEAD_NUMBERS 256
 #define MAX_TILE_ROWS 16
+#define MAX_PAIR_ROWS 64  // of a tile that pairs of bfloat16 multiply
 #define FEW_ROWS 8       // a tile with more rows gives each row a lane
 #define AT_ONCE 4        // few rows that share the reads of K and V
 #define PARTS 4          // vectors of a head's values in registers, for each of these rows
@@ -41,6 +42,9 @@ const int32_t kvasir_limits[] = {LANES, MAX_TILE_ROWS, MAX_HEAD_NUMBERS, sizeof(
 
 // Outputs of a panel, whether bfloat16 is multiplied as such and not as float32, and limits as in packed_product.py.
 const int32_t kvasir_packed[] = {PANEL, HAS_PAIRS, MAX_BLOCK, sizeof(struct packed)};
+
+// Rows of a tile of bfloat16.
+const int32_t kvasir_pair_rows = HAS_PAIRS ? MAX_PAIR_ROWS : MAX_TILE_ROWS;
 
 void use_team(start_team parallel) { start = parallel; }
 

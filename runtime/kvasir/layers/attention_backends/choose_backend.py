@@ -5,7 +5,7 @@ from typing import Final
 from kvasir.layers.attention import AttentionBackend, HeadShape
 from kvasir.layers.attention_backends.gather_planner import GatherBackend
 from kvasir.layers.attention_backends.per_request import PerRequestBackend
-from kvasir.layers.attention_backends.tiles import TileBackend
+from kvasir.layers.attention_backends.tile_backend import TileBackend
 from kvasir.layers.attention_backends.triton_paged import TritonBackend
 from kvasir.layers.kv import KVSpec, PerRequest
 from kvasir.layers.parameter import Placement

@@ -1,18 +1,18 @@
 """Attention by the CPU kernel, which reads the cache in place."""
 
-from collections.abc import Set
 from dataclasses import dataclass
+from typing import Final
 
 import numpy as np
 from torch import Tensor
 
-from kvasir.kernels.cpu import LANES, MAX_HEAD_NUMBERS, MAX_TILE_ROWS, Kernels, PagedStep, kernels_for
+from kvasir.kernels.cpu import MAX_TILE_ROWS, Kernels, PagedStep
 from kvasir.kernels.token_parts import Columns, columns, token_parts
-from kvasir.layers.attention import BlockTable, HeadShape, Ints, KVCache, ScoreRule, StepRows, head_major_cache
-from kvasir.layers.kv import BlockShape, KVSpec
-from kvasir.layers.parameter import Placement
+from kvasir.layers.attention import BlockTable, HeadShape, Ints, KVCache, ScoreRule, StepRows
 from kvasir.layers.rotary import Rotation, rotate_qk_
-from kvasir.layers.step_memory import StepMemory
+
+# New tokens of a request in a step. Fewer, such as guesses that are checked, are computed like decodes.
+MIN_PROMPT_TOKENS: Final = 32
 
 
 @dataclass(frozen=True)
@@ -38,38 +38,23 @@ class TilePlan:
         )
 
 
-class TileBackend:
-    name = "cpu"
-
-    def supports(self, spec: KVSpec, heads: HeadShape, placement: Placement) -> bool:
-        fits = heads.head_dim % LANES == 0 and heads.head_dim <= MAX_HEAD_NUMBERS and heads.group <= MAX_TILE_ROWS
-        fits = fits and not spec.block.is_fp8
-        return fits and kernels_for(placement.device, placement.dtype) is not None
-
-    def cache(self, memory: Tensor, block: BlockShape, group: int) -> KVCache:
-        return head_major_cache(memory, block, group)
-
-    def planner(
-        self,
-        table: BlockTable,
-        spec: KVSpec,
-        heads: HeadShape,
-        windows: Set[int | None],
-        placement: Placement,
-        memory: StepMemory,
-    ) -> "TilePlanner":
-        kernels = kernels_for(placement.device, placement.dtype)
-        assert kernels is not None, "a planner needs a group that the backend supports"
-        return TilePlanner(kernels, table, spec.block.block_size, heads)
-
-
 class TilePlanner:
-    def __init__(self, kernels: Kernels, table: BlockTable, block_size: int, heads: HeadShape) -> None:
+    """Plans tiles of up to MAX_TILE_ROWS rows; those of prompts have up to `prompt_rows` (Kernels.pair_rows)."""
+
+    def __init__(
+        self,
+        kernels: Kernels,
+        table: BlockTable,
+        block_size: int,
+        heads: HeadShape,
+        prompt_rows: int = MAX_TILE_ROWS,
+    ) -> None:
         self._kernels = kernels
         self._table = table
         self._block_size = block_size
         self._heads = heads
         self._tokens_per_tile = MAX_TILE_ROWS // heads.group
+        self._prompt_tokens = prompt_rows // heads.group
 
     def plan(self, step: StepRows) -> TilePlan:
         table, heads = self._table, self._heads
@@ -92,5 +77,6 @@ class TilePlanner:
 
     def _tiles(self, rows: Ints, computed: Ints, new: Ints) -> Columns:
         # [N, 4] row of the block table, first token in the step, tokens, position of the first token
-        request, token, tokens, position = token_parts(computed, new, self._tokens_per_tile)
+        most = np.where(new < MIN_PROMPT_TOKENS, self._tokens_per_tile, self._prompt_tokens)
+        request, token, tokens, position = token_parts(computed, new, most)
         return columns(rows[request], token, tokens, position)
