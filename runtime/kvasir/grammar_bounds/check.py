@@ -4,9 +4,7 @@ import msgspec
 
 from kvasir.grammar_bounds.bad_grammar import BadGrammar
 from kvasir.grammar_bounds.json_options import json_options
-from kvasir.grammar_bounds.lark_and_ebnf import adapt_lark, check_ebnf
-from kvasir.grammar_bounds.limits import MAX_REGEX_CHARACTERS
-from kvasir.grammar_bounds.patterns import check_regex
+from kvasir.grammar_bounds.lark import adapt_lark, check_size
 from kvasir.grammar_bounds.schema import adapt_schema
 from kvasir.grammar_bounds.special_names import check_no_mark
 from kvasir.request.constraint import Grammar, GrammarKind
@@ -27,12 +25,9 @@ def adapt_grammar(grammar: Grammar) -> Grammar:
     match grammar.kind:
         case GrammarKind.JSON_SCHEMA:
             return msgspec.structs.replace(grammar, text=adapt_schema(grammar.text))
-        case GrammarKind.REGEX:
-            check_regex(grammar.text, MAX_REGEX_CHARACTERS)
-            return grammar
         case GrammarKind.LARK:
             return msgspec.structs.replace(grammar, text=adapt_lark(grammar.text, options))
-        case GrammarKind.EBNF:
-            check_ebnf(grammar.text)
+        case GrammarKind.REGEX | GrammarKind.EBNF:
+            check_size(len(grammar.text.encode(errors="surrogatepass")))
             return grammar
     raise BadGrammar("this engine does not know the kind of this grammar: update it")

@@ -7,14 +7,6 @@ from typing import Any, Final
 from kvasir.grammar_bounds.bad_grammar import BadGrammar, bad_keyword
 from kvasir.grammar_bounds.formats import FORMAT_PATTERNS
 from kvasir.grammar_bounds.keywords import FORMATS, KEYWORDS, SupportStatus
-from kvasir.grammar_bounds.limits import (
-    MAX_BRANCHES,
-    MAX_ENUM_CHARACTERS,
-    MAX_ENUM_VALUES,
-    MAX_GREATEST_COUNT,
-    MAX_LEAST_COUNT,
-    MAX_PATTERN_PROPERTIES,
-)
 from kvasir.grammar_bounds.numbers import adapt_numbers, check_constant
 from kvasir.grammar_bounds.patterns import translated_pattern
 
@@ -22,6 +14,7 @@ Schema = dict[str, Any]
 TYPES: Final = ("null", "boolean", "integer", "number", "string", "array", "object")
 _LISTS: Final = ("anyOf", "oneOf", "allOf", "prefixItems")
 _COUNTS: Final = ("minItems", "minLength", "minProperties", "maxItems", "maxLength", "maxProperties")
+_MAX_COUNT: Final = 2**31 - 1  # of llguidance
 _NUMBERS: Final = ("minimum", "maximum", "multipleOf")
 
 
@@ -93,9 +86,7 @@ _NAMED: Final[_Expected] = (_is_named_schemas, "an object whose values are schem
 _EXPECTED: Final[Mapping[str, _Expected]] = MappingProxyType(
     {
         **dict.fromkeys(("$ref", "$id", "$anchor", "$schema", "pattern", "format"), _TEXT),
-        **dict.fromkeys(
-            ("minItems", "minLength", "minProperties", "maxItems", "maxLength", "maxProperties"), _COUNT
-        ),
+        **dict.fromkeys(_COUNTS, _COUNT),
         **dict.fromkeys(_NUMBERS, _NUMBER),
         **dict.fromkeys(
             ("exclusiveMinimum", "exclusiveMaximum"),
@@ -116,22 +107,7 @@ _EXPECTED: Final[Mapping[str, _Expected]] = MappingProxyType(
 )
 
 
-def _check_least(schema: Schema, keyword: str, path: str) -> None:
-    if schema[keyword] > MAX_LEAST_COUNT:
-        raise bad_keyword(
-            path, keyword, f"is {schema[keyword]}, and at most {MAX_LEAST_COUNT} is allowed: lower it"
-        )
-
-
-def _check_greatest(schema: Schema, keyword: str, path: str) -> None:
-    if schema[keyword] > MAX_GREATEST_COUNT:
-        raise bad_keyword(
-            path, keyword, f"is {schema[keyword]}, and at most {MAX_GREATEST_COUNT} is allowed: lower or remove it"
-        )
-
-
 def _check_least_properties(schema: Schema, keyword: str, path: str) -> None:
-    _check_least(schema, keyword, path)
     required = len(set(schema.get("required", ())))
     if schema[keyword] > required + 1:
         raise bad_keyword(
@@ -142,27 +118,13 @@ def _check_least_properties(schema: Schema, keyword: str, path: str) -> None:
         )
 
 
-def _check_enum(schema: Schema, keyword: str, path: str) -> None:
-    values = schema[keyword]
-    if len(values) > MAX_ENUM_VALUES:
-        raise bad_keyword(path, keyword, f"has {len(values)} values, and at most {MAX_ENUM_VALUES} are allowed")
-    characters = sum(len(value) for value in values if isinstance(value, str))
-    if characters > MAX_ENUM_CHARACTERS:
-        raise bad_keyword(
-            path, keyword, f"has {characters} characters, and at most {MAX_ENUM_CHARACTERS} are allowed: shorten it"
-        )
-    check_constant(values, path, keyword)
+def _drop_large(schema: Schema, keyword: str, path: str) -> None:
+    if schema[keyword] > _MAX_COUNT:  # no output reaches it
+        del schema[keyword]
 
 
 def _check_const(schema: Schema, keyword: str, path: str) -> None:
     check_constant(schema[keyword], path, keyword)
-
-
-def _check_branches(schema: Schema, keyword: str, path: str) -> None:
-    if len(schema[keyword]) > MAX_BRANCHES:
-        raise bad_keyword(
-            path, keyword, f"has {len(schema[keyword])} branches, and at most {MAX_BRANCHES} are allowed"
-        )
 
 
 def _check_pattern(schema: Schema, keyword: str, path: str) -> None:
@@ -170,14 +132,7 @@ def _check_pattern(schema: Schema, keyword: str, path: str) -> None:
 
 
 def _check_pattern_properties(schema: Schema, keyword: str, path: str) -> None:
-    patterns = schema[keyword]
-    if len(patterns) > MAX_PATTERN_PROPERTIES:
-        raise bad_keyword(
-            path,
-            keyword,
-            f"has {len(patterns)} patterns, and at most {MAX_PATTERN_PROPERTIES} are allowed: merge some",
-        )
-    schema[keyword] = {_translated(pattern, keyword, path): value for pattern, value in patterns.items()}
+    schema[keyword] = {_translated(each, keyword, path): value for each, value in schema[keyword].items()}
 
 
 def _translated(pattern: str, keyword: str, path: str) -> str:
@@ -198,12 +153,9 @@ def _check_format(schema: Schema, keyword: str, path: str) -> None:
 
 _CHECKS: Final[Mapping[str, Callable[[Schema, str, str], None]]] = MappingProxyType(
     {
-        **dict.fromkeys(("minItems", "minLength"), _check_least),
-        **dict.fromkeys(("maxItems", "maxLength", "maxProperties"), _check_greatest),
-        **dict.fromkeys(("anyOf", "oneOf"), _check_branches),
+        **dict.fromkeys(("maxItems", "maxLength", "maxProperties"), _drop_large),
         "minProperties": _check_least_properties,
-        "enum": _check_enum,
-        "const": _check_const,
+        **dict.fromkeys(("enum", "const"), _check_const),
         "pattern": _check_pattern,
         "patternProperties": _check_pattern_properties,
         "format": _check_format,

@@ -1,4 +1,4 @@
-"""Bounds regular expressions, and translates a `pattern` of JSON Schema for llguidance.
+"""Translates a `pattern` of JSON Schema for llguidance.
 
 ECMA 262, Python and Rust disagree on some escapes and classes. What llguidance (Rust) matches after the translation
 is a match in the other two.
@@ -10,12 +10,10 @@ from dataclasses import dataclass
 from typing import Final
 
 from kvasir.grammar_bounds.bad_grammar import BadGrammar
-from kvasir.grammar_bounds.limits import MAX_NESTED_GROUPS, MAX_PATTERN_CHARACTERS, MAX_REPETITION_PRODUCT
 
 _TOKEN: Final = re.compile(
     r"""
     (?P<escape> \\ (?: x[0-9a-fA-F]{2} | u[0-9a-fA-F]{4} | c[A-Za-z] | [pP]\{[^{}]*\} | . ) )
-    | (?P<count> \{ (?P<least>\d{1,12}) (?P<comma>,)? (?P<most>\d{1,12})? \} )
     | (?P<open> \( (?: \? (?: [:=!] | <[=!] | P?<\w+> | [a-zA-Z-]*[:)] ) )? )
     | (?P<other> [^\\] )
     """,
@@ -45,20 +43,12 @@ _WRITTEN: Final = "\b\t\n\f\r"
 _NAMED: Final = {"t": "\t", "n": "\n", "r": "\r", "f": "\f", "v": "\v", "0": "\0"}
 
 
-@dataclass
-class _Group:
-    """An open group of a regular expression."""
-
-    largest: int = 1  # product of the nested counts inside
-
-
 @dataclass(frozen=True)
 class _Token:
     kind: str
     text: str
     in_class: bool = False
     negated: bool = False  # inside of a negated class
-    count: int = 1
 
     @property
     def control(self) -> str | None:
@@ -68,30 +58,8 @@ class _Token:
         return character if unwritten else None
 
 
-def check_regex(pattern: str, max_characters: int = MAX_PATTERN_CHARACTERS) -> None:
-    """Raise BadGrammar for an expression that is too long, too deep, or repeats too much."""
-    if len(pattern) > max_characters:
-        raise BadGrammar(
-            f"the regular expression has {len(pattern)} characters, and at most {max_characters} are allowed: "
-            "shorten it"
-        )
-    counts = RepetitionCounts()
-    for token in _tokens(pattern):
-        if token.in_class:
-            continue
-        if token.kind == "open":
-            counts.open()
-        elif token.kind == "other" and token.text == ")":
-            counts.close()
-        elif token.kind == "count":
-            counts.repeat(token.count)
-        else:
-            counts.atom()
-
-
 def translated_pattern(pattern: str) -> str:
     """Translate a pattern for llguidance. Raises BadGrammar."""
-    check_regex(pattern)
     tokens = list(_tokens(pattern))
     for place, token in enumerate(tokens):
         if token.control is not None and not token.negated:
@@ -102,40 +70,6 @@ def translated_pattern(pattern: str) -> str:
                     "regular expression"
                 )
     return "".join(map(_translated, tokens))
-
-
-class RepetitionCounts:
-    """Bounds the nesting of groups and the product of nested counts."""
-
-    def __init__(self) -> None:
-        self._open: list[_Group] = [_Group()]
-        self._last = 1  # product inside of the last atom or group
-
-    def open(self) -> None:
-        self._open.append(_Group())
-        if len(self._open) > MAX_NESTED_GROUPS + 1:
-            raise BadGrammar(f"groups are nested more than {MAX_NESTED_GROUPS} deep: flatten the expression")
-        self._last = 1
-
-    def close(self) -> None:
-        if len(self._open) > 1:
-            self._last = self._open.pop().largest
-            self._note(self._last)
-
-    def atom(self) -> None:
-        self._last = 1
-
-    def repeat(self, count: int) -> None:
-        self._last *= max(1, count)
-        if self._last > MAX_REPETITION_PRODUCT:
-            raise BadGrammar(
-                f"counted repetitions multiply to {self._last}, and at most {MAX_REPETITION_PRODUCT} are allowed: "
-                "use smaller counts, or * and +"
-            )
-        self._note(self._last)
-
-    def _note(self, product: int) -> None:
-        self._open[-1].largest = max(self._open[-1].largest, product)
 
 
 def _tokens(pattern: str) -> Iterator[_Token]:
@@ -156,8 +90,6 @@ def _tokens(pattern: str) -> Iterator[_Token]:
             if kind != "escape":
                 kind, text = "other", text[0]
             yield _Token(kind, text, True, negated)
-        elif kind == "count":
-            yield _Token(kind, text, count=int(match["most"] or match["least"]))
         else:
             yield _Token(kind, text)
         place += len(text)

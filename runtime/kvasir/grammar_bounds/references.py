@@ -4,7 +4,6 @@ from typing import Any
 from urllib.parse import unquote
 
 from kvasir.grammar_bounds.bad_grammar import bad_keyword
-from kvasir.grammar_bounds.limits import MAX_REFERENCES
 
 
 class References:
@@ -12,14 +11,6 @@ class References:
         self._root = root
         self._anchors: dict[str, Any] | None = None
         self._targets: dict[str, Any] = {}
-        self._count = 0
-
-    def target(self, reference: str, path: str) -> Any:
-        """Return the schema of a reference, and count the reference. Raises BadGrammar."""
-        self._count += 1
-        if self._count > MAX_REFERENCES:
-            raise bad_keyword(path, "$ref", f"is one of more than {MAX_REFERENCES}: split the schema")
-        return self.resolve(reference, path)
 
     def resolve(self, reference: str, path: str) -> Any:
         """Return the schema of a reference. Raises BadGrammar."""

@@ -1,6 +1,5 @@
 """Checks a JSON Schema and all schemas that it uses, and adapts it."""
 
-import math
 from typing import Any, Final
 
 import orjson
@@ -9,12 +8,7 @@ from kvasir.grammar_bounds.bad_grammar import BadGrammar, bad_keyword
 from kvasir.grammar_bounds.disjoint import Disjointness
 from kvasir.grammar_bounds.endless import endless_schemas
 from kvasir.grammar_bounds.keyword_checks import check_keywords
-from kvasir.grammar_bounds.limits import (
-    MAX_BRANCH_PRODUCT,
-    MAX_NESTED_LEVELS,
-    MAX_PROPERTIES,
-    MAX_SCHEMA_BYTES,
-)
+from kvasir.grammar_bounds.limits import MAX_NESTED_LEVELS, MAX_SCHEMA_BYTES
 from kvasir.grammar_bounds.references import References
 
 Schema = dict[str, Any]
@@ -61,8 +55,6 @@ class _Walk:
         self._root = root
         self._references = References(root)
         self._visited: dict[int, Schema] = {}
-        self._paths: dict[int, str] = {}
-        self._properties = 0
 
     def run(self) -> None:
         waiting: list[tuple[Any, str]] = [(self._root, "#")]
@@ -71,21 +63,18 @@ class _Walk:
             if isinstance(schema, bool) or id(schema) in self._visited:
                 continue
             self._visited[id(schema)] = schema
-            self._paths[id(schema)] = path
             check_keywords(schema, path)
             self._check_identifier(schema, path)
-            self._check_properties(schema, path)
             waiting += self._parts(schema, path)
         disjointness = Disjointness(self._resolve)
         for schema in self._visited.values():
-            self._check_product(schema)
             self._adapt_one_of(schema, disjointness)
         self._check_ends()
 
     def _parts(self, schema: Schema, path: str) -> list[tuple[Any, str]]:
         parts: list[tuple[Any, str]] = []
         if "$ref" in schema:
-            target = self._references.target(schema["$ref"], path)
+            target = self._references.resolve(schema["$ref"], path)
             if not isinstance(target, dict | bool):
                 raise bad_keyword(path, "$ref", f"refers to {schema['$ref']!r}, which is not a schema")
             parts.append((target, schema["$ref"]))
@@ -109,29 +98,6 @@ class _Walk:
             schema.pop("$id", None)
             if not schema.get("$schema", "").startswith(("http://json-schema.org/", "https://json-schema.org/")):
                 schema.pop("$schema", None)
-
-    def _check_properties(self, schema: Schema, path: str) -> None:
-        self._properties += len({*schema.get("properties", ()), *schema.get("required", ())})
-        if self._properties > MAX_PROPERTIES:
-            raise bad_keyword(
-                path, "properties", f"brings the schema to more than {MAX_PROPERTIES} properties in all: split it"
-            )
-
-    def _check_product(self, schema: Schema) -> None:
-        joined = [schema, *(self._followed(part) for part in schema.get("allOf", ()))]
-        numbers = [len(part[keyword]) for part in joined for keyword in ("anyOf", "oneOf") if keyword in part]
-        if math.prod(numbers) > MAX_BRANCH_PRODUCT and len(numbers) > 1:
-            raise bad_keyword(
-                self._paths[id(schema)],
-                "allOf" if "allOf" in schema else "anyOf",
-                f"joins branches to {math.prod(numbers)} combinations, and at most {MAX_BRANCH_PRODUCT} are "
-                "allowed: merge some",
-            )
-
-    def _followed(self, schema: Any) -> Schema:
-        if isinstance(schema, dict) and "$ref" in schema:
-            schema = self._resolve(schema["$ref"])
-        return schema if isinstance(schema, dict) else {}
 
     def _adapt_one_of(self, schema: Schema, disjointness: Disjointness) -> None:
         """Write `oneOf` as `anyOf` if its branches exclude each other."""

@@ -5,25 +5,12 @@ from typing import Any
 
 import pytest
 
-from kvasir.grammar_bounds import check_grammar
+from kvasir.grammar_bounds import adapt_grammar, check_grammar
 from kvasir.grammar_bounds.limits import (
-    MAX_BRANCH_PRODUCT,
-    MAX_BRANCHES,
-    MAX_ENUM_CHARACTERS,
-    MAX_ENUM_VALUES,
     MAX_GRAMMAR_BYTES,
     MAX_GRAMMAR_SCHEMAS,
     MAX_GRAMMAR_SCHEMAS_BYTES,
-    MAX_GREATEST_COUNT,
-    MAX_LEAST_COUNT,
-    MAX_NESTED_GROUPS,
     MAX_NESTED_LEVELS,
-    MAX_PATTERN_CHARACTERS,
-    MAX_PATTERN_PROPERTIES,
-    MAX_PROPERTIES,
-    MAX_REFERENCES,
-    MAX_REGEX_CHARACTERS,
-    MAX_REPETITION_PRODUCT,
     MAX_SCHEMA_BYTES,
     MAX_WHITESPACE_CHARACTERS,
 )
@@ -36,10 +23,6 @@ def nested(levels: int) -> str:
     return '{"items":' * (levels - 1) + "{}" + "}" * (levels - 1)
 
 
-def references(count: int) -> Any:
-    return {"$defs": {"a": {}}, "prefixItems": [{"$ref": "#/$defs/a"}] * count}
-
-
 def long_schema(size: int) -> str:
     return '{"title":"' + "x" * (size - 12) + '"}'
 
@@ -47,28 +30,7 @@ def long_schema(size: int) -> str:
 LIMITS: list[tuple[Callable[[int], Any], int, str | None]] = [
     (long_schema, MAX_SCHEMA_BYTES, None),
     (nested, MAX_NESTED_LEVELS, None),
-    (lambda n: {"properties": {f"p{i}": {} for i in range(n)}}, MAX_PROPERTIES, "properties"),
-    (lambda n: {"enum": list(range(n))}, MAX_ENUM_VALUES, "enum"),
-    (lambda n: {"enum": ["x" * n]}, MAX_ENUM_CHARACTERS, "enum"),
-    (lambda n: {"minItems": n}, MAX_LEAST_COUNT, "minItems"),
-    (lambda n: {"minLength": n}, MAX_LEAST_COUNT, "minLength"),
-    (lambda n: {"maxItems": n}, MAX_GREATEST_COUNT, "maxItems"),
-    (lambda n: {"maxLength": n}, MAX_GREATEST_COUNT, "maxLength"),
-    (lambda n: {"maxProperties": n}, MAX_GREATEST_COUNT, "maxProperties"),
     (lambda n: {"minProperties": n, "required": ["a", "b"]}, 3, "minProperties"),
-    (references, MAX_REFERENCES, "$ref"),
-    (lambda n: {"anyOf": [{}] * n}, MAX_BRANCHES, "anyOf"),
-    (lambda n: {"oneOf": [{}] * n}, MAX_BRANCHES, "oneOf"),
-    (lambda n: {"allOf": [{"anyOf": [{}] * 2}, {"anyOf": [{}] * (n // 2)}]}, MAX_BRANCH_PRODUCT, "allOf"),
-    (
-        lambda n: {"patternProperties": {f"^{i}$": {} for i in range(n)}},
-        MAX_PATTERN_PROPERTIES,
-        "patternProperties",
-    ),
-    (lambda n: {"pattern": "x" * n}, MAX_PATTERN_CHARACTERS, "pattern"),
-    (lambda n: {"pattern": "a{N}".replace("N", str(n))}, MAX_REPETITION_PRODUCT, "pattern"),
-    (lambda n: {"pattern": "(a{10}b){1,N}".replace("N", str(n // 10))}, MAX_REPETITION_PRODUCT, "pattern"),
-    (lambda n: {"pattern": "(" * n + "a" + ")" * n}, MAX_NESTED_GROUPS, "pattern"),
 ]
 
 
@@ -77,9 +39,15 @@ def test_a_schema_is_allowed_up_to_a_limit(
     schema_of: Callable[[int], Any], limit: int, keyword: str | None
 ) -> None:
     allow(schema_of(limit))
-    error = refusal(schema_of(limit + max(2, limit // 50)))  # so that the other factor of a product grows
+    error = refusal(schema_of(limit + max(2, limit // 50)))
     assert error.keyword == keyword
     assert keyword is None or keyword in str(error)
+
+
+def test_a_count_that_no_output_reaches_is_dropped() -> None:
+    allow({"maxItems": 2**53, "maxLength": 2**31})
+    grammar = adapt_grammar(Grammar(GrammarKind.JSON_SCHEMA, '{"maxLength":9007199254740991,"maxItems":7}'))
+    assert json.loads(grammar.text) == {"maxItems": 7}
 
 
 def test_ten_megabytes_or_a_deep_schema_take_milliseconds() -> None:
@@ -110,24 +78,10 @@ def test_slowest_schemas_within_the_limits_take_half_a_second() -> None:
 @pytest.mark.parametrize(
     ("kind", "text_of", "limit"),
     [
-        (GrammarKind.REGEX, lambda n: "x" * n, MAX_REGEX_CHARACTERS),
-        (GrammarKind.REGEX, lambda n: "(?:a{1,100}){1,N}".replace("N", str(n // 100)), MAX_REPETITION_PRODUCT),
-        (GrammarKind.REGEX, lambda n: "(" * n + ")" * n, MAX_NESTED_GROUPS),
+        (GrammarKind.REGEX, lambda n: "x" * n, MAX_GRAMMAR_BYTES),
         (GrammarKind.LARK, lambda n: 'start: "' + "é" * ((n - 10) // 2) + '" ', MAX_GRAMMAR_BYTES),
         (GrammarKind.LARK, lambda n: "start: %json {}" + " | %json {}" * (n - 1), MAX_GRAMMAR_SCHEMAS),
-        (GrammarKind.LARK, lambda n: 'start: "a"{N}'.replace("N", str(n)), MAX_REPETITION_PRODUCT),
-        (GrammarKind.LARK, lambda n: 'start: "a"~1..N'.replace("N", str(n)), MAX_REPETITION_PRODUCT),
-        (GrammarKind.LARK, lambda n: 'start: ("a"{10} "b"){N}'.replace("N", str(n // 10)), MAX_REPETITION_PRODUCT),
-        (GrammarKind.LARK, lambda n: "start: /a{N}/".replace("N", str(n)), MAX_REPETITION_PRODUCT),
-        (GrammarKind.LARK, lambda n: "start: " + "(" * n + '"a"' + ")" * n, MAX_NESTED_GROUPS),
         (GrammarKind.EBNF, lambda n: "root ::= " + " " * (n - 12) + '"a"', MAX_GRAMMAR_BYTES),
-        (GrammarKind.EBNF, lambda n: 'root ::= "a"{N}'.replace("N", str(n)), MAX_REPETITION_PRODUCT),
-        (
-            GrammarKind.EBNF,
-            lambda n: 'root ::= ([a-z]{2,10} "b"){N}'.replace("N", str(n // 10)),
-            MAX_REPETITION_PRODUCT,
-        ),
-        (GrammarKind.EBNF, lambda n: "root ::= " + "(" * n + '"a"' + ")" * n, MAX_NESTED_GROUPS),
     ],
 )
 def test_other_grammars_are_allowed_up_to_a_limit(
@@ -137,18 +91,10 @@ def test_other_grammars_are_allowed_up_to_a_limit(
     assert refusal_of(Grammar(kind, text_of(limit + max(2, limit // 50)))).keyword is None
 
 
-@pytest.mark.parametrize(
-    ("kind", "text"),
-    [
-        (GrammarKind.EBNF, "root ::= " + '"\\' * 30_000),
-        (GrammarKind.EBNF, "root ::= " + "[" * 60_000),
-        (GrammarKind.LARK, "start: " + "/\\" * 30_000),
-        (GrammarKind.LARK, "start: " + '"\\' * 30_000),
-    ],
-)
-def test_what_is_not_closed_is_refused_at_once(kind: GrammarKind, text: str) -> None:
+@pytest.mark.parametrize("text", ["start: " + "/\\" * 30_000, "start: " + '"\\' * 30_000])
+def test_what_is_not_closed_is_refused_at_once(text: str) -> None:
     started = time.process_time()
-    assert "not closed" in str(refusal_of(Grammar(kind, text)))
+    assert "not closed" in str(refusal_of(Grammar(GrammarKind.LARK, text)))
     assert time.process_time() - started < 1
 
 

@@ -268,6 +268,9 @@ BOMBS: dict[str, Grammar] = {
         {"type": "object", "patternProperties": {f"^(a|b)*{n}(a|b){{20}}$": {} for n in range(50)}}
     ),
     "counted": schema_grammar({"type": "string", "pattern": "^((a{1,100}){1,100}){1,100}$"}),
+    "counted in Lark": Grammar(GrammarKind.LARK, 'start: ("a"{1000} "b"){1000000}'),
+    "nested groups": schema_grammar({"type": "string", "pattern": "(" * 60_000 + ")" * 60_000}),
+    "unclosed classes": Grammar(GrammarKind.EBNF, "root ::= " + "[" * 60_000),
     "exponential regex": Grammar(GrammarKind.REGEX, "(a|b)*a(a|b){30}"),
     "exponential pattern": schema_grammar({"type": "string", "pattern": "^(.*a){25}(b|c)*d(b|c){40}$"}),
     "left recursion": Grammar(GrammarKind.LARK, 'start: start start | "x"'),

@@ -1,4 +1,4 @@
-"""Checks grammars in Lark and EBNF, and adapts the JSON schemas inside."""
+"""Checks grammars in Lark, and adapts the JSON schemas inside."""
 
 import json
 import re
@@ -13,39 +13,22 @@ from kvasir.grammar_bounds.limits import (
     MAX_GRAMMAR_BYTES,
     MAX_GRAMMAR_SCHEMAS,
     MAX_GRAMMAR_SCHEMAS_BYTES,
-    MAX_REGEX_CHARACTERS,
 )
-from kvasir.grammar_bounds.patterns import RepetitionCounts, check_regex
 from kvasir.grammar_bounds.schema import adapted, parse_schema
 from kvasir.grammar_bounds.special_names import private_name
 
-_COUNT: Final = r"\{\s*\d{1,12}\s*(?:,\s*\d{0,12}\s*)?\}"
-_EBNF_TOKEN: Final = re.compile(
-    rf'(?P<skip>"(?:[^"\\]|\\.)*"|\[(?:[^\]\\]|\\.)*\]|\#[^\n]*)|(?P<open_end>["\[])'
-    rf"|(?P<count>{_COUNT})|(?P<other>.)",
-    re.DOTALL,
-)
 _LARK_TOKEN: Final = re.compile(
     r"""
-    (?P<skip> "(?:[^"\\\n]|\\.)*" | //[^\n]* | \#[^\n]* | <\[[^<>\s]*> )
+    (?: "(?:[^"\\\n]|\\.)*" | //[^\n]* | \#[^\n]* | <\[[^<>\s]*> )
     | (?P<special> <[^<>\s]*> )
-    | / (?P<regex> (?:[^/\\\n]|\\.)+ ) /
+    | / (?:[^/\\\n]|\\.)+ /
     | (?P<open_end> ["/] )
     | (?P<json> %json )
     | (?P<options> %llguidance )
-    """
-    + rf"| (?P<count> {_COUNT} | ~\s*\d{{1,12}}(?:\s*\.\.\s*\d{{1,12}})? ) | (?P<other> . )",
+    | .
+    """,
     re.VERBOSE | re.DOTALL,
 )
-_NUMBER: Final = re.compile(r"\d+")
-
-
-def check_ebnf(text: str) -> None:
-    """Raise BadGrammar for a grammar that is too large, too deep or repeats too much."""
-    _check_size(len(text.encode(errors="surrogatepass")))
-    counts = RepetitionCounts()
-    for match in _EBNF_TOKEN.finditer(text):
-        _count(counts, match)
 
 
 def adapt_lark(text: str, options: Mapping[str, Any]) -> str:
@@ -56,25 +39,20 @@ def adapt_lark(text: str, options: Mapping[str, Any]) -> str:
             f"and {MAX_GRAMMAR_SCHEMAS_BYTES} inside of them are allowed: shorten it"
         )
     parts, size, place, schemas = [], 0, 0, 0
-    counts = RepetitionCounts()
     while match := _LARK_TOKEN.match(text, place):
         place = match.end()
         parts.append(private_name(match[0]) if match["special"] else match[0])
         size += len(match[0].encode(errors="surrogatepass"))
-        _check_size(size)
-        if match["regex"]:
-            check_regex(match["regex"], MAX_REGEX_CHARACTERS)
-            counts.atom()
-        elif match["json"]:
+        check_size(size)
+        if match["open_end"]:  # each of many would search the rest of the grammar
+            raise BadGrammar(f"the grammar has a {match[0]} that is not closed: close it, or write it in a string")
+        if match["json"]:
             schemas += 1
             schema, place = _schema_at(text, place, schemas, options)
             parts.append(" " + schema)
-            counts.atom()
         elif match["options"]:
             options_of_grammar, place = _json_at(text, place, "the options behind %llguidance")
             parts.append(" " + orjson.dumps(_without_forcing(options_of_grammar)).decode())
-        else:
-            _count(counts, match)
     return "".join(parts)
 
 
@@ -105,19 +83,6 @@ def _json_at(text: str, place: int, what: str) -> tuple[Any, int]:
         raise BadGrammar(f"{what} cannot be read: {error}") from None
 
 
-def _count(counts: RepetitionCounts, match: re.Match[str]) -> None:
-    if match["open_end"]:  # each of many would search the rest of the grammar
-        raise BadGrammar(f"the grammar has a {match[0]} that is not closed: close it, or write it in a string")
-    if match["count"]:
-        counts.repeat(max(map(int, _NUMBER.findall(match["count"]))))
-    elif match["other"] == "(":
-        counts.open()
-    elif match["other"] == ")":
-        counts.close()
-    elif match["skip"] or not match[0].isspace():
-        counts.atom()
-
-
-def _check_size(size: int) -> None:
+def check_size(size: int) -> None:
     if size > MAX_GRAMMAR_BYTES:
         raise BadGrammar(f"the grammar has more than {MAX_GRAMMAR_BYTES} bytes: shorten it")
