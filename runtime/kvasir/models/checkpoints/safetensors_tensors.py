@@ -1,5 +1,6 @@
 """Tensors of a safetensors file."""
 
+import math
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -8,7 +9,6 @@ from typing import Any
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
-from kvasir.hub.safetensors_file import bytes_of
 from kvasir.layers.layout import Part
 from kvasir.models.checkpoints.checkpoint import CheckpointTensor, Origin
 from kvasir.models.model_load_error import ModelLoadError
@@ -25,7 +25,8 @@ class SafetensorsTensor:
         self.origin = origin
         self._slice = checkpoint.get_slice(origin.name)
         self.shape: tuple[int, ...] = tuple(self._slice.get_shape())
-        self.nbytes = bytes_of(self._slice.get_dtype(), self.shape)
+        itemsize: int = self._slice[:0].itemsize if self.shape else 4
+        self.nbytes = math.prod(self.shape) * itemsize
 
     def __getitem__(self, part: Part, /) -> Tensor:
         with _readable(self.origin.file):
