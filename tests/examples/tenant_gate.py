@@ -6,8 +6,8 @@ The example of docs/design/adding-a-gate.md.
 from collections import Counter
 from collections.abc import Callable
 
+from kvasir.engine.engine_request import EngineRequest
 from kvasir.engine.scheduling.admission_gates import AdmissionGate, Verdict
-from kvasir.engine.scheduling.engine_request import EngineRequest
 from kvasir.request.hashing import ChainRoot
 
 

@@ -17,11 +17,10 @@ from kvasir.config.settings import (
     ParallelConfig,
     SchedulerConfig,
 )
-from kvasir.engine.build import build_core, prepare_workers, resolve_settings
+from kvasir.engine.build import build_core, numerics_class, prepare_workers, resolve_settings
 from kvasir.engine.health.engine_status import EngineStatus
 from kvasir.engine.inbox import Inbox
 from kvasir.engine.loop import EngineLoop
-from kvasir.engine.numerics import numerics_class
 from kvasir.executor.executor_for import executor_for
 from kvasir.hub.model_info import ModelInfo
 from kvasir.link.engine_end.engine_link import (

@@ -4,8 +4,9 @@ import dataclasses
 import logging
 from collections.abc import Callable, Sequence
 from functools import partial
+from importlib.metadata import version
 
-from kvasir.config.hardware.machine import memory_limit
+from kvasir.config.hardware.machine import cpu_flags, memory_limit
 from kvasir.config.lora_settings import ADAPTERS_SHARE
 from kvasir.config.options import ConfigError, flag_of
 from kvasir.config.resolve import ModelFacts, ResolvedEngine, resolve_engine, without_effect
@@ -31,6 +32,7 @@ from kvasir.layers.kv import KVCacheConfig, keeps_own_cache
 from kvasir.link.protocol import FEATURE_LORA, FEATURE_PREFIX_CACHE, FEATURE_PRIORITY, FEATURE_WAVES, Ready
 from kvasir.process.words import count
 from kvasir.request.request_core import RequestKind
+from kvasir.version import __version__
 from kvasir.worker.device import device_facts, device_facts_of_workers
 from kvasir.worker.split_refusal import check_early
 
@@ -216,3 +218,27 @@ def _features(settings: ResolvedEngine, in_waves: bool) -> tuple[str, ...]:
     priority = (FEATURE_PRIORITY,) if settings.scheduling_policy == "priority" else ()
     lora = (FEATURE_LORA,) if settings.lora is not None else ()
     return prefix_cache + priority + lora + ((FEATURE_WAVES,) if in_waves else ())
+
+
+# instruction sets that choose kernels
+_PREFIXES = ("avx", "amx", "fma", "f16c", "asimd", "sve", "bf16")
+
+
+def numerics_class(settings: ResolvedEngine, experts_shared_by: int) -> str:
+    """Return the class: "float32 invariant tp1 pp1 cpu avx,avx2,fma kvasir 0.1.0 torch 2.9.0"."""
+    executor = settings.executor
+    layout = f"tp{executor.tensor_parallel_size} pp{executor.pipeline_parallel_size}"
+    if executor.enable_expert_parallel:
+        layout += f" ep{executor.tensor_parallel_size * experts_shared_by}"
+    precision = f"{settings.dtype} fp8-kv" if settings.fp8_kv_cache else settings.dtype
+    batches = "invariant" if settings.batch_invariant else "any-batch"
+    return (
+        f"{precision} {batches} {layout} {settings.device} {_hardware(settings)} "
+        f"kvasir {__version__} torch {version('torch')}"
+    )
+
+
+def _hardware(settings: ResolvedEngine) -> str:
+    if settings.device == "cpu":
+        return ",".join(sorted(flag for flag in cpu_flags() if flag.startswith(_PREFIXES)))
+    return settings.gpu_name

@@ -8,13 +8,13 @@ import msgspec
 
 from kvasir.engine.adapters.adapter_gate import AdapterGate
 from kvasir.engine.engine_calls import EngineCalls
+from kvasir.engine.engine_request import EngineRequest
 from kvasir.engine.grammar.grammar_gate import GrammarGate
 from kvasir.engine.grammar.late_masks import LateMasks
 from kvasir.engine.health.black_box import BlackBox
 from kvasir.engine.health.step_trace import StepPhase, StepTrace
 from kvasir.engine.ingest import Ingest, RefusedRequest
 from kvasir.engine.scheduling.endings import error_output
-from kvasir.engine.scheduling.engine_request import EngineRequest
 from kvasir.engine.scheduling.entrance_check import RequestRefused
 from kvasir.engine.scheduling.scheduler import Scheduler
 from kvasir.executor.executor import Executor, SubmittedStep

@@ -22,20 +22,19 @@ from prometheus_client import CollectorRegistry, generate_latest
 from kvasir.config.hardware.machine import process_age
 from kvasir.config.resolve import ResolvedEngine, shares_experts
 from kvasir.config.settings import EngineConfig
-from kvasir.engine.build import build_core, prepare_workers, ready_message, resolve_settings
+from kvasir.engine.build import build_core, numerics_class, prepare_workers, ready_message, resolve_settings
 from kvasir.engine.core import EngineCore
+from kvasir.engine.engine_collector import EngineCollector
 from kvasir.engine.handover.exchange import Exchange
 from kvasir.engine.handover.hand_over import HandOver
 from kvasir.engine.handover.kv_class import kv_class
 from kvasir.engine.handover.start_exchange import start_exchange
 from kvasir.engine.health.black_box import BlackBox, open_box
-from kvasir.engine.health.engine_collector import EngineCollector
 from kvasir.engine.health.engine_status import EngineStatus
 from kvasir.engine.health.step_watchdog import StepWatchdog
 from kvasir.engine.inbox import Inbox
 from kvasir.engine.loop import EngineLoop
-from kvasir.engine.numerics import numerics_class
-from kvasir.engine.shared_experts import SharedExpertsGroup
+from kvasir.engine.waves import SharedExpertsGroup
 from kvasir.executor.executor import Executor
 from kvasir.executor.executor_for import executor_for
 from kvasir.executor.nodes.lead import lead

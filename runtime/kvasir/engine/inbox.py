@@ -11,9 +11,9 @@ import threading
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
+from kvasir.engine.engine_request import EngineRequest
 from kvasir.engine.handover.events import HandOverEvent
 from kvasir.engine.ingest import Ingest, RefusedRequest
-from kvasir.engine.scheduling.engine_request import EngineRequest
 from kvasir.engine.scheduling.service_order import ServiceOrder
 from kvasir.link.engine_end.engine_link import FrontendLost, LinkEvent, Received
 from kvasir.link.protocol import Abort, AddRequest

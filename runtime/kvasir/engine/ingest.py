@@ -8,9 +8,9 @@ import logging
 from dataclasses import dataclass
 from typing import Final
 
+from kvasir.engine.engine_request import EngineRequest
 from kvasir.engine.grammar.grammar_gate import GrammarGate
 from kvasir.engine.scheduling.endings import error_output
-from kvasir.engine.scheduling.engine_request import EngineRequest
 from kvasir.engine.scheduling.entrance_check import RequestRefused
 from kvasir.engine.scheduling.token_budget import REQUEST_TOKENS, TokenBudget
 from kvasir.link.protocol import AddRequest, RefusalKind, RequestOutput

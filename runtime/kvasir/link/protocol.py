@@ -144,7 +144,7 @@ class Ready(_Message, frozen=True):
     features: tuple[str, ...] = ()  # FEATURE_…
     max_queued_tokens: int = 0  # Tokens of waiting requests; more are refused as OVERLOADED. 0: not announced.
     hash_algorithm: str = BLAKE2B  # Hashes of another algorithm (request/hashing.py) do not fit its prompts.
-    # Engines of one class continue each other's requests exactly (kvasir.engine.numerics). "": unknown.
+    # Engines of one class continue each other's requests exactly (kvasir.engine.build). "": unknown.
     numerics: str = ""
     # Tokens per step. 0: not announced, or prompts are computed in parts, so that a long one delays no other.
     max_num_batched_tokens: int = 0

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Sequence
 
-from kvasir.engine.scheduling.engine_request import EngineRequest, Guide
+from kvasir.engine.engine_request import EngineRequest, Guide
 from runtime.engine.fake_executor import choose
 from runtime.engine.fake_guides import FakeGuide
 

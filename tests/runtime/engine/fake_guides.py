@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import numpy.typing as npt
 
-from kvasir.engine.grammar.guide_errors import GuideError
+from kvasir.engine.engine_request import GuideError
 from kvasir.request.constraint import Grammar, GrammarKind, OutputConstraint
 from runtime.engine.fake_executor import EOS, VOCAB_SIZE, choose, next_token
 

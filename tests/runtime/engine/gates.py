@@ -2,8 +2,8 @@
 
 from collections.abc import Callable
 
+from kvasir.engine.engine_request import EngineRequest
 from kvasir.engine.scheduling.admission_gates import AdmissionGate, Verdict
-from kvasir.engine.scheduling.engine_request import EngineRequest
 from kvasir.engine.scheduling.rations import Ration
 
 

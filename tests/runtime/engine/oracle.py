@@ -3,8 +3,8 @@
 import random
 from collections.abc import Callable, Sequence
 
+from kvasir.engine.engine_request import EngineRequest
 from kvasir.engine.scheduling.drafter import Drafter
-from kvasir.engine.scheduling.engine_request import EngineRequest
 
 
 class Oracle(Drafter):

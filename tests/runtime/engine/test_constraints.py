@@ -6,11 +6,10 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
+from kvasir.engine.engine_request import GrammarTooComplex, Guide, GuideError
 from kvasir.engine.grammar.grammar_gate import GrammarGate, GuideSource
-from kvasir.engine.grammar.guide_errors import GrammarTooComplex, GuideError
 from kvasir.engine.grammar.output_guide import OutputGuide
 from kvasir.engine.inbox import Inbox
-from kvasir.engine.scheduling.engine_request import Guide
 from kvasir.engine.scheduling.step_results import FORCING_BUDGET, FORCING_COST, MAX_FORCED_TOKENS
 from kvasir.link.engine_end.engine_link import FrontendLost, LinkEvent, Received
 from kvasir.link.protocol import SUSPECT_TOKENS, Abort, FinishReason, RefusalKind

@@ -3,7 +3,7 @@ from collections.abc import Callable, Sequence
 
 import pytest
 
-from kvasir.engine.scheduling.engine_request import RequestStatus
+from kvasir.engine.engine_request import RequestStatus
 from kvasir.link.protocol import Call, FinishReason, RefusalKind, Result
 from runtime.engine.core_harness import FRONTEND, CoreHarness, add_request
 from runtime.engine.fake_executor import NAN, expected_output, next_token

@@ -6,8 +6,8 @@ from array import array
 import msgspec
 import pytest
 
+from kvasir.engine.engine_request import EngineRequest
 from kvasir.engine.ingest import Ingest, RefusedRequest
-from kvasir.engine.scheduling.engine_request import EngineRequest
 from kvasir.engine.scheduling.token_budget import REQUEST_TOKENS, TokenBudget
 from kvasir.link.protocol import AddRequest, FinishReason, RefusalKind
 from kvasir.request.hashing import SHA256, ChainRoot, chain_root, packed_chain

@@ -7,7 +7,7 @@ from itertools import pairwise
 import pytest
 
 from kvasir.engine import loop
-from kvasir.engine.health.engine_collector import EngineCollector
+from kvasir.engine.engine_collector import EngineCollector
 from kvasir.link.protocol import Abort
 from runtime.engine.core_harness import add_request
 from runtime.engine.looped_engine import PROMPT, WAIT, Engine, held_step

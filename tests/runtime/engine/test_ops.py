@@ -12,8 +12,8 @@ from prometheus_client import CollectorRegistry, generate_latest
 
 from kvasir.config.options import ConfigError
 from kvasir.config.process_settings import OpsConfig
+from kvasir.engine.engine_collector import EngineCollector
 from kvasir.engine.handover.hand_over import HandOver
-from kvasir.engine.health.engine_collector import EngineCollector
 from kvasir.engine.health.engine_status import LINK_PATIENCE, EngineStatus
 from kvasir.engine.health.step_trace import StepPhase
 from kvasir.link.protocol import Progress

@@ -15,7 +15,7 @@ from transformers import Qwen3MoeConfig
 from kvasir.config.process_settings import LinkConfig
 from kvasir.config.settings import EngineConfig, ModelConfig, ParallelConfig
 from kvasir.engine.inbox import Inbox
-from kvasir.engine.shared_experts import SharedExpertsGroup
+from kvasir.engine.waves import SharedExpertsGroup
 from kvasir.hub.model_info import load_model_info
 from kvasir.link.frontend_end.remote_engine import RemoteEngine
 from kvasir.link.protocol import FEATURE_WAVES, Heartbeat

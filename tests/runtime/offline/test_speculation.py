@@ -10,7 +10,7 @@ import pytest
 
 from kvasir import LLM, RequestOutput, SamplingParams, StructuredOutputsParams
 from kvasir.engine import build
-from kvasir.engine.scheduling.engine_request import EngineRequest
+from kvasir.engine.engine_request import EngineRequest
 from runtime.engine.oracle import Oracle
 
 PROMPTS = [

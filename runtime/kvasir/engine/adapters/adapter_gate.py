@@ -11,8 +11,8 @@ from typing import Final
 
 from kvasir.engine.adapters.adapter_checks import FailedAdapter
 from kvasir.engine.adapters.adapter_memory import AdapterMemory, Needs
+from kvasir.engine.engine_request import EngineRequest
 from kvasir.engine.scheduling.admission_gates import AdmissionGate, Verdict
-from kvasir.engine.scheduling.engine_request import EngineRequest
 from kvasir.request.adapter import Adapter
 
 # The rows of a slot that closes are not replaced until it is free.

@@ -4,8 +4,8 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from kvasir.engine.drafting.draft_length import DraftLength
+from kvasir.engine.engine_request import EngineRequest
 from kvasir.engine.scheduling.drafter import Drafter
-from kvasir.engine.scheduling.engine_request import EngineRequest
 
 
 class GuessSource(Protocol):

@@ -6,7 +6,7 @@ from typing import Final
 
 from kvasir.engine.drafting.adaptive_drafter import GuessSource
 from kvasir.engine.drafting.ngram_index import NgramIndex
-from kvasir.engine.scheduling.engine_request import EngineRequest
+from kvasir.engine.engine_request import EngineRequest
 
 # Per guess. A longer prompt is guessed from some steps later.
 MAX_INDEXED_TOKENS: Final = 1024

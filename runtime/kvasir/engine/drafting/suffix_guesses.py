@@ -12,7 +12,7 @@ from typing import Final
 from kvasir.engine.drafting.adaptive_drafter import GuessSource
 from kvasir.engine.drafting.ngram_index import NgramIndex
 from kvasir.engine.drafting.past_outputs import END, PastOutputs
-from kvasir.engine.scheduling.engine_request import EngineRequest
+from kvasir.engine.engine_request import EngineRequest
 
 SHORTEST_MATCH: Final = 3
 # Per guess: about a millisecond.

@@ -8,8 +8,8 @@ import queue
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
+from kvasir.engine.engine_request import EngineRequest, Guide
 from kvasir.engine.scheduling.admission_gates import AdmissionGate, Verdict
-from kvasir.engine.scheduling.engine_request import EngineRequest, Guide
 from kvasir.request.constraint import OutputConstraint
 
 

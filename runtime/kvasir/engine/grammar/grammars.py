@@ -12,9 +12,9 @@ from typing import Final
 
 import llguidance
 
+from kvasir.engine.engine_request import GuideError
 from kvasir.engine.grammar.compiled_grammars import CompiledGrammars
 from kvasir.engine.grammar.compiling import compile_adapted
-from kvasir.engine.grammar.guide_errors import GuideError
 from kvasir.engine.grammar.output_guide import OutputGuide
 from kvasir.engine.grammar.trials import Trials, TrialsError
 from kvasir.engine.grammar.vocabulary import VocabularyError, build_tokenizer, read_vocabulary

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from kvasir.engine.scheduling.engine_request import EngineRequest
+from kvasir.engine.engine_request import EngineRequest
 from kvasir.engine.scheduling.step_results import StepRows
 from kvasir.worker.step import LateInput, StepInput
 

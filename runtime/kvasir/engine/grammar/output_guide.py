@@ -8,7 +8,7 @@ import llguidance
 import numpy as np
 import numpy.typing as npt
 
-from kvasir.engine.grammar.guide_errors import GrammarTooComplex, GuideError
+from kvasir.engine.engine_request import GrammarTooComplex, GuideError
 from kvasir.request.constraint import OutputConstraint
 
 BITS: Final = 32

@@ -16,7 +16,7 @@ from typing import Final
 
 import msgspec
 
-from kvasir.engine.scheduling.engine_request import EngineRequest
+from kvasir.engine.engine_request import EngineRequest
 from kvasir.engine.scheduling.step_results import StepRows
 from kvasir.link.protocol import FailedStep
 

@@ -6,7 +6,8 @@ A free block may still hold a cached prefix, until `allocate` returns it.
 from collections.abc import Iterable, Sequence
 from typing import Final
 
-from kvasir.engine.kv.prefix_cache import NULL_BLOCK, PrefixCache
+from kvasir.engine.engine_request import NULL_BLOCK
+from kvasir.engine.kv.prefix_cache import PrefixCache
 
 _IN_USE: Final = -1
 

@@ -6,12 +6,11 @@ Only full blocks are shared, and they are not written again, so sharing copies n
 import time
 from itertools import accumulate, chain, pairwise, zip_longest
 
+from kvasir.engine.engine_request import BlockTable, EngineRequest, PrefixLookup
 from kvasir.engine.kv.block_pool import BlockPool
-from kvasir.engine.kv.block_table import BlockTable
 from kvasir.engine.kv.group_rule import rule_of
 from kvasir.engine.kv.held_blocks import HeldBlocks
-from kvasir.engine.kv.prefix_cache import PrefixCache, PrefixLookup
-from kvasir.engine.scheduling.engine_request import EngineRequest
+from kvasir.engine.kv.prefix_cache import PrefixCache
 from kvasir.layers.kv import FullAttention, KVCacheConfig
 from kvasir.request.hashing import extend_chain, split_chain
 

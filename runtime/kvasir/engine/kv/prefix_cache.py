@@ -2,19 +2,12 @@
 
 from collections.abc import Iterable, Sequence
 from itertools import islice
-from typing import Final, NamedTuple
+from typing import Final
 
+from kvasir.engine.engine_request import NULL_BLOCK
 from kvasir.engine.kv.cache_log import CacheLog
 
-NULL_BLOCK: Final = 0  # fills unused places of a block table; never in the index
 REPORTED_GROUP: Final = 0  # whose hashes frontends get: full attention, if the model has it
-
-
-class PrefixLookup(NamedTuple):
-    generation: tuple[int, int]  # of pool and cache: valid while neither changes
-    num_tokens: int
-    tables: list[list[int]]
-    cost: int
 
 
 class PrefixCache:

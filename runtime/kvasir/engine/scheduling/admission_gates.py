@@ -4,8 +4,8 @@ from collections.abc import Sized
 from enum import Enum
 from typing import Final, Protocol
 
+from kvasir.engine.engine_request import EngineRequest
 from kvasir.engine.kv.kv_manager import KVManager
-from kvasir.engine.scheduling.engine_request import EngineRequest
 from kvasir.engine.scheduling.service_order import ServiceOrder
 
 # Blocks per KV group. In simulations 1 recomputes 30 % of the tokens and 4 only 6 to 9 %; more leaves rows empty.

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Protocol
 
-from kvasir.engine.scheduling.engine_request import EngineRequest
+from kvasir.engine.engine_request import EngineRequest
 
 
 class Drafter(Protocol):

@@ -5,8 +5,7 @@ import time
 from collections.abc import Collection
 from typing import Final
 
-from kvasir.engine.grammar.guide_errors import GrammarTooComplex
-from kvasir.engine.scheduling.engine_request import FINISH_REASONS, EngineRequest, RequestStatus
+from kvasir.engine.engine_request import FINISH_REASONS, EngineRequest, GrammarTooComplex, RequestStatus
 from kvasir.link.protocol import AddRequest, FinishReason, Logprobs, RefusalKind, RequestOutput, RequestProgress
 from kvasir.process.seldom_log import SeldomLog
 from kvasir.worker.step import NAN_COMPUTED

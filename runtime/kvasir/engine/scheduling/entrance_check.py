@@ -1,7 +1,7 @@
 """EntranceCheck: whether this engine can compute a request at all."""
 
+from kvasir.engine.engine_request import EngineRequest
 from kvasir.engine.scheduling.endings import Endings
-from kvasir.engine.scheduling.engine_request import EngineRequest
 from kvasir.link.protocol import RequestOutput
 
 

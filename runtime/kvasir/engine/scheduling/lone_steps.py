@@ -3,7 +3,7 @@
 If such a step ends the engine, the suspect is the cause, so no other step overlaps it.
 """
 
-from kvasir.engine.scheduling.engine_request import EngineRequest, RequestStatus
+from kvasir.engine.engine_request import EngineRequest, RequestStatus
 from kvasir.engine.scheduling.request_queues import RequestQueues
 
 

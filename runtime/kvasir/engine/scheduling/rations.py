@@ -2,7 +2,7 @@
 
 from typing import Protocol
 
-from kvasir.engine.scheduling.engine_request import EngineRequest, RequestStatus
+from kvasir.engine.engine_request import EngineRequest, RequestStatus
 
 
 class Ration(Protocol):

@@ -11,9 +11,9 @@ A request in any of the three may be finished (aborted).
 
 from collections.abc import Sequence
 
+from kvasir.engine.engine_request import EngineRequest, RequestStatus
 from kvasir.engine.kv.kv_manager import KVManager
 from kvasir.engine.scheduling.admission_gates import AdmissionGate, BlockGate, PendingGate, RowGate, Verdict
-from kvasir.engine.scheduling.engine_request import EngineRequest, RequestStatus
 from kvasir.engine.scheduling.service_order import ServiceOrder
 from kvasir.engine.scheduling.token_budget import TokenBudget
 

@@ -9,10 +9,10 @@ from collections import deque
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 
+from kvasir.engine.engine_request import EngineRequest, RequestStatus
 from kvasir.engine.kv.kv_manager import KVManager
 from kvasir.engine.scheduling.admission_gates import AdmissionGate
 from kvasir.engine.scheduling.endings import Endings
-from kvasir.engine.scheduling.engine_request import EngineRequest, RequestStatus
 from kvasir.engine.scheduling.entrance_check import EntranceCheck, RequestRefused
 from kvasir.engine.scheduling.lone_steps import LoneSteps
 from kvasir.engine.scheduling.rations import Ration

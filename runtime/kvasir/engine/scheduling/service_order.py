@@ -3,7 +3,7 @@
 from bisect import bisect_left, insort
 from collections.abc import Iterator
 
-from kvasir.engine.scheduling.engine_request import EngineRequest
+from kvasir.engine.engine_request import EngineRequest
 
 
 class ServiceOrder:

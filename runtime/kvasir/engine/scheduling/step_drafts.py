@@ -5,12 +5,12 @@ from contextlib import suppress
 from dataclasses import dataclass
 from itertools import islice
 
+from kvasir.engine.engine_request import EngineRequest, Guide
 from kvasir.engine.kv.kv_manager import KVManager
 from kvasir.engine.scheduling.admission_gates import AdmissionGate, Verdict
 from kvasir.engine.scheduling.draft_counts import DraftCounts
 from kvasir.engine.scheduling.drafter import Drafter
 from kvasir.engine.scheduling.endings import Endings
-from kvasir.engine.scheduling.engine_request import EngineRequest, Guide
 
 
 @dataclass(frozen=True)

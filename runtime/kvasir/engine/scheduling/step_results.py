@@ -3,9 +3,9 @@
 from collections.abc import Sequence
 from typing import Final, TypeAlias
 
+from kvasir.engine.engine_request import EngineRequest, Guide, RequestStatus
 from kvasir.engine.kv.kv_manager import KVManager
 from kvasir.engine.scheduling.endings import Endings
-from kvasir.engine.scheduling.engine_request import EngineRequest, Guide, RequestStatus
 from kvasir.engine.scheduling.request_queues import RequestQueues
 from kvasir.engine.scheduling.step_drafts import StepDrafts
 from kvasir.link.protocol import Logprobs, RequestOutput

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from kvasir.engine.scheduling.engine_request import EngineRequest
+from kvasir.engine.engine_request import EngineRequest
 from kvasir.request.adapter import Adapter
 from runtime.engine.core_harness import add_request
 

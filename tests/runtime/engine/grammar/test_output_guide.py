@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from kvasir.engine.grammar.guide_errors import GuideError
+from kvasir.engine.engine_request import GuideError
 from kvasir.engine.grammar.output_guide import OutputGuide
 from kvasir.request.constraint import Grammar, GrammarKind, OutputConstraint
 

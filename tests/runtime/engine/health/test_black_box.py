@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from kvasir.engine.engine_request import EngineRequest
 from kvasir.engine.health.black_box import FILE_BYTES, SLOT_BYTES, BlackBox, BoxFile, open_box
-from kvasir.engine.scheduling.engine_request import EngineRequest
 from kvasir.link.protocol import FailedStep, StepRequest
 from kvasir.request.request_digest import DIGEST_BYTES
 from runtime.engine.core_harness import CoreHarness, add_request

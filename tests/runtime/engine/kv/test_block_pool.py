@@ -2,8 +2,9 @@ from collections.abc import Callable
 
 import pytest
 
+from kvasir.engine.engine_request import NULL_BLOCK
 from kvasir.engine.kv.block_pool import BlockPool, FreeQueue
-from kvasir.engine.kv.prefix_cache import NULL_BLOCK, PrefixCache
+from kvasir.engine.kv.prefix_cache import PrefixCache
 
 
 def found(cache: PrefixCache, hashes: list[bytes]) -> list[int]:

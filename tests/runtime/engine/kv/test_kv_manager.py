@@ -4,9 +4,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from kvasir.engine.engine_request import EngineRequest
 from kvasir.engine.kv.kv_manager import UNLIMITED, KVManager, longest_sequence
 from kvasir.engine.kv.prefix_cache import PrefixCache
-from kvasir.engine.scheduling.engine_request import EngineRequest
 from runtime.engine.core_harness import CoreHarness, add_request
 from runtime.engine.fake_executor import expected_output
 from runtime.engine.kv_configs import kv_config, kv_manager

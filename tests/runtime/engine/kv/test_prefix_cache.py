@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
+from kvasir.engine.engine_request import EngineRequest
 from kvasir.engine.kv.prefix_cache import PrefixCache
-from kvasir.engine.scheduling.engine_request import EngineRequest
 from kvasir.link.protocol import FinishReason
 from kvasir.worker.step import NAN_COMPUTED, StepOutput
 from runtime.engine.core_harness import FRONTEND, Answer, CoreHarness, add_request

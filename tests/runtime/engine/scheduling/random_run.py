@@ -10,9 +10,9 @@ from functools import partial
 
 import msgspec
 
+from kvasir.engine.engine_request import EngineRequest
 from kvasir.engine.grammar.grammar_gate import GrammarGate
 from kvasir.engine.health.black_box import BlackBox
-from kvasir.engine.scheduling.engine_request import EngineRequest
 from kvasir.engine.scheduling.rations import StageRation
 from kvasir.engine.scheduling.step_results import StepRows
 from kvasir.link.protocol import AddRequest, Call, FinishReason, RefusalKind

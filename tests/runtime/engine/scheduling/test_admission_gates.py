@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import pytest
 
-from kvasir.engine.scheduling.engine_request import EngineRequest
+from kvasir.engine.engine_request import EngineRequest
 from kvasir.link.protocol import FinishReason, RefusalKind
 from runtime.engine.core_harness import FRONTEND, CoreHarness, add_request
 from runtime.engine.fake_executor import expected_output

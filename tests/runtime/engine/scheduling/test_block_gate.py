@@ -2,9 +2,9 @@
 
 import pytest
 
+from kvasir.engine.engine_request import EngineRequest
 from kvasir.engine.kv.kv_manager import KVManager
 from kvasir.engine.scheduling.admission_gates import RESERVE, BlockGate
-from kvasir.engine.scheduling.engine_request import EngineRequest
 from runtime.engine.core_harness import CoreHarness, add_request
 
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from kvasir.engine.scheduling.engine_request import EngineRequest
+from kvasir.engine.engine_request import EngineRequest
 from kvasir.engine.scheduling.entrance_check import RequestRefused
 from kvasir.engine.scheduling.scheduler import Scheduler
 from kvasir.link.protocol import FinishReason

@@ -8,7 +8,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from prometheus_client.samples import Sample
 
 from kvasir.client.request_observer import Trace
-from kvasir.engine.health import engine_collector
+from kvasir.engine import engine_collector
 from kvasir.frontend.telemetry.metrics import Metrics
 from kvasir.link.frontend_end.remote_engine import EngineState
 from kvasir.link.protocol import DraftStats, FinishReason

@@ -4,18 +4,58 @@ import math
 import time
 from collections.abc import Sequence
 from enum import IntEnum
-from typing import Protocol
+from typing import Final, NamedTuple, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
-from kvasir.engine.kv.block_table import BlockTable
-from kvasir.engine.kv.prefix_cache import PrefixLookup
 from kvasir.link.protocol import SUSPECT_TOKENS, AddRequest, FinishReason, StepRequest
 from kvasir.request.hashing import BLAKE2B, chain_root
 from kvasir.request.request_digest import request_digest
 from kvasir.request.tokens import TOKEN_BYTES, from_wire, to_wire
 from kvasir.worker.step import NewRow
+
+NULL_BLOCK: Final = 0  # fills unused places of a block table; never in the index
+
+
+class PrefixLookup(NamedTuple):
+    generation: tuple[int, int]  # of pool and cache: valid while neither changes
+    num_tokens: int
+    tables: list[list[int]]
+    cost: int
+
+
+class GuideError(ValueError):
+    """An output token that the constraint forbids, which is a defect."""
+
+
+class GrammarTooComplex(GuideError):
+    """The next mask needs too much work."""
+
+
+class BlockTable:
+    """Block ids by place, each place for `block_size` tokens.
+
+    | null: freed, or before the window of a cached prefix | blocks of this request |
+     └────────────────────── first ──────────────────────┘
+    """
+
+    __slots__ = ("first", "ids")
+
+    def __init__(self, ids: list[int], first: int = 0) -> None:
+        self.ids = ids
+        self.first = first
+
+    @property
+    def blocks(self) -> list[int]:
+        return self.ids[self.first :] if self.first else self.ids
+
+    def cut(self, first: int) -> list[int]:
+        """Replace the blocks before this place by null blocks; return them."""
+        freed = self.ids[self.first : first]
+        self.ids[self.first : first] = [NULL_BLOCK] * len(freed)
+        self.first += len(freed)
+        return freed
 
 
 class RequestStatus(IntEnum):
