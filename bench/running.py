@@ -19,7 +19,7 @@ from typing import IO, Any
 
 from bench.schemas import response_format
 
-from kvasir.benchmark.process_memory import memory_of_tree
+from kvasir.benchmark.startup import memory_of_tree
 
 # Seconds until a server answers, at most.
 START_LIMIT = 300.0

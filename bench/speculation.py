@@ -25,7 +25,7 @@ import aiohttp
 ROOT: Final = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT / "tests"))
 
-from kvasir.benchmark.draft_figures import draft_figures, draft_lines  # noqa: E402
+from kvasir.benchmark.figures import draft_figures, draft_lines  # noqa: E402
 from kvasir.benchmark.load_generator import read_draft_counts  # noqa: E402
 from kvasir.config.hardware.machine import cgroup_cores, cpu_name  # noqa: E402
 from service.running import Service, running  # noqa: E402

@@ -7,9 +7,8 @@ from dataclasses import dataclass
 from kvasir.engine.cache_reports import CacheReports
 from kvasir.engine.core import EngineCore
 from kvasir.engine.handover.block_server import MAX_SESSIONS
-from kvasir.engine.handover.events import FetchEnded, HandOverEvent, PinReleased, PinWanted
 from kvasir.engine.handover.hand_over import HandOver
-from kvasir.engine.handover.messages import MAX_FETCH_BLOCKS
+from kvasir.engine.handover.messages import MAX_FETCH_BLOCKS, FetchEnded, HandOverEvent, PinReleased, PinWanted
 from kvasir.engine.ingest import Ingest
 from kvasir.engine.kv.kv_manager import KVManager
 from kvasir.engine.scheduling.scheduler import Scheduler

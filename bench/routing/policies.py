@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from hashlib import blake2b
 
 from kvasir.client.dispatch.cache_index import CacheIndex, Leads
-from kvasir.client.dispatch.engine_room import EngineRoom
+from kvasir.client.dispatch.engine_load import EngineRoom
 from kvasir.client.dispatch.request_queue import RequestQueue
 from kvasir.client.dispatch.router import Router
 from kvasir.client.request_observer import Trace

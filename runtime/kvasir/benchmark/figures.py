@@ -1,15 +1,53 @@
 """Figures of a benchmark: percentiles, lines and a JSON file."""
 
+import dataclasses
 import errno
 import json
 import os
+import re
 import statistics
-from collections.abc import Sequence
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from kvasir.benchmark.request_outcome import RequestOutcome
 from kvasir.config.options import ConfigError
+
+
+@dataclasses.dataclass
+class RequestOutcome:
+    """Times in seconds of time.perf_counter()."""
+
+    start: float
+    first: float = 0.0
+    """Arrival of the first token of a streamed answer."""
+    last: float = 0.0
+    gaps: list[float] = dataclasses.field(default_factory=list)
+    """Seconds between chunks."""
+    tokens: int = 0
+    prompt_tokens: int = 0
+    hung_up: bool = False
+    error: str = ""
+
+    @property
+    def ttft(self) -> float:
+        return self.first - self.start
+
+    @property
+    def tpot(self) -> float:
+        return (self.last - self.first) / (self.tokens - 1)
+
+    @property
+    def end_to_end(self) -> float:
+        return self.last - self.start
+
+    def chunk_came(self, now: float) -> None:
+        if self.first:
+            self.gaps.append(now - self.last)
+        else:
+            self.first = now
+        self.last = now
+
 
 Figures = dict[str, Any]
 PERCENTILES: Final = (50.0, 90.0, 99.0)
@@ -106,3 +144,45 @@ def write_json(path: str, figures: Figures) -> None:
         Path(path).write_text(json.dumps(figures, indent=2) + "\n")
     except OSError as error:
         raise ConfigError(f"--json {path}: {error.strerror}") from error
+
+
+_SAMPLE: Final = re.compile(r"vllm:spec_decode_num_(\w+?)_total\{(.*)\} (\S+)")
+_PLACE: Final = re.compile(r'position="(\d+)"')
+
+# Of drafts, draft_tokens and accepted_tokens; "0", "1", … for the accepted tokens at each place.
+DraftCounts = Mapping[str, float]
+
+
+def draft_counts(text: str) -> DraftCounts:
+    counts: dict[str, float] = defaultdict(float)
+    for name, labels, value in _SAMPLE.findall(text):
+        place = _PLACE.search(labels)
+        counts[place[1] if place else name] += float(value)
+    return counts
+
+
+def draft_figures(before: DraftCounts, after: DraftCounts) -> dict[str, Any] | None:
+    """Return the figures of the drafts in between, None without any."""
+    counts = {name: value - before.get(name, 0) for name, value in after.items()}
+    drafts, tokens = counts.get("drafts", 0), counts.get("draft_tokens", 0)
+    if drafts <= 0 or tokens <= 0:
+        return None
+    accepted = counts.get("accepted_tokens", 0)
+    places = sorted((int(name), value) for name, value in counts.items() if name.isdecimal())
+    return {
+        "drafts": int(drafts),
+        "draft_tokens": int(tokens),
+        "accepted_tokens": int(accepted),
+        "acceptance_rate": accepted / tokens,
+        "acceptance_length": 1 + accepted / drafts,
+        "per_position_acceptance_rates": [value / drafts for _, value in places],
+    }
+
+
+def draft_lines(figures: Mapping[str, Any]) -> list[str]:
+    by_place = " ".join(f"{rate:.0%}" for rate in figures["per_position_acceptance_rates"])
+    return [
+        f"drafts     {figures['drafts']} with {figures['draft_tokens']} tokens, "
+        f"{figures['accepted_tokens']} accepted = {figures['acceptance_rate']:.1%}",
+        f"           mean acceptance length {figures['acceptance_length']:.2f}, by position {by_place}",
+    ]

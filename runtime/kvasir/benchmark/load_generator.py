@@ -14,8 +14,7 @@ from typing import Any
 
 import aiohttp
 
-from kvasir.benchmark.draft_figures import DraftCounts, draft_counts, draft_figures
-from kvasir.benchmark.request_outcome import RequestOutcome
+from kvasir.benchmark.figures import DraftCounts, RequestOutcome, draft_counts, draft_figures
 from kvasir.benchmark.timed_request import send
 from kvasir.benchmark.workload import CONCURRENCY, Pace, RequestPlan, Workload, plans
 from kvasir.config.options import CommandFailed

@@ -10,7 +10,7 @@ import aiohttp
 import msgspec
 
 from kvasir.benchmark.event_stream import DONE, ReceivedEvents
-from kvasir.benchmark.request_outcome import RequestOutcome
+from kvasir.benchmark.figures import RequestOutcome
 from kvasir.benchmark.workload import RequestPlan
 
 

@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import random
+import re
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -11,16 +12,65 @@ from typing import Final
 import aiohttp
 
 from kvasir.chaos.answers import Answer, ask, difference
-from kvasir.chaos.disturbances import ChaosTarget, Disturbance, DisturbanceKind
+from kvasir.chaos.disturbances import ChaosTarget, Disturbance, DisturbanceKind, Havoc, Load
 from kvasir.chaos.questions import STOP_STRING, Question, continued, names, with_stop
 from kvasir.chaos.report import INTERRUPTED, CheckedAnswer, Event, Report, longest_gap
-from kvasir.chaos.service_view import ServiceView
-from kvasir.chaos.settings import Havoc, Load
 from kvasir.config.options import CommandFailed
+from kvasir_contract.endpoints import METRICS_PATH
+
+_LOOK_SECONDS: Final = 0.2
+
+
+_USABLE: Final = re.compile(r'^kvasir:engine_usable\{.*\bengine="([^"]*)".*\} 1(?:\.0)?$', re.MULTILINE)
+
+
+_MOVES: Final = re.compile(r"^kvasir:migrations_total(?:\{.*\})? (\S+)$", re.MULTILINE)
+
+
+_MAX_SECONDS_UNTIL_NOTICED: Final = 5.0
+
+
+class ServiceView:
+    def __init__(self, session: aiohttp.ClientSession, url: str) -> None:
+        self._session = session
+        self._url = url + METRICS_PATH
+
+    async def moves(self) -> int:
+        return int(sum(float(value) for value in _MOVES.findall(await self._metrics())))
+
+    async def usable(self) -> set[str]:
+        return set(_USABLE.findall(await self._metrics()))
+
+    async def recovery(self, ranks: set[str], disturbed: "asyncio.Task[None]", limit: float) -> float | None:
+        """Return the seconds until these engines take requests again after the disturbance; None after `limit`.
+
+        0 for a loss that the frontend has not noticed soon after the disturbance: there was none.
+        """
+        since = time.monotonic()
+        noticed, over = False, 0.0
+        while (now := time.monotonic()) - since < limit:
+            complete = ranks <= await self.usable()
+            if disturbed.done():
+                over = over or now
+                if noticed and complete:
+                    return now - since
+                if not noticed and now - over > _MAX_SECONDS_UNTIL_NOTICED:
+                    return 0.0
+            noticed = noticed or not complete
+            await asyncio.sleep(_LOOK_SECONDS)
+        return None
+
+    async def _metrics(self) -> str:
+        """Return the metrics. Raises CommandFailed without an answer."""
+        try:
+            async with self._session.get(self._url) as response:
+                return await response.text()
+        except (aiohttp.ClientError, TimeoutError, OSError) as error:
+            raise CommandFailed(f"{self._url} does not answer: {error}") from error
+
 
 Note = Callable[[str], None]
 _MAX_RECOMPUTED: Final = 64
-_LOOK_SECONDS: Final = 0.2
 _MOVES_SECONDS: Final = 5.0
 
 

@@ -6,11 +6,11 @@ import dataclasses
 import sys
 from typing import TYPE_CHECKING, Final
 
-from kvasir.benchmark.draft_figures import draft_lines
 from kvasir.benchmark.figures import (
     PERCENTILES,
     Figures,
     check_json,
+    draft_lines,
     load_figures,
     load_lines,
     parse_percentiles,

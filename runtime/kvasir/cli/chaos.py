@@ -9,11 +9,10 @@ import sys
 from urllib.parse import urlsplit
 
 from kvasir.benchmark.figures import check_json, write_json
-from kvasir.chaos.disturbances import ChaosTarget, plan
+from kvasir.chaos.disturbances import ChaosTarget, Havoc, Load, plan
 from kvasir.chaos.kubernetes_target import KubernetesTarget
 from kvasir.chaos.local_target import LocalTarget
 from kvasir.chaos.questions import questions
-from kvasir.chaos.settings import Havoc, Load
 from kvasir.cli.api_client import URL_HELP, ApiServer, add_api_key, base_url, check_text, default_url
 from kvasir.config.options import ConfigError, OptionParser, add_options, from_args
 

@@ -23,7 +23,6 @@ from kvasir.client.input.fair_queue import current_client
 from kvasir.client.input.input_processor import InputProcessor
 from kvasir.client.input.prompted import Prompted
 from kvasir.client.journal import Journal
-from kvasir.client.known_ranks import KnownRanks
 from kvasir.client.live_request import LiveRequest, RequestState
 from kvasir.client.moves.hand_overs import HandOvers
 from kvasir.client.moves.migration import Migrations
@@ -31,7 +30,7 @@ from kvasir.client.moves.quarantine import Quarantine
 from kvasir.client.output_processor import AbortRequests, DistrustEngine, OutputProcessor, TryNextEngine
 from kvasir.client.request_errors import InvalidRequest, in_field
 from kvasir.client.request_observer import RequestObserver, Trace
-from kvasir.client.service_limits import ServiceLimits
+from kvasir.client.service_limits import KnownRanks, ServiceLimits
 from kvasir.client.text.detokenizer import Detokenizer
 from kvasir.client.zero_gate import ZeroGate
 from kvasir.config.frontend_settings import FrontendConfig

@@ -1,6 +1,7 @@
 """The limits of the engines on requests."""
 
 from collections.abc import Collection
+from typing import Final
 
 from kvasir.client.request_errors import InvalidRequest
 from kvasir.link.frontend_end.remote_engine import RemoteEngine
@@ -26,3 +27,25 @@ class ServiceLimits:
                 "priority is not used here: start the engines with --scheduling-policy priority, or leave it out",
                 "priority",
             )
+
+
+RANK_FIELD: Final = "data_parallel_rank"
+
+
+class KnownRanks:
+    def __init__(self) -> None:
+        self._ranks: set[int] = set()
+
+    def joined(self, engine: RemoteEngine) -> None:
+        self._ranks.add(engine.rank)
+
+    def check(self, rank: int) -> None:
+        """Raise InvalidRequest for an unknown rank, once an engine has joined."""
+        if not self._ranks or rank in self._ranks:
+            return
+        known = sorted(self._ranks)
+        ranks = f"ranks {', '.join(map(str, known))}" if len(known) > 1 else f"rank {known[0]}"
+        raise InvalidRequest(
+            f"{RANK_FIELD} is {rank}, and this service has {ranks}: choose one of them, or leave the field out",
+            RANK_FIELD,
+        )

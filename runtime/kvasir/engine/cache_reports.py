@@ -9,8 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
-from kvasir.engine.kv.cache_log import CacheLog
-from kvasir.engine.kv.prefix_cache import PrefixCache
+from kvasir.engine.kv.prefix_cache import CacheLog, PrefixCache
 from kvasir.link.protocol import CacheEvents
 
 REPORT_SECONDS: Final = 0.05  # between reports of a busy engine; an idle one reports at once

@@ -15,8 +15,8 @@ from kvasir.engine.health.black_box import BlackBox
 from kvasir.engine.health.step_trace import StepPhase, StepTrace
 from kvasir.engine.ingest import Ingest, RefusedRequest
 from kvasir.engine.scheduling.endings import error_output
-from kvasir.engine.scheduling.entrance_check import RequestRefused
 from kvasir.engine.scheduling.scheduler import Scheduler
+from kvasir.engine.scheduling.token_budget import RequestRefused
 from kvasir.executor.executor import Executor, SubmittedStep
 from kvasir.link.protocol import (
     AdaptersHeld,

@@ -25,9 +25,8 @@ from kvasir.config.settings import EngineConfig
 from kvasir.engine.build import build_core, numerics_class, prepare_workers, ready_message, resolve_settings
 from kvasir.engine.core import EngineCore
 from kvasir.engine.engine_collector import EngineCollector
-from kvasir.engine.handover.exchange import Exchange
+from kvasir.engine.handover.exchange import Exchange, kv_class
 from kvasir.engine.handover.hand_over import HandOver
-from kvasir.engine.handover.kv_class import kv_class
 from kvasir.engine.handover.start_exchange import start_exchange
 from kvasir.engine.health.black_box import BlackBox, open_box
 from kvasir.engine.health.engine_status import EngineStatus
@@ -45,11 +44,9 @@ from kvasir.layers.kv import KVCacheConfig
 from kvasir.link.engine_end.engine_link import EngineIdentity, EngineLink, new_incarnation
 from kvasir.link.protocol import Dead, FailedStep, Goodbye, Progress
 from kvasir.process.failures import end, failure_of, log_failure
-from kvasir.process.open_files import raise_open_files_limit
 from kvasir.process.ops_server import OpsServer
-from kvasir.process.process_title import set_process_title
+from kvasir.process.process_setup import raise_open_files_limit, set_process_title, wake_after_signals
 from kvasir.process.seldom_log import SeldomLog
-from kvasir.process.signal_wakes import wake_after_signals
 from kvasir.version import __version__
 from kvasir.wire.death_watch import DeathWatch, start_death_watch
 from kvasir_contract.exits import ExitCode

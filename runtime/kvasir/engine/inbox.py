@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import TypeAlias
 
 from kvasir.engine.engine_request import EngineRequest
-from kvasir.engine.handover.events import HandOverEvent
+from kvasir.engine.handover.messages import HandOverEvent
 from kvasir.engine.ingest import Ingest, RefusedRequest
 from kvasir.engine.scheduling.service_order import ServiceOrder
 from kvasir.link.engine_end.engine_link import FrontendLost, LinkEvent, Received

@@ -11,8 +11,7 @@ from typing import Final
 from kvasir.engine.engine_request import EngineRequest
 from kvasir.engine.grammar.grammar_gate import GrammarGate
 from kvasir.engine.scheduling.endings import error_output
-from kvasir.engine.scheduling.entrance_check import RequestRefused
-from kvasir.engine.scheduling.token_budget import REQUEST_TOKENS, TokenBudget
+from kvasir.engine.scheduling.token_budget import REQUEST_TOKENS, RequestRefused, TokenBudget
 from kvasir.link.protocol import AddRequest, RefusalKind, RequestOutput
 from kvasir.process.seldom_log import SeldomLog
 from kvasir.request.hashing import BLAKE2B, HASH_BYTES, chain_fits, packed_chain

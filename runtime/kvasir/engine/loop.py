@@ -10,8 +10,8 @@ from typing import Final, Protocol
 from kvasir.engine.cache_reports import CacheReports
 from kvasir.engine.core import EngineCore
 from kvasir.engine.drain import DRAIN_SETTLE_SECONDS, Drain
-from kvasir.engine.handover.events import FetchEnded, PinReleased, PinWanted
 from kvasir.engine.handover.hand_over import HandOver
+from kvasir.engine.handover.messages import FetchEnded, PinReleased, PinWanted
 from kvasir.engine.health.engine_status import EngineStatus
 from kvasir.engine.health.step_trace import StepPhase
 from kvasir.engine.inbox import Event, ExecutorFailed, Inbox, Wake, WaveCalled

@@ -31,8 +31,7 @@ from kvasir.executor.processes.worker_messages import (
     steps_in_flight,
 )
 from kvasir.executor.remote_workers import RemoteInterruptedError, RemoteSilentError, RemoteWorkers
-from kvasir.executor.shared_memory.channel import EngineChannel
-from kvasir.executor.shared_memory.replies import NoReplyError
+from kvasir.executor.shared_memory.channel import EngineChannel, NoReplyError
 from kvasir.executor.shared_memory.ring import RingError, SlowReaderError
 from kvasir.hub.model_info import ModelInfo
 from kvasir.layers.kv import KVCacheConfig

@@ -45,9 +45,8 @@ from kvasir.hub.tokenizer import load_tokenizer
 from kvasir.hub.tokenizer_files import tokenizer_info
 from kvasir.process.failures import end, failure_of, log_failure
 from kvasir.process.listening import BACKLOG, remove_socket_file, url_of
-from kvasir.process.open_files import raise_open_files_limit
 from kvasir.process.ops_server import OpsServer
-from kvasir.process.process_title import set_process_title
+from kvasir.process.process_setup import raise_open_files_limit, set_process_title
 from kvasir.process.words import count
 from kvasir_contract.logs import setup_logging
 

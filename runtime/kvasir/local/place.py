@@ -4,20 +4,65 @@
 replace those of Kubernetes.
 """
 
+import fcntl
 import os
 import random
+import shutil
 import socket
+import tempfile
 import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Final, TextIO
 
 from kvasir.config.options import ConfigError
 from kvasir.local.log_directory import LogDirectory
-from kvasir.local.private_directory import PrivateDirectory
 from kvasir.process.listening import listen_at, listen_on, remove_socket_file, url
 from kvasir_contract import environment
+
+# TMPDIR may be long, and the path of an ipc socket has at most 107 characters
+PARENT: Final = Path("/tmp")
+_PREFIX: Final = "kvasir-"
+_LOCK: Final = "lock"
+
+
+class PrivateDirectory:
+    """Readable by this user only (0700)."""
+
+    def __init__(self, parent: Path = PARENT) -> None:
+        _remove_abandoned(parent)
+        self.path = Path(tempfile.mkdtemp(prefix=_PREFIX, dir=parent))
+        unlocked = self.path / "unlocked"
+        self._lock = unlocked.open("w")
+        fcntl.flock(self._lock, fcntl.LOCK_EX)
+        unlocked.rename(self.path / _LOCK)  # the name in searches: never seen without its lock
+
+    def close(self) -> None:
+        if not self._lock.closed:
+            shutil.rmtree(self.path, ignore_errors=True)
+            self._lock.close()
+
+
+def _remove_abandoned(parent: Path) -> None:
+    for lock in parent.glob(f"{_PREFIX}*/{_LOCK}"):
+        try:
+            if lock.parent.lstat().st_uid != os.geteuid():
+                continue
+            with lock.open() as file:
+                if _is_free(file):
+                    shutil.rmtree(lock.parent, ignore_errors=True)
+        except OSError:  # another process is removing it
+            continue
+
+
+def _is_free(lock: TextIO) -> bool:
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
 
 LOOPBACK: Final = "127.0.0.1"
 

@@ -91,7 +91,8 @@ def _prepare(
 
 def _check_model(service: InferenceService) -> str:
     """Raises ConfigError, which names the field."""
-    options, field = engine_options(service), "spec.engine.extraArgs"
+    options: Sequence[str] = engine_options(service)
+    field = "spec.engine.extraArgs"
     try:
         engine = _given(
             EngineConfig,

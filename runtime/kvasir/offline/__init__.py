@@ -19,12 +19,12 @@ from kvasir.offline.metric_values import Gauge as Gauge
 from kvasir.offline.metric_values import Histogram as Histogram
 from kvasir.offline.metric_values import Metric as Metric
 from kvasir.offline.metric_values import Vector as Vector
+from kvasir.offline.pooling_calls import ClassificationOutput as ClassificationOutput
+from kvasir.offline.pooling_calls import EmbeddingOutput as EmbeddingOutput
+from kvasir.offline.pooling_calls import PoolingOutput as PoolingOutput
 from kvasir.offline.pooling_calls import PoolingParams as PoolingParams
-from kvasir.offline.pooling_output import ClassificationOutput as ClassificationOutput
-from kvasir.offline.pooling_output import EmbeddingOutput as EmbeddingOutput
-from kvasir.offline.pooling_output import PoolingOutput as PoolingOutput
-from kvasir.offline.pooling_output import PoolingRequestOutput as PoolingRequestOutput
-from kvasir.offline.pooling_output import ScoringOutput as ScoringOutput
+from kvasir.offline.pooling_calls import PoolingRequestOutput as PoolingRequestOutput
+from kvasir.offline.pooling_calls import ScoringOutput as ScoringOutput
 from kvasir.offline.request_builder import TextPrompt as TextPrompt
 from kvasir.offline.request_builder import TokensPrompt as TokensPrompt
 from kvasir.offline.request_output import CompletionOutput as CompletionOutput
@@ -32,7 +32,7 @@ from kvasir.offline.request_output import Logprob as Logprob
 from kvasir.offline.request_output import RequestOutput as RequestOutput
 from kvasir.offline.sampling_params import RequestOutputKind as RequestOutputKind
 from kvasir.offline.sampling_params import SamplingParams as SamplingParams
-from kvasir.offline.structured_outputs import StructuredOutputsParams as StructuredOutputsParams
+from kvasir.offline.sampling_params import StructuredOutputsParams as StructuredOutputsParams
 
 # Its older name.
 AsyncLLMEngine = AsyncLLM

@@ -4,6 +4,7 @@ from array import array
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from operator import mul
+from typing import Generic, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -13,16 +14,47 @@ from kvasir.client.input.input_processor import InputProcessor
 from kvasir.client.input.pooling_input import PoolingInput, PoolingText, TextForm
 from kvasir.client.input.prompted import Prompted
 from kvasir.hub.pooling.pooling_info import CLASSIFY, EMBED
-from kvasir.offline.pooling_output import (
-    ClassificationOutput,
-    EmbeddingOutput,
-    Output,
-    PoolingOutput,
-    PoolingRequestOutput,
-    ScoringOutput,
-)
 from kvasir.offline.request_builder import Prompt, listed, parts_of
 from kvasir.request.pool_params import PoolParams
+
+Output = TypeVar("Output")
+
+
+@dataclass(frozen=True)
+class PoolingRequestOutput(Generic[Output]):
+    request_id: str
+    outputs: Output
+    prompt_token_ids: list[int]
+    finished: bool = True
+    num_cached_tokens: int = 0
+
+
+@dataclass(frozen=True)
+class EmbeddingOutput:
+    embedding: list[float]
+
+    @property
+    def hidden_size(self) -> int:
+        return len(self.embedding)
+
+
+@dataclass(frozen=True)
+class ClassificationOutput:
+    probs: list[float]
+
+    @property
+    def num_classes(self) -> int:
+        return len(self.probs)
+
+
+@dataclass(frozen=True)
+class ScoringOutput:
+    score: float
+
+
+@dataclass(frozen=True)
+class PoolingOutput:
+    data: npt.NDArray[np.float32]
 
 
 @dataclass(frozen=True)

@@ -7,8 +7,7 @@ from typing import Any, Final
 
 import zmq
 
-from kvasir.wire.curve import make_client
-from kvasir.wire.keys import LinkKeys
+from kvasir.wire.keys import LinkKeys, make_client
 from kvasir.wire.reactor import Reactor
 from kvasir.wire.sockets import MAX_MESSAGE_BYTES, handshake_failure, limit, open_monitor, parse_event
 

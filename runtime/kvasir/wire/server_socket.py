@@ -1,17 +1,20 @@
 """A ROUTER socket that checks its clients' keys and watches their connections."""
 
+import errno
 import logging
+import os
 from collections.abc import Callable
 from typing import Any, Final
 
 import zmq
 
+from kvasir.config.options import ConfigError
+from kvasir.process.listening import IN_USE, has_ipv6, is_stale
 from kvasir.process.seldom_log import SeldomLog
-from kvasir.wire.address import LinkAddress
-from kvasir.wire.bind import bind
-from kvasir.wire.curve import KeyCheck
-from kvasir.wire.keys import LinkKeys
+from kvasir.wire.address import LinkAddress, private_directory
+from kvasir.wire.keys import KeyCheck, LinkKeys
 from kvasir.wire.sockets import MAX_MESSAGE_BYTES, handshake_failure, limit, open_monitor, parse_event
+from kvasir_contract.endpoints import ANY_HOST
 
 PROBE_DELAYS: Final = (0.02, 0.2)  # seconds; ZMQ may report an end before it drops the connection
 
@@ -89,3 +92,24 @@ class ServerSocket:
 
 def send_failure(error: zmq.ZMQError) -> str:
     return "it does not read: its queue is full" if isinstance(error, zmq.Again) else "its connection broke"
+
+
+def bind(socket: zmq.Socket[bytes], address: LinkAddress) -> str:
+    """Return the address for peers, with the real port instead of 0. Raises ConfigError."""
+    if address.is_ipc:
+        private_directory(address)
+        if is_stale(address.path):
+            os.unlink(address.path)
+        elif os.path.lexists(address.path):  # ZMQ would unlink it
+            raise ConfigError(f"{address.flag} cannot be bound: {IN_USE}")
+        endpoint = address.endpoint()
+    else:
+        socket.ipv6 = ":" in address.host or (address.host == ANY_HOST and has_ipv6())
+        # ZMQ writes "any free port" as a star.
+        endpoint = address.endpoint() if address.port else address.endpoint().removesuffix("0") + "*"
+    try:
+        socket.bind(endpoint)
+    except zmq.ZMQError as error:
+        reason = "another process has it; choose another one" if error.errno == errno.EADDRINUSE else str(error)
+        raise ConfigError(f"{address.flag} cannot be bound: {reason}") from error
+    return str(socket.getsockopt_string(zmq.LAST_ENDPOINT))

@@ -10,7 +10,7 @@ import aiohttp
 import pytest
 from aiohttp import web
 
-from kvasir.benchmark.request_outcome import RequestOutcome
+from kvasir.benchmark.figures import RequestOutcome
 from kvasir.benchmark.timed_request import send
 from kvasir.benchmark.workload import RequestPlan
 

@@ -1,4 +1,4 @@
-from kvasir.benchmark.draft_figures import draft_counts, draft_figures
+from kvasir.benchmark.figures import draft_counts, draft_figures
 
 TEXT = """
 # TYPE vllm:spec_decode_num_drafts counter

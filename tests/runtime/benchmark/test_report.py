@@ -4,8 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from kvasir.benchmark.figures import load_figures, load_lines, percentiles, write_json
-from kvasir.benchmark.request_outcome import RequestOutcome
+from kvasir.benchmark.figures import RequestOutcome, load_figures, load_lines, percentiles, write_json
 from kvasir.config.options import ConfigError
 
 

@@ -1,10 +1,9 @@
 import pytest
 
 from kvasir.chaos import chaos_run
-from kvasir.chaos.disturbances import plan
+from kvasir.chaos.disturbances import Havoc, Load, plan
 from kvasir.chaos.questions import questions
 from kvasir.chaos.report import Report, passed
-from kvasir.chaos.settings import Havoc, Load
 from kvasir.config.options import CommandFailed
 from runtime.chaos.fake_service import FakeService, FakeTarget, fake_service
 

@@ -1,8 +1,7 @@
 import pytest
 
-from kvasir.chaos.disturbances import Disturbance, DisturbanceKind, plan
+from kvasir.chaos.disturbances import Disturbance, DisturbanceKind, Havoc, plan
 from kvasir.chaos.questions import KINDS, STOP_STRING, questions, with_stop
-from kvasir.chaos.settings import Havoc
 from kvasir.config.options import ConfigError
 
 HAVOC = Havoc(kills=5, freezes=3, drains=2)

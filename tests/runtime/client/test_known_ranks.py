@@ -1,7 +1,7 @@
 import pytest
 
-from kvasir.client.known_ranks import KnownRanks
 from kvasir.client.request_errors import InvalidRequest
+from kvasir.client.service_limits import KnownRanks
 from kvasir.link.frontend_end.remote_engine import EngineState, RemoteEngine
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import httpx
 
 from kvasir.config.frontend_settings import ServerConfig
-from kvasir.process.open_files import raise_open_files_limit
+from kvasir.process.process_setup import raise_open_files_limit
 from runtime.frontend.harness import ANSWER
 from runtime.frontend.scripted import TIMEOUT
 from runtime.frontend.test_process import Process, cpu_seconds, running_process

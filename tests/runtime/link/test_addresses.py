@@ -109,7 +109,7 @@ async def test_frontend_on_every_address_takes_ipv4_and_ipv6(host: str, keys: di
 async def test_frontend_on_every_address_needs_no_ipv6(
     keys: dict[str, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("kvasir.wire.bind.has_ipv6", lambda: False)
+    monkeypatch.setattr("kvasir.wire.server_socket.has_ipv6", lambda: False)
     async with frontend("tcp://*:0", keys["frontend"]) as f:
         port = f.link.addresses.rpartition(":")[2]
         with engine(f"tcp://127.0.0.1:{port}", keys=keys["engine"]) as e:

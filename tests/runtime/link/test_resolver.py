@@ -7,7 +7,7 @@ from typing import Any, NoReturn
 
 import pytest
 
-from kvasir.link.engine_end.resolver import Resolver
+from kvasir.link.engine_end.engine_link import Resolver
 from kvasir.wire.address import LinkAddress, look_up, parse_address
 from runtime.link.peers import engine, frontend, frontend_lost, serve_one
 

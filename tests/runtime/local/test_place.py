@@ -10,8 +10,7 @@ from pathlib import Path
 import pytest
 
 from kvasir.config.options import ConfigError
-from kvasir.local.place import Place, open_place
-from kvasir.local.private_directory import PrivateDirectory
+from kvasir.local.place import Place, PrivateDirectory, open_place
 
 
 @pytest.fixture(autouse=True)
@@ -127,7 +126,7 @@ def test_the_next_start_removes_what_a_killed_one_left(tmp_path: Path) -> None:
     code = f"""
 import os, signal
 from pathlib import Path
-from kvasir.local.private_directory import PrivateDirectory
+from kvasir.local.place import PrivateDirectory
 directory = PrivateDirectory(Path({str(tmp_path)!r}))
 (directory.path / "key").write_text("secret")
 print(directory.path, flush=True)

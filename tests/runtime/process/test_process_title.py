@@ -7,7 +7,7 @@ import pytest
 TITLE = """
 import os, sys
 from pathlib import Path
-from kvasir.process.process_title import set_process_title
+from kvasir.process.process_setup import set_process_title
 before = Path("/proc/self/environ").read_bytes()
 set_process_title("engine rank 0")
 print(Path("/proc/self/cmdline").read_text().rstrip("\\0"))
@@ -15,7 +15,7 @@ print(Path("/proc/self/environ").read_bytes() == before, "SPT_NOENV" in os.envir
 """
 LIMIT = """
 import resource
-from kvasir.process.open_files import raise_open_files_limit
+from kvasir.process.process_setup import raise_open_files_limit
 resource.setrlimit(resource.RLIMIT_NOFILE, (64, HARD))
 raise_open_files_limit()
 print(*resource.getrlimit(resource.RLIMIT_NOFILE))

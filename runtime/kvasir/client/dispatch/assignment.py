@@ -1,18 +1,47 @@
 """Gives a request to an engine: Eligibility selects those that may get it, the router picks one."""
 
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from enum import Enum, auto
 
-from kvasir.client.dispatch.engine_room import EngineRoom
+from kvasir.client.dispatch.engine_load import EngineRoom
 from kvasir.client.dispatch.request_queue import Lane, lane_of
 from kvasir.client.dispatch.router import EngineChoice, Router
-from kvasir.client.dispatch.wave_starts import WaveStarts
 from kvasir.client.journal import Journal
 from kvasir.client.live_request import LiveRequest
 from kvasir.client.moves.resumes import Resumes
 from kvasir.client.request_observer import RequestObserver
 from kvasir.link.frontend_end.frontend_link import FrontendLink
 from kvasir.link.frontend_end.remote_engine import RemoteEngine
+from kvasir.link.protocol import FEATURE_WAVES, StartWave
+
+START = StartWave()
+
+
+class WaveStarts:
+    def __init__(
+        self,
+        engines: Mapping[str, RemoteEngine],
+        in_flight: Callable[[str], int],
+        send: Callable[[str, StartWave], object],
+    ) -> None:
+        self._engines = engines
+        self._in_flight = in_flight
+        self._send = send
+
+    def request_sent(self, target: RemoteEngine) -> None:
+        if not _in_waves(target):
+            return
+        group = [engine for engine in self._engines.values() if _in_waves(engine)]
+        if sum(self._in_flight(engine.incarnation) for engine in group) > 1:
+            return  # a wave is running
+        # the engine would wake the others one by one along a ring
+        for engine in group:
+            if engine is not target and engine.agreement.understands(START):
+                self._send(engine.incarnation, START)
+
+
+def _in_waves(engine: RemoteEngine) -> bool:
+    return engine.usable and engine.capacity is not None and FEATURE_WAVES in engine.capacity.features
 
 
 class SendOutcome(Enum):

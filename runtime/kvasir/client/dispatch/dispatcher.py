@@ -8,7 +8,7 @@ import logging
 from collections.abc import Callable
 
 from kvasir.client.dispatch.assignment import Assignment, Eligibility, SendOutcome
-from kvasir.client.dispatch.engine_room import EngineRoom
+from kvasir.client.dispatch.engine_load import EngineRoom
 from kvasir.client.dispatch.holding import Holding, HoldLimits
 from kvasir.client.dispatch.request_queue import Lane, RequestQueue, lane_of
 from kvasir.client.dispatch.router import Router

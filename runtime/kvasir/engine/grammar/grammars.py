@@ -5,21 +5,79 @@ A grammar is checked against the bounds, compiled in the trial process, and only
 
 import logging
 import threading
+import time
+from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
 import llguidance
 
 from kvasir.engine.engine_request import GuideError
-from kvasir.engine.grammar.compiled_grammars import CompiledGrammars
 from kvasir.engine.grammar.compiling import compile_adapted
 from kvasir.engine.grammar.output_guide import OutputGuide
 from kvasir.engine.grammar.trials import Trials, TrialsError
 from kvasir.engine.grammar.vocabulary import VocabularyError, build_tokenizer, read_vocabulary
 from kvasir.grammar_bounds import BadGrammar, adapt_grammar
 from kvasir.request.constraint import Grammar, OutputConstraint
+
+MAX_CACHED_GRAMMARS: Final = 1_000
+MAX_CACHED_BYTES: Final = 256 << 20
+PASSING_SECONDS: Final = 10.0  # for a refusal that another trial might not repeat
+_BYTES_PER_CHARACTER: Final = 200
+_MIN_BYTES: Final = 64 << 10
+
+
+@dataclass(frozen=True)
+class _Entry:
+    compiled: llguidance.LLMatcher | str
+    until: float | None
+
+
+class CompiledGrammars:  # not thread-safe
+    def __init__(
+        self,
+        max_grammars: int = MAX_CACHED_GRAMMARS,
+        max_bytes: int = MAX_CACHED_BYTES,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._max_grammars = max_grammars
+        self._max_bytes = max_bytes
+        self._clock = clock
+        self._entries: OrderedDict[Grammar, _Entry] = OrderedDict()
+        self._bytes = 0
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    def get(self, grammar: Grammar) -> llguidance.LLMatcher | str | None:
+        entry = self._entries.get(grammar)
+        if entry is None:
+            return None
+        if entry.until is not None and self._clock() >= entry.until:
+            self._drop(grammar)
+            return None
+        self._entries.move_to_end(grammar)
+        return entry.compiled
+
+    def put(self, grammar: Grammar, compiled: llguidance.LLMatcher | str, lasting: bool = True) -> None:
+        if grammar in self._entries:
+            self._drop(grammar)
+        self._bytes += estimated_bytes(grammar)
+        self._entries[grammar] = _Entry(compiled, None if lasting else self._clock() + PASSING_SECONDS)
+        while len(self._entries) > self._max_grammars or (self._bytes > self._max_bytes and len(self._entries) > 1):
+            self._drop(next(iter(self._entries)))
+
+    def _drop(self, grammar: Grammar) -> None:
+        del self._entries[grammar]
+        self._bytes -= estimated_bytes(grammar)
+
+
+def estimated_bytes(grammar: Grammar) -> int:
+    return _MIN_BYTES + _BYTES_PER_CHARACTER * len(grammar.text)
+
 
 log = logging.getLogger(__name__)
 

@@ -14,7 +14,6 @@ from typing import Any, Final
 import msgspec
 import zmq
 
-from kvasir.engine.handover.events import HandOverEvent, PinReleased, PinWanted
 from kvasir.engine.handover.messages import (
     CHUNK_BYTES,
     MAX_FETCH_BLOCKS,
@@ -22,7 +21,10 @@ from kvasir.engine.handover.messages import (
     Blocks,
     BlocksRefused,
     FetchBlocks,
+    HandOverEvent,
     MoreBlocks,
+    PinReleased,
+    PinWanted,
     checksum,
     decode_asking,
     encode,

@@ -10,13 +10,17 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from functools import partial
+from hashlib import blake2b
 from pathlib import Path
 from typing import Final
+
+import msgspec
 
 from kvasir.config.options import ConfigError, flag_of
 from kvasir.engine.handover.block_fetch import DEFAULT_LIMITS, BlockFetch, FetchLimits, FetchOrder
 from kvasir.engine.handover.block_server import SESSION_SECONDS, BlockServer
-from kvasir.engine.handover.events import FetchEnded, HandOverEvent
+from kvasir.engine.handover.messages import FetchEnded, HandOverEvent
+from kvasir.layers.kv import KVCacheConfig
 from kvasir.process.seldom_log import SeldomLog
 from kvasir.wire.address import parse_address, require_keys
 from kvasir.wire.keys import LinkKeys
@@ -159,3 +163,12 @@ class Exchange:
                 if self._path.stat().st_ino == self._inode:
                     self._path.unlink()
         self._reactor.close()
+
+
+def kv_class(fingerprint: str, numerics: str, cache: KVCacheConfig, layout: str, hash_algorithm: str) -> str:
+    """Return the class of engines that may exchange KV blocks.
+
+    It covers all that a block and its hash depend on besides tokens.
+    """
+    facts = (fingerprint, numerics, cache.groups, layout, hash_algorithm)
+    return blake2b(msgspec.msgpack.encode(facts), digest_size=16).hexdigest()

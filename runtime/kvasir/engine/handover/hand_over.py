@@ -13,8 +13,7 @@ from dataclasses import dataclass
 from typing import Final, Protocol
 
 from kvasir.engine.engine_request import EngineRequest
-from kvasir.engine.handover.events import FetchEnded, HandOverEvent, PinReleased, PinWanted
-from kvasir.engine.handover.messages import MAX_FETCH_BLOCKS
+from kvasir.engine.handover.messages import MAX_FETCH_BLOCKS, FetchEnded, HandOverEvent, PinReleased, PinWanted
 from kvasir.engine.scheduling.admission_gates import AdmissionGate, Verdict
 from kvasir.engine.scheduling.scheduler import Scheduler
 from kvasir.process.seldom_log import SeldomLog

@@ -5,9 +5,36 @@ sent at once; MoreBlocks asks for another one.
 """
 
 import zlib
+from dataclasses import dataclass
 from typing import Final
 
 import msgspec
+
+
+@dataclass(frozen=True)
+class PinWanted:
+    """Another engine asks for blocks, which must not be reused until PinReleased."""
+
+    session: int
+    hashes: list[bytes]
+
+
+@dataclass(frozen=True)
+class PinReleased:
+    session: int
+
+
+@dataclass(frozen=True)
+class FetchEnded:
+    """The first `num_blocks` blocks have arrived and are verified."""
+
+    fetch: int
+    num_blocks: int
+    problem: str  # why they are not all; "" if the source has no more
+
+
+HandOverEvent = PinWanted | PinReleased | FetchEnded
+
 
 CHUNK_BYTES: Final = 8 * 2**20  # per message, or one larger block
 WINDOW: Final = 2

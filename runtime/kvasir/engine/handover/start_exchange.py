@@ -9,8 +9,8 @@ from typing import Final
 from kvasir.config.options import ConfigError, flag_of
 from kvasir.config.process_settings import LinkConfig
 from kvasir.config.settings import HAND_OVER_AUTO, HAND_OVER_OFF, EngineConfig
-from kvasir.engine.handover.events import HandOverEvent
 from kvasir.engine.handover.exchange import Exchange
+from kvasir.engine.handover.messages import HandOverEvent
 from kvasir.executor.executor import Executor
 from kvasir.layers.kv import FullAttention, KVCacheConfig
 from kvasir.wire.address import MAX_IPC_PATH, LinkAddress, parse_address

@@ -13,13 +13,12 @@ from kvasir.engine.engine_request import EngineRequest, RequestStatus
 from kvasir.engine.kv.kv_manager import KVManager
 from kvasir.engine.scheduling.admission_gates import AdmissionGate
 from kvasir.engine.scheduling.endings import Endings
-from kvasir.engine.scheduling.entrance_check import EntranceCheck, RequestRefused
 from kvasir.engine.scheduling.lone_steps import LoneSteps
 from kvasir.engine.scheduling.rations import Ration
 from kvasir.engine.scheduling.request_queues import RequestQueues
 from kvasir.engine.scheduling.step_drafts import Drafting, StepDrafts
 from kvasir.engine.scheduling.step_results import StepResults, StepRows
-from kvasir.engine.scheduling.token_budget import TokenBudget
+from kvasir.engine.scheduling.token_budget import EntranceCheck, RequestRefused, TokenBudget
 from kvasir.link.protocol import DraftStats, RequestOutput
 from kvasir.worker.step import NO_NEW_BLOCKS, NewRow, ScheduledRow, StepInput, StepOutput
 

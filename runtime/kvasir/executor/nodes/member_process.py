@@ -31,10 +31,8 @@ from kvasir.hub.located_model import fetch_weights, read_model
 from kvasir.hub.model_info import ModelInfo
 from kvasir.parallel.tcp_rendezvous import TcpRendezvous
 from kvasir.process.failures import FailureError, end, failure_of, log_failure
-from kvasir.process.open_files import raise_open_files_limit
 from kvasir.process.ops_server import OpsServer
-from kvasir.process.process_title import set_process_title
-from kvasir.process.signal_wakes import wake_after_signals
+from kvasir.process.process_setup import raise_open_files_limit, set_process_title, wake_after_signals
 from kvasir_contract.endpoints import KILL_MARGIN_SECONDS
 from kvasir_contract.exits import ExitCode
 from kvasir_contract.failure import Failure

@@ -1,5 +1,5 @@
 """The worker processes of one machine.
 
 Reading order: worker_messages.py, rendezvous.py, worker_process.py (a worker's side), started_worker.py,
-worker_states.py, local_workers.py (the engine's side).
+local_workers.py (the engine's side).
 """

@@ -42,7 +42,7 @@ from kvasir.executor.processes.worker_messages import (
 from kvasir.executor.shared_memory.channel import WorkerChannel
 from kvasir.executor.shared_memory.ring import PeerLostError
 from kvasir.process.failures import failure_of, log_failure
-from kvasir.process.process_title import set_process_title
+from kvasir.process.process_setup import set_process_title
 from kvasir.worker.split_refusal import check_split
 from kvasir.worker.step import LateInput, StepInput
 from kvasir.worker.worker_calls import WorkerCall

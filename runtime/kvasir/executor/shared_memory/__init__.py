@@ -1,4 +1,4 @@
 """Shared memory between an engine and its worker processes.
 
-Reading order: channel.py (how to use it), ring.py, replies.py, worker_progress.py, segment.py.
+Reading order: channel.py (how to use it), ring.py, worker_progress.py, segment.py.
 """

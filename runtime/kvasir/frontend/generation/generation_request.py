@@ -8,7 +8,7 @@ from pydantic import Field, model_validator
 from starlette.types import Scope
 
 from kvasir.client.input.grammar_source import GrammarSource
-from kvasir.client.known_ranks import RANK_FIELD
+from kvasir.client.service_limits import RANK_FIELD
 from kvasir.frontend.errors import bad_field
 from kvasir.frontend.generation.sampling_body import SamplingBody
 from kvasir.frontend.generation.structured_output import (

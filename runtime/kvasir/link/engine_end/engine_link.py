@@ -7,7 +7,7 @@ import logging
 import secrets
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Final
 
@@ -23,7 +23,6 @@ from kvasir.link.engine_end.frontend_connection import (
     Received,
 )
 from kvasir.link.engine_end.frontends import Frontends
-from kvasir.link.engine_end.resolver import LOOKUP_INTERVAL, Resolver
 from kvasir.link.protocol import (
     AdaptersHeld,
     CacheEvents,
@@ -36,6 +35,7 @@ from kvasir.link.protocol import (
     Ready,
     Result,
 )
+from kvasir.process.seldom_log import SeldomLog
 from kvasir.wire.address import LinkAddress, look_up, parse_address, private_directory, require_keys
 from kvasir.wire.death_watch import DeathWatch
 from kvasir.wire.keys import load_engine_keys
@@ -43,6 +43,56 @@ from kvasir.wire.peer import LinkProblem
 from kvasir.wire.reactor import Reactor
 from kvasir_contract.endpoints import ANY_HOST
 from kvasir_contract.phases import Phase
+
+LOOKUP_INTERVAL: Final = 3.0  # seconds
+
+
+class Resolver:
+    def __init__(
+        self,
+        addresses: Iterable[LinkAddress],
+        report: Callable[[LinkAddress, frozenset[str]], None],
+        lookup: Callable[[str], frozenset[str]] = look_up,
+        interval: float = LOOKUP_INTERVAL,
+    ) -> None:
+        # `report` is called in the resolver's thread, for each change.
+        self._addresses = list(addresses)
+        self._report = report
+        self._lookup = lookup
+        self._interval = interval
+        self._known: dict[LinkAddress, frozenset[str]] = {}
+        self._stopped = threading.Event()
+        self._seldom = SeldomLog(log)
+        self._thread = threading.Thread(target=self._run, name="link-resolver", daemon=True)
+
+    def start(self) -> None:
+        if self._addresses:
+            self._thread.start()
+
+    def stop(self) -> None:
+        """Stop without waiting: a look-up can take long."""
+        self._stopped.set()
+
+    def _run(self) -> None:
+        while not self._stopped.is_set():
+            for address in self._addresses:
+                self._look_up(address)
+            self._stopped.wait(self._interval)
+
+    def _look_up(self, address: LinkAddress) -> None:
+        try:
+            found = self._lookup(address.host)
+        except OSError as error:
+            self._seldom.warning(
+                f"{address.text}: looking up {address.host} failed: {error}; another attempt follows"
+            )
+            return  # the name server fails: keep the known addresses
+        if not found:
+            self._seldom.warning(f"{address.text}: {address.host} has no address yet; another attempt follows")
+        if found != self._known.get(address) and not self._stopped.is_set():
+            self._known[address] = found
+            self._report(address, found)
+
 
 __all__ = [
     "CacheEventsWanted",

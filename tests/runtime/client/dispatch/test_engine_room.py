@@ -1,7 +1,6 @@
 import pytest
 
-from kvasir.client.dispatch.engine_load import EngineLoad
-from kvasir.client.dispatch.engine_room import EngineRoom
+from kvasir.client.dispatch.engine_load import EngineLoad, EngineRoom
 from kvasir.link.frontend_end.remote_engine import EngineState, RemoteEngine
 from kvasir.link.protocol import EngineStats, Ready
 

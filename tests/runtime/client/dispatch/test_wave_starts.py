@@ -3,7 +3,7 @@ from collections import Counter
 
 import pytest
 
-from kvasir.client.dispatch.wave_starts import START, WaveStarts
+from kvasir.client.dispatch.assignment import START, WaveStarts
 from kvasir.link.codec import CODEC, Agreement
 from kvasir.link.frontend_end.remote_engine import EngineState, RemoteEngine
 from kvasir.link.protocol import FEATURE_WAVES, AddRequest, FinishReason, Ready, StartWave

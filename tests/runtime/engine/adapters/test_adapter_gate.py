@@ -11,8 +11,8 @@ import pytest
 from kvasir.engine.adapters.adapter_checks import AdapterChecks
 from kvasir.engine.adapters.adapter_gate import MAX_WAIT_SECONDS, AdapterGate
 from kvasir.engine.adapters.adapter_memory import AdapterMemory
+from kvasir.engine.engine_request import EngineRequest
 from kvasir.engine.scheduling.admission_gates import AdmissionGate, Verdict
-from kvasir.engine.scheduling.engine_request import EngineRequest
 from kvasir.executor.executor import Executor
 from kvasir.hub.adapters.adapter_config import AdapterConfig
 from kvasir.hub.adapters.adapter_info import AdapterInfo, read_adapter

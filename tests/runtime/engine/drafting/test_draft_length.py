@@ -1,4 +1,4 @@
-from kvasir.engine.drafting.draft_length import PAUSE_TOKENS, DraftLength
+from kvasir.engine.drafting.adaptive_drafter import PAUSE_TOKENS, DraftLength
 
 
 def test_draft_length_ends_after_four_rejections() -> None:

@@ -9,8 +9,7 @@ import llguidance
 import pytest
 
 from kvasir.engine.grammar import compiling, grammars
-from kvasir.engine.grammar.compiled_grammars import PASSING_SECONDS, CompiledGrammars, estimated_bytes
-from kvasir.engine.grammar.grammars import Grammars
+from kvasir.engine.grammar.grammars import PASSING_SECONDS, CompiledGrammars, Grammars, estimated_bytes
 from kvasir.engine.grammar.output_guide import OutputGuide
 from kvasir.hub.source import fetch
 from kvasir.request.constraint import Grammar, GrammarKind, OutputConstraint

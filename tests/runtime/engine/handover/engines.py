@@ -4,9 +4,9 @@ import queue
 from typing import Any
 
 from kvasir.engine.handover.block_fetch import FetchLimits
-from kvasir.engine.handover.events import FetchEnded, HandOverEvent
 from kvasir.engine.handover.exchange import Exchange
 from kvasir.engine.handover.hand_over import HandOver
+from kvasir.engine.handover.messages import FetchEnded, HandOverEvent
 from runtime.engine.core_harness import CoreHarness
 from runtime.engine.handover.sides import PATIENCE, PATIENT
 

@@ -8,8 +8,8 @@ from concurrent.futures import Future
 import numpy as np
 
 from kvasir.engine.handover.block_fetch import FetchLimits
-from kvasir.engine.handover.events import FetchEnded, HandOverEvent, PinReleased, PinWanted
 from kvasir.engine.handover.exchange import Exchange
+from kvasir.engine.handover.messages import FetchEnded, HandOverEvent, PinReleased, PinWanted
 from kvasir.request.hashing import HASH_BYTES
 from kvasir.wire.keys import LinkKeys
 from kvasir.worker.kv_memory.block_bytes import HostBlockBytes

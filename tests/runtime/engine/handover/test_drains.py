@@ -5,7 +5,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from kvasir.engine import drain
-from kvasir.engine.handover.events import PinReleased, PinWanted
+from kvasir.engine.handover.messages import PinReleased, PinWanted
 from kvasir.link.protocol import Abort
 from runtime.engine.core_harness import add_request
 from runtime.engine.looped_engine import PROMPT, WAIT, Engine

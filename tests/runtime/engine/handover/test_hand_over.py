@@ -9,8 +9,8 @@ import pytest
 
 from kvasir.engine.handover import hand_over
 from kvasir.engine.handover.block_fetch import FetchLimits
-from kvasir.engine.handover.events import FetchEnded, PinReleased, PinWanted
 from kvasir.engine.handover.hand_over import AVOID_TIMES, MAX_FETCHES, MIN_AVOID_SECONDS, MIN_TOKENS
+from kvasir.engine.handover.messages import FetchEnded, PinReleased, PinWanted
 from kvasir.request.hashing import split_chain
 from runtime.engine.core_harness import FRONTEND, add_request
 from runtime.engine.fake_executor import NAN, expected_output, next_token

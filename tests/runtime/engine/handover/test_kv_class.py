@@ -1,6 +1,6 @@
 """Engines whose KV blocks differ in their bytes are of different KV classes."""
 
-from kvasir.engine.handover.kv_class import kv_class
+from kvasir.engine.handover.exchange import kv_class
 from kvasir.layers.kv import BlockShape, FullAttention, KVCacheConfig, KVGroup
 
 

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from kvasir.engine.core import EngineCore
-from kvasir.engine.handover.events import FetchEnded, HandOverEvent
 from kvasir.engine.handover.exchange import Exchange
 from kvasir.engine.handover.hand_over import HandOver
+from kvasir.engine.handover.messages import FetchEnded, HandOverEvent
 from kvasir.engine.ingest import Ingest
 from kvasir.engine.kv.kv_manager import KVManager
 from kvasir.engine.scheduling.scheduler import Scheduler

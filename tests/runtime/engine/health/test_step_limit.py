@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kvasir.engine.health.step_limit import StepLimit
+from kvasir.engine.health.engine_status import StepLimit
 from kvasir.engine.health.step_trace import StepPhase, StepTrace
 from kvasir.worker.step import ScheduledRow, StepInput
 from runtime.fake_clock import FakeClock

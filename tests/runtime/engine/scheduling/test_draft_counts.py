@@ -1,4 +1,4 @@
-from kvasir.engine.scheduling.draft_counts import DraftCounts
+from kvasir.engine.scheduling.step_drafts import DraftCounts
 from kvasir.link.protocol import DraftStats
 
 

@@ -3,8 +3,8 @@
 import pytest
 
 from kvasir.engine.engine_request import EngineRequest
-from kvasir.engine.scheduling.entrance_check import RequestRefused
 from kvasir.engine.scheduling.scheduler import Scheduler
+from kvasir.engine.scheduling.token_budget import RequestRefused
 from kvasir.link.protocol import FinishReason
 from runtime.engine.core_harness import CoreHarness, add_request
 from runtime.engine.fake_executor import EOS, expected_output, next_token

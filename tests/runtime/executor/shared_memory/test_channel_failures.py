@@ -10,8 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from kvasir.executor.shared_memory.channel import MAX_UNANSWERED_FRAMES, REQUEST_BUFFERS
-from kvasir.executor.shared_memory.replies import NoReplyError
+from kvasir.executor.shared_memory.channel import MAX_UNANSWERED_FRAMES, REQUEST_BUFFERS, NoReplyError
 from kvasir.executor.shared_memory.ring import PeerLostError, SlowReaderError
 from runtime.executor.shared_memory.scripted_worker import WAITING
 from runtime.executor.shared_memory.workers import TIMEOUT_SECONDS, Workers, cpu_ticks, running, wait_for

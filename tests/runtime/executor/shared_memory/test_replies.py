@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from kvasir.executor.shared_memory.replies import NoReplyError, ReplyReader
+from kvasir.executor.shared_memory.channel import NoReplyError, ReplyReader
 from kvasir.executor.shared_memory.ring import PeerLostError, RingInterruptedError, RingReader, RingWriter
 
 WORKERS = 3
