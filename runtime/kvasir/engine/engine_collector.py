@@ -6,7 +6,7 @@ Names and meanings are vLLM's (`vllm:…`), for its dashboards; Kvasir's own beg
 from collections.abc import Iterator
 from itertools import accumulate
 
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
+from prometheus_client.core import HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
 from prometheus_client.utils import floatToGoString
 
@@ -14,7 +14,7 @@ from kvasir.engine.core import EngineCore
 from kvasir.engine.handover.hand_over import HandOver
 from kvasir.engine.health.engine_status import EngineStatus
 from kvasir.engine.health.step_trace import Buckets, StepTrace
-from kvasir.process.draft_metrics import draft_metrics
+from kvasir.process.metric_families import counter, draft_metrics, gauge
 
 _GAUGES = (
     ("vllm:num_requests_running", "Requests that own a row."),
@@ -29,6 +29,10 @@ _COUNTERS = (
     ("vllm:generation_tokens", "Tokens generated."),
     ("vllm:prefix_cache_queries", "Tokens of requests that were looked up in the prefix cache."),
     ("vllm:prefix_cache_hits", "Tokens that were found in the prefix cache."),
+)
+_FETCHES = (
+    ("kvasir:kv_blocks_fetched", "KV blocks that came from other engines."),
+    ("kvasir:kv_fetches_failed", "Fetches of KV blocks that ended early."),
 )
 
 
@@ -46,41 +50,20 @@ class EngineCollector(Collector):
         if self.core is not None:
             gauges, counters = _read(self.core)
             for (name, text), value in zip(_GAUGES, gauges, strict=True):
-                gauge = GaugeMetricFamily(name, text, labels=names)
-                gauge.add_metric(values, value)
-                yield gauge
-            for (name, text), value in zip(_COUNTERS, counters, strict=True):
-                counter = CounterMetricFamily(name, text, labels=names)
-                counter.add_metric(values, value)
-                yield counter
-            yield from self._fetches(self.hand_over)
+                yield gauge(name, text, names, [(values, value)])
+            fetched = self.hand_over
+            counters += (0, 0) if fetched is None else (fetched.num_fetched_blocks, fetched.num_failed_fetches)
+            for (name, text), value in zip(_COUNTERS + _FETCHES, counters, strict=True):
+                yield counter(name, text, names, [(values, value)])
             yield self._cache_config(self.core)
             if (drafts := self.core.stats().drafts) is not None:
                 yield from draft_metrics(names, [(values, drafts.drafts, drafts.tokens, drafts.accepted)])
             yield from self._steps(self._status.trace)
-        startup = GaugeMetricFamily(
-            "kvasir:engine_startup_seconds", "Time that a phase of the start-up took.", labels=[*names, "phase"]
-        )
-        for phase, seconds in list(self._status.startup_seconds.items()):
-            startup.add_metric([*values, phase], seconds)
-        yield startup
-        unknown = CounterMetricFamily(
-            "kvasir:unknown_messages", "Messages of newer frontends that the engine skipped.", labels=names
-        )
-        unknown.add_metric(values, self._status.unknown_messages())
-        yield unknown
-
-    def _fetches(self, hand_over: HandOver | None) -> Iterator[Metric]:
-        blocks, failed = (
-            (0, 0) if hand_over is None else (hand_over.num_fetched_blocks, hand_over.num_failed_fetches)
-        )
-        for name, text, value in (
-            ("kvasir:kv_blocks_fetched", "KV blocks that came from other engines.", blocks),
-            ("kvasir:kv_fetches_failed", "Fetches of KV blocks that ended early.", failed),
-        ):
-            counter = CounterMetricFamily(name, text, labels=list(self._labels))
-            counter.add_metric(list(self._labels.values()), value)
-            yield counter
+        startup = [([*values, phase], seconds) for phase, seconds in list(self._status.startup_seconds.items())]
+        text = "Time that a phase of the start-up took."
+        yield gauge("kvasir:engine_startup_seconds", text, [*names, "phase"], startup)
+        text = "Messages of newer frontends that the engine skipped."
+        yield counter("kvasir:unknown_messages", text, names, [(values, self._status.unknown_messages())])
 
     def _cache_config(self, core: EngineCore) -> Metric:
         pool = core.scheduler.blocks.pool
@@ -89,13 +72,8 @@ class EngineCollector(Collector):
             "num_gpu_blocks": str(pool.num_blocks),
             "enable_prefix_caching": str(pool.cache is not None),
         }
-        info = GaugeMetricFamily(
-            "vllm:cache_config_info",
-            "The settings of the KV cache, as labels; the value is always 1.",
-            labels=list(labels),
-        )
-        info.add_metric(list(labels.values()), 1)
-        return info
+        text = "The settings of the KV cache, as labels; the value is always 1."
+        return gauge("vllm:cache_config_info", text, list(labels), [(list(labels.values()), 1)])
 
     def _steps(self, trace: StepTrace) -> Iterator[Metric]:
         names, values = list(self._labels), list(self._labels.values())
@@ -107,17 +85,11 @@ class EngineCollector(Collector):
             histogram = HistogramMetricFamily(name, text, labels=names)
             histogram.add_metric(values, _cumulative(buckets), buckets.sum)
             yield histogram
-        phases = CounterMetricFamily(
-            "kvasir:step_phase_seconds", "Time spent in a phase of the steps.", labels=[*names, "phase"]
-        )
-        for phase, seconds in trace.phase_seconds.items():
-            phases.add_metric([*values, phase], seconds)
-        yield phases
-        age = GaugeMetricFamily(
-            "kvasir:engine_step_age_seconds", "How long the current step has taken so far.", labels=names
-        )
-        age.add_metric(values, trace.age)
-        yield age
+        phases = [([*values, phase], seconds) for phase, seconds in trace.phase_seconds.items()]
+        text = "Time spent in a phase of the steps."
+        yield counter("kvasir:step_phase_seconds", text, [*names, "phase"], phases)
+        text = "How long the current step has taken so far."
+        yield gauge("kvasir:engine_step_age_seconds", text, names, [(values, trace.age)])
 
 
 def _cumulative(buckets: Buckets) -> list[tuple[str, float]]:
