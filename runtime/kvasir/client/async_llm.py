@@ -12,7 +12,6 @@ from collections.abc import AsyncGenerator, Mapping, Sequence
 import msgspec
 
 from kvasir.client.calls import CALL_TIMEOUT, CallOutcome, Calls
-from kvasir.client.collector import Delta
 from kvasir.client.dispatch.adapter_places import AdaptersInUse
 from kvasir.client.dispatch.dispatcher import Dispatcher
 from kvasir.client.dispatch.holding import HoldLimits
@@ -23,7 +22,7 @@ from kvasir.client.input.fair_queue import current_client
 from kvasir.client.input.input_processor import InputProcessor
 from kvasir.client.input.prompted import Prompted
 from kvasir.client.journal import Journal
-from kvasir.client.live_request import LiveRequest, RequestState
+from kvasir.client.live_request import Delta, LiveRequest, RequestState
 from kvasir.client.moves.hand_overs import HandOvers
 from kvasir.client.moves.migration import Migrations
 from kvasir.client.moves.quarantine import Quarantine

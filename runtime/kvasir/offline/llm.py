@@ -9,9 +9,8 @@ from functools import partial
 from types import TracebackType
 from typing import Any, Final, Self
 
-from kvasir.client.collector import Delta
 from kvasir.client.input.prompted import Prompted
-from kvasir.client.live_request import LiveRequest
+from kvasir.client.live_request import Delta, LiveRequest
 from kvasir.client.text.detokenizer import NoText
 from kvasir.offline.beam_search import BeamSearches, BeamSearchOutput, BeamSearchParams
 from kvasir.offline.llm_engine import LLMEngine

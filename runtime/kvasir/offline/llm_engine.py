@@ -6,10 +6,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Self
 
-from kvasir.client.collector import Delta
 from kvasir.client.input.chat_templates import ChatTemplates
 from kvasir.client.input.input_processor import InputProcessor
-from kvasir.client.live_request import LiveRequest, RequestState
+from kvasir.client.live_request import Delta, LiveRequest, RequestState
 from kvasir.client.service_limits import ServiceLimits
 from kvasir.client.text.detokenizer import Detokenizer
 from kvasir.executor.torchrun.launched_rank import shows_results

@@ -9,9 +9,8 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from types import FrameType
 from typing import Final
 
-from kvasir.client.collector import Delta
 from kvasir.client.journal import Journal
-from kvasir.client.live_request import LiveRequest, RequestState
+from kvasir.client.live_request import Delta, LiveRequest, RequestState
 from kvasir.client.output_processor import AbortRequests, OutputProcessor, TryNextEngine
 from kvasir.client.request_observer import RequestObserver, Trace
 from kvasir.config.resolve import ResolvedEngine

@@ -9,10 +9,10 @@ from typing import Generic, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from kvasir.client.collector import Delta
 from kvasir.client.input.input_processor import InputProcessor
 from kvasir.client.input.pooling_input import PoolingInput, PoolingText, TextForm
 from kvasir.client.input.prompted import Prompted
+from kvasir.client.live_request import Delta
 from kvasir.hub.pooling.pooling_info import CLASSIFY, EMBED
 from kvasir.offline.request_builder import Prompt, listed, parts_of
 from kvasir.request.pool_params import PoolParams

@@ -3,8 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from kvasir.client.collector import Delta
-from kvasir.client.live_request import LiveRequest
+from kvasir.client.live_request import Delta, LiveRequest
 from kvasir.client.text.detokenizer import Detokenizer
 from kvasir.client.text.logprob_lists import joined
 from kvasir.link.protocol import Logprobs

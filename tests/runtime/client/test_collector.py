@@ -2,7 +2,7 @@ import asyncio
 
 import pytest
 
-from kvasir.client.collector import Collector, Delta
+from kvasir.client.live_request import Collector, Delta
 from kvasir.link.protocol import FinishReason, Logprobs
 
 

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 import msgspec
 import pytest
 
-from kvasir.client.collector import Delta
+from kvasir.client.live_request import Delta
 from kvasir.client.output_processor import SLICE
 from kvasir.client.request_errors import EngineUnavailable, InvalidRequest, RequestFailed, TooManyRequests
 from kvasir.link.protocol import FinishReason, RefusalKind, RequestProgress

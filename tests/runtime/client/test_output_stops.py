@@ -2,7 +2,7 @@ import asyncio
 
 import pytest
 
-from kvasir.client.collector import Delta
+from kvasir.client.live_request import Delta
 from kvasir.link.protocol import FinishReason
 from runtime.client.output_bench import ENGINE, EOS, Bench, output, scores
 

@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from kvasir.client.collector import Delta
+from kvasir.client.live_request import Delta
 from kvasir.client.request_errors import RequestFailed
 from kvasir.link.protocol import FinishReason, Ready, RefusalKind
 from kvasir_contract.endpoints import GATE_SECONDS

@@ -6,8 +6,8 @@ from typing import cast
 import pytest
 
 from kvasir.client.async_llm import AsyncLLM
-from kvasir.client.collector import Delta
 from kvasir.client.input.prompted import Prompted
+from kvasir.client.live_request import Delta
 from kvasir.client.request_errors import RequestFailed
 from kvasir.client.request_observer import Trace
 from kvasir.frontend.generation.generation import Generation

@@ -1,1 +1,1 @@
-"""Connections. Reading order: tls.py, acceptor.py, connection.py, http_parser.py, the rest."""
+"""Connections. Reading order: tls.py, acceptor.py, connection.py, the rest."""

@@ -14,8 +14,7 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResp
 from kvasir.frontend.errors import ApiError
 from kvasir.frontend.http.bodies.body_memory import UploadQueue
 from kvasir.frontend.http.connections.disconnection import Disconnection, disconnection_of
-from kvasir.frontend.http.connections.http_parser import HttpParser
-from kvasir.frontend.http.connections.transports import MAX_PIECE, HeadWithBody, Unchunked
+from kvasir.frontend.http.connections.transports import MAX_PIECE, HeadWithBody, HttpParser, Unchunked
 from kvasir.frontend.http.refusals import Refusals, refusal_answer
 
 log = logging.getLogger(__name__)
