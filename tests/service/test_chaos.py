@@ -50,9 +50,9 @@ def test_nothing_is_lost_or_wrong(tmp_path: Path) -> None:
 
 
 @pytest.mark.asyncio
-async def test_only_engines_of_this_service_are_found(tmp_path: Path) -> None:
+async def test_target_has_the_engines_of_its_service_only() -> None:
     with running("serve", "demo://", "--port", "0") as one, running("serve", "demo://", "--port", "0") as other:
-        target = LocalTarget(int(one.url.rpartition(":")[2]), 0.1)
+        target, of_other = (LocalTarget(int(each.url.rpartition(":")[2]), 0.1) for each in (one, other))
         [engine] = one.engines()
         assert [process.pid for process in target.processes()] == [engine.pid]
         assert await target.engines() == ["0"]
@@ -60,22 +60,17 @@ async def test_only_engines_of_this_service_are_found(tmp_path: Path) -> None:
         await target.disturb(DisturbanceKind.KILL, "0")
         one.read_until(signal.SIGKILL.name)
         assert [process.pid for process in other.engines()] == [untouched.pid]
-
-
-@pytest.mark.asyncio
-async def test_engines_that_are_all_killed_at_once_do_not_end_a_run() -> None:
-    with running("serve", "demo://", "--port", "0") as service:
-        target = LocalTarget(int(service.url.rpartition(":")[2]), 0.1)
-        os.kill(service.process.pid, signal.SIGSTOP)  # it cannot start the next engine
+        # No engine is left for a moment: that does not end a run.
+        os.kill(other.process.pid, signal.SIGSTOP)  # it cannot start the next engine
         try:
-            await target.disturb(DisturbanceKind.KILL, "0")
-            while target.processes():  # noqa: ASYNC110 - another process
+            await of_other.disturb(DisturbanceKind.KILL, "0")
+            while of_other.processes():  # noqa: ASYNC110 - another process
                 await asyncio.sleep(0.01)
-            assert await target.engines() == []
+            assert await of_other.engines() == []
         finally:
-            os.kill(service.process.pid, signal.SIGCONT)
+            os.kill(other.process.pid, signal.SIGCONT)
     with pytest.raises(CommandFailed, match="the service has ended"):
-        await target.engines()
+        await of_other.engines()
 
 
 def test_port_without_a_service_is_refused() -> None:

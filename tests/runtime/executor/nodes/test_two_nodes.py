@@ -118,17 +118,34 @@ async def test_two_nodes_answer_as_one_process_and_join_again(frontend: Frontend
             report = StatusReport.from_json(status)
             assert (report.phase, report.message, report.rank) == (Phase.READY, "", 0)
             workers = [nodes.worker(nodes.leader), nodes.worker(nodes.member)]
-            nodes.member.kill()
-            killed = time.monotonic()
-            code, log = await ended(nodes.leader)
-            assert time.monotonic() - killed < MAX_SECONDS
-            assert code == ExitCode.FAILED
-            failure = find_failure(log)
-            assert failure is not None
-            assert failure.message == "node 1 (127.0.0.1) is lost: its connection broke"
-            await frontend.until(lambda: not frontend.link.engines)
-            assert failure.message in frontend.lost[start]
+            if start == 0:
+                await member_dies(nodes, frontend)
+            else:
+                await leader_dies(nodes)
             await gone(workers)
+
+
+async def member_dies(nodes: Nodes, frontend: Frontend) -> None:
+    nodes.member.kill()
+    killed = time.monotonic()
+    code, log = await ended(nodes.leader)
+    assert time.monotonic() - killed < MAX_SECONDS
+    assert code == ExitCode.FAILED
+    failure = find_failure(log)
+    assert failure is not None
+    assert failure.message == "node 1 (127.0.0.1) is lost: its connection broke"
+    await frontend.until(lambda: not frontend.link.engines)
+    assert failure.message in frontend.lost[0]
+
+
+async def leader_dies(nodes: Nodes) -> None:
+    nodes.leader.kill()
+    code, log = await ended(nodes.member)
+    assert code == ExitCode.FAILED
+    failure = find_failure(log)
+    assert failure is not None
+    assert "node 0 at 127.0.0.1" in failure.message
+    assert "is lost: the connection broke" in failure.message
 
 
 async def test_last_stage_of_a_pipeline_may_be_on_another_node(frontend: Frontend, address: str) -> None:
@@ -136,20 +153,6 @@ async def test_last_stage_of_a_pipeline_may_be_on_another_node(frontend: Fronten
     async with two_nodes(address, split=("--pipeline-parallel-size", "2")):
         answers = [await answer(frontend, name) for name in "ab"]
         assert answers == [expected, expected]
-
-
-async def test_death_of_the_leader_ends_the_member(frontend: Frontend, address: str) -> None:
-    async with two_nodes(address) as nodes:
-        await frontend.ready()
-        workers = [nodes.worker(nodes.leader), nodes.worker(nodes.member)]
-        nodes.leader.kill()
-        code, log = await ended(nodes.member)
-        assert code == ExitCode.FAILED
-        failure = find_failure(log)
-        assert failure is not None
-        assert "node 0 at 127.0.0.1" in failure.message
-        assert "is lost: the connection broke" in failure.message
-        await gone(workers)
 
 
 @pytest.mark.parametrize("frozen", ["member", "worker"])
