@@ -44,6 +44,12 @@ class Unavailability:
         left = [engine for engine in engines if engine.incarnation not in request.refused_by]
         if not engines or any(engine.takes_adapters or engine.capacity is None for engine in left):
             return None
+        if (
+            request.lost_engines
+            and request.output_token_ids
+            and isinstance(request.adapter_error, EngineUnavailable)
+        ):
+            return None  # the successor of its engine may read the adapter
         return request.adapter_error or EngineUnavailable(NO_ADAPTERS, self._starts.retry_after())
 
     def error(self, rank: int | None = None, limit: str = "") -> EngineUnavailable:

@@ -87,6 +87,25 @@ async def test_a_refused_adapter_waits_for_a_starting_engine(service: Service) -
     assert await reader == [5]
 
 
+@REFUSALS
+async def test_a_stream_waits_for_the_successor_of_its_engine(service: Service, refusal: RefusalKind) -> None:
+    first = await connected(service, holds=True)
+    reader = ask(service)
+    first.answer(await first.request(), 0, [5])
+    await service.until(lambda: service.observer.tokens == [1])
+    without = await connected(service)
+    first.die("out of memory")
+    refuse(without, await without.request(), 1, refusal)
+    if refusal is RefusalKind.ADAPTER_UNFIT:  # engines are alike
+        with pytest.raises(InvalidRequest, match=REASON):
+            await reader
+        return
+    await service.until(lambda: service.llm.held_requests == 1)
+    successor = await connected(service)
+    successor.answer(await successor.request(), 1, [6], FinishReason.STOP)
+    assert await reader == [5, 6]
+
+
 async def test_a_waiting_request_gets_the_reason_when_the_last_hope_ends(service: Service) -> None:
     engine = await connected(service)
     starting = service.connect(rank=1)
