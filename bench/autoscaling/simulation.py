@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
 from kvasir.frontend.telemetry.load_window import LoadWindow
+from kvasir.link.protocol import FinishReason
 from kvasir_operator.autoscaler.load_history import LoadHistory
 from kvasir_operator.autoscaler.load_sample import sample_of
 from kvasir_operator.autoscaling_spec import AutoscalingSpec
@@ -125,7 +126,7 @@ class Simulation:
 
     def _end(self, engine: _Engine) -> None:
         engine.running -= 1
-        self._window.request_finished()
+        self._window.request_finished(FinishReason.STOP)
         self._send()
 
     @property

@@ -69,7 +69,7 @@ def test_restarts_of_the_operator_turn_nothing_around(restarts: list[float], tra
     assert results.turns <= 3
 
 
-def test_an_operator_that_restarts_every_minute_still_adds_engines() -> None:
+def test_restarts_every_minute_still_add_engines() -> None:
     results = run(step, restarts=range(0, 3600, 60))
     assert results.turns == 0
     assert percentile(results.waits, STEP[0] + 2 * SETTLED, STEP[1]) <= 2.0

@@ -24,11 +24,12 @@ class Entry:
     missed: tuple[str, ...] = ()
 
 
+# `why` and `limited` quote the targets that the last sample misses
 @dataclass(frozen=True)
 class ScalingDecision:
     ranks: int
-    why: str = ""  # of a change
-    limited: str = ""  # why there are not more engines
+    why: str = ""
+    limited: str = ""  # by maxRanks
 
 
 @dataclass(frozen=True)
@@ -81,6 +82,7 @@ class LoadHistory:
         # empty if the history is shorter
         if self.entries[0].at > now - seconds:
             return []
+        # the last sample counts until the next one
         return [entry.ranks for entry in self.entries if entry.at >= now - seconds] or [self.entries[-1].ranks]
 
     def _forgetting(self, now: float) -> "LoadHistory":

@@ -51,7 +51,7 @@ def test_without_samples_the_number_stays() -> None:
     assert after(history, BUSY, 0.0, since=61.0 + STALE_SECONDS).entries[0].at == 61.0 + STALE_SECONDS
 
 
-def test_one_missed_target_keeps_the_engines_for_scale_down_after() -> None:
+def test_one_missed_target_restarts_scale_down_after() -> None:
     history = after(LoadHistory(), CALM, 100.0)
     history = after(history, BUSY, 0.0, since=105.0, ranks=3)
     history = after(history, CALM, 110.0, since=110.0)

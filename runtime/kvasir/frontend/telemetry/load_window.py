@@ -6,6 +6,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Final, NamedTuple
 
+from kvasir.link.protocol import FinishReason
 from kvasir_contract.status_report import LOAD_WINDOW_SECONDS, ReportedLoad
 
 MAX_VALUES: Final = 4096  # of requests, for a percentile
@@ -37,8 +38,9 @@ class LoadWindow:
     def first_token(self, seconds: float) -> None:
         self._first_tokens.append((self._clock(), seconds))
 
-    def request_finished(self) -> None:
-        self._finished += 1
+    def request_finished(self, reason: FinishReason | None) -> None:
+        if reason is not FinishReason.ABORT:
+            self._finished += 1
 
     def tick(self, arrived: int, running: int, waits: Sequence[float], engines: int, kv_use: float | None) -> None:
         """Renew the report, about every second.

@@ -18,9 +18,14 @@ from prometheus_client.registry import Collector
 
 from kvasir.client.dispatch.adapter_places import AdaptersInUse
 from kvasir.client.request_observer import Trace
-from kvasir.frontend.telemetry.engine_load import AdapterRequests, EngineLoads, FrontendQueue, LinkedEngines
+from kvasir.frontend.telemetry.engine_load import (
+    AdapterRequests,
+    EngineLoads,
+    Engines,
+    FrontendQueue,
+    LinkedEngines,
+)
 from kvasir.frontend.telemetry.load_window import LoadWindow
-from kvasir.link.frontend_end.remote_engine import RemoteEngine
 from kvasir.link.protocol import FinishReason
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
@@ -148,11 +153,7 @@ class Metrics:
         self.load = LoadWindow()
 
     def report_engines(
-        self,
-        engines: Callable[[], Mapping[str, RemoteEngine]],
-        live: Callable[[], int],
-        held: Callable[[], int],
-        waiting: Callable[[], int],
+        self, engines: Engines, live: Callable[[], int], held: Callable[[], int], waiting: Callable[[], int]
     ) -> None:
         """Add the engines' load and the numbers of requests, read at each scrape."""
         self._registry.register(LinkedEngines(self._model_name, engines, live, held))
@@ -215,8 +216,7 @@ class Metrics:
 
     def request_finished(self, trace: Trace) -> None:
         self._series(trace).finish(trace)
-        if trace.reason is not FinishReason.ABORT:
-            self.load.request_finished()
+        self.load.request_finished(trace.reason)
 
     def _series(self, trace: Trace) -> "_Series":
         series = self._ranks.get(trace.rank)

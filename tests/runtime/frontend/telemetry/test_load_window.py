@@ -2,6 +2,7 @@ import asyncio
 
 from kvasir.frontend.status import LOAD_LIMIT_SECONDS, FrontendStatus
 from kvasir.frontend.telemetry.load_window import MAX_VALUES, LoadWindow
+from kvasir.link.protocol import FinishReason
 from kvasir_contract.status_report import LOAD_WINDOW_SECONDS, ReportedLoad
 from runtime.fake_clock import FakeClock
 from runtime.frontend.harness import Frontend, eventually, running_frontend
@@ -18,7 +19,8 @@ def test_a_window_counts_its_own_seconds_only() -> None:
     window.tick(5, 9, [1.0, 0.5], 2, 0.7)
     window.request_started(4.0)
     window.first_token(6.0)
-    window.request_finished()
+    window.request_finished(FinishReason.STOP)
+    window.request_finished(FinishReason.ABORT)
     clock.now += LOAD_WINDOW_SECONDS
     window.tick(8, 3, [], 2, 0.2)
     assert report_of(window) == ReportedLoad(LOAD_WINDOW_SECONDS, 2, 3, 1, 2, 9, 4.0, 6.0, 0.7)
