@@ -1,4 +1,5 @@
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -53,7 +54,7 @@ LIMITS = st.none() | st.floats(0.1, 1000)
         ({"engines": 0}, 4),
     ],
 )
-def test_a_missed_target_asks_for_more(changes: dict[str, float], ranks: int) -> None:
+def test_a_missed_target_asks_for_more(changes: dict[str, Any], ranks: int) -> None:
     assert recommend(TARGETS, replace(CALM, **changes), 4, None).ranks == ranks
 
 
@@ -70,7 +71,7 @@ def test_a_missed_target_asks_for_more(changes: dict[str, float], ranks: int) ->
         ({"engines": 1, "running": 0}, 10.0, 2),  # the others find no room
     ],
 )
-def test_fewer_must_have_room_for_the_load(changes: dict[str, float], limit: float | None, ranks: int) -> None:
+def test_fewer_must_have_room_for_the_load(changes: dict[str, Any], limit: float | None, ranks: int) -> None:
     assert recommend(TARGETS, replace(CALM, **changes), 4, limit).ranks == ranks
 
 
