@@ -31,7 +31,9 @@ OVERLOAD = 2.0
 MEASURED = 12
 """Requests that measure the capacity of an engine."""
 ROWS = 2
-SETTLED_SECONDS = 45.0
+SETTLED_SECONDS = 90.0
+"""For the backlog, with three engines."""
+MEASURED_SECONDS = 30.0
 SLOW_WORKER = """
 import time
 from kvasir.worker.worker import Worker
@@ -57,15 +59,11 @@ FILES = {
     "metadata": "slow-1.dist-info/METADATA",
     "entries": "slow-1.dist-info/entry_points.txt",
 }
+ITEMS = [{"key": key, "path": path} for key, path in FILES.items()]
 SLOW_POD = {
     "env": [{"name": "PYTHONPATH", "value": "/slow"}],
     "volumeMounts": [{"name": "slow", "mountPath": "/slow"}],
-    "volumes": [
-        {
-            "name": "slow",
-            "configMap": {"name": "slow", "items": [{"key": key, "path": at} for key, at in FILES.items()]},
-        }
-    ],
+    "volumes": [{"name": "slow", "configMap": {"name": "slow", "items": ITEMS}}],
 }
 AUTOSCALING = {"minRanks": 1, "maxRanks": 3, "targets": {"queueSeconds": 1}, "scaleDownAfter": "40s"}
 
@@ -142,7 +140,7 @@ def test_load_takes_a_service_to_three_engines_and_back(one_engine: Namespace, s
                 follow(one_engine, system, sizes)
             one_engine.until("kvs/demo", lambda seen: ready(seen) == 3, PATIENCE_SECONDS)
             served = time.monotonic()
-            thread.join(2 * SETTLED_SECONDS)
+            thread.join(SETTLED_SECONDS + MEASURED_SECONDS)
         finally:
             load.stopped.set()
         thread.join()
