@@ -2,7 +2,9 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
+
+CERTIFICATE: Final = "expose.tls.secretName"
 
 
 @dataclass(frozen=True)

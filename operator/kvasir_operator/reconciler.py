@@ -28,6 +28,7 @@ from kvasir_operator.observe.status_reports import StatusReports
 from kvasir_operator.operator_metrics import ServiceMetrics
 from kvasir_operator.plan.adapter_status import ADAPTERS_READY
 from kvasir_operator.plan.conditions import condition
+from kvasir_operator.plan.exposure_status import EXPOSED
 from kvasir_operator.plan.plan import BLOCKED_INTERVAL_SECONDS, TIME_FORMAT, Plan, make_plan
 from kvasir_operator.plan.scaling_status import SCALING_ACTIVE
 from kvasir_operator.plan.service_status import Status, invalid_status
@@ -238,6 +239,7 @@ class Reconciler:
         await self._announce(resource, previous, status)
         await self._announce_adapters(resource, previous, status)
         await self._announce_scaling(resource, previous, status)
+        await self._announce_exposure(resource, previous, status)
         return None
 
     async def _announce(self, resource: Object, previous: Status, status: Status) -> None:
@@ -262,3 +264,8 @@ class Reconciler:
         before, after = condition(previous, ADAPTERS_READY), condition(status, ADAPTERS_READY)
         if after.get("reason") == Reason.MODEL_NOT_FOUND and before.get("message") != after["message"]:
             await self._events.record(resource, "AdaptersNotReady", after["message"], WARNING)
+
+    async def _announce_exposure(self, resource: Object, previous: Status, status: Status) -> None:
+        before, after = condition(previous, EXPOSED), condition(status, EXPOSED)
+        if after.get("reason") == Reason.ROUTE_REFUSED and before.get("message") != after["message"]:
+            await self._events.record(resource, "NotExposed", after["message"], WARNING)

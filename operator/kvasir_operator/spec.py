@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from kvasir_contract.units import parse_duration
 from kvasir_operator.autoscaling_spec import AutoscalingSpec, parse_autoscaling
-from kvasir_operator.expose_spec import ExposeSpec, parse_expose
+from kvasir_operator.expose_spec import CERTIFICATE, ExposeSpec, parse_expose
 from kvasir_operator.pod_spec import Json, PodSpec, parse_pod
 from kvasir_operator.profiles import Profile
 from kvasir_operator.spec_values import InvalidSpec, optional_size, parse_quantity, parsed
@@ -167,6 +167,12 @@ class InferenceService:
     profile: str | None = None
     applied: Profile | None = None  # `profile`, or the default one
     written: "InferenceService | None" = None  # without the fields of `applied`
+
+    @property
+    def named_secrets(self) -> dict[str, str]:
+        # by field; those that the service needs
+        certificate = self.expose.tls_secret if self.expose is not None else None
+        return self.frontend.key_secrets | ({CERTIFICATE: certificate} if certificate else {})
 
 
 def parse_service(resource: Json) -> InferenceService:

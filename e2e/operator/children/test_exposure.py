@@ -9,7 +9,7 @@ from e2e.kind.progress import Log
 from e2e.operator.harness.rights import rights_of_the_manifests
 from e2e.operator.harness.world import World
 from kvasir_operator.cluster.cluster_client import Object
-from kvasir_operator.cluster.kinds import HTTP_ROUTE, INGRESS, Kind
+from kvasir_operator.cluster.kinds import HTTP_ROUTE, INGRESS, SECRET, Kind
 
 HOST = "llm.example.com"
 GATEWAY: dict[str, Any] = {"host": HOST, "path": "/demo", "gateway": {"name": "public", "namespace": "infra"}}
@@ -17,6 +17,8 @@ GATEWAY: dict[str, Any] = {"host": HOST, "path": "/demo", "gateway": {"name": "p
 
 async def test_an_ingress_lives_as_long_as_the_field(world: World, server: ApiServer) -> None:
     """With an operator process that has only the permissions of the manifests."""
+    secret = {"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "llm-tls", "namespace": world.namespace}}
+    await world.cluster.create(SECRET, world.namespace, secret)
     await world.create(expose={"host": HOST, "tls": {"secretName": "llm-tls"}, "ingressClassName": "nginx"})
     async with rights_of_the_manifests(world) as account:
         kubeconfig = server.kubeconfig_of(world.namespace, account)

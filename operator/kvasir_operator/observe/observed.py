@@ -194,7 +194,7 @@ class Observed:
     missing: Mapping[int, float] = field(default_factory=dict)  # seconds without a pod, by ordinal
     link_secret: str = ""  # "" before there is one
     link_secret_exists: bool | None = None
-    missing_key_secrets: frozenset[str] = frozenset()  # frontend fields that name a missing Secret
+    missing_key_secrets: frozenset[str] = frozenset()  # fields that name a missing Secret
     cordoned: frozenset[str] = frozenset()  # drained nodes that pods should leave
     refusals: Mapping[ChildKey, Refusal] = field(default_factory=dict)
     missing_kinds: frozenset[Kind] = frozenset()  # without a CustomResourceDefinition

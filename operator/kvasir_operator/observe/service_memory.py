@@ -33,7 +33,7 @@ class ServiceMemory:
     secrets_checked: float = float("-inf")
     secrets: tuple[str, ...] = ()  # which pods mount
     link_secret_exists: bool | None = None
-    missing_key_secrets: frozenset[str] = frozenset()  # fields of the frontend
+    missing_key_secrets: frozenset[str] = frozenset()  # fields that name them
     may_be_exposed: bool = True  # an Ingress or HTTPRoute may exist
     status_written: float = float("-inf")
 

@@ -222,9 +222,10 @@ class ServiceObserver:
         self, service: InferenceService, link_secret: str, members: Collection[Member], memory: ServiceMemory
     ) -> None:
         # often while pods wait, otherwise rarely
-        memory.secrets = tuple(filter(None, (link_secret, *service.frontend.key_secrets.values())))
+        names = tuple(filter(None, (link_secret, *service.named_secrets.values())))
+        changed, memory.secrets = names != memory.secrets, names
         waiting = not members or any(member.state.phase is Phase.PULLING for member in members)
-        unsure = memory.link_secret_exists is False or memory.missing_key_secrets
+        unsure = changed or memory.link_secret_exists is False or memory.missing_key_secrets
         if not waiting and not unsure and self._monotonic() - memory.secrets_checked < SECRET_INTERVAL_SECONDS:
             return
         memory.secrets_checked = self._monotonic()
@@ -234,7 +235,7 @@ class ServiceObserver:
         memory.missing_key_secrets = frozenset(
             [
                 field
-                for field, name in service.frontend.key_secrets.items()
+                for field, name in service.named_secrets.items()
                 if await self._exists(SECRET, service.namespace, name) is False
             ]
         )

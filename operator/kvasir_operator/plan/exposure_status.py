@@ -5,7 +5,7 @@ from typing import Any, Final
 
 from kvasir_contract.reasons import Reason
 from kvasir_operator.cluster.kinds import HTTP_ROUTE
-from kvasir_operator.expose_spec import ExposeSpec, GatewayRef
+from kvasir_operator.expose_spec import CERTIFICATE, ExposeSpec, GatewayRef
 from kvasir_operator.observe.observed import Object, Observed, Ownership
 from kvasir_operator.plan.applies import name_taken
 from kvasir_operator.plan.conditions import Condition, condition
@@ -38,10 +38,11 @@ def urls(service: InferenceService, observed: Observed) -> dict[str, str] | None
 
 
 def seconds_until_accepted(service: InferenceService, status: Mapping[str, Any]) -> float | None:
-    """Return when to look at the HTTPRoute again, or None."""
-    if service.expose is None or service.expose.gateway is None:
-        return None
-    return None if condition(status, EXPOSED).get("status") == "True" else _POLL_SECONDS
+    """Return when to look at the HTTPRoute or the certificate again, or None."""
+    exposed = condition(status, EXPOSED)
+    by_gateway = service.expose is not None and service.expose.gateway is not None
+    unwatched = by_gateway or exposed.get("reason") == Reason.INVALID_SPEC
+    return _POLL_SECONDS if unwatched and exposed.get("status") != "True" else None
 
 
 def _exposed(service: InferenceService, expose: ExposeSpec, observed: Observed) -> Condition:
@@ -55,6 +56,12 @@ def _exposed(service: InferenceService, expose: ExposeSpec, observed: Observed) 
         return Condition(EXPOSED, False, Reason.AWAITING_ADDRESS, f"{key[0].kind} {key[1]} does not exist yet")
     if child.ownership is Ownership.FOREIGN:
         return Condition(EXPOSED, False, Reason.NAME_TAKEN, name_taken(key).message)
+    if CERTIFICATE in observed.missing_key_secrets:
+        message = (
+            f"{CERTIFICATE} names the Secret {expose.tls_secret}, which does not exist: create it, or let "
+            "cert-manager create it by an annotation in expose.annotations"
+        )
+        return Condition(EXPOSED, False, Reason.INVALID_SPEC, message)
     if expose.gateway is None:
         return _of_ingress(expose, child.object)
     return _of_route(expose, expose.gateway, child.object)

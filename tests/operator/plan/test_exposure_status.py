@@ -6,6 +6,7 @@ import pytest
 
 from kvasir_contract.reasons import Reason
 from kvasir_operator.cluster.kinds import HTTP_ROUTE, INGRESS
+from kvasir_operator.expose_spec import CERTIFICATE
 from kvasir_operator.observe.observed import Object, Observed, Ownership, Refusal
 from kvasir_operator.plan.conditions import condition
 from kvasir_operator.plan.plan import Plan, make_plan
@@ -123,3 +124,13 @@ def test_a_refused_or_foreign_ingress_is_named() -> None:
     foreign = owned_by(found.children[INGRESS, "demo"], Ownership.FOREIGN)
     found = found.with_changes(children={**found.children, (INGRESS, "demo"): foreign})
     assert exposed(BY_INGRESS, found)[1] == "NameTaken"
+
+
+def test_a_missing_certificate_is_named() -> None:
+    of = service(expose={"host": "llm.example.com", "tls": {"secretName": "llm-tls"}})
+    assert of.named_secrets == {CERTIFICATE: "llm-tls"}
+    found = facts(of, missing_key_secrets=frozenset({CERTIFICATE}))
+    assert exposed(of, found)[:2] == ("False", "InvalidSpec")
+    assert "names the Secret llm-tls, which does not exist" in exposed(of, found)[2]
+    assert condition(planned(of, found).status, "Ready")["reason"] == "AsDesired"
+    assert planned(of, found).again == 30

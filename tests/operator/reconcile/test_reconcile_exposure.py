@@ -2,7 +2,7 @@
 
 import pytest
 
-from kvasir_operator.cluster.kinds import HTTP_ROUTE, INFERENCE_SERVICE, INGRESS
+from kvasir_operator.cluster.kinds import HTTP_ROUTE, INFERENCE_SERVICE, INGRESS, SECRET
 from mock_operator import Operator
 
 BY_INGRESS = {"host": "llm.example.com"}
@@ -46,7 +46,18 @@ async def test_a_missing_gateway_api_is_no_retry_storm(settled: Operator, is_ins
     assert settled.cluster.condition("Exposed") == ("False", "RouteRefused")
     assert settled.cluster.condition("Ready")[0] == "True"
     assert settled.cluster.calls["apply", "HTTPRoute"] == 0
+    await settled.later(30)
+    assert [reason for reason, _ in settled.cluster.recorded_events].count("NotExposed") == 1
     if is_installed_later:
         settled.cluster.missing_kinds.clear()
         await settled.later(30)
         assert settled.cluster.names(HTTP_ROUTE) == ["demo"]
+
+
+async def test_a_certificate_that_comes_later_is_seen(settled: Operator) -> None:
+    settled.cluster.change_service(expose={**BY_INGRESS, "tls": {"secretName": "llm-tls"}})
+    await settled.later()
+    assert settled.cluster.condition("Exposed") == ("False", "InvalidSpec")
+    settled.cluster.put(SECRET, {"metadata": {"name": "llm-tls", "namespace": "default"}})
+    await settled.later(30)
+    assert settled.cluster.condition("Exposed") == ("Unknown", "AwaitingAddress")
