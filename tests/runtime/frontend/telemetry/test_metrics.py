@@ -262,4 +262,5 @@ async def test_the_documentation_lists_exactly_these_metrics(frontend: Frontend)
         if line.startswith("| `")
     }
     own = {name for name in shown if name.startswith(("vllm:", "kvasir:", "http_"))}
+    own.add("vllm:lora_requests_info")  # of a frontend with adapters
     assert {name for name in own if not name.endswith("_created")} == listed, json.dumps(sorted(own ^ listed))
