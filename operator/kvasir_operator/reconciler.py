@@ -40,6 +40,13 @@ from kvasir_operator.upgrades import Upgrades
 log = logging.getLogger(__name__)
 
 STATUS_INTERVAL_SECONDS: Final = 2.0  # between two writes of a service's status
+# reasons of Events about conditions, by the condition and its reason
+_WARNINGS: Final = {
+    (ADAPTERS_READY, Reason.MODEL_NOT_FOUND): "AdaptersNotReady",
+    (EXPOSED, Reason.ROUTE_REFUSED): "NotExposed",
+    (SCALING_ACTIVE, Reason.SCALE_IGNORED): Reason.SCALE_IGNORED,
+    (SCALING_ACTIVE, Reason.LOAD_UNKNOWN): Reason.LOAD_UNKNOWN,
+}
 
 
 # its SecurityContextConstraints reject a fsGroup outside the namespace's range
@@ -237,9 +244,7 @@ class Reconciler:
         await self._actor.write_status(resource, status)
         memory.status_written = self._monotonic()
         await self._announce(resource, previous, status)
-        await self._announce_adapters(resource, previous, status)
-        await self._announce_scaling(resource, previous, status)
-        await self._announce_exposure(resource, previous, status)
+        await self._warn(resource, previous, status)
         return None
 
     async def _announce(self, resource: Object, previous: Status, status: Status) -> None:
@@ -254,18 +259,8 @@ class Reconciler:
             reason, kind = ("Ready", NORMAL) if after["status"] == "True" else ("NotReady", WARNING)
             await self._events.record(resource, reason, after["message"], kind)
 
-    async def _announce_scaling(self, resource: Object, previous: Status, status: Status) -> None:
-        before, after = condition(previous, SCALING_ACTIVE), condition(status, SCALING_ACTIVE)
-        reason = after.get("reason")
-        if reason in (Reason.SCALE_IGNORED, Reason.LOAD_UNKNOWN) and before.get("message") != after["message"]:
-            await self._events.record(resource, reason, after["message"], WARNING)
-
-    async def _announce_adapters(self, resource: Object, previous: Status, status: Status) -> None:
-        before, after = condition(previous, ADAPTERS_READY), condition(status, ADAPTERS_READY)
-        if after.get("reason") == Reason.MODEL_NOT_FOUND and before.get("message") != after["message"]:
-            await self._events.record(resource, "AdaptersNotReady", after["message"], WARNING)
-
-    async def _announce_exposure(self, resource: Object, previous: Status, status: Status) -> None:
-        before, after = condition(previous, EXPOSED), condition(status, EXPOSED)
-        if after.get("reason") == Reason.ROUTE_REFUSED and before.get("message") != after["message"]:
-            await self._events.record(resource, "NotExposed", after["message"], WARNING)
+    async def _warn(self, resource: Object, previous: Status, status: Status) -> None:
+        for (kind, reason), event in _WARNINGS.items():
+            before, after = condition(previous, kind), condition(status, kind)
+            if after.get("reason") == reason and before.get("message") != after["message"]:
+                await self._events.record(resource, event, after["message"], WARNING)
