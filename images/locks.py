@@ -51,7 +51,7 @@ def locked(wanted: Sequence[str]) -> str:
         options = ("--universal", "--python-version", PYTHON, "--generate-hashes", "--no-annotate", "--no-header")
         _uv("compile", *options, "--output-file", str(out), str(directory / "in.txt"))
         for platform in WHEELS:
-            options = ("--dry-run", "--no-deps", "--require-hashes", "--only-binary", ":all:")
+            exact = ("--dry-run", "--no-deps", "--require-hashes", "--only-binary", ":all:")
             target = (
                 "--python-platform",
                 platform,
@@ -60,7 +60,7 @@ def locked(wanted: Sequence[str]) -> str:
                 "--target",
                 str(directory / "none"),
             )
-            _uv("install", *options, *target, "--requirements", str(out))
+            _uv("install", *exact, *target, "--requirements", str(out))
         return out.read_text()
 
 

@@ -58,7 +58,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def check(version: str, registry: Registry) -> None:
-    ours = _package_version()
+    ours = package_version()
     if not _VERSION.fullmatch(version):
         raise BuildError(f"{version!r} is not a version: use one such as 0.2.0 or 0.2.0-rc.1")
     if version.partition("-")[0] != ours:
@@ -82,8 +82,9 @@ def push(image: str, version: str, registry: Registry) -> str:
             log.result = _push_with_docker(name, target, log)
         else:
             digest = directory / "digest"
-            options = ["--digestfile", digest, *(["--tls-verify=false"] if registry.plain_http else [])]
-            command = ["buildah", "push", *options, build.full_name(name), f"docker://{target}"]
+            insecure = ("--tls-verify=false",) if registry.plain_http else ()
+            options = ("--digestfile", digest, *insecure)
+            command = ("buildah", "push", *options, build.full_name(name), f"docker://{target}")
             run(command, log, build.Buildah().environment)
             log.result = digest.read_text().strip()
         return log.result
@@ -108,14 +109,14 @@ def write(out: Path, version: str, registry: str, digests: Mapping[str, str]) ->
         (out / f"kvasir-{version}.tgz").write_bytes(chart_package(version, registry, digests))
         for image in digests:
             bill = out / f"kvasir-{image}.cdx.json"
-            options = ["--output-reproducible", "--of", "JSON", "-o", bill]
-            run([sys.executable, "-m", "cyclonedx_py", "requirements", LOCKS / f"{image}.txt", *options], log)
+            options = ("--output-reproducible", "--of", "JSON", "-o", bill)
+            run((sys.executable, "-m", "cyclonedx_py", "requirements", LOCKS / f"{image}.txt", *options), log)
         files = sorted(path for path in out.iterdir() if path.name != "SHA256SUMS")
         sums = [f"{hashlib.sha256(path.read_bytes()).hexdigest()}  {path.name}" for path in files]
         (out / "SHA256SUMS").write_text("\n".join(sums) + "\n")
 
 
-def _package_version() -> str:
+def package_version() -> str:
     found = re.search(r'^__version__ = "(.*)"$', (ROOT / "runtime/kvasir/version.py").read_text(), re.MULTILINE)
     assert found, "version.py must set __version__"
     return found[1]

@@ -11,7 +11,7 @@ import shutil
 import socket
 import subprocess
 import time
-from ipaddress import IPv4Network
+from ipaddress import IPv4Address, IPv4Network
 from pathlib import Path
 
 from e2e.kind import cache, traces
@@ -49,6 +49,11 @@ def stop() -> list[str]:
 def address() -> str:
     """Return the namespace's address, where the API server listens."""
     return str(traces.recall()["address"])
+
+
+def outside() -> str:
+    """Return this machine's address in the veth pair, which the nodes reach."""
+    return str(IPv4Address(address()) - 1)
 
 
 def alive() -> bool:

@@ -2,6 +2,7 @@
 
 import json
 import os
+import shlex
 import subprocess
 from collections.abc import Sequence
 from pathlib import Path
@@ -12,13 +13,17 @@ from e2e.kind.progress import KindError, Log
 
 NAME = "kvasir"
 _READY_WITHIN = "180s"
+_REGISTRIES = '[plugins."io.containerd.grpc.v1.cri".registry]\n  config_path = "/etc/containerd/certs.d"'
+"""A patch of containerd's configuration: `trust_registry` writes a file there, which needs no restart."""
 
 
 def config(address: str | None = None, port: int | None = None) -> str:
     """Return kind's configuration, as JSON: one control-plane node and two workers."""
     networking = {} if address is None else {"networking": {"apiServerAddress": address, "apiServerPort": port}}
     nodes = [{"role": "control-plane"}, {"role": "worker"}, {"role": "worker"}]
-    return json.dumps({"kind": "Cluster", "apiVersion": "kind.x-k8s.io/v1alpha4", "nodes": nodes} | networking)
+    patches = {"containerdConfigPatches": [_REGISTRIES]}
+    kind = {"kind": "Cluster", "apiVersion": "kind.x-k8s.io/v1alpha4"}
+    return json.dumps({**kind, "nodes": nodes, **patches, **networking})
 
 
 class KindCluster:
@@ -97,6 +102,14 @@ class KindCluster:
     def docker(self, *arguments: str) -> str:
         """Run docker and return its output. Nodes are containers of the same names."""
         return self._run("docker", *arguments)
+
+    def trust_registry(self, place: str) -> None:
+        """Let the nodes pull from a registry without TLS at this host and port."""
+        folder = f"/etc/containerd/certs.d/{place}"
+        hosts = f'server = "http://{place}"\n[host."http://{place}"]\n  capabilities = ["pull", "resolve"]\n'
+        write = f"mkdir -p {folder} && printf %s {shlex.quote(hosts)} > {folder}/hosts.toml"
+        for node in self.nodes():
+            self.docker("exec", node, "sh", "-c", write)
 
     def stop_node(self, node: str) -> None:
         """Stop a node as in a power failure. Kubernetes reports NotReady after about 40 seconds."""

@@ -6,6 +6,7 @@ import pytest
 from packaging.requirements import Requirement
 
 from images import locks
+from images.build_steps import ROOT
 
 IMAGES = (*locks.EXTRAS, "engine-cpu")
 
@@ -15,7 +16,7 @@ def lock(image: str) -> dict[str, str]:
 
 
 def wanted(image: str) -> list[Requirement]:
-    return [Requirement(line) for line in locks.requirements(locks.ROOT / "pyproject.toml", locks.EXTRAS[image])]
+    return [Requirement(line) for line in locks.requirements(ROOT / "pyproject.toml", locks.EXTRAS[image])]
 
 
 @pytest.mark.parametrize("image", locks.EXTRAS)

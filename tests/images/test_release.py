@@ -8,11 +8,11 @@ import pytest
 import yaml
 
 from images import installation, release
-from images.build_steps import BuildError
+from images.build_steps import ROOT, BuildError
 
 DIGEST = f"sha256:{'7' * 64}"
 PLACE = "registry.example/kvasir"
-VERSION = release._package_version()
+VERSION = release.package_version()
 
 
 def registry(place: str = PLACE) -> release.Registry:
@@ -64,9 +64,9 @@ def test_a_chart_names_the_images_of_its_release() -> None:
 def test_a_chart_contains_the_objects_of_manifests() -> None:
     files = files_of(installation.chart_package("1.2.3", PLACE, {}))
     for path in ("operator/rbac.yaml", "monitoring/alerts.yaml", "base/user-roles.yaml"):
-        assert files[f"kvasir/{path}"] == (installation.ROOT / "manifests" / path).read_text()
+        assert files[f"kvasir/{path}"] == (ROOT / "manifests" / path).read_text()
     crd = "inferenceservices.serving.kvasir.dev.yaml"
-    assert files[f"kvasir/crds-of-kvasir/{crd}"] == (installation.ROOT / "crds" / crd).read_text()
+    assert files[f"kvasir/crds-of-kvasir/{crd}"] == (ROOT / "crds" / crd).read_text()
 
 
 def test_without_kubectl_install_yaml_names_the_cause(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
