@@ -26,7 +26,7 @@ CONTEXT: Final = (  # the paths that .dockerignore allows
     *("images/locks", "pyproject.toml", "hatch_build.py", "README.md", "LICENSE"),
     *("crds", "operator", "runtime"),
 )
-NO_LABELS: Final[Mapping[str, str]] = MappingProxyType({})
+NOTHING: Final[Mapping[str, str]] = MappingProxyType({})
 
 SUITE: Final = "bookworm"
 PACKAGES: Final = "ca-certificates,libstdc++6,python3,python3-venv"
@@ -59,9 +59,10 @@ def main() -> int:
     return 0
 
 
-def build(targets: Sequence[str], tag: str, builder: str, labels: Mapping[str, str] = NO_LABELS) -> None:
-    """Build the images kvasir-TARGET:TAG, with these labels in addition to those of the Dockerfile."""
-    options = [f"--label={name}={value}" for name, value in labels.items()]
+def build(targets: Sequence[str], tag: str, builder: str, arguments: Mapping[str, str] = NOTHING) -> None:
+    """Build the images kvasir-TARGET:TAG, with these build arguments in addition to those of the environment."""
+    # Not as --label, which buildah ignores if the last step of an image is in its cache.
+    options = [f"--build-arg={name}={value}" for name, value in arguments.items()]
     (build_with_docker if builder == "docker" else build_with_buildah)(targets, tag, options)
 
 
