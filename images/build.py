@@ -21,7 +21,7 @@ from images.build_steps import CACHE, ROOT, BuildError, pip_secrets, run, scratc
 
 DEFAULT: Final = ("operator", "frontend", "engine")
 TARGETS: Final = (*DEFAULT, "engine-cpu")
-TOOLS: Final = "tools"  # a stage whose image has a name so that it is not pruned
+STAGES: Final = ("tools", "code")  # their images have names so that they are not pruned
 CONTEXT: Final = (  # the paths that .dockerignore allows
     *("images/locks", "pyproject.toml", "hatch_build.py", "README.md", "LICENSE"),
     *("crds", "operator", "runtime"),
@@ -34,7 +34,7 @@ NOT_NEEDED: Final = (
     *("usr/share/doc", "usr/share/man", "usr/share/locale", "usr/share/info"),
     *("var/cache/apt", "var/lib/apt/lists", "var/log", "etc/hostname", "etc/resolv.conf"),
 )
-SPACE: Final = {TOOLS: 2, "operator": 1, "frontend": 1, "engine": 20, "engine-cpu": 4}
+SPACE: Final = {"tools": 2, "code": 1, "operator": 1, "frontend": 1, "engine": 20, "engine-cpu": 4}
 """Free disk space in GB that a build needs."""
 
 
@@ -89,7 +89,8 @@ def build_with_buildah(targets: Sequence[str], tag: str, options: Sequence[str])
         buildah = Buildah()
         buildah.drop_leftovers()
         arguments = build_arguments(os.environ.get("BASE_IMAGE") or buildah.debian())
-        buildah.build(TOOLS, f"kvasir-{TOOLS}:dev", arguments)
+        for stage in STAGES:
+            buildah.build(stage, f"kvasir-{stage}:dev", arguments)
         for target in targets:
             buildah.build(target, f"kvasir-{target}:{tag}", [*arguments, *options])
         buildah.prune()
@@ -111,7 +112,7 @@ class Buildah:
         self._environment = {**self.environment, "BUILDAH_ISOLATION": "chroot", "TMPDIR": str(CACHE / "tmp")}
 
     def build(self, target: str, name: str, arguments: list[str]) -> None:
-        context = () if target == TOOLS else CONTEXT
+        context = () if target == "tools" else CONTEXT
         inputs = digest(("images/Dockerfile", *context), (target, *arguments))
         if self._built_from(name) == inputs:
             print(f"{name} is up to date, {self._size(name)}", flush=True)
