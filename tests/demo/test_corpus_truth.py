@@ -28,7 +28,7 @@ from kvasir.frontend.endpoints.messages import route as messages
 from kvasir.frontend.endpoints.pooling import embeddings, pair_scores
 from kvasir.frontend.endpoints.responses import route as responses
 from kvasir.frontend.endpoints.tokens import route as tokens
-from kvasir.frontend.endpoints.tokens.request import DetokenizeRequest, TokenizeRequest
+from kvasir.frontend.endpoints.tokens.route import DetokenizeRequest, TokenizeRequest
 from kvasir.frontend.generation.generation_request import StreamOptions
 from kvasir.local.manifests.manifest import read_manifest
 from kvasir_contract.endpoints import HTTP_PORT, LINK_PORT, OPS_PORT

@@ -20,9 +20,8 @@ from kvasir.config.parsers import argument_type, parse_int
 from kvasir.config.sections import sections_of
 from kvasir.config.tls_settings import TlsConfig
 from kvasir.config.variables import unknown_variables
-from kvasir.local.job import run_job
 from kvasir.local.place import LOOPBACK, open_place
-from kvasir.local.run import LocalService
+from kvasir.local.run import LocalService, run_job
 from kvasir.process.progress import progress_bar
 from kvasir.process.words import count
 from kvasir_contract.units import parse_duration

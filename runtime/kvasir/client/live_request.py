@@ -14,10 +14,9 @@ from kvasir.client.text.detokenizer import TextStream
 from kvasir.client.text.logprob_lists import joined
 from kvasir.client.text.stop_strings import StopSearch
 from kvasir.link.protocol import AddRequest, FinishReason, Logprobs
-from kvasir.request.hashing import BlockHashing
+from kvasir.request.hashing import BlockHashing, request_digest
 from kvasir.request.params import SamplingParams
 from kvasir.request.request_core import RequestKind
-from kvasir.request.request_digest import request_digest
 from kvasir.request.tokens import to_wire, token_array
 
 

@@ -25,9 +25,8 @@ from kvasir.config.settings import EngineConfig
 from kvasir.engine.build import build_core, numerics_class, prepare_workers, ready_message, resolve_settings
 from kvasir.engine.core import EngineCore
 from kvasir.engine.engine_collector import EngineCollector
-from kvasir.engine.handover.exchange import Exchange, kv_class
+from kvasir.engine.handover.exchange import Exchange, kv_class, start_exchange
 from kvasir.engine.handover.hand_over import HandOver
-from kvasir.engine.handover.start_exchange import start_exchange
 from kvasir.engine.health.black_box import BlackBox, open_box
 from kvasir.engine.health.engine_status import EngineStatus
 from kvasir.engine.health.step_watchdog import StepWatchdog

@@ -10,8 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from kvasir.link.protocol import SUSPECT_TOKENS, AddRequest, FinishReason, StepRequest
-from kvasir.request.hashing import BLAKE2B, chain_root
-from kvasir.request.request_digest import request_digest
+from kvasir.request.hashing import BLAKE2B, chain_root, request_digest
 from kvasir.request.tokens import TOKEN_BYTES, from_wire, to_wire
 from kvasir.worker.step import NewRow
 

@@ -29,11 +29,10 @@ from kvasir.frontend.http.auth import ApiKeys
 from kvasir.frontend.http.bodies.body_memory import UploadQueue
 from kvasir.frontend.http.connections.acceptor import Acceptor, listen
 from kvasir.frontend.http.connections.connection import Connection
-from kvasir.frontend.http.connections.idle_connections import close_idle
+from kvasir.frontend.http.connections.disconnection import close_idle
 from kvasir.frontend.http.connections.tls import Tls
 from kvasir.frontend.http.connections.transports import Receiver
 from kvasir.frontend.http.refusals import Refusals
-from kvasir.frontend.large_allocations import return_large_allocations
 from kvasir.frontend.parsers import Parsers
 from kvasir.frontend.service import Service, served_names
 from kvasir.frontend.status import FrontendStatus
@@ -46,7 +45,7 @@ from kvasir.hub.tokenizer_files import tokenizer_info
 from kvasir.process.failures import end, failure_of, log_failure
 from kvasir.process.listening import BACKLOG, remove_socket_file, url_of
 from kvasir.process.ops_server import OpsServer
-from kvasir.process.process_setup import raise_open_files_limit, set_process_title
+from kvasir.process.process_setup import raise_open_files_limit, return_large_allocations, set_process_title
 from kvasir.process.words import count
 from kvasir_contract.logs import setup_logging
 

@@ -95,7 +95,7 @@ class EngineStats(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 class StepRequest(msgspec.Struct, frozen=True, array_like=True, gc=False):
     request_id: str
-    digest: bytes  # see kvasir.request.request_digest
+    digest: bytes  # see kvasir.request.hashing
 
 
 class FailedStep(msgspec.Struct, frozen=True, array_like=True):

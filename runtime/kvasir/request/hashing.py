@@ -12,6 +12,10 @@ from hashlib import blake2b, sha256
 from types import MappingProxyType
 from typing import Final, Protocol
 
+import msgspec
+
+from kvasir.request.params import SamplingParams
+from kvasir.request.request_core import RequestCore, RequestKind
 from kvasir.request.tokens import TOKEN_BYTES, to_wire
 
 HASH_BYTES: Final = 16
@@ -153,3 +157,27 @@ def chain_fits(packed: bytes, root: ChainRoot, token_ids: "array[int]", block_si
         return False
     # Another root, block size or algorithm changes the first block.
     return packed[:HASH_BYTES] == packed_chain(root, token_ids[:block_size], block_size)
+
+
+DIGEST_BYTES: Final = 16
+
+_encode = msgspec.msgpack.Encoder().encode
+_decode = msgspec.msgpack.Decoder(SamplingParams).decode
+
+
+def request_digest(prompt_tokens: bytes | memoryview, core: RequestCore) -> bytes:
+    """Return the digest of all fields but the seed."""
+    digest = blake2b(prompt_tokens, digest_size=DIGEST_BYTES, person=b"kvasir request")
+    # Frontends draw a seed for each request without one.
+    received = core.params if core.params.seed == 0 else msgspec.structs.replace(core.params, seed=0)
+    # Decoded as in an engine: 0 and 0.0 differ in bytes.
+    digest.update(_encode(_decode(_encode(received))))
+    if core.constraint is not None:
+        digest.update(_encode(core.constraint))
+    if core.kind is not RequestKind.GENERATE:
+        digest.update(core.kind.encode())
+    if core.pooling is not None:
+        digest.update(_encode(core.pooling))
+    if core.adapter is not None:
+        digest.update(core.adapter.digest.encode())
+    return digest.digest()

@@ -4,7 +4,7 @@ import random
 from collections.abc import Callable, Sequence
 
 from kvasir.engine.engine_request import EngineRequest
-from kvasir.engine.scheduling.drafter import Drafter
+from kvasir.engine.scheduling.step_drafts import Drafter
 
 
 class Oracle(Drafter):

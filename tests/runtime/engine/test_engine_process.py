@@ -18,8 +18,8 @@ from kvasir.engine.scheduling.token_budget import REQUEST_TOKENS
 from kvasir.link.frontend_end.remote_engine import EngineState, RemoteEngine
 from kvasir.link.protocol import Call, FailedStep, FinishReason, Progress, Ready, RefusalKind
 from kvasir.request.adapter import Adapter
+from kvasir.request.hashing import request_digest
 from kvasir.request.request_core import RequestCore
-from kvasir.request.request_digest import request_digest
 from kvasir.request.tokens import packed
 from kvasir_contract.exits import ExitCode
 from kvasir_contract.failure import Failure, find_failure

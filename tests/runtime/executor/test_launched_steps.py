@@ -15,7 +15,7 @@ from hypothesis import settings as hypothesis_settings
 
 from kvasir.config.speculation import Speculation
 from kvasir.engine import build
-from kvasir.engine.scheduling.drafter import Drafter
+from kvasir.engine.scheduling.step_drafts import Drafter
 from kvasir.executor.in_process import InProcessExecutor
 from kvasir.hub.model_info import ModelInfo, load_model_info
 from kvasir.request.params import SamplingParams

@@ -5,9 +5,9 @@ import pytest
 
 from kvasir.request.adapter import Adapter
 from kvasir.request.constraint import Grammar, GrammarKind, OutputConstraint
+from kvasir.request.hashing import DIGEST_BYTES, request_digest
 from kvasir.request.params import SamplingParams
 from kvasir.request.request_core import RequestCore, RequestKind
-from kvasir.request.request_digest import DIGEST_BYTES, request_digest
 from kvasir.request.tokens import packed
 
 PROMPT = packed([1, 2, 3])

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import Final, Protocol
 
 from kvasir.engine.engine_request import EngineRequest
-from kvasir.engine.scheduling.drafter import Drafter
+from kvasir.engine.scheduling.step_drafts import Drafter
 
 # Below it, drafts cost more than they save.
 MIN_ACCEPTANCE: Final = 0.3

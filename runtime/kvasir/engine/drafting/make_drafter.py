@@ -4,7 +4,7 @@ from kvasir.config.speculation import SUFFIX, Speculation
 from kvasir.engine.drafting.adaptive_drafter import AdaptiveDrafter, GuessSource
 from kvasir.engine.drafting.ngram_guesses import NgramGuesses
 from kvasir.engine.drafting.suffix_guesses import SuffixGuesses, SuffixLimits
-from kvasir.engine.scheduling.drafter import Drafter
+from kvasir.engine.scheduling.step_drafts import Drafter
 
 
 def make_drafter(speculation: Speculation) -> Drafter:

@@ -6,27 +6,33 @@ It copies blocks while the step loop runs, which decides on them: it gets HandOv
 
 import contextlib
 import logging
+import os
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from hashlib import blake2b
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import Final
 
 import msgspec
 
 from kvasir.config.options import ConfigError, flag_of
+from kvasir.config.process_settings import LinkConfig
+from kvasir.config.settings import HAND_OVER_AUTO, HAND_OVER_OFF, EngineConfig
 from kvasir.engine.handover.block_fetch import DEFAULT_LIMITS, BlockFetch, FetchLimits, FetchOrder
 from kvasir.engine.handover.block_server import SESSION_SECONDS, BlockServer
 from kvasir.engine.handover.messages import FetchEnded, HandOverEvent
-from kvasir.layers.kv import KVCacheConfig
+from kvasir.executor.executor import Executor
+from kvasir.layers.kv import FullAttention, KVCacheConfig
 from kvasir.process.seldom_log import SeldomLog
-from kvasir.wire.address import parse_address, require_keys
-from kvasir.wire.keys import LinkKeys
+from kvasir.wire.address import MAX_IPC_PATH, LinkAddress, parse_address, require_keys
+from kvasir.wire.keys import LinkKeys, load_shared_keys
 from kvasir.wire.reactor import Reactor
 from kvasir.wire.server_socket import ServerSocket
 from kvasir.worker.kv_memory.block_bytes import BlockBytes
+from kvasir_contract.endpoints import KV_HAND_OVER_PORT
+from kvasir_contract.environment import POD_IP
 
 CLOSE_SECONDS: Final = 2.0
 IDLE_SECONDS: Final = 3600.0
@@ -172,3 +178,70 @@ def kv_class(fingerprint: str, numerics: str, cache: KVCacheConfig, layout: str,
     """
     facts = (fingerprint, numerics, cache.groups, layout, hash_algorithm)
     return blake2b(msgspec.msgpack.encode(facts), digest_size=16).hexdigest()
+
+
+_LOOPBACK: Final = "tcp://127.0.0.1:0"
+
+
+def start_exchange(
+    config: EngineConfig,
+    incarnation: str,
+    executor: Executor,
+    cache: KVCacheConfig,
+    kv_class_of: Callable[[str], str],
+    deliver: Callable[[HandOverEvent], None],
+) -> tuple[Exchange, str] | None:
+    """Return the running exchange and its address, "" if it serves no blocks; None if hand-over is impossible.
+
+    `kv_class_of` gets the layout of bytes. Raises ConfigError for an unusable address.
+    """
+    if config.cache.kv_hand_over == HAND_OVER_OFF or not config.cache.enable_prefix_caching:
+        return None
+    memory = executor.block_bytes()
+    problem = ""
+    if memory is None:
+        problem = "the KV cache is in worker processes or on a device"
+    elif len(cache.groups) > 1 or not isinstance(cache.groups[0].spec, FullAttention):
+        problem = "the model has layers with a sliding window"
+    if memory is None or problem:
+        if config.cache.kv_hand_over != HAND_OVER_AUTO:
+            raise ConfigError(f"{flag_of('kv_hand_over')}: {problem}, and such a cache cannot be handed over")
+        log.info("no KV hand-over: %s. Requests from other engines are computed again", problem)
+        return None
+    keys = load_shared_keys(config.link.link_keys) if config.link.link_keys else None
+    exchange = Exchange(memory, kv_class_of(memory.layout), keys, deliver)
+    try:
+        if config.cache.kv_hand_over == HAND_OVER_AUTO:
+            address = _listen_if_possible(exchange, own_address(config.link, incarnation))
+        else:
+            address = exchange.listen(config.cache.kv_hand_over)
+    except BaseException:
+        exchange.close()
+        raise
+    exchange.start()
+    log.info("KV hand-over: other engines fetch blocks at %s", address or "no address of this engine")
+    return exchange, address
+
+
+def _listen_if_possible(exchange: Exchange, text: str) -> str:
+    try:
+        return exchange.listen(text) if text else ""
+    except ConfigError as error:  # the user did not ask for this address
+        log.warning("the engine serves no KV blocks: %s", error)
+        return ""
+
+
+def own_address(link: LinkConfig, incarnation: str, environ: Mapping[str, str] = os.environ) -> str:
+    """Return the address of this pod, or one next to a link on this machine; "" if frontends are elsewhere."""
+    if ip := environ.get(POD_IP):
+        return LinkAddress("", host=ip, port=KV_HAND_OVER_PORT).endpoint()
+    for text in link.link:
+        address = parse_address(text)
+        if address.is_ipc:
+            path = str(PurePath(address.path).with_name(f"kv-{incarnation}"))
+            if len(path.encode()) <= MAX_IPC_PATH:
+                return f"ipc://{path}"
+        # Without keys a loopback port would be open to all users of the machine.
+        if address.is_loopback or (address.is_ipc and link.link_keys):
+            return _LOOPBACK
+    return ""

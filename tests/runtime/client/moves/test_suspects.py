@@ -5,7 +5,7 @@ import pytest
 from kvasir.client.async_llm import Delta
 from kvasir.client.request_errors import FAILED_REPEATEDLY, RequestFailed
 from kvasir.link.protocol import AddRequest, FailedStep, FinishReason, StepRequest
-from kvasir.request.request_digest import request_digest
+from kvasir.request.hashing import request_digest
 from runtime.client.scripted_engine import ScriptedEngine
 from runtime.client.service import MODEL, Service
 from runtime.link.bare_peers import BareEngine, expect

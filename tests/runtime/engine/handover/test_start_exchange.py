@@ -8,8 +8,7 @@ import pytest
 from kvasir.config.options import ConfigError
 from kvasir.config.process_settings import LinkConfig
 from kvasir.config.settings import HAND_OVER_AUTO, CacheConfig, EngineConfig, ModelConfig
-from kvasir.engine.handover.exchange import Exchange
-from kvasir.engine.handover.start_exchange import own_address, start_exchange
+from kvasir.engine.handover.exchange import Exchange, own_address, start_exchange
 from kvasir_contract.environment import POD_IP
 from runtime.engine.fake_executor import FakeExecutor
 from runtime.link.written_keys import write_link_keys

@@ -9,7 +9,7 @@ import pytest
 from kvasir.engine.engine_request import EngineRequest
 from kvasir.engine.health.black_box import FILE_BYTES, SLOT_BYTES, BlackBox, BoxFile, open_box
 from kvasir.link.protocol import FailedStep, StepRequest
-from kvasir.request.request_digest import DIGEST_BYTES
+from kvasir.request.hashing import DIGEST_BYTES
 from runtime.engine.core_harness import CoreHarness, add_request
 
 ID = "chatcmpl-" + 32 * "a"

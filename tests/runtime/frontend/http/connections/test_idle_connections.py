@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from kvasir.frontend.http.connections import idle_connections
+from kvasir.frontend.http.connections import disconnection
 from kvasir.frontend.http.connections.acceptor import Acceptor
-from kvasir.frontend.http.connections.idle_connections import close_idle
+from kvasir.frontend.http.connections.disconnection import close_idle
 from kvasir.frontend.server import FLUSH_SECONDS
 from runtime.frontend.harness import running_frontend
 
@@ -77,7 +77,7 @@ async def test_close_idle_takes_turns_and_spares_a_new_request(
                 assert closed == ["a"]
                 made[1].idle_since = None
 
-        monkeypatch.setattr(idle_connections, "MAX_PAUSES_SECONDS", 0.006)
+        monkeypatch.setattr(disconnection, "MAX_PAUSES_SECONDS", 0.006)
         monkeypatch.setattr(asyncio, "sleep", sleep)
         await close_idle(made)
         assert closed == ["a", "c"]
@@ -85,7 +85,7 @@ async def test_close_idle_takes_turns_and_spares_a_new_request(
 
 
 async def test_a_connection_whose_client_may_be_about_to_send_waits(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(idle_connections, "IDLE_SECONDS", 0.1)
+    monkeypatch.setattr(disconnection, "IDLE_SECONDS", 0.1)
     loop = asyncio.get_running_loop()
     with connections(loop.time(), 1.0) as (made, closed):
         answered = made[0].idle_since
