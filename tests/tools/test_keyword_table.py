@@ -5,7 +5,7 @@ import re
 from tools.keyword_table import PAGE, replaced, table
 
 from kvasir.client.input import grammar_source, structural_tags
-from kvasir.engine.grammar import compiled_grammars, trial_messages
+from kvasir.engine.grammar import grammars, trial_messages
 from kvasir.grammar_bounds import KEYWORDS, limits
 
 
@@ -31,7 +31,7 @@ def test_the_limits_of_the_page_are_those_of_the_code() -> None:
         f"{structural_tags.MAX_TEXT_CHARACTERS >> 10} KiB of text",
         f"{trial_messages.MAX_TRIAL_CPU_SECONDS} s of CPU time, {trial_messages.MAX_TRIAL_SECONDS:.0f} s on a busy",
         f"and {trial_messages.MAX_TRIAL_BYTES >> 20} MiB",
-        f"the last {compiled_grammars.MAX_CACHED_GRAMMARS:,}, up to about ",
-        f" {compiled_grammars.MAX_CACHED_BYTES >> 20} MiB",
+        f"the last {grammars.MAX_CACHED_GRAMMARS:,}, up to about ",
+        f" {grammars.MAX_CACHED_BYTES >> 20} MiB",
     ):
         assert text in page

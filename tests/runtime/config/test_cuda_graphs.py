@@ -10,6 +10,7 @@ from kvasir.config.settings import DeviceConfig, EngineConfig, ModelConfig, Sche
 
 GPU = DeviceFacts("cuda", "a GPU", cores=8, memory_limit=2**36, fast_bfloat16=True)
 CPU = dataclasses.replace(GPU, kind="cpu")
+MODEL = ModelFacts("bfloat16", 4096, 4096)
 
 
 def config(compilation: str = "{}", *, eager: bool = False, rows: int | None = None) -> EngineConfig:
@@ -18,7 +19,7 @@ def config(compilation: str = "{}", *, eager: bool = False, rows: int | None = N
 
 
 def sizes(config: EngineConfig, device: DeviceFacts = GPU) -> tuple[int, ...]:
-    return resolve_engine(config, ModelFacts("bfloat16", 4096, 4096), device).graph_sizes
+    return resolve_engine(config, MODEL, device).graph_sizes
 
 
 def test_the_smallest_and_largest_graph_are_captured() -> None:
@@ -67,9 +68,9 @@ def test_other_values_are_refused_when_the_options_are_read(text: str) -> None:
 
 
 def test_options_and_fields_without_effect_are_named() -> None:
-    assert without_effect(config(), GPU) == []
-    assert without_effect(config(), CPU) == []
-    [sentence] = without_effect(config('{"level": 3, "mode": 3}'), GPU)
+    assert without_effect(config(), MODEL, GPU) == []
+    assert without_effect(config(), MODEL, CPU) == []
+    [sentence] = without_effect(config('{"level": 3, "mode": 3}'), MODEL, GPU)
     assert sentence.startswith("--compilation-config: level, mode have no effect")
-    [sentence] = without_effect(config(eager=True), CPU)
+    [sentence] = without_effect(config(eager=True), MODEL, CPU)
     assert "have no effect on a CPU" in sentence
