@@ -6,8 +6,6 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from safetensors import SafetensorError, safe_open
-
 from kvasir.hub.hub_errors import HubError
 from kvasir.hub.reading import LFS_POINTER, refuse_pointer
 
@@ -40,6 +38,8 @@ def tensor_shapes_in(stream: BinaryIO, size: int, file: Path) -> Mapping[str, tu
 
 @contextmanager
 def _opened(file: Path) -> Iterator[Any]:
+    from safetensors import SafetensorError, safe_open
+
     try:
         with file.open("rb") as stream:
             refuse_pointer(file, stream.read(len(LFS_POINTER)))
