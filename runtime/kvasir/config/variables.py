@@ -1,7 +1,6 @@
 """Check environment variables: warn of those without effect, reject those that a pod must not have."""
 
 import os
-import re
 from collections.abc import Mapping
 from typing import Final, get_type_hints
 
@@ -24,12 +23,6 @@ KNOWN: Final = frozenset(
     )
 )
 
-# Kubernetes sets these for a Service whose name begins with kvasir, and NAME_PORT to a URL.
-_OF_A_SERVICE = re.compile(
-    r"KVASIR(_\w+)?_(SERVICE_HOST|SERVICE_PORT(_\w+)?|PORT_\d+_(TCP|UDP|SCTP)(_(PROTO|PORT|ADDR))?)"
-)
-_SERVICE_URL = re.compile(r"(tcp|udp|sctp)://.*")
-
 
 def refuse_unmanaged_variables(environ: Mapping[str, str] = os.environ) -> None:
     """Raise ConfigError for a variable that sets an option and is not from the operator's pod template."""
@@ -50,14 +43,8 @@ def unknown_variables(environ: Mapping[str, str] = os.environ) -> list[str]:
     return vllm.notes(environ, _OPTIONS) + [
         f"{name} is not a setting of Kvasir and has no effect{_meant(name)}"
         for name, value in sorted(environ.items())
-        if name.startswith(PREFIX) and name not in KNOWN and not _is_of_a_service(name, value)
+        if name.startswith(PREFIX) and name not in KNOWN and not vllm.is_of_a_service(name, value)
     ]
-
-
-def _is_of_a_service(name: str, value: str) -> bool:
-    if name.endswith("_PORT") and _SERVICE_URL.fullmatch(value):
-        return True
-    return _OF_A_SERVICE.fullmatch(name) is not None
 
 
 def _meant(name: str) -> str:

@@ -39,3 +39,7 @@ def read_json(file: Path) -> dict[str, Any]:
 
 def read_json_if_any(file: Path) -> dict[str, Any]:
     return read_json(file) if file.exists() else {}
+
+
+def write_json(file: Path, value: Any) -> None:
+    file.write_text(json.dumps(value, ensure_ascii=False), encoding="utf-8")

@@ -4,12 +4,12 @@ It holds tokens as bytes with ranks, as tiktoken has them.
 """
 
 import base64
-import json
 from pathlib import Path
 from typing import Any, Final
 
+from kvasir.hub.gguf.gguf_splits import BYTE_LEVEL, WordSplits
 from kvasir.hub.hub_errors import HubError
-from kvasir.hub.reading import read_json
+from kvasir.hub.reading import read_json, write_json
 
 TEKKEN: Final = "tekken.json"
 # of files that do not list them
@@ -35,29 +35,27 @@ def convert_tekken(file: Path, folder: Path) -> None:
         raise HubError(f"{file} is not a vocabulary of Mistral ({type(error).__name__}: {error})") from None
     ranks = {token: rank for token, rank in ranks.items() if rank < size - count}
     named = {f"{name}_token": token for name, token in (("bos", "<s>"), ("eos", "</s>"), ("unk", "<unk>"))}
-    _write(folder / "tokenizer.json", _tokenizer(pattern, special, ranks))
-    _write(folder / "tokenizer_config.json", {"tokenizer_class": "PreTrainedTokenizerFast", **named})
+    write_json(folder / "tokenizer.json", _tokenizer(pattern, special, ranks))
+    write_json(folder / "tokenizer_config.json", {"tokenizer_class": "PreTrainedTokenizerFast", **named})
 
 
 def _tokenizer(pattern: str, special: list[str], ranks: dict[bytes, int]) -> dict[str, Any]:
     text = {token: token.decode("latin-1").translate(_LETTERS) for token in ranks}
     vocab = {token: index for index, token in enumerate(special)}
     vocab |= {text[token]: rank + len(special) for token, rank in ranks.items()}
-    split = {"type": "Split", "pattern": {"Regex": pattern}, "behavior": "Isolated", "invert": False}
-    byte_level = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": False, "use_regex": False}
     flags = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": False, "special": True}
     start, sequence = {"SpecialToken": {"id": "<s>", "type_id": 0}}, {"Sequence": {"id": "A", "type_id": 0}}
     return {
         "version": "1.0",
         "added_tokens": [{"id": index, "content": token, **flags} for index, token in enumerate(special)],
-        "pre_tokenizer": {"type": "Sequence", "pretokenizers": [split, byte_level]},
+        "pre_tokenizer": WordSplits((pattern,)).pre_tokenizer(),
         "post_processor": {
             "type": "TemplateProcessing",
             "single": [start, sequence],
             "pair": [start, sequence, {"Sequence": {"id": "B", "type_id": 1}}],
             "special_tokens": {"<s>": {"id": "<s>", "ids": [special.index("<s>")], "tokens": ["<s>"]}},
         },
-        "decoder": byte_level,
+        "decoder": BYTE_LEVEL,
         # tiktoken takes a word that is a token as it is
         "model": {"type": "BPE", "ignore_merges": True, "vocab": vocab, "merges": _merges(ranks, text)},
     }
@@ -85,7 +83,3 @@ def _letters() -> dict[int, str]:
 
 
 _LETTERS: Final = _letters()
-
-
-def _write(file: Path, value: Any) -> None:
-    file.write_text(json.dumps(value, ensure_ascii=False), encoding="utf-8")

@@ -44,9 +44,9 @@ _INSTEAD: Final = MappingProxyType(
 # Statistics of use, which Kvasir does not send.
 _NEUTRAL: Final = frozenset({"VLLM_NO_USAGE_STATS", "VLLM_DO_NOT_TRACK", "VLLM_USAGE_SOURCE"})
 
-# Kubernetes sets these for a Service whose name begins with vllm, and NAME_PORT to a URL.
+# Kubernetes sets these for a Service whose name begins with kvasir or vllm, and NAME_PORT to a URL.
 _OF_A_SERVICE: Final = re.compile(
-    r"VLLM(_\w+)?_(SERVICE_HOST|SERVICE_PORT(_\w+)?|PORT_\d+_(TCP|UDP|SCTP)(_(PROTO|PORT|ADDR))?)"
+    r"(?:KVASIR|VLLM)(_\w+)?_(SERVICE_HOST|SERVICE_PORT(_\w+)?|PORT_\d+_(TCP|UDP|SCTP)(_(PROTO|PORT|ADDR))?)"
 )
 
 
@@ -62,7 +62,7 @@ def value_for(option: str, environ: Mapping[str, str]) -> tuple[str, str] | None
 
 def given(environ: Mapping[str, str]) -> list[str]:
     names = [name for name in sorted(environ) if name.startswith(PREFIX) and name not in _NEUTRAL]
-    return [name for name in names if not _is_of_a_service(name, environ[name])]
+    return [name for name in names if not is_of_a_service(name, environ[name])]
 
 
 def notes(environ: Mapping[str, str], options: Collection[str]) -> list[str]:
@@ -80,7 +80,7 @@ def notes(environ: Mapping[str, str], options: Collection[str]) -> list[str]:
     return result
 
 
-def _is_of_a_service(name: str, value: str) -> bool:
+def is_of_a_service(name: str, value: str) -> bool:
     if name.endswith("_PORT") and re.match(r"(tcp|udp|sctp)://", value):
         return True
     return _OF_A_SERVICE.fullmatch(name) is not None

@@ -1,6 +1,7 @@
 """The config.json that describes the model of a GGUF file, as the checkpoint that it was made from had it."""
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from types import MappingProxyType
 from typing import Any, Final
 
@@ -65,7 +66,7 @@ def _decoder(metadata: Metadata, architecture: str, model_type: str) -> _Config:
     }
 
 
-def _rms_decoder(metadata: Metadata, small: Small, architecture: str, model_type: str) -> _Config:
+def _rms_decoder(metadata: Metadata, small: Small, architecture: str, model_type: str, **fields: Any) -> _Config:
     config = _decoder(metadata, architecture, model_type)
     rotary, head_dim = _rotary_size(metadata, config), _head_dim(metadata, config)
     if rotary != head_dim:
@@ -74,6 +75,7 @@ def _rms_decoder(metadata: Metadata, small: Small, architecture: str, model_type
         "head_dim": head_dim,
         "rms_norm_eps": metadata.number("attention.layer_norm_rms_epsilon"),
         "rope_parameters": _rope(metadata, small),
+        **fields,
     }
 
 
@@ -93,20 +95,6 @@ def _granite(metadata: Metadata, small: Small) -> _Config:
     return _rms_decoder(metadata, small, "GraniteForCausalLM", "granite") | {
         name: metadata.number(key) for key, name in _MULTIPLIERS.items() if metadata.value(key) is not None
     }
-
-
-def _olmo2(metadata: Metadata, small: Small) -> _Config:
-    return _rms_decoder(metadata, small, "Olmo2ForCausalLM", "olmo2")
-
-
-def _smollm3(metadata: Metadata, small: Small) -> _Config:
-    return _rms_decoder(metadata, small, "SmolLM3ForCausalLM", "smollm3") | {
-        "no_rope_layer_interval": 4  # as in llama.cpp, which has no key for it
-    }
-
-
-def _qwen2(metadata: Metadata, small: Small) -> _Config:
-    return _rms_decoder(metadata, small, "Qwen2ForCausalLM", "qwen2")
 
 
 def _qwen3(metadata: Metadata, small: Small) -> _Config:
@@ -131,10 +119,6 @@ def _qwen3_moe(metadata: Metadata, small: Small) -> _Config:
     }
 
 
-def _gemma(metadata: Metadata, small: Small) -> _Config:
-    return _rms_decoder(metadata, small, "GemmaForCausalLM", "gemma")
-
-
 def _gemma2(metadata: Metadata, small: Small) -> _Config:
     config = _rms_decoder(metadata, small, "Gemma2ForCausalLM", "gemma2")
     return config | {
@@ -157,26 +141,24 @@ def _gemma3(metadata: Metadata, small: Small) -> _Config:
     }
 
 
+def _partly_rotated(metadata: Metadata, small: Small, architecture: str, model_type: str) -> _Config:
+    config = _decoder(metadata, architecture, model_type)
+    share = _rotary_size(metadata, config) / _head_dim(metadata, config)
+    return config | {"rope_parameters": _rope(metadata, small) | {"partial_rotary_factor": share}}
+
+
 def _phi2(metadata: Metadata, small: Small) -> _Config:
-    config = _decoder(metadata, "PhiForCausalLM", "phi")
-    rotary = _rotary_size(metadata, config)
-    rope = _rope(metadata, small) | {"partial_rotary_factor": rotary / _head_dim(metadata, config)}
-    return config | {
-        "layer_norm_eps": metadata.number("attention.layer_norm_epsilon"),
-        "rope_parameters": rope,
-    }
+    config = _partly_rotated(metadata, small, "PhiForCausalLM", "phi")
+    return config | {"layer_norm_eps": metadata.number("attention.layer_norm_epsilon")}
 
 
 def _phi3(metadata: Metadata, small: Small) -> _Config:
-    config = _decoder(metadata, "Phi3ForCausalLM", "phi3")
-    rotary = _rotary_size(metadata, config)
-    rope = _rope(metadata, small) | {"partial_rotary_factor": rotary / _head_dim(metadata, config)}
+    config = _partly_rotated(metadata, small, "Phi3ForCausalLM", "phi3")
     original = metadata.count("rope.scaling.original_context_length", config["max_position_embeddings"])
     return config | {
         "rms_norm_eps": metadata.number("attention.layer_norm_rms_epsilon"),
         "sliding_window": metadata.count("attention.sliding_window", 0, least=0) or None,
         "original_max_position_embeddings": original,
-        "rope_parameters": rope,
     }
 
 
@@ -197,19 +179,22 @@ def _gpt2(metadata: Metadata, _: Small) -> _Config:
 
 FAMILIES: Final[Mapping[str, Callable[[Metadata, Small], _Config]]] = MappingProxyType(
     {
-        "gemma": _gemma,
+        "gemma": partial(_rms_decoder, architecture="GemmaForCausalLM", model_type="gemma"),
         "gemma2": _gemma2,
         "gemma3": _gemma3,
         "gpt2": _gpt2,
         "granite": _granite,
         "llama": _llama,  # and Mistral and Mixtral
-        "olmo2": _olmo2,
+        "olmo2": partial(_rms_decoder, architecture="Olmo2ForCausalLM", model_type="olmo2"),
         "phi2": _phi2,
         "phi3": _phi3,
-        "qwen2": _qwen2,
+        "qwen2": partial(_rms_decoder, architecture="Qwen2ForCausalLM", model_type="qwen2"),
         "qwen3": _qwen3,
         "qwen3moe": _qwen3_moe,
-        "smollm3": _smollm3,
+        # llama.cpp has no key for the interval, either
+        "smollm3": partial(
+            _rms_decoder, architecture="SmolLM3ForCausalLM", model_type="smollm3", no_rope_layer_interval=4
+        ),
     }
 )
 

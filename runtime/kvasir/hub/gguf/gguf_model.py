@@ -21,9 +21,10 @@ from kvasir.hub.gguf.gguf_tokenizer import GGUFVocabulary
 from kvasir.hub.gguf.kept_layers import GGUF, kept_layers
 from kvasir.hub.hub_errors import HubError
 from kvasir.hub.made_once import cache_of, made_once
+from kvasir.hub.reading import write_json
 
 # raise it when the files of a directory change
-_FORMAT: Final = 2
+_FORMAT: Final = 3
 # A divisor for each frequency of a rotary embedding.
 _MAX_SMALL_BYTES: Final = 4096
 _KIND: Final = "gguf"
@@ -107,11 +108,11 @@ def _describe(name: str, parts: Sequence[OpenPart], folder: Path) -> None:
     else:
         if ends := vocabulary.end_ids():
             config["eos_token_id"] = ends
-        _write(folder / "tokenizer.json", tokenizer)
-        _write(folder / "tokenizer_config.json", vocabulary.tokenizer_config())
-    _write(folder / "config.json", config)
+        write_json(folder / "tokenizer.json", tokenizer)
+        write_json(folder / "tokenizer_config.json", vocabulary.tokenizer_config())
+    write_json(folder / "config.json", config)
     if sampling := _sampling(metadata):
-        _write(folder / "generation_config.json", sampling)
+        write_json(folder / "generation_config.json", sampling)
 
 
 def _read(name: str, open_part: OpenPart, small: dict[str, list[float]], digest: "hashlib._Hash") -> GGUFHeader:
@@ -144,7 +145,3 @@ def _sampling(metadata: Metadata) -> dict[str, Any]:
         for name, value in values.items()
         if value is not None
     }
-
-
-def _write(file: Path, value: Any) -> None:
-    file.write_text(json.dumps(value, ensure_ascii=False), encoding="utf-8")

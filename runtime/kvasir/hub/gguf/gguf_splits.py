@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, Final
 
+BYTE_LEVEL: Final = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": False, "use_regex": False}
 _GPT2: Final = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
 _ENDINGS: Final = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)"
 _SPACES: Final = r"\s*[\r\n]+|\s+(?!\S)|\s+"
@@ -44,8 +45,7 @@ class WordSplits:
             {"type": "Split", "pattern": {"Regex": pattern}, "behavior": "Isolated", "invert": False}
             for pattern in self.patterns
         ]
-        bytes_only = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": False, "use_regex": False}
-        return {"type": "Sequence", "pretokenizers": [*splits, bytes_only]}
+        return {"type": "Sequence", "pretokenizers": [*splits, BYTE_LEVEL]}
 
 
 _OF_GPT2: Final = WordSplits((_GPT2,))

@@ -7,11 +7,10 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from kvasir.hub.gguf.gguf_metadata import Metadata
-from kvasir.hub.gguf.gguf_splits import SPLITS, WordSplits
+from kvasir.hub.gguf.gguf_splits import BYTE_LEVEL, SPLITS, WordSplits
 from kvasir.hub.hub_errors import HubError
 
 _NORMAL, _UNKNOWN, _CONTROL, _USER_DEFINED = 1, 2, 3, 4
-_BYTE_LEVEL: Final = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": False, "use_regex": False}
 _SPACE: Final = "▁"
 _NAMED: Final = (("bos", "bos"), ("eos", "eos"), ("unk", "unknown"), ("pad", "padding"))
 # Ends of a turn. Files name one of them, and their models may write another (llama.cpp has such a list, too).
@@ -62,7 +61,7 @@ class GGUFVocabulary:
             model=_bpe(self.tokens, merges) | {"ignore_merges": splits.whole_words},
             normalizer={"type": "NFC"} if splits.composed else None,
             pre_tokenizer=splits.pre_tokenizer(),
-            decoder=_BYTE_LEVEL,
+            decoder=BYTE_LEVEL,
             add_bos=splits.add_bos,
         )
 
@@ -114,8 +113,6 @@ class GGUFVocabulary:
     def _whole(self, add_bos: bool, **parts: Any) -> dict[str, Any]:
         return {
             "version": "1.0",
-            "truncation": None,
-            "padding": None,
             "added_tokens": self._added(),
             "post_processor": self._template(add_bos),
             **parts,
@@ -176,15 +173,4 @@ def _special(token: str | None) -> Mapping[str, Any] | None:
 
 
 def _bpe(tokens: list[str], merges: list[list[str]]) -> dict[str, Any]:
-    return {
-        "type": "BPE",
-        "dropout": None,
-        "unk_token": None,
-        "continuing_subword_prefix": None,
-        "end_of_word_suffix": None,
-        "fuse_unk": False,
-        "byte_fallback": False,
-        "ignore_merges": False,
-        "vocab": {token: index for index, token in enumerate(tokens)},
-        "merges": merges,
-    }
+    return {"type": "BPE", "vocab": {token: index for index, token in enumerate(tokens)}, "merges": merges}
