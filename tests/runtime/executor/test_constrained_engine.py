@@ -24,7 +24,6 @@ from runtime.worker.late_copies import LateCopies
 
 EXECUTORS = {
     "overlapped": (ExecutorConfig(), True),
-    "one-process": (ExecutorConfig(distributed_executor_backend="mp", worker_timeout=60.0), False),
     "one-process-overlapped": (ExecutorConfig(distributed_executor_backend="mp", worker_timeout=60.0), True),
     "two-ranks": (ExecutorConfig(tensor_parallel_size=2, worker_timeout=60.0), False),
     "launched": (None, False),

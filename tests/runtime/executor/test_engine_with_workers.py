@@ -25,7 +25,6 @@ MAX_SECONDS = 20.0
 PATIENCE = 1.5
 SPLIT = ["--tensor-parallel-size", "2"]
 STAGES = ["--pipeline-parallel-size", "2"]
-PHASES = ("load", "warm-up", "prefill", "decode", "idle")
 
 
 def engine_of(
@@ -74,7 +73,7 @@ def held(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.mark.parametrize(
-    ("phase", "victim"), [("load", 1), ("warm-up", 0), ("prefill", 1), ("decode", 0), ("decode", 1), ("idle", 0)]
+    ("phase", "victim"), [("load", 1), ("warm-up", 0), ("prefill", 1), ("decode", 1), ("idle", 0)]
 )
 async def test_killed_worker_ends_the_engine_at_once(
     frontend: Frontend, address: str, held: Path, monkeypatch: pytest.MonkeyPatch, phase: str, victim: int
@@ -100,8 +99,7 @@ async def test_killed_worker_ends_the_engine_at_once(
     assert set(os.listdir("/dev/shm")) <= segments
 
 
-@pytest.mark.parametrize("phase", ["load", "warm-up", "prefill", "decode"])
-@pytest.mark.parametrize("victim", [0, 1])
+@pytest.mark.parametrize(("phase", "victim"), [("load", 1), ("warm-up", 0), ("prefill", 1), ("decode", 0)])
 async def test_killed_rank_ends_the_engine_while_another_waits_for_it(
     frontend: Frontend, address: str, held: Path, monkeypatch: pytest.MonkeyPatch, phase: str, victim: int
 ) -> None:
@@ -124,8 +122,6 @@ async def test_killed_rank_ends_the_engine_while_another_waits_for_it(
     ("workers", "options", "phase", "victim", "name"),
     [
         (2, STAGES, "warm-up", 0, "worker 0 (stage 0)"),
-        (2, STAGES, "warm-up", 1, "worker 1 (stage 1)"),
-        (2, STAGES, "decode", 0, "worker 0 (stage 0)"),
         (2, STAGES, "decode", 1, "worker 1 (stage 1)"),
         (4, [*SPLIT, *STAGES], "prefill", 3, "worker 3 (stage 1, tensor rank 1)"),
     ],
@@ -186,7 +182,7 @@ async def test_hung_stage_is_named_with_the_stage_that_waits_for_it(
     assert re.match(rf"no reply to a step within {PATIENCE:g} s: {hangs}.*; {waits}", message)
 
 
-@pytest.mark.parametrize("phase", PHASES)
+@pytest.mark.parametrize("phase", ["load", "decode", "idle"])
 async def test_frozen_worker_ends_the_engine_after_the_timeout(
     frontend: Frontend, address: str, held: Path, monkeypatch: pytest.MonkeyPatch, phase: str
 ) -> None:
@@ -276,7 +272,7 @@ async def quiet_second(pids: list[int]) -> bool:
     return engine <= 0.02 and max(workers) <= 0.0
 
 
-@pytest.mark.parametrize(("workers", "options"), [(2, []), (4, []), (2, SPLIT), (2, STAGES)])
+@pytest.mark.parametrize(("workers", "options"), [(4, []), (2, SPLIT), (2, STAGES)])
 async def test_idle_workers_use_no_cpu_and_leave_on_sigterm(
     frontend: Frontend, address: str, workers: int, options: list[str]
 ) -> None:
