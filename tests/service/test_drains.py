@@ -3,11 +3,11 @@
 import asyncio
 import os
 import signal
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager
-from pathlib import Path
 
 import httpx
+import pytest
 import yaml
 
 from service.running import ROOT, Service, running
@@ -55,44 +55,45 @@ async def until(condition: Callable[[], Awaitable[bool]]) -> None:
             await asyncio.sleep(0.02)
 
 
-async def test_engine_that_drains_under_load_loses_no_request() -> None:
-    with running("up", "manifests/examples/demo.yaml", "--port", "0") as service:
-        for number in range(2):
-            async with load(service) as codes, httpx.AsyncClient(base_url=service.url) as http:
-                before = await _incarnations(http)
-                os.kill(service.engines()[number].pid, signal.SIGTERM)
-
-                async def replaced(before: set[str] = before, http: httpx.AsyncClient = http) -> bool:
-                    now = await _incarnations(http)
-                    return len(now) == 2 and now != before
-
-                await until(replaced)
-            assert set(codes) == {200}
+@pytest.fixture(scope="module")
+def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
+    """Two frontends and two engines."""
+    documents = list(yaml.safe_load_all((ROOT / "manifests/examples/demo.yaml").read_text()))
+    documents[0]["spec"].setdefault("frontend", {})["replicas"] = 2
+    manifest = tmp_path_factory.mktemp("manifest") / "two.yaml"
+    manifest.write_text(yaml.safe_dump_all(documents))
+    with running("up", str(manifest), "--port", "0") as service:
+        yield service
 
 
-async def test_frontend_that_ends_beside_another_loses_no_request(tmp_path: Path) -> None:
-    with running("up", str(_two_frontends(tmp_path)), "--port", "0") as service:
-        for keep_alive in (False, True):
-            first = next(part for part in service.parts() if part.name == "frontend")
-            async with load(service, keep_alive=keep_alive) as codes:
-                os.kill(first.pid, signal.SIGTERM)
+@pytest.mark.parametrize("number", [0, 1])
+async def test_engine_that_drains_under_load_loses_no_request(service: Service, number: int) -> None:
+    async with load(service) as codes, httpx.AsyncClient(base_url=service.url) as http:
+        before = await _incarnations(http)
+        os.kill(service.engines()[number].pid, signal.SIGTERM)
 
-                async def replaced(old: int = first.pid) -> bool:
-                    pids = {part.pid for part in service.parts() if part.name == "frontend"}
-                    return len(pids) == 2 and old not in pids
+        async def replaced() -> bool:
+            now = await _incarnations(http)
+            return len(now) == 2 and now != before
 
-                await until(replaced)
-            assert set(codes) == {200}
+        await until(replaced)
+    assert set(codes) == {200}
+
+
+@pytest.mark.parametrize("keep_alive", [False, True])
+async def test_frontend_that_ends_beside_another_loses_no_request(service: Service, keep_alive: bool) -> None:
+    first = next(part for part in service.parts() if part.name == "frontend")
+    async with load(service, keep_alive=keep_alive) as codes:
+        os.kill(first.pid, signal.SIGTERM)
+
+        async def replaced() -> bool:
+            pids = {part.pid for part in service.parts() if part.name == "frontend"}
+            return len(pids) == 2 and first.pid not in pids
+
+        await until(replaced)
+    assert set(codes) == {200}
 
 
 async def _incarnations(http: httpx.AsyncClient) -> set[str]:
     engines = (await http.get("/health")).json()["engines"]
     return {engine["incarnation"] for engine in engines if engine["usable"]}
-
-
-def _two_frontends(directory: Path) -> Path:
-    documents = list(yaml.safe_load_all((ROOT / "manifests/examples/demo.yaml").read_text()))
-    documents[0]["spec"].setdefault("frontend", {})["replicas"] = 2
-    manifest = directory / "two.yaml"
-    manifest.write_text(yaml.safe_dump_all(documents))
-    return manifest
