@@ -6,10 +6,9 @@ from dataclasses import dataclass, field
 
 from kvasir.config.resolve import ResolvedEngine
 from kvasir.config.settings import EngineConfig
-from kvasir.engine.build import build_core, prepare_workers, resolve_settings
+from kvasir.engine.build import resolve_settings, start_core
 from kvasir.engine.core import EngineCore
 from kvasir.executor.executor import Executor
-from kvasir.executor.executor_for import executor_for
 from kvasir.executor.torchrun.launched_rank import shows_results
 from kvasir.hub.located_model import read_model
 from kvasir.hub.model_info import ModelInfo
@@ -106,13 +105,5 @@ def start_engine(config: EngineConfig) -> LocalEngine:
         )
     model = read_model(config.model, path)
     settings = resolve_settings(config, model)
-    executor = executor_for(settings, model)
-    try:
-        with progress_bar("loading weights", in_bytes=True, shown=shown) as progress:
-            executor.start(progress, failed=lambda error: None)
-        settings, cache = prepare_workers(executor, settings, asked=config.model.max_model_len)
-        core = build_core(settings, model, cache, executor)
-    except BaseException:
-        executor.shutdown()
-        raise
+    core, executor, settings, cache = start_core(config, settings, model, shown=shown)
     return LocalEngine(core, executor, model, settings, cache)

@@ -2,7 +2,6 @@
 
 import time
 from dataclasses import dataclass, field
-from typing import Protocol
 
 from kvasir.link.protocol import FinishReason
 from kvasir.request.params import SamplingParams
@@ -50,12 +49,17 @@ class Trace:
         return self.waited_seconds + (0.0 if since is None else time.perf_counter() - since)
 
 
-class RequestObserver(Protocol):
-    """Called on the event loop: quick, without exceptions. Each started request finishes once."""
+class RequestObserver:
+    """Observes nothing. Overridden methods are called on the event loop: quick, without exceptions.
 
-    def hold_ended(self, seconds: float) -> None: ...
+    Each started request finishes once.
+    """
 
-    def request_started(self, trace: Trace) -> None: ...
+    def hold_ended(self, seconds: float) -> None:
+        pass
+
+    def request_started(self, trace: Trace) -> None:
+        pass
 
     def request_moved(self, trace: Trace, reason: str, exact: bool) -> None:
         """Another engine has continued the request. `exact`: with equal numerics."""
@@ -66,4 +70,5 @@ class RequestObserver(Protocol):
     def tokens_received(self, trace: Trace, count: int, seconds: float | None) -> None:
         """`seconds` since the previous tokens; None for the first."""
 
-    def request_finished(self, trace: Trace) -> None: ...
+    def request_finished(self, trace: Trace) -> None:
+        pass

@@ -25,11 +25,12 @@ from kvasir.engine.scheduling.scheduler import Scheduler
 from kvasir.engine.scheduling.step_drafts import Drafting
 from kvasir.engine.scheduling.token_budget import TokenBudget
 from kvasir.executor.executor import Executor
-from kvasir.executor.executor_for import has_worker_processes
+from kvasir.executor.executor_for import executor_for, has_worker_processes
 from kvasir.hub.adapters.adapter_info import read_adapter
 from kvasir.hub.model_info import ModelInfo
 from kvasir.layers.kv import KVCacheConfig, keeps_own_cache
 from kvasir.link.protocol import FEATURE_LORA, FEATURE_PREFIX_CACHE, FEATURE_PRIORITY, FEATURE_WAVES, Ready
+from kvasir.process.progress import progress_bar, spinner
 from kvasir.process.words import count
 from kvasir.request.request_core import RequestKind
 from kvasir.version import __version__
@@ -98,6 +99,26 @@ def prepare_workers(
     if keeps_own_cache(cache.groups):
         settings = dataclasses.replace(settings, enable_prefix_caching=False)
     return settings, cache
+
+
+def start_core(
+    config: EngineConfig, settings: ResolvedEngine, model: ModelInfo, *, shown: bool
+) -> tuple[EngineCore, Executor, ResolvedEngine, KVCacheConfig]:
+    """Load the model for an engine without frontends. `shown`: print the progress.
+
+    Raises ConfigError, ModelLoadError and FailureError.
+    """
+    executor = executor_for(settings, model)
+    try:
+        with progress_bar("loading weights", in_bytes=True, shown=shown) as progress:
+            executor.start(progress, failed=lambda error: None)  # a step after that raises the error
+        with spinner("allocating the KV cache and warming up", shown=shown):
+            settings, cache = prepare_workers(executor, settings, asked=config.model.max_model_len)
+            core = build_core(settings, model, cache, executor)
+    except BaseException:
+        executor.shutdown()
+        raise
+    return core, executor, settings, cache
 
 
 def build_core(

@@ -12,17 +12,16 @@ from typing import Final
 from kvasir.client.journal import Journal
 from kvasir.client.live_request import Delta, LiveRequest, RequestState
 from kvasir.client.output_processor import AbortRequests, OutputProcessor, TryNextEngine
-from kvasir.client.request_observer import RequestObserver, Trace
+from kvasir.client.request_observer import RequestObserver
 from kvasir.config.resolve import ResolvedEngine
 from kvasir.config.settings import EXTERNAL_LAUNCHER, EngineConfig, ExecutorConfig
-from kvasir.engine.build import build_core, prepare_workers, resolve_settings
+from kvasir.engine.build import resolve_settings, start_core
 from kvasir.engine.core import EngineCore
 from kvasir.executor.executor import Executor
-from kvasir.executor.executor_for import executor_for
 from kvasir.executor.torchrun.launched_rank import shows_results
 from kvasir.hub.model_info import ModelInfo
 from kvasir.link.protocol import Call, EngineStats, FinishReason, Outputs, RequestOutput, Result
-from kvasir.process.progress import Show, progress_bar, spinner
+from kvasir.process.progress import Show, spinner
 from kvasir.worker.worker_calls import WorkerCall, WorkerResult
 
 _HERE: Final = "offline"
@@ -47,7 +46,7 @@ class OfflineEngine:
         self._executor = executor
         self._journal = Journal(sys.maxsize)
         self._waiting = deque[LiveRequest]()
-        self._observer = observer or _Unobserved()
+        self._observer = observer or RequestObserver()
         self._outputs = OutputProcessor(self._journal, self._observer, eos_token_ids)
         # a step failed, so the prefix cache may name unwritten blocks
         self._is_broken = False
@@ -184,26 +183,6 @@ class OfflineEngine:
             self.close()
 
 
-class _Unobserved:
-    def hold_ended(self, seconds: float) -> None:
-        pass
-
-    def request_started(self, trace: Trace) -> None:
-        pass
-
-    def request_moved(self, trace: Trace, reason: str, exact: bool) -> None:
-        pass
-
-    def request_resumed(self, trace: Trace, seconds: float) -> None:
-        pass
-
-    def tokens_received(self, trace: Trace, count: int, seconds: float | None) -> None:
-        pass
-
-    def request_finished(self, trace: Trace) -> None:
-        pass
-
-
 @contextlib.contextmanager
 def _interrupts() -> Iterator[threading.Event]:
     # a step must not be interrupted
@@ -229,16 +208,7 @@ def start_engine(config: EngineConfig, model: ModelInfo, observer: RequestObserv
     shown = shows_results(config.executor)
     with spinner("importing torch", shown=shown):
         settings = resolve_settings(config, model)
-        executor = executor_for(settings, model)
-    try:
-        with progress_bar("loading weights", in_bytes=True, shown=shown) as progress:
-            executor.start(progress, failed=lambda error: None)  # a step after that raises the error
-        with spinner("allocating the KV cache and warming up", shown=shown):
-            settings, cache = prepare_workers(executor, settings, asked=config.model.max_model_len)
-            core = build_core(settings, model, cache, executor)
-    except BaseException:
-        executor.shutdown()
-        raise
+    core, executor, settings, _ = start_core(config, settings, model, shown=shown)
     seed = _common_seed(executor, config.executor)
     return OfflineEngine(core, executor, settings, model.eos_token_ids, seed, observer)
 

@@ -3,13 +3,13 @@
 import asyncio
 from dataclasses import dataclass, field
 
-from kvasir.client.request_observer import Trace
+from kvasir.client.request_observer import RequestObserver, Trace
 from kvasir.link.protocol import FinishReason
 
 
 @dataclass
-class RecordingObserver:
-    """Implements RequestObserver; each list has one entry per call."""
+class RecordingObserver(RequestObserver):
+    """Each list has one entry per call."""
 
     holds: list[float] = field(default_factory=list)
     started: list[int] = field(default_factory=list)

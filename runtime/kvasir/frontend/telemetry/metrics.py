@@ -17,7 +17,7 @@ from prometheus_client.core import Metric
 from prometheus_client.registry import Collector
 
 from kvasir.client.dispatch.adapter_places import AdaptersInUse
-from kvasir.client.request_observer import Trace
+from kvasir.client.request_observer import RequestObserver, Trace
 from kvasir.frontend.telemetry.engine_load import (
     AdapterRequests,
     EngineLoads,
@@ -82,8 +82,8 @@ class Totals(NamedTuple):
     prefix_cache_hits: int
 
 
-class Metrics:
-    """Implements RequestObserver, with a registry of its own."""
+class Metrics(RequestObserver):
+    """The metrics of a frontend, in registries of their own."""
 
     def __init__(self, model_name: str) -> None:
         self._model_name = model_name
