@@ -15,10 +15,9 @@ from kvasir.config.options import ConfigError
 from kvasir.frontend.adapters.listed_adapters import MAX_UNREADY_SECONDS, RETRY_SECONDS, ListedAdapters
 from kvasir.frontend.adapters.served_adapters import ServedAdapters
 from kvasir.frontend.endpoints import lora_adapters
-from kvasir.hub.adapters.adapter_info import read_adapter
+from kvasir.hub.adapters.adapter_info import AdapterInfo, read_adapter
 from kvasir.hub.hub_errors import HubError
 from kvasir.link.protocol import FEATURE_LORA
-from kvasir.request.adapter import Adapter
 from kvasir_contract.status_report import ReportedAdapters, adapter_list_digest
 from runtime.frontend.harness import MODEL, Frontend, eventually, running_frontend, script_for
 from runtime.hub.adapters.adapter_files import write_adapter
@@ -106,7 +105,7 @@ async def test_a_slow_hub_does_not_keep_the_model_from_clients(sql: str, monkeyp
     released = threading.Event()
     read = ServedAdapters._read
 
-    def slow(adapters: ServedAdapters, module: LoraModule) -> Adapter | HubError:
+    def slow(adapters: ServedAdapters, module: LoraModule) -> AdapterInfo | HubError:
         released.wait()
         return read(adapters, module)
 
@@ -244,8 +243,9 @@ async def test_a_list_is_reported_once_its_adapters_are_read(
     listed = ListedAdapters(AdaptersConfig(lora_modules_file=str(file)), adapters)
     await listed.refresh()
     old, read = listed.report(), adapters._read
+    assert old is not None
 
-    def slow(module: LoraModule) -> Adapter | HubError:
+    def slow(module: LoraModule) -> AdapterInfo | HubError:
         if module.name == "slow":
             released.wait()
         return read(module)
@@ -259,7 +259,8 @@ async def test_a_list_is_reported_once_its_adapters_are_read(
 
     try:
         await eventually(is_served)
-        assert listed.report().list == old.list
+        assert (reading := listed.report()) is not None
+        assert reading.list == old.list
     finally:
         released.set()
     await task
@@ -267,6 +268,7 @@ async def test_a_list_is_reported_once_its_adapters_are_read(
     file.write_text("nothing")
     await listed.refresh()
     faulty = listed.report()
+    assert faulty is not None
     assert (faulty.list, len(faulty.problems)) == (adapter_list_digest(b"nothing"), 1)
 
 

@@ -44,13 +44,10 @@ class Unavailability:
         left = [engine for engine in engines if engine.incarnation not in request.refused_by]
         if not engines or any(engine.takes_adapters or engine.capacity is None for engine in left):
             return None
-        if (
-            request.lost_engines
-            and request.output_token_ids
-            and isinstance(request.adapter_error, EngineUnavailable)
-        ):
+        error = request.adapter_error or EngineUnavailable(NO_ADAPTERS, self._starts.retry_after())
+        if isinstance(error, EngineUnavailable) and request.lost_engines and request.output_token_ids:
             return None  # the successor of its engine may read the adapter
-        return request.adapter_error or EngineUnavailable(NO_ADAPTERS, self._starts.retry_after())
+        return error
 
     def error(self, rank: int | None = None, limit: str = "") -> EngineUnavailable:
         """Return the error for this rank. `limit`: see `Holding.refusal`."""

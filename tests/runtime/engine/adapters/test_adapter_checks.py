@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from kvasir.engine.adapters import adapter_checks
 from kvasir.engine.adapters.adapter_checks import (
     MAX_CHECK_SECONDS,
     MAX_CHECKING,
@@ -40,7 +39,7 @@ class Timer:
 
 def test_stalled_downloads_delay_no_others_and_end(monkeypatch: pytest.MonkeyPatch) -> None:
     Timer.started = []
-    monkeypatch.setattr(adapter_checks.threading, "Timer", Timer)
+    monkeypatch.setattr(threading, "Timer", Timer)
     may_end, begun, ended = threading.Event(), queue.SimpleQueue[str](), queue.SimpleQueue[None]()
     config = AdapterConfig(4, 8, "", {}, {}, use_rslora=False)
 

@@ -47,8 +47,10 @@ async def test_an_engine_that_cannot_reset_is_named_with_its_reason(controlled: 
 
 
 async def test_without_an_engine_a_reset_is_503() -> None:
-    server = {"admin_api_key": (ADMIN,)}
-    async with running_frontend(engine=False, **server) as frontend, frontend.http(**ADMIN_HEADER) as client:
+    async with (
+        running_frontend(engine=False, admin_api_key=(ADMIN,)) as frontend,
+        frontend.http(**ADMIN_HEADER) as client,
+    ):
         answer = await client.post(RESET)
     assert answer.status_code == 503
     assert answer.json()["error"]["code"] == "engine_unavailable"
