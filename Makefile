@@ -136,15 +136,15 @@ $(VENV)/.run: $(BUILT) | $(BIN)/python
 	@touch $@
 
 $(VENV)/.dev: $(BUILT) $(VENV)/.run | $(BIN)/python
-	@$(INSTALL) '.[frontend,engine,bench,operator,otel,dev]'
+	@$(INSTALL) '.[frontend,engine,bench,operator,otel,s3,dev]'
 	@touch $@
 
 $(VENV)/.ray: pyproject.toml | $(VENV)/.dev
-	@$(INSTALL) '.[frontend,engine,bench,operator,otel,dev,ray]'
+	@$(INSTALL) '.[frontend,engine,bench,operator,otel,s3,dev,ray]'
 	@touch $@
 
 $(VENV)/.page: pyproject.toml | $(VENV)/.dev
-	@$(INSTALL) '.[frontend,engine,bench,operator,otel,dev,browser]'
+	@$(INSTALL) '.[frontend,engine,bench,operator,otel,s3,dev,browser]'
 	@touch $@
 
 $(VENV)/.release: pyproject.toml | $(VENV)/.dev
@@ -152,5 +152,5 @@ $(VENV)/.release: pyproject.toml | $(VENV)/.dev
 	@touch $@
 
 $(VENV)/.mutation: pyproject.toml | $(VENV)/.dev
-	@$(INSTALL) '.[frontend,engine,bench,operator,otel,dev,mutation]'
+	@$(INSTALL) '.[frontend,engine,bench,operator,otel,s3,dev,mutation]'
 	@touch $@

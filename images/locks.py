@@ -17,7 +17,7 @@ from typing import Final
 from images.build_steps import ROOT, pip_settings, scratch
 
 LOCKS: Final = ROOT / "images/locks"
-EXTRAS: Final = {"operator": ("operator",), "frontend": ("frontend", "otel"), "engine": ("engine",)}
+EXTRAS: Final = {"operator": ("operator",), "frontend": ("frontend", "otel", "s3"), "engine": ("engine",)}
 PINNED: Final = {"torch": "2.11.0"}  # measured on a GPU; later ones need a newer driver
 PYTHON: Final = "3.11"  # the oldest of the base images, and of pyproject.toml
 WHEELS: Final = ("x86_64-manylinux_2_36", "aarch64-manylinux_2_36")  # glibc of Debian bookworm

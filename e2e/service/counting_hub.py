@@ -1,6 +1,6 @@
 """A stand-in of the hub in a pod: the demo model as hf://org/demo on port 8000, and on 8001 the bytes it has sent.
 
-It is the hub of the unit tests, with other addresses. `python counting_hub.py` runs beside their files.
+It is the hub of the unit tests, with other addresses. Their files are in the same directory of the pod.
 """
 
 import json
@@ -9,7 +9,7 @@ import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from importlib.resources import files
 
-from fake_hub import FakeHub
+from runtime.hub.fake_hub import FakeHub
 
 
 def main() -> None:

@@ -12,16 +12,16 @@ import pytest
 from e2e.in_cluster import Namespace, idle_pod, is_ready
 from e2e.installed import image_of_frontends, schedulable
 from e2e.kind.kind_cluster import KindCluster
-from e2e.service import counting_hub
 from e2e.service.ask import ask
 from e2e.service.test_volumes import HOSTNAME, volume
 
 ROOT: Final = Path(__file__).parents[2]
-SCRIPTS: Final = (
-    Path(counting_hub.__file__),
-    ROOT / "tests/runtime/hub/fake_hub.py",
-    ROOT / "tests/loopback_server.py",
-)
+SCRIPTS: Final = {
+    "counting_hub.py": ROOT / "e2e" / "service" / "counting_hub.py",
+    "runtime/hub/fake_hub.py": ROOT / "tests" / "runtime" / "hub" / "fake_hub.py",
+    "loopback_server.py": ROOT / "tests" / "loopback_server.py",
+}
+"""By their paths in the pod."""
 
 
 @pytest.fixture
@@ -45,14 +45,15 @@ def storage_class(restricted: Namespace) -> Iterator[str]:
 
 @pytest.fixture
 def hub(restricted: Namespace) -> str:
-    data = {path.name: path.read_text() for path in SCRIPTS}
+    data = {path.name: path.read_text() for path in SCRIPTS.values()}
     restricted.apply({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "hub"}, "data": data})
+    items = [{"key": path.name, "path": place} for place, path in SCRIPTS.items()]
     pod = idle_pod("hub", image_of_frontends(restricted.cluster))
     pod["metadata"]["labels"] = {"app": "hub"}
     (container,) = pod["spec"]["containers"]
     container["command"] = ["python", "/hub/counting_hub.py"]
     container["volumeMounts"].append({"name": "hub", "mountPath": "/hub"})
-    pod["spec"]["volumes"].append({"name": "hub", "configMap": {"name": "hub"}})
+    pod["spec"]["volumes"].append({"name": "hub", "configMap": {"name": "hub", "items": items}})
     restricted.apply(pod)
     spec = {"selector": {"app": "hub"}, "ports": [{"port": 8000}]}
     restricted.apply({"apiVersion": "v1", "kind": "Service", "metadata": {"name": "hub"}, "spec": spec})

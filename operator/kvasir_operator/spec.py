@@ -34,11 +34,12 @@ class CacheSpec:
     access_modes: tuple[str, ...]
     storage_class_name: str | None  # None: the cluster's default
     retain: bool  # when the service is deleted
+    credentials: str | None = None  # a Secret with variables of the download
 
 
 @dataclass(frozen=True)
 class ModelSpec:
-    source: str  # hf://org/name[@revision], file:///path, pvc://claim/path or demo://
+    source: str  # hf://org/name[@revision], file:///path, pvc://claim/path, s3://bucket/prefix or demo://
     served_names: tuple[str, ...]  # never empty
     token_secret: SecretKey | None
     task: str = "auto"
@@ -227,6 +228,7 @@ def _cache(cache: Json) -> CacheSpec:
         access_modes=tuple(cache["accessModes"]),
         storage_class_name=cache.get("storageClassName"),
         retain=cache["retain"],
+        credentials=_secret_name(cache, "credentials"),
     )
 
 

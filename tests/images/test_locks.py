@@ -51,8 +51,9 @@ def test_the_engine_for_cpus_has_the_engines_other_packages() -> None:
     assert locks.without_torch(text) == (locks.LOCKS / "engine-cpu.txt").read_text()
 
 
-def test_the_frontend_image_can_send_traces() -> None:
-    assert {"starlette", "opentelemetry-sdk", "opentelemetry-exporter-otlp-proto-http"} <= lock("frontend").keys()
+def test_the_frontend_image_can_send_traces_and_read_buckets() -> None:
+    names = {"starlette", "obstore", "opentelemetry-sdk", "opentelemetry-exporter-otlp-proto-http"}
+    assert names <= lock("frontend").keys()
 
 
 def test_uv_gets_the_index_and_certificates_of_pip() -> None:

@@ -119,7 +119,9 @@ REFUSALS: Final = (
     Refusal("spec", "supported on CPUs only", _engine(tensorParallelSize=2, nodes=2)),
     Refusal("spec", "supported on CPUs only", _engine(pipelineParallelSize=2)),
     Refusal("spec", "engine.dtype float16 is not supported on CPU", _cpu(dtype="float16")),
-    Refusal("spec.model.source", "unknown URI scheme", {"model": {"source": "s3://bucket/model"}}),
+    Refusal("spec.model.source", "unknown URI scheme", {"model": {"source": "gs://bucket/model"}}),
+    Refusal("spec.model", "s3:// needs model.cache", {"model": {"source": "s3://bucket/model"}}),
+    Refusal("spec.model.source", "write s3://bucket/prefix", {"model": {"source": "s3://Bucket/model"}}),
     Refusal("spec.model.source", "write hf://org/name", {"model": {"source": "hf://a/b/c"}}),
     Refusal("spec.model.source", "write file:///path", {"model": {"source": "file://model"}}),
     Refusal("spec.model.source", "write pvc://claim/path", {"model": {"source": "pvc://models/../x"}}),
@@ -141,7 +143,7 @@ REFUSALS: Final = (
     Refusal(_ADAPTER_SOURCE, "write hf://org/name", _adapters({**_SQL, "source": "hf://a/b:Q4_K_M"})),
     Refusal(_ADAPTER_SOURCE, "write file:///path", _adapters({**_SQL, "source": "file://sql"})),
     Refusal(
-        "spec.model", "model.cache is for hf:// models", {"model": {"source": "demo://", "cache": {"size": 1}}}
+        "spec.model", "model.cache is for hf:// and s3://", {"model": {"source": "demo://", "cache": {"size": 1}}}
     ),
     Refusal(
         "spec.model.cache.accessModes",

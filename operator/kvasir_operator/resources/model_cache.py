@@ -41,8 +41,11 @@ def cache_claim(service: InferenceService, cache: CacheSpec, filled: str) -> Obj
 
 def cache_job(service: InferenceService, release: Release) -> Object:
     # placed as the engines are, with their proxies and certificates, but without a GPU
+    engine, cache = service.engine.pod, service.model.cache
+    credentials = [{"secretRef": {"name": cache.credentials}}] if cache and cache.credentials else []
     pod = replace(
-        service.engine.pod,
+        engine,
+        env_from=(*engine.env_from, *credentials),
         resources={},
         resource_claims=(),
         runtime_class_name=None,

@@ -34,7 +34,7 @@ def parser() -> OptionParser:
         description="Download a model into a directory, for `kvasir serve DIR`. The size and the hash of each file "
         "are verified, and an interrupted download goes on where it ended.",
     )
-    result.add_argument("model", metavar="MODEL", help="hf://org/name[@revision]")
+    result.add_argument("model", metavar="MODEL", help="hf://org/name[@revision] or s3://bucket/prefix")
     result.add_argument("directory", metavar="DIR", type=Path, help="the directory; it is created if necessary")
     add_options(result, OpsConfig, "probes and metrics")
     add_options(result, ProcessConfig, "process", without=("drain_timeout",))

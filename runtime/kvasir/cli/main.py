@@ -224,6 +224,8 @@ def _extra_of(module: str) -> str | None:
         return "frontend"
     if top == "aiohttp":
         return "bench"
+    if top == "obstore":
+        return "s3"
     if top in ("torch", "numpy", "safetensors"):
         return "engine"
     return None

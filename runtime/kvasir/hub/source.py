@@ -1,19 +1,23 @@
-"""Find a model by hf://, file://, pvc:// or demo://, and put it on this machine.
+"""Find a model by hf://, file://, s3://, pvc:// or demo://, and put it on this machine.
 
 A model in GGUF is named as a file, as the only one of a directory, or as hf://org/name:QUANTISATION.
 """
 
+import hashlib
 import os
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import BinaryIO, TypeVar
 
 from kvasir.hub.fetching.file_listing import FileListing
+from kvasir.hub.fetching.filled_directory import fill
 from kvasir.hub.gguf.gguf_choice import choose_files, models_of, parts_of
 from kvasir.hub.gguf.gguf_model import local_directory
 from kvasir.hub.hub_errors import HubError, ModelNotFound
+from kvasir.hub.made_once import cache_of
 from kvasir.hub.other_formats import explain
 from kvasir.hub.pooling.pooling_info import POOLING_FILES
 from kvasir.hub.tokenizer_files import TOKENIZER_FILES
@@ -35,13 +39,16 @@ _SAFETENSORS = ["*.safetensors"]
 _PICKLED = ["pytorch_model*.bin", "pytorch_model.bin.index.json"]
 DEMO = "demo://"
 _DEMO = Path(__file__).with_name("demo")
-_ACCEPTED = "hf://org/name[:QUANTISATION][@revision], org/name, name, file:///path, a path, or demo://"
+_ACCEPTED = (
+    "hf://org/name[:QUANTISATION][@revision], org/name, name, s3://bucket/prefix, file:///path, a path, or demo://"
+)
 _MODEL = "the model's config.json and weights"
 _SEGMENT = r"[A-Za-z0-9_](?:[A-Za-z0-9._-]*[A-Za-z0-9_])?"
 _REPOSITORY = re.compile(rf"(?:{_SEGMENT}/)?{_SEGMENT}")
 _QUANTISATION = re.compile(r"[A-Za-z0-9_](?:[A-Za-z0-9._-]*[A-Za-z0-9_])?")
 _GGUF_PAGE = re.compile(r"([^/]+/[^/]+)/(?:blob|resolve)/[^/]+/(?:[^?]+/)?([^/?]+\.gguf)(?:\?.*)?")
 _REVISION = re.compile(r"[A-Za-z0-9._/+-]+")  # a test compares the CRD's grammar
+_BUCKET = re.compile(r"([a-z0-9][a-z0-9.-]*)(?:/(.*))?")
 _CLAIM = re.compile(r"([a-z0-9][-a-z0-9.]*)(?:/(.*))?")
 
 
@@ -57,7 +64,7 @@ class _Repository:
 
 
 def normalise(text: str) -> str:
-    """Return the model as hf://org/name[@revision], file:///path, pvc://claim/path or demo://.
+    """Return the model as hf://org/name[@revision], file:///path, s3://bucket/prefix, pvc://claim/path or demo://.
 
     A path that exists wins over a repository of the same name. Raises HubError.
     """
@@ -68,6 +75,8 @@ def normalise(text: str) -> str:
         elif scheme == "file":
             if not rest.startswith("/"):
                 raise HubError(f"{text} has no absolute path: write it with three slashes, file:///path")
+        elif scheme == "s3":
+            _bucket(rest)
         elif scheme == "pvc":
             _on_claim(rest)
         elif scheme == "demo":
@@ -112,6 +121,8 @@ def fetch(
         return _local(Path(rest), content)
     if scheme == "pvc":
         return _local(_on_claim(rest), content)
+    if scheme == "s3":
+        return _of_bucket(source, weights, download_dir, progress or (lambda *_: None))
     if scheme != "hf":
         raise HubError(f"{source} is not a model source: give {_ACCEPTED}")
     from kvasir.hub.huggingface import download, download_gguf
@@ -126,20 +137,34 @@ def fetch(
     return path
 
 
-def list_files(source: str) -> FileListing:
-    """Return all files that frontends and engines read of a normalised source. Raises HubError."""
+def list_files(source: str, *, weights: bool = True) -> FileListing:
+    """Return the files of a normalised source that engines read, or only frontends. Raises HubError."""
     scheme, _, rest = source.partition("://")
-    if scheme != "hf":
-        raise HubError(
-            f"{source} is already a directory: only hf://org/name[@revision] is fetched into another one"
-        )
-    from kvasir.hub.fetching.hub_listing import list_gguf, list_repository
+    if scheme not in ("hf", "s3"):
+        raise HubError(f"{source} is a directory already: only hf:// and s3:// are fetched into one")
+    from kvasir.hub.fetching.chosen_files import chosen_files
+    from kvasir.hub.fetching.hub_listing import list_repository
 
+    def choose(names: Sequence[str]) -> list[str]:
+        return chosen_files(source, names, _DESCRIBED, [_SAFETENSORS, _PICKLED], weights=weights)
+
+    if scheme == "s3":
+        from kvasir.hub.fetching.s3_listing import list_bucket  # an optional library
+
+        return list_bucket(source, *_bucket(rest), choose)
     repository = _repository(rest)
-    name, revision = repository.name, repository.revision
     if repository.is_gguf:
-        return list_gguf(source, name, repository.quantisation, revision)
-    return list_repository(source, name, revision, _DESCRIBED, [_SAFETENSORS, _PICKLED])
+        choose = partial(choose_files, wanted=repository.quantisation, where=source)
+    return list_repository(source, repository.name, repository.revision, choose)
+
+
+def _of_bucket(source: str, weights: bool, download_dir: str | None, progress: Callable[[int, int], None]) -> Path:
+    listing = list_files(source, weights=weights)
+    words = re.sub(r"[^A-Za-z0-9.]+", "-", source.partition("://")[2])[:64]
+    name = f"{words}-{hashlib.sha256(source.encode()).hexdigest()[:8]}"
+    directory = Path(download_dir or cache_of(source), "s3", name)
+    fill(directory, listing, progress)
+    return _local(directory, _MODEL)
 
 
 def fetch_files(source: str, names: list[str], content: str, download_dir: str | None = None) -> Path:
@@ -239,6 +264,13 @@ def _on_claim(text: str) -> Path:
             f"pvc://{text}: the claim {found[1]} has no {found[2]}, or this user may not see it: correct the path"
         )
     return path
+
+
+def _bucket(text: str) -> tuple[str, str]:
+    found = _BUCKET.fullmatch(text)
+    if found is None or ".." in text:
+        raise HubError(f"s3://{text} does not name a model in a bucket: write s3://bucket/prefix")
+    return found[1], found[2] or ""
 
 
 def _names(path: Path) -> list[str]:

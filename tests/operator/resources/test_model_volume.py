@@ -89,6 +89,16 @@ def test_the_job_downloads_where_and_how_engines_would() -> None:
     assert mount in container["volumeMounts"]
 
 
+def test_only_the_job_gets_the_credentials_of_a_bucket() -> None:
+    cached = service(source="s3://models/qwen", cache={"size": "1Gi", "credentials": {"name": "bucket"}})
+    secret = {"secretRef": {"name": "bucket"}}
+    (fetching,) = cache_job(cached, RELEASE)["spec"]["template"]["spec"]["containers"]
+    assert fetching["args"][1] == "s3://models/qwen"
+    assert fetching["envFrom"] == [secret]
+    for template in (engine_template, frontend_template):
+        assert "bucket" not in str(template(cached, RELEASE, "link"))
+
+
 def test_a_job_of_another_specification_has_another_name() -> None:
     newer = Release(frontend_image="frontend:2", engine_image="engine:1", version="1.0.0")
     jobs = [

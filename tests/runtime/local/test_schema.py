@@ -51,7 +51,8 @@ VIOLATIONS: list[tuple[dict[str, Any], str]] = [
     ({"metadata__label": {}}, "metadata.label: unknown field; did you mean labels?"),
     ({"model": {}}, "spec.model: source is required"),
     ({"model__source": ""}, "spec.model.source: unknown URI scheme"),
-    ({"model__source": "s3://bucket"}, "pvc://claim/path or demo://, not 's3://bucket'"),
+    ({"model__source": "gs://bucket"}, "s3://bucket/prefix or demo://, not 'gs://bucket'"),
+    ({"model__source": "s3://bucket"}, "model.source s3:// needs model.cache"),
     ({"model__source": "oci://claim/path"}, "spec.model.source: unknown URI scheme"),
     ({"model__source": "Qwen/Qwen3"}, "spec.model.source: unknown URI scheme"),
     ({"model__source": "hf://a/b/c"}, "spec.model.source: write hf://org/name"),
@@ -293,7 +294,7 @@ def test_mounts_elsewhere_are_accepted(path: str) -> None:
 def test_all_problems_are_told_at_once() -> None:
     found = problems(
         metadata__name="Demo",
-        model__source="s3://x",
+        model__source="gs://x",
         engine={"maxNumSeqs": 2, "maxNumBatchedTokens": 1, "dtypes": "auto", "dataParallelSize": 0},
     )
     assert len(found) == 5

@@ -4,42 +4,26 @@ The library itself begins a file again after it was interrupted.
 """
 
 import hashlib
-from collections.abc import Generator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from functools import partial
 
 from huggingface_hub import HfApi, constants, hf_hub_url
 from huggingface_hub.hf_api import RepoFile
 from huggingface_hub.utils._headers import build_hf_headers
 from huggingface_hub.utils._http import get_session, hf_raise_for_status
-from huggingface_hub.utils._paths import filter_repo_objects
 
 from kvasir.hub.fetching.file_listing import FileListing, Hash, ListedFile
-from kvasir.hub.gguf.gguf_choice import choose_files
-from kvasir.hub.hub_errors import DownloadFailed, ModelNotFound
-from kvasir.hub.huggingface import IGNORED, explained
+from kvasir.hub.hub_errors import DownloadFailed
+from kvasir.hub.huggingface import explained
 
 
 def list_repository(
-    source: str, repository: str, revision: str | None, described: Sequence[str], weights: Sequence[Sequence[str]]
+    source: str, repository: str, revision: str | None, choose: Callable[[Sequence[str]], Sequence[str]]
 ) -> FileListing:
-    """Return the files of `described`, and those of the first patterns in `weights` that match any.
-
-    Raises HubError.
-    """
+    """Return the files that `choose` returns. Raises HubError."""
     commit, files = _tree(repository, revision)
-    names = list(filter_repo_objects(list(files), ignore_patterns=IGNORED))
-    kinds = (kind for kind in weights if list(filter_repo_objects(names, allow_patterns=list(kind))))
-    patterns = next(kinds, None)
-    if patterns is None:
-        raise ModelNotFound(f"{source} has no weights that are read: it has {', '.join(names[:8])}")
-    chosen = filter_repo_objects(names, allow_patterns=[*described, *patterns])
-    return FileListing(source, commit, tuple(_listed(repository, revision, commit, files[name]) for name in chosen))
-
-
-def list_gguf(source: str, repository: str, quantisation: str | None, revision: str | None) -> FileListing:
-    commit, files = _tree(repository, revision)
-    chosen = choose_files([*files], quantisation, source)
-    return FileListing(source, commit, tuple(_listed(repository, revision, commit, files[name]) for name in chosen))
+    listed = (_listed(repository, revision, commit, files[name]) for name in choose([*files]))
+    return FileListing(source, commit, tuple(listed))
 
 
 def _tree(repository: str, revision: str | None) -> tuple[str, dict[str, RepoFile]]:
