@@ -49,7 +49,17 @@ class JsonFormatter(_Formatter):
 
 
 # only warnings, even at level debug: other lines may contain a Secret
-_QUIET: Final = ("httpx", "httpcore", "asyncio", "aiohttp", "huggingface_hub", "urllib3", "kopf", "kubernetes")
+_QUIET: Final = (
+    "httpx",
+    "httpx2",
+    "httpcore",
+    "asyncio",
+    "aiohttp",
+    "huggingface_hub",
+    "urllib3",
+    "kopf",
+    "kubernetes",
+)
 _TEXT_LINE: Final = re.compile(r"\S+Z (?P<level>[A-Z]+) +\S+ (?P<message>.+)")
 
 

@@ -15,6 +15,7 @@ from typing import Final
 from kvasir.config.options import OptionParser, add_options, from_args
 from kvasir.config.process_settings import OpsConfig, ProcessConfig
 from kvasir.config.variables import refuse_unmanaged_variables
+from kvasir.process.words import count
 from kvasir_contract.exits import ExitCode
 from kvasir_contract.failure import TERMINATION_MESSAGE_VARIABLE
 from kvasir_contract.logs import setup_logging
@@ -67,8 +68,9 @@ def run(args: argparse.Namespace) -> int:
         listing = list_files(source)
         fill(directory, listing, progress)
     seconds = max(time.monotonic() - started, 0.001)
-    speed = f"{listing.size / 1e9:.2f} GB in {seconds:.0f} s"
-    _end(f"{directory} has the {len(listing.files)} files of {source} at {listing.revision}: {speed}")
+    speed = f"{listing.size / 1e6:.1f} MB in {seconds:.0f} s"
+    revision = f" at {listing.revision}" if listing.revision else ""
+    _end(f"{directory} has the {count(len(listing.files), 'file')} of {source}{revision}: {speed}")
     return ExitCode.OK
 
 

@@ -1,6 +1,7 @@
 """hf:// from a local cache and from a Hub on loopback."""
 
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -110,6 +111,16 @@ class TestDownload:
         assert seen[-1] == (500_000, 500_000)
         assert all(done <= total for done, total in seen)
         assert [done for done, _ in seen] == sorted(done for done, _ in seen)
+
+    def test_ranks_with_one_cache_fetch_each_file_once(self, hub: FakeHub, tmp_path: Path) -> None:
+        def rank(_: int) -> Path:
+            return fetch("hf://org/name", weights=True, download_dir=str(tmp_path))
+
+        with ThreadPoolExecutor(4) as pool:
+            assert len(set(pool.map(rank, range(4)))) == 1
+        read = {name: len(FILES[name]) for name in hub.sent}
+        assert sum(read.values()) > 500_000
+        assert hub.sent == read
 
     def test_an_error_of_the_progress_ends_the_download(self, hub: FakeHub, tmp_path: Path) -> None:
         class Stopped(Exception):

@@ -196,3 +196,13 @@ def test_a_job_reports_its_failure(hub: FakeHub, tmp_path: Path) -> None:
     assert failure is not None
     assert failure.reason is Reason.DOWNLOAD_FAILED
     assert SOURCE in failure.message
+
+
+def test_the_log_has_no_addresses_of_requests(hub: FakeHub, tmp_path: Path) -> None:
+    """A hub redirects to addresses that are signed, which open a gated model to their reader."""
+    hub.models["org/name"] = dict(FILES)
+    arguments, environment = command(hub, tmp_path / "volume")
+    ended = subprocess.run(arguments, env=environment, capture_output=True, text=True, timeout=60)
+    assert ended.returncode == 0
+    assert f"has the 4 files of {SOURCE}" in ended.stderr
+    assert "http://" not in ended.stderr
