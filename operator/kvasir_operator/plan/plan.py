@@ -194,12 +194,11 @@ def _desired(
     may_upgrade = observed.asked_release == release.id or observed.may_upgrade
     replicas = {STATEFUL_SET: engines.ranks * service.engine.nodes, DEPLOYMENT: frontends.replicas}
     # pods must not use a foreign ServiceAccount, and need the link's keys
-    held = _has_foreign_account(service, observed) or not observed.link_secret
+    foreign = _has_foreign_account(service, observed)
+    held = foreign or not observed.link_secret
     bodies, pinned, unpinned = [], [], []
-    for body in [
-        *children(service, release, observed.link_secret, cache.filled),
-        *([cache.job] if cache.job else ()),
-    ]:
+    jobs = [cache.job] if cache.job and not foreign else []
+    for body in [*children(service, release, observed.link_secret, cache.filled), *jobs]:
         kind = _WORKLOAD_KINDS.get(body["kind"])
         if kind is None:
             bodies += [body] if kind_of(body) not in observed.missing_kinds else []
@@ -213,14 +212,14 @@ def _desired(
         existing = observed.children.get((kind, body["metadata"]["name"]))
         ours = existing is not None and existing.ownership is not Ownership.FOREIGN
         kept = pin(body, existing.object) if existing and ours and not may_upgrade else body
+        if kept is not body:
+            pinned.append(kept["metadata"]["annotations"][RELEASE_ANNOTATION])
         if cache.problem is not None:
             # pods of the new template could not start; those of the present one go on
             earlier = keep_template(body, existing.object) if existing and ours else None
             if earlier is None:
                 continue
             kept = earlier
-        if kept is not body:
-            pinned.append(kept["metadata"]["annotations"][RELEASE_ANNOTATION])
         if TEMPLATE_ANNOTATION not in kept["metadata"]["annotations"]:
             unpinned.append(f"{kind.kind} {kept['metadata']['name']}")
         if kind is STATEFUL_SET and scaling.ranks is not None:

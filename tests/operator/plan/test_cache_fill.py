@@ -7,7 +7,7 @@ import pytest
 
 from kvasir_contract.phases import Phase
 from kvasir_contract.reasons import Reason
-from kvasir_operator.cluster.kinds import CLAIM, JOB, STATEFUL_SET, Kind
+from kvasir_operator.cluster.kinds import CLAIM, JOB, SERVICE_ACCOUNT, STATEFUL_SET, Kind
 from kvasir_operator.observe.observed import ChildObject, Member, Observed, Ownership, PodState, Refusal
 from kvasir_operator.plan.applies import digest
 from kvasir_operator.plan.cache_fill import MODEL_CACHED
@@ -159,6 +159,13 @@ def test_the_condition_names_what_a_cache_waits_for(found: Observed, expected: s
     assert entry["status"] == "False"
     ready = condition(status, "Ready")
     assert (ready["status"], ready["reason"]) == ("False", entry["reason"])
+
+
+def test_a_job_does_not_use_a_foreign_account() -> None:
+    seen = observed(CACHED, stateful_set=None, deployment=None)
+    account = replace(seen.children[SERVICE_ACCOUNT, "demo"], ownership=Ownership.FOREIGN)
+    children = {**seen.children, (SERVICE_ACCOUNT, "demo"): account}
+    assert "Job" not in kinds(planned(CACHED, seen.with_changes(children=children)))
 
 
 def test_a_download_is_observed_while_it_runs() -> None:

@@ -136,6 +136,12 @@ def rank_waits_for_room() -> Situation:
     return of, observed(of, held, frontends("ready")), {}, RELEASE
 
 
+def cache_was_added() -> Situation:
+    of = service(model={"source": "hf://org/name"})
+    found = observed(of, engines("ready", "ready"), frontends("ready"))
+    return service(model={"source": "hf://org/name", "cache": {"size": "1Gi"}}), found, {}, RELEASE
+
+
 def child_is_refused() -> Situation:
     of = service()
     found = observed(of, engines("ready", "ready"), frontends("ready"))
@@ -233,6 +239,7 @@ SITUATIONS: Final[list[Callable[[], Situation]]] = [
     nothing_exists,
     keys_exist,
     first_start,
+    cache_was_added,
     all_is_well,
     template_changed,
     adapter_added,
