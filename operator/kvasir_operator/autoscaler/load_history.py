@@ -61,14 +61,13 @@ class LoadHistory:
         """Return the number of engines. `ranks` is the present one."""
         if self.is_stale(now):
             return ScalingDecision(spec.limited(ranks))
-        more, fewer = self._of_last(spec.scale_up_after, now), self._of_last(spec.scale_down_after, now)
-        last = self.entries[-1]
-        if more and (wanted := min(more)) > ranks:
-            limited = "" if spec.limited(wanted) == wanted else "; ".join(last.missed)
-            return ScalingDecision(spec.limited(wanted), "; ".join(last.missed), limited)
-        if fewer and max(fewer) < ranks:
-            why = f"no target was missed for {spec.scale_down_after:g} s"
-            return ScalingDecision(spec.limited(max(fewer)), why)
+        more = min(self._of_last(spec.scale_up_after, now))
+        fewer = max(self._of_last(spec.scale_down_after, now))
+        missed = "; ".join(self.entries[-1].missed)
+        if more > ranks:
+            return ScalingDecision(spec.limited(more), missed, missed if spec.limited(more) < more else "")
+        if fewer < ranks:
+            return ScalingDecision(spec.limited(fewer), f"no target was missed for {spec.scale_down_after:g} s")
         return ScalingDecision(spec.limited(ranks))
 
     def is_unknown(self, now: float) -> bool:
@@ -79,9 +78,6 @@ class LoadHistory:
         return not self.entries or now - self.entries[-1].at > STALE_SECONDS
 
     def _of_last(self, seconds: float, now: float) -> list[int]:
-        # empty if the history is shorter
-        if self.entries[0].at > now - seconds:
-            return []
         # the last sample counts until the next one
         return [entry.ranks for entry in self.entries if entry.at >= now - seconds] or [self.entries[-1].ranks]
 

@@ -74,8 +74,8 @@ def _ratios(targets: LoadTargets, sample: LoadSample) -> list[_Ratio]:
 def _more(sample: LoadSample, ranks: int, missed: list[_Ratio]) -> int:
     serving = sample.engines
     factor = max(_overload(sample), *(0.0 if ratio.is_time else ratio.value for ratio in missed))
-    least = serving + 1 if serving >= ranks else ranks  # engines that start may be enough
-    return max(ranks, min(max(least, math.ceil(serving * factor)), max(2 * serving, serving + MAX_ADDED)))
+    needed = max(serving + 1, math.ceil(serving * factor))  # engines that start may be enough
+    return max(ranks, min(needed, max(2 * serving, serving + MAX_ADDED)))
 
 
 def _overload(sample: LoadSample) -> float:

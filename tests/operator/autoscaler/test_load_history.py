@@ -94,6 +94,8 @@ def test_the_limits_of_the_spec_hold() -> None:
 def test_the_load_of_a_missed_target_is_remembered() -> None:
     history = after(LoadHistory(), BUSY, 30.0)
     assert history.requests_per_rank == 8.0
+    assert after(history, replace(BUSY, running=20), 5.0, since=35.0).requests_per_rank == 8.0
+    assert after(history, replace(BUSY, running=10), 5.0, since=35.0).requests_per_rank == 5.0
     assert after(history, replace(CALM, running=20), 5.0, since=35.0).requests_per_rank == 10.0
     now = 30.0 + MAX_REMEMBERED_SECONDS
     assert after(history, CALM, 0.0, since=now).requests_per_rank == 8.0
