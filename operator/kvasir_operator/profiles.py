@@ -25,7 +25,7 @@ _POD: Final[Mapping[str, type]] = {
     **dict.fromkeys(("volumes", "volumeMounts", "initContainers", "sidecars"), list),
     **dict.fromkeys(("priorityClassName", "runtimeClassName", "schedulerName", "serviceAccountName"), str),
 }
-# Only fields for which the schema has no default, so that an explicit value can be recognized.
+# Without fields that have a default in the schema: it hides whether a value is explicit.
 _ENGINE: Final[Mapping[str, type]] = {
     **dict.fromkeys(("resourceName", "image"), str),
     **dict.fromkeys(("maxModelLen", "maxNumSeqs", "maxNumBatchedTokens", "longPrefillTokenThreshold"), int),
@@ -34,9 +34,9 @@ _ENGINE: Final[Mapping[str, type]] = {
 }
 _FRONTEND: Final[Mapping[str, type]] = {"image": str, "extraArgs": list, "pod": dict}
 _COMPONENTS: Final = {"engine": _ENGINE, "frontend": _FRONTEND}
-_DEFAULT_RESOURCE: Final = "nvidia.com/gpu"  # the exception: this default of the schema counts as not set
-_KEYS: Final = ("name", "mountPath", "topologyKey")  # that make entries of lists replace each other
-_WHOLE: Final = ("affinity",)  # merged terms would allow nodes that each of the two excludes
+_DEFAULT_RESOURCE: Final = "nvidia.com/gpu"  # this default of the schema counts as not set
+_KEYS: Final = ("name", "mountPath", "topologyKey")  # entries of lists with equal ones replace each other
+_WHOLE: Final = ("affinity",)  # its lists of terms are alternatives
 _NAMES: Final = {dict: "a mapping", list: "a list", str: "text", int: "a number"}
 
 
@@ -51,11 +51,11 @@ class Profile:
 
     @property
     def paths(self) -> list[str]:
-        """The names of the fields that it sets, such as engine.pod.tolerations."""
+        # such as engine.pod.tolerations
         return sorted(_paths(self.fields))
 
     def applied_to(self, spec: Fields) -> Fields:
-        """Return the spec with the fields that it does not set."""
+        """Return the spec, completed by these fields."""
         merged = dict(spec)
         for component, fields in self.fields.items():
             own = dict(spec[component])
@@ -67,7 +67,7 @@ class Profile:
 
 class Profiles:
     def __init__(self, texts: Callable[[], Mapping[str, str]] = dict) -> None:
-        """`texts` returns the current text of each profile, in YAML."""
+        """`texts` returns the YAML of each profile."""
         self.texts = texts
 
     @classmethod
