@@ -85,7 +85,8 @@ class Profiles:
             return None
         name = name or DEFAULT_PROFILE
         if name not in texts:
-            known = f"use one of {', '.join(sorted(texts))}" if texts else "this operator has no profiles"
+            none = f"none is known (ConfigMap {PROFILES_CONFIG_MAP} in the operator's namespace, or --profiles)"
+            known = f"use one of {', '.join(sorted(texts))}" if texts else none
             raise InvalidSpec(f"spec.profile: there is no profile {name}: {known}")
         try:
             return Profile(name, _checked(yaml.safe_load(texts[name])))

@@ -7,7 +7,14 @@ import yaml
 
 from kvasir_contract.exits import ExitCode
 from kvasir_operator.cluster.cluster_client import Cluster
-from kvasir_operator.cluster.kinds import DEPLOYMENT, INFERENCE_SERVICE, NETWORK_POLICY, STATEFUL_SET
+from kvasir_operator.cluster.kinds import (
+    CONFIG_MAP,
+    DEPLOYMENT,
+    HTTP_ROUTE,
+    INFERENCE_SERVICE,
+    NETWORK_POLICY,
+    STATEFUL_SET,
+)
 from kvasir_operator.operator_settings import parse_settings
 from kvasir_operator.preview import PreviewError, preview, read_manifest, with_defaults
 from kvasir_operator.resources.names import RELEASE_ANNOTATION
@@ -232,6 +239,28 @@ def test_preview_reads_the_images_of_the_operator(
     cluster.put(DEPLOYMENT, {**operator, "spec": {"template": {"spec": {"containers": [{"env": env}]}}}})
     assert preview([str(manifest(tmp_path, document()))]) == ExitCode.OK
     assert capsys.readouterr().out.startswith("# images: frontend:7, engine:7\n")
+
+
+def test_preview_reads_the_profiles_of_the_operator(
+    cluster: MockCluster, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = str(manifest(tmp_path, document(profile="h100")))
+    assert preview([file, *IMAGES]) == ExitCode.USER_ERROR
+    assert "there is no profile h100" in capsys.readouterr().out
+    metadata = {"name": "kvasir-profiles", "namespace": "kvasir-system"}
+    cluster.put(CONFIG_MAP, {"metadata": metadata, "data": {"h100.yaml": "engine: {maxNumSeqs: 7}"}})
+    assert preview([file, *IMAGES]) == ExitCode.OK
+
+
+def test_preview_of_a_route_works_without_the_gateway_api(
+    cluster: MockCluster, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    cluster.missing_kinds.add(HTTP_ROUTE)
+    exposed = document(expose={"host": "llm.example.com", "gateway": {"name": "public"}})
+    assert preview([str(manifest(tmp_path, exposed)), *IMAGES]) == ExitCode.OK
+    out = capsys.readouterr().out
+    assert "create HTTPRoute" not in out
+    assert "Exposed=False RouteRefused" in out
 
 
 def test_preview_leaves_the_group_of_volumes_to_openshift(

@@ -92,7 +92,7 @@ def test_services_without_a_profile_have_the_default_one() -> None:
     ("profiles", "words"),
     [
         ({"h100": H100, "l4": {}}, "there is no profile a100: use one of h100, l4"),
-        ({}, "this operator has no profiles"),
+        ({}, "none is known .ConfigMap kvasir-profiles"),
         ({"a100": {"engines": {}}}, "profile a100 of the operator cannot be used: engines is not a field"),
         ({"a100": {"engine": {"pod": {"tolerations": {}}}}}, "engine.pod.tolerations is not a list"),
         ({"a100": {"engine": {"dtype": "float16"}}}, "engine.dtype is not a field of a profile"),
