@@ -9,11 +9,12 @@ from kvasir.layers.attention import HeadShape, StepRows
 from kvasir.layers.attention_backends import gather_planner, prompt_choice
 from kvasir.layers.attention_backends.prompt_choice import (
     PAIRS,
-    ROWS_OF_16,
+    PLAIN,
     TORCH,
+    Choice,
     PromptPlan,
     PromptPlanner,
-    fastest,
+    choose,
     measure,
     prompt_planner,
 )
@@ -40,13 +41,13 @@ def kernels() -> Kernels:
     return found
 
 
-@pytest.fixture(params=(PAIRS, TORCH))
-def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
-    if request.param == PAIRS and kernels().pair_rows == MAX_TILE_ROWS:
+@pytest.fixture(params=(PAIRS, TORCH), ids=str)
+def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Choice:
+    if request.param.pairs and kernels().pair_rows == MAX_TILE_ROWS:
         pytest.skip("this processor has no dot products of bfloat16")
-    monkeypatch.setattr(prompt_choice, "fastest", lambda kernels, heads, threads: request.param)
+    monkeypatch.setattr(prompt_choice, "choose", lambda kernels, heads, threads: request.param)
     monkeypatch.setattr(gather_planner, "_MASK_NUMBERS", 5000)  # several parts of a chunk
-    return str(request.param)
+    return request.param  # type: ignore[no-any-return]
 
 
 @pytest.fixture(autouse=True)
@@ -71,13 +72,13 @@ def run(paged: Paged) -> None:
 )
 @torch.inference_mode()
 def test_prompts_give_the_definition(
-    way: str, heads: HeadShape, window: int | None, softcap: float | None, sinks: bool
+    way: Choice, heads: HeadShape, window: int | None, softcap: float | None, sinks: bool
 ) -> None:
     run(Paged((window,), softcap, heads, sinks=sinks, lengths=LENGTHS, placement=BFLOAT16))
 
 
 @torch.inference_mode()
-def test_prompts_read_no_block_before_a_window_nor_unwritten_places(way: str) -> None:
+def test_prompts_read_no_block_before_a_window_nor_unwritten_places(way: Choice) -> None:
     paged = Paged((None, 50), None, HEADS["of 80"], freed=float("nan"), lengths=LENGTHS, placement=BFLOAT16)
     for cache in paged.caches:
         cache.blocks.fill_(torch.nan)
@@ -85,7 +86,7 @@ def test_prompts_read_no_block_before_a_window_nor_unwritten_places(way: str) ->
 
 
 @torch.inference_mode()
-def test_nan_of_a_key_reaches_exactly_the_tokens_that_see_it(way: str) -> None:
+def test_nan_of_a_key_reaches_exactly_the_tokens_that_see_it(way: Choice) -> None:
     if way == TORCH:
         pytest.skip("torch adds a mask to the scores")
     heads = HEADS["a head each"]
@@ -110,17 +111,17 @@ def plan_of(planner: object, computed: list[int], new: list[int]) -> TilePlan | 
     return planner.plan(StepRows(np.zeros(len(new), np.int64), np.array(computed), np.array(new), none, none, none))
 
 
-def test_float32_and_invariant_engines_have_tiles_of_16_rows(way: str) -> None:
+def test_float32_and_invariant_engines_have_no_choice(way: Choice) -> None:
     for placement in (
         Placement(torch.device("cpu"), torch.float32),
         Placement(torch.device("cpu"), torch.bfloat16, batch_invariant=True),
     ):
         plan = plan_of(planner_of(placement), [0], [64])
         assert isinstance(plan, TilePlan)
-        assert plan.step.num_tiles == 64 * 2 // MAX_TILE_ROWS
+        assert (plan.step.num_tiles, plan.step.pairs) == (64 * 2 // MAX_TILE_ROWS, 0)
 
 
-def test_short_chunks_are_computed_like_decodes(way: str) -> None:
+def test_short_chunks_have_the_tiles_of_decodes(way: Choice) -> None:
     plan = plan_of(planner_of(BFLOAT16), [100, 100], [1, 20])
     assert isinstance(plan, TilePlan)
     assert plan.step.num_tiles == 1 + -(-20 * 2 // MAX_TILE_ROWS)
@@ -128,7 +129,7 @@ def test_short_chunks_are_computed_like_decodes(way: str) -> None:
 
 def test_torch_copies_no_context_beyond_its_bound(monkeypatch: pytest.MonkeyPatch) -> None:
     kernels()
-    monkeypatch.setattr(prompt_choice, "fastest", lambda kernels, heads, threads: TORCH)
+    monkeypatch.setattr(prompt_choice, "choose", lambda kernels, heads, threads: TORCH)
     planner = planner_of(BFLOAT16)
     assert isinstance(plan_of(planner, [7, 0], [1, 64]), PromptPlan)
     monkeypatch.setattr(prompt_choice, "MAX_COPIED_BYTES", HEADS["of 128"].kv_bytes(torch.bfloat16) * 80)
@@ -138,8 +139,13 @@ def test_torch_copies_no_context_beyond_its_bound(monkeypatch: pytest.MonkeyPatc
 
 def test_the_fastest_way_is_chosen(monkeypatch: pytest.MonkeyPatch) -> None:
     heads = HEADS["groups of 3"]
-    assert set(measure(kernels(), heads)) >= {ROWS_OF_16, TORCH}
-    for way in (ROWS_OF_16, PAIRS, TORCH):
-        times = dict.fromkeys((ROWS_OF_16, PAIRS, TORCH), 2.0) | {way: 1.0}
+    assert set(measure(kernels(), heads)) >= {PLAIN, TORCH}
+    for times, expected in (
+        ({PLAIN: 1.0, PAIRS: 2.0, TORCH: 3.0}, PLAIN),
+        ({PLAIN: 2.0, PAIRS: 1.0, TORCH: 3.0}, PAIRS),
+        ({PLAIN: 3.0, PAIRS: 4.0, TORCH: 2.0}, TORCH),
+        ({PLAIN: 3.0, PAIRS: 2.0, TORCH: 1.0}, Choice(pairs=True, torch=True)),
+        ({PLAIN: 1.0, TORCH: 2.0}, PLAIN),
+    ):
         monkeypatch.setattr(prompt_choice, "measure", lambda kernels, heads, times=times: times)
-        assert fastest.__wrapped__(kernels(), heads, 1) == way
+        assert choose.__wrapped__(kernels(), heads, 1) == expected

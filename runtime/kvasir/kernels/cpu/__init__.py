@@ -46,7 +46,7 @@ class PagedStep(ctypes.Structure):
         ("blocks", c_void_p),
         ("tiles", c_void_p),
         *((name, c_int64) for name in ("num_tokens", "num_tiles", "blocks_stride")),
-        *((name, c_int64) for name in ("heads", "kv_heads", "head_dim", "block_size")),
+        *((name, c_int64) for name in ("heads", "kv_heads", "head_dim", "block_size", "pairs")),
     )
 
 
@@ -83,7 +83,7 @@ class Kernels:
     def __init__(self, library: ctypes.CDLL, dtype: torch.dtype, suffix: str) -> None:
         self.dtype = dtype
         self.library = library
-        # Tiles of more than MAX_TILE_ROWS rows are faster; a row's bits then depend on the rows of its tile.
+        # Of a step with `pairs`, if more than MAX_TILE_ROWS: a row's bits then depend on the rows of its tile.
         self.pair_rows = c_int32.in_dll(library, "kvasir_pair_rows").value if suffix == "bf16" else MAX_TILE_ROWS
 
         def find(name: str) -> Callable[..., None]:

@@ -33,6 +33,7 @@ struct paged_step {
     const int32_t *tiles;   // [num_tiles, 4]: request, first token, tokens, its position
     int64_t num_tokens, num_tiles, blocks_stride;
     int64_t heads, kv_heads, head_dim, block_size;
+    int64_t pairs;  // whether bfloat16 is multiplied in pairs: a tile then has up to MAX_PAIR_ROWS rows
 };
 
 #include "packed.inc"

@@ -1,7 +1,7 @@
-"""Chooses how a CPU computes the attention of prompts in bfloat16, by measuring on this machine.
+"""Chooses how a CPU computes attention in bfloat16, by measuring a chunk of a prompt on this machine.
 
 Dot products of pairs suit AVX512-BF16, and torch's attention suits AMX. The choice changes the last bits only. A
-batch-invariant engine and one in float32 have tiles of 16 rows, whose bits do not depend on chunks.
+batch-invariant engine and one in float32 have no choice: their bits do not depend on chunks.
 """
 
 import logging
@@ -30,8 +30,21 @@ MIN_TORCH_TOKENS: Final = 64
 # Of K and V that are copied for torch's attention, of one request at a time.
 MAX_COPIED_BYTES: Final = 64 * 2**20
 
-ROWS_OF_16, PAIRS, TORCH = "tiles of 16 rows", "dot products of bfloat16", "torch"
 _CONTEXT, _BLOCK_SIZE, _ROUNDS = 512, 16, 3  # of the measurement: half of the tokens are new
+
+
+@dataclass(frozen=True)
+class Choice:
+    """How the tokens of a step are computed."""
+
+    pairs: bool = False  # dot products of pairs of bfloat16, for decodes too
+    torch: bool = False  # torch's attention for prompts
+
+    def __str__(self) -> str:
+        return "torch" if self.torch else "dot products of bfloat16" if self.pairs else "float32 in the kernel"
+
+
+PLAIN, PAIRS, TORCH = Choice(), Choice(pairs=True), Choice(torch=True)
 
 
 @dataclass(frozen=True)
@@ -98,16 +111,16 @@ def prompt_planner(
     windows: Set[int | None],
     placement: Placement,
 ) -> AttentionPlanner:
-    way = ROWS_OF_16
+    choice = PLAIN
     if placement.dtype == torch.bfloat16 and not placement.batch_invariant:
         threads = torch.get_num_threads()
         kv_heads = min(heads.kv_heads, threads)  # a part of the heads, as all of them take long
-        way = fastest(kernels, HeadShape(min(heads.group, 2) * kv_heads, kv_heads, heads.head_dim), threads)
-    return _planner(way, kernels, table, block_size, heads, windows, placement)
+        choice = choose(kernels, HeadShape(min(heads.group, 2) * kv_heads, kv_heads, heads.head_dim), threads)
+    return _planner(choice, kernels, table, block_size, heads, windows, placement)
 
 
 def _planner(
-    way: str,
+    choice: Choice,
     kernels: Kernels,
     table: BlockTable,
     block_size: int,
@@ -115,26 +128,26 @@ def _planner(
     windows: Set[int | None],
     placement: Placement,
 ) -> AttentionPlanner:
-    rows = kernels.pair_rows if way == PAIRS else MAX_TILE_ROWS
-    tiles = TilePlanner(kernels, table, block_size, heads, rows)
-    if way != TORCH:
+    tiles = TilePlanner(kernels, table, block_size, heads, pairs=choice.pairs)
+    if not choice.torch:
         return tiles
     gather = GatherPlanner(table, block_size, heads, windows, placement)
     return PromptPlanner(tiles, gather, heads.kv_bytes(placement.dtype))
 
 
 @cache
-def fastest(kernels: Kernels, heads: HeadShape, threads: int) -> str:
-    """Return the fastest way for a chunk of a prompt. Takes some milliseconds."""
+def choose(kernels: Kernels, heads: HeadShape, threads: int) -> Choice:
+    """Return the fastest ways for a chunk of a prompt. Takes some milliseconds."""
     times = measure(kernels, heads)
-    chosen = min(times, key=lambda way: times[way])
+    pairs = PAIRS in times and times[PAIRS] < times[PLAIN]
+    choice = Choice(pairs=pairs, torch=times[TORCH] < times[PAIRS if pairs else PLAIN])
     figures = ", ".join(f"{way} {seconds * 1e3:.2f} ms" for way, seconds in times.items())
-    log.info("attention of prompts: %s (threads: %d; %s)", chosen, threads, figures)
-    return chosen
+    log.info("attention of prompts: %s (threads: %d; %s)", choice, threads, figures)
+    return choice
 
 
 @torch.inference_mode()
-def measure(kernels: Kernels, heads: HeadShape) -> Mapping[str, float]:
+def measure(kernels: Kernels, heads: HeadShape) -> Mapping[Choice, float]:
     """Return the least seconds of each way, alternating."""
     dtype, blocks, new = kernels.dtype, _CONTEXT // _BLOCK_SIZE, _CONTEXT // 2
     table = np.arange(blocks, dtype=np.int32)[None]
@@ -149,7 +162,7 @@ def measure(kernels: Kernels, heads: HeadShape) -> Mapping[str, float]:
     )
     kv_cache = KVCache(torch.ones(blocks, 2, heads.kv_heads, _BLOCK_SIZE, heads.head_dim, dtype=dtype))
     q = torch.ones(new, heads.query_size, dtype=dtype)
-    ways = [ROWS_OF_16, TORCH] if kernels.pair_rows == MAX_TILE_ROWS else [ROWS_OF_16, PAIRS, TORCH]
+    ways = [PLAIN, TORCH] if kernels.pair_rows == MAX_TILE_ROWS else [PLAIN, PAIRS, TORCH]
     placement = Placement(torch.device("cpu"), dtype)
     plans = {way: _planner(way, kernels, table, _BLOCK_SIZE, heads, {None}, placement).plan(step) for way in ways}
     times = dict.fromkeys(ways, float("inf"))

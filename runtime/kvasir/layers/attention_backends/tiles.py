@@ -39,7 +39,7 @@ class TilePlan:
 
 
 class TilePlanner:
-    """Plans tiles of up to MAX_TILE_ROWS rows; those of prompts have up to `prompt_rows` (Kernels.pair_rows)."""
+    """Plans tiles of up to MAX_TILE_ROWS rows. With `pairs`, prompts have tiles of up to Kernels.pair_rows."""
 
     def __init__(
         self,
@@ -47,14 +47,16 @@ class TilePlanner:
         table: BlockTable,
         block_size: int,
         heads: HeadShape,
-        prompt_rows: int = MAX_TILE_ROWS,
+        *,
+        pairs: bool = False,
     ) -> None:
         self._kernels = kernels
         self._table = table
         self._block_size = block_size
         self._heads = heads
+        self._pairs = pairs
         self._tokens_per_tile = MAX_TILE_ROWS // heads.group
-        self._prompt_tokens = prompt_rows // heads.group
+        self._prompt_tokens = (kernels.pair_rows if pairs else MAX_TILE_ROWS) // heads.group
 
     def plan(self, step: StepRows) -> TilePlan:
         table, heads = self._table, self._heads
@@ -72,6 +74,7 @@ class TilePlanner:
             kv_heads=heads.kv_heads,
             head_dim=heads.head_dim,
             block_size=self._block_size,
+            pairs=self._pairs,
         )
         return TilePlan(self._kernels, paged, (slots, table, tiles))
 
