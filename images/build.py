@@ -17,7 +17,7 @@ from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import Final
 
-from images.build_steps import CACHE, ROOT, BuildError, pip_secrets, run, scratch, step, succeeds
+from images.build_steps import CACHE, ROOT, BuildError, Log, pip_secrets, run, scratch, step, succeeds
 
 DEFAULT: Final = ("operator", "frontend", "engine")
 TARGETS: Final = (*DEFAULT, "engine-cpu")
@@ -59,19 +59,17 @@ def main() -> int:
     return 0
 
 
-def build(targets: Sequence[str], tag: str, builder: str, arguments: Mapping[str, str] = NOTHING) -> None:
-    """Build the images kvasir-TARGET:TAG, with these build arguments in addition to those of the environment."""
-    # Not as --label, which buildah ignores if the last step of an image is in its cache.
-    options = [f"--build-arg={name}={value}" for name, value in arguments.items()]
-    (build_with_docker if builder == "docker" else build_with_buildah)(targets, tag, options)
+def build(targets: Sequence[str], tag: str, builder: str, labels: Mapping[str, str] = NOTHING) -> None:
+    """Build the images kvasir-TARGET:TAG, with these labels in addition to those of the Dockerfile."""
+    (build_with_docker if builder == "docker" else build_with_buildah)(targets, tag, labels)
 
 
 def default_builder() -> str:
     return "docker" if shutil.which("docker") is not None and succeeds(["docker", "info"]) else "buildah"
 
 
-def build_with_docker(targets: Sequence[str], tag: str, options: Sequence[str]) -> None:
-    arguments = [*build_arguments(os.environ.get("BASE_IMAGE")), *options]
+def build_with_docker(targets: Sequence[str], tag: str, labels: Mapping[str, str]) -> None:
+    arguments = [*build_arguments(os.environ.get("BASE_IMAGE")), *label_options(labels)]
     for target in targets:
         name = f"kvasir-{target}:{tag}"
         with step(name) as log, pip_secrets() as secrets:
@@ -79,7 +77,11 @@ def build_with_docker(targets: Sequence[str], tag: str, options: Sequence[str]) 
             run([*command, "--target", target, "-t", name, "."], log, env={"DOCKER_BUILDKIT": "1"})
 
 
-def build_with_buildah(targets: Sequence[str], tag: str, options: Sequence[str]) -> None:
+def label_options(labels: Mapping[str, str]) -> list[str]:
+    return [f"--label={name}={value}" for name, value in labels.items()]
+
+
+def build_with_buildah(targets: Sequence[str], tag: str, labels: Mapping[str, str]) -> None:
     if os.geteuid() != 0:
         raise BuildError("buildah and debootstrap need root: start docker, or run this script as root")
     CACHE.mkdir(parents=True, exist_ok=True)
@@ -92,7 +94,7 @@ def build_with_buildah(targets: Sequence[str], tag: str, options: Sequence[str])
         for stage in STAGES:
             buildah.build(stage, f"kvasir-{stage}:dev", arguments)
         for target in targets:
-            buildah.build(target, f"kvasir-{target}:{tag}", [*arguments, *options])
+            buildah.build(target, f"kvasir-{target}:{tag}", arguments, labels)
         buildah.prune()
         print(
             "to use these images, run buildah with",
@@ -111,9 +113,9 @@ class Buildah:
         self.environment = {"CONTAINERS_STORAGE_CONF": str(settings)}
         self._environment = {**self.environment, "BUILDAH_ISOLATION": "chroot", "TMPDIR": str(CACHE / "tmp")}
 
-    def build(self, target: str, name: str, arguments: list[str]) -> None:
+    def build(self, target: str, name: str, arguments: list[str], labels: Mapping[str, str] = NOTHING) -> None:
         context = () if target == "tools" else CONTEXT
-        inputs = digest(("images/Dockerfile", *context), (target, *arguments))
+        inputs = digest(("images/Dockerfile", *context), (target, *arguments, *label_options(labels)))
         if self._built_from(name) == inputs:
             print(f"{name} is up to date, {self._size(name)}", flush=True)
             return
@@ -132,7 +134,16 @@ class Buildah:
                 target,
             ]
             run([*command, "-t", full_name(name), "."], log, self._environment)
+            if labels:
+                self._add_labels(name, {**labels, "dev.kvasir.inputs": inputs}, log)
             log.result = self._size(name)
+
+    def _add_labels(self, name: str, labels: Mapping[str, str], log: Log) -> None:
+        # `buildah build` returns a cached image with other labels, if only they differ.
+        container = self._ask("from", "--pull-never", full_name(name)).strip()
+        run(["buildah", "config", *label_options(labels), container], log, self._environment)
+        commit = ("buildah", "commit", "--quiet", "--rm", "--format", "oci")
+        run([*commit, container, full_name(name)], log, self._environment)
 
     def debian(self) -> str:
         """Return the base image, Debian with Python. It is made once."""

@@ -1,8 +1,7 @@
 """Write images/locks/IMAGE.txt: the exact versions and hashes of the packages in each image, for `make locks`.
 
-uv resolves the extras of pyproject.toml for all platforms and Python versions. An engine next to another build of
-torch, for CPUs or another CUDA version, gets the lock of `engine-cpu`: the engine's without torch and CUDA's
-libraries, whose names differ between the builds.
+An engine next to another build of torch, for CPUs or another CUDA version, gets the lock of `engine-cpu`: the
+engine's without torch and CUDA's libraries, whose names differ between builds.
 """
 
 import os
@@ -44,7 +43,7 @@ def requirements(pyproject: Path, extras: Sequence[str]) -> list[str]:
 
 
 def locked(wanted: Sequence[str]) -> str:
-    """Resolve requirements. Raises CalledProcessError also if a wheel is missing for one of the architectures."""
+    """Resolve requirements. Raises CalledProcessError if a package has no wheel for an architecture of WHEELS."""
     with scratch() as directory:
         (directory / "in.txt").write_text("\n".join(wanted))
         out = directory / "out.txt"
@@ -65,7 +64,7 @@ def locked(wanted: Sequence[str]) -> str:
 
 
 def packages(lock: str) -> dict[str, str]:
-    """Return the requirement lines of a lock with their hashes, by package; forks of a package are joined."""
+    """Return the lines of a lock by package."""
     found: dict[str, str] = {}
     for block in re.split(r"^(?=[a-z0-9])", lock, flags=re.MULTILINE):
         if block.strip():
@@ -90,7 +89,7 @@ def _uv(*arguments: str) -> None:
 
 
 def uv_settings(settings: Mapping[str, str]) -> dict[str, str]:
-    """Return uv's environment variables for pip's settings, which uv does not read."""
+    # uv does not read pip's configuration
     names = {"index-url": "UV_DEFAULT_INDEX", "extra-index-url": "UV_INDEX", "cert": "SSL_CERT_FILE"}
     return {names[name]: value for name, value in settings.items() if name in names}
 

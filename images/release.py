@@ -46,7 +46,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     registry = Registry(args.registry.rstrip("/"), args.plain_http, args.builder or build.default_builder())
     try:
         check(args.version, registry)
-        build.build(args.images, args.version, registry.builder, described(args.version, args.source))
+        build.build(args.images, args.version, registry.builder, labels(args.version, args.source))
         digests = {image: push(image, args.version, registry) for image in args.images}
         write(args.out or ROOT / "dist" / args.version, args.version, registry.place, digests)
     except BuildError as error:
@@ -67,12 +67,10 @@ def check(version: str, registry: Registry) -> None:
         raise BuildError(f"{registry.place!r} is not the place of images: use one such as registry.example/kvasir")
 
 
-def described(version: str, source: str) -> dict[str, str]:
-    """Return the build arguments that become labels."""
+def labels(version: str, source: str) -> dict[str, str]:
     revision = _git("describe", "--always", "--abbrev=40", "--match=", "--dirty")
-    return {
-        name: value for name, value in (("VERSION", version), ("REVISION", revision), ("SOURCE", source)) if value
-    }
+    found = {"version": version, "revision": revision, "source": source}
+    return {f"org.opencontainers.image.{name}": value for name, value in found.items() if value}
 
 
 def push(image: str, version: str, registry: Registry) -> str:
