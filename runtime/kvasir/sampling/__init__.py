@@ -1,5 +1,5 @@
 """Choosing tokens from logits.
 
-Reading order: sampler.py (triton_sampler.py on GPUs), logits.py, penalties.py, bad_words.py, logit_rules.py,
+Reading order: sampler.py (triton_sampler.py on GPUs), logits.py, penalties.py, logit_rules.py,
 random.py, token_logprobs.py.
 """

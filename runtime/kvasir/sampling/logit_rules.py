@@ -1,12 +1,11 @@
 """LogitRules: how a request changes its logits, given its tokens so far."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 import numpy.typing as npt
 
 from kvasir.request.params import SamplingParams
-from kvasir.sampling.bad_words import BadWords
 from kvasir.sampling.penalties import Ints, TokenCounts, Tokens, counts_with
 
 Floats = npt.NDArray[np.float32]
@@ -22,6 +21,35 @@ def has_rules(params: SamplingParams) -> bool:
         or params.logit_bias
         or _is_penalised(params)
     )
+
+
+class BadWords:
+    """The tokens that would complete a bad word in the output (not the prompt, as in vLLM)."""
+
+    def __init__(self, words: Iterable[Sequence[int]]) -> None:
+        alone: set[int] = set()
+        # by the token before the last, to look at few words in a step
+        self._longer: dict[int, list[tuple[Tokens, int]]] = {}
+        for word in words:
+            if len(word) == 1:
+                alone.add(word[0])
+            else:
+                beginning = np.array(word[:-1], np.int32)
+                self._longer.setdefault(word[-2], []).append((beginning, word[-1]))
+        self._alone = sorted(alone)
+
+    @property
+    def depend_on_output(self) -> bool:
+        return bool(self._longer)
+
+    def completing(self, output: Tokens) -> Ints:
+        longer = self._longer.get(int(output[-1]), ()) if len(output) else ()
+        found = [last for beginning, last in longer if _ends_with(output, beginning)]
+        return np.array(self._alone + found, np.int64)
+
+
+def _ends_with(output: Tokens, beginning: npt.NDArray[np.int32]) -> bool:
+    return bool(np.array_equal(output[-len(beginning) :], beginning))
 
 
 class LogitRules:

@@ -11,7 +11,7 @@ from transformers import OlmoConfig
 from kvasir.hub.model_info import load_model_info
 from kvasir.layers.linear import Linear, StackedLinear
 from kvasir.layers.parameter import Placement
-from kvasir.models.checkpoints.safetensors_tensors import SafetensorsTensor
+from kvasir.models.checkpoints.open_checkpoint import SafetensorsTensor
 from kvasir.models.load_model import load_model
 from kvasir.models.model_load_error import ModelLoadError
 from kvasir.parallel.parallel_state import ParallelState

@@ -13,7 +13,7 @@ from kvasir.hub.source import fetch
 from kvasir.hub.tokenizer import load_tokenizer
 from kvasir.layers.linear import Linear, StackedLinear
 from kvasir.layers.parameter import Placement
-from kvasir.models.checkpoints.safetensors_tensors import SafetensorsTensor
+from kvasir.models.checkpoints.open_checkpoint import SafetensorsTensor
 from kvasir.models.load_model import load_model
 from kvasir.models.model_load_error import ModelLoadError
 from kvasir.parallel.parallel_state import SINGLE, ParallelState

@@ -3,7 +3,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kvasir.sampling.bad_words import BadWords
+from kvasir.sampling.logit_rules import BadWords
 
 TOKEN = st.integers(0, 3)
 
