@@ -15,7 +15,7 @@ from kvasir.parallel.group import Alone
 from kvasir.parallel.parallel_state import ParallelState, UnevenExperts, UnevenSplit
 
 
-class _Planned(Alone):
+class Planned(Alone):
     def __init__(self, rank: int, size: int) -> None:
         self.rank = rank
         self.size = size
@@ -29,9 +29,9 @@ def check_ranks(
     `ranks`: of a stage; `context`: the longest request in tokens; `engines` share the experts.
     """
     # The first rank of each stage, without memory.
-    tensor = _Planned(0, ranks)
-    data = _Planned(0, engines)
-    states = [ParallelState(tensor, _Planned(stage, stages), expert_parallel, data) for stage in range(stages)]
+    tensor = Planned(0, ranks)
+    data = Planned(0, engines)
+    states = [ParallelState(tensor, Planned(stage, stages), expert_parallel, data) for stage in range(stages)]
     build = ARCHITECTURES.get(info.architecture)
     if build is None and info.pooling is None:
         check_whole(info.architecture, states[0])

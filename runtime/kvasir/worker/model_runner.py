@@ -20,7 +20,7 @@ from kvasir.worker.adapters.adapter_store import AdapterStore
 from kvasir.worker.batch.drafted_rows import NAN_TOKEN, NO_DRAFTED_ROWS, drafted_rows
 from kvasir.worker.batch.inputs import InputBuilder, StepBatch
 from kvasir.worker.batch.prompt_logprobs import score_prompts
-from kvasir.worker.batch.request_table import RequestTable
+from kvasir.worker.batch.request_table import PENDING, RequestTable
 from kvasir.worker.launch.decode_graphs import DecodeGraphs, Recorder
 from kvasir.worker.launch.host_copy import HostCopies
 from kvasir.worker.launch.launched_step import LaunchedStep, SampledTokens
@@ -176,7 +176,9 @@ class ModelRunner:
         if self._slots is not None:
             self._slots.begin_forward(batch.adapter_slots)
         arrived = self._link.receive(len(batch.token_ids))
-        token_ids = self._inputs.device_rows.token_ids(batch.token_ids, batch.pending_rows)
+        token_ids = batch.token_ids
+        if batch.pending_rows is not None:
+            token_ids = torch.where(token_ids == PENDING, self._inputs.last_tokens[batch.pending_rows], token_ids)
         return self._model.forward(ForwardBatch(token_ids, batch.positions, batch.attention, self.caches, arrived))
 
     def _decode_logits(self, batch: StepBatch) -> Tensor:
@@ -215,7 +217,7 @@ class ModelRunner:
         tokens = sample(logits, plan.random_rows)  # [R]
         self._inputs.sampling.sampled(plan, tokens)
         if not launched.is_awaited:
-            self._inputs.device_rows.sampled(batch.rows_there, tokens)
+            self._inputs.last_tokens[batch.rows_there] = tokens
         marked = tokens.masked_fill(holds_nan(logits, tokens), NAN_TOKEN)
         outputs = batch.outputs.tolist()
         drafted, single = NO_DRAFTED_ROWS, batch.rows

@@ -43,7 +43,7 @@ from kvasir.worker.kv_memory.cache_memory import (
 )
 from kvasir.worker.kv_memory.huge_pages import collapse
 from kvasir.worker.launch.decode_graphs import CudaRecorder
-from kvasir.worker.launch.host_copy import host_copies
+from kvasir.worker.launch.host_copy import HostCopies
 from kvasir.worker.launch.launched_step import LaunchedStep
 from kvasir.worker.model_runner import ModelRunner
 from kvasir.worker.reference_check import check_against_reference
@@ -245,7 +245,7 @@ class Worker:
             inputs,
             caches,
             link,
-            host_copies(device),
+            HostCopies(device),
             recorder,
             self.adapters,
             self._placement.adapters,

@@ -155,7 +155,7 @@ def test_executors_give_the_same_outputs(
     name: str, whole: dict[str, Answer], requests: dict[str, Request], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     executor, overlapped = EXECUTORS[name]
-    monkeypatch.setattr(worker, "host_copies", lambda device: LateCopies())
+    monkeypatch.setattr(worker, "HostCopies", lambda device: LateCopies())
     engine = engine_of(executor, overlapped, num_blocks=22)
     answers = play(engine, requests, {})
     assert engine.num_preemptions > 0

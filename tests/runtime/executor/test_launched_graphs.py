@@ -26,7 +26,7 @@ def engines(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[SplitEng
     settings = engine_settings(**LIMITS, async_scheduling=True, graph_sizes=(1, 2, 4, 8))
     with pytest.MonkeyPatch.context() as patch:
         recorder = capture_on_cpu(patch)
-        patch.setattr(worker, "host_copies", lambda device: LateCopies())
+        patch.setattr(worker, "HostCopies", lambda device: LateCopies())
         launching = SplitEngine(model, settings, InProcessExecutor(settings, model, launches=True))
     yield whole, launching, recorder
     whole.close()

@@ -43,7 +43,7 @@ def launching(
     speculation = drafter and Speculation("ngram", 5, max_step_rows=20, prompt_lookup_min=1, prompt_lookup_max=5)
     settings = engine_settings(**LIMITS, async_scheduling=overlapped, speculation=speculation)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(worker, "host_copies", lambda device: copies)
+        patch.setattr(worker, "HostCopies", lambda device: copies)
         patch.setattr(build, "make_drafter", lambda speculation: drafter)
         return SplitEngine(model, settings, InProcessExecutor(settings, model, launches=True))
 

@@ -2,10 +2,10 @@
 
 from torch import Tensor
 
-from kvasir.worker.launch.host_copy import HostCopy
+from kvasir.worker.launch.host_copy import HostCopies, HostCopy
 
 
-class LateCopies:
+class LateCopies(HostCopies):
     def __init__(self) -> None:
         self.trace: list[str] = []
         """`start` and `wait` with the number of the copy, in their order."""
@@ -17,13 +17,14 @@ class LateCopies:
         return _LateCopy(numbers, self._count, self.trace)
 
 
-class _LateCopy:
+class _LateCopy(HostCopy):
     def __init__(self, numbers: Tensor, number: int, trace: list[str]) -> None:
-        self._numbers, self._number, self._trace = numbers, number, trace
+        super().__init__(numbers)
+        self._number, self._trace = number, trace
 
     def done(self) -> bool:
         return False
 
     def numbers(self) -> list[int]:
         self._trace.append(f"wait {self._number}")
-        return self._numbers.tolist()
+        return super().numbers()

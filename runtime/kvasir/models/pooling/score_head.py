@@ -24,11 +24,21 @@ class ScoreHeadConfig:
     norm: Callable[[int, Placement], Norm] | None = None  # of the layer before the last
 
 
-class ScoreHead(nn.Module):
-    """Raw scores. `activation`: "sigmoid", "softmax" or "identity", for requests that ask for it."""
-
-    def __init__(self, config: ScoreHeadConfig, size: int, activation: str, placement: Placement) -> None:
+class _Scores(nn.Module):
+    # Raw. `activation`: "sigmoid", "softmax" or "identity", for requests that ask for it.
+    def __init__(self, activation: str) -> None:
         super().__init__()
+        self._activation = activation
+
+    def finish(self, scores: Tensor, activate: bool) -> Tensor:  # [..., labels]
+        if not activate or self._activation == "identity":
+            return scores
+        return scores.sigmoid() if self._activation == "sigmoid" else torch.softmax(scores, dim=-1)
+
+
+class ScoreHead(_Scores):
+    def __init__(self, config: ScoreHeadConfig, size: int, activation: str, placement: Placement) -> None:
+        super().__init__(activation)
         self._pooling = None if config.mode is None else POOLINGS[config.mode]
         self.by_token = config.mode is None
         self._dtype = placement.dtype
@@ -38,7 +48,6 @@ class ScoreHead(nn.Module):
         self.dense = Linear(size, size, bias=config.dense_bias, placement=at.at("dense")) if has_dense else None
         self.norm = None if config.norm is None else config.norm(size, at)
         self.out = Linear(size, config.labels, bias=config.bias, placement=at.at("out"))
-        self._activation = activation
         self.size = config.labels
 
     def forward(self, hidden: Tensor, lengths: Tensor) -> Tensor:  # [T, hidden], [B] → [B or T, labels] float32
@@ -50,31 +59,18 @@ class ScoreHead(nn.Module):
         scores: Tensor = self.out(x)
         return scores.float()
 
-    def finish(self, scores: Tensor, activate: bool) -> Tensor:  # [..., labels]
-        return activated(scores, self._activation) if activate else scores
 
-
-class TokenScoreHead(nn.Module):
+class TokenScoreHead(_Scores):
     """Scores from the logits of some tokens, after the last token of each sequence."""
 
     by_token = False
 
     def __init__(self, tokens: LabelTokens, logits: Callable[[Tensor], Tensor], activation: str) -> None:
-        super().__init__()
+        super().__init__(activation)
         self._tokens = tokens
         self._logits = logits
-        self._activation = activation
         self.size = len(tokens.labels)
 
     def forward(self, hidden: Tensor, lengths: Tensor) -> Tensor:  # [T, hidden], [B] → [B, labels] float32
         logits = self._logits(hidden[lengths.cumsum(0) - 1])[:, self._tokens.ids].float()
         return logits[:, 1:] - logits[:, :1] if self._tokens.is_difference else logits
-
-    def finish(self, scores: Tensor, activate: bool) -> Tensor:
-        return activated(scores, self._activation) if activate else scores
-
-
-def activated(scores: Tensor, activation: str) -> Tensor:
-    if activation == "identity":
-        return scores
-    return scores.sigmoid() if activation == "sigmoid" else torch.softmax(scores, dim=-1)

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
+import torch
 from torch import Tensor
 
 from kvasir.kernels.token_parts import places_within
@@ -18,7 +19,6 @@ from kvasir.layers.kv import KVGroup
 from kvasir.layers.parameter import Placement
 from kvasir.layers.step_memory import step_memory
 from kvasir.worker.batch.chunks import NO_DRAFTS, Drafts, chunks_of
-from kvasir.worker.batch.device_rows import DeviceRows
 from kvasir.worker.batch.prompt_logprobs import PromptSpan, prompt_spans
 from kvasir.worker.batch.request_table import PENDING, RequestTable
 from kvasir.worker.batch.sampling_inputs import SamplingInputs, SamplingPlan
@@ -85,7 +85,8 @@ class InputBuilder:
         # `samples` (a pipeline stage before the last) no token is sampled. `sizes` ascend: decode steps are padded
         # to them, if all attention backends can.
         self._table = table
-        self.device_rows = DeviceRows(len(table.tokens), placement)
+        # The last sampled token of each row: a step can be launched before the host has it.
+        self.last_tokens = torch.zeros(len(table.tokens), dtype=torch.int64, device=placement.device)
         self._memory = step_memory(placement.device, *_memory_size(table, groups, max_tokens, max_drafts))
         self._on_cpu = placement.device.type == "cpu"
         self._adapters = placement.adapters

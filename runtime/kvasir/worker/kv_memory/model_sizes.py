@@ -14,10 +14,10 @@ from kvasir.layers.linear_method import PackedMethod, PlainMethod, unquantised_m
 from kvasir.layers.parameter import Placement
 from kvasir.models.build_pooling import build_pooling
 from kvasir.models.causal_lm import TransformerModel
+from kvasir.models.check_ranks import Planned
 from kvasir.models.load_model import check_whole
 from kvasir.models.model_load_error import ModelLoadError
 from kvasir.models.registry import ARCHITECTURES
-from kvasir.parallel.group import Alone
 from kvasir.parallel.parallel_state import ParallelState
 from kvasir.worker.kv_memory.cache_memory import block_shape
 
@@ -31,14 +31,9 @@ class ModelSizes:
     groups: tuple[KVGroup, ...]
 
 
-class _FirstRank(Alone):
-    def __init__(self, size: int) -> None:
-        self.size = size
-
-
 def model_sizes(info: ModelInfo, settings: ResolvedEngine) -> ModelSizes:
     """Return the sizes of the first tensor-parallel rank. Raises ModelLoadError and ConfigError."""
-    parallel = ParallelState(_FirstRank(settings.executor.tensor_parallel_size))
+    parallel = ParallelState(Planned(0, settings.executor.tensor_parallel_size))
     dtype: torch.dtype = getattr(torch, settings.dtype)
     placement = Placement(torch.device("meta"), dtype, parallel, scheme=info.weight_scheme)
     model = _build(info, placement, settings.max_model_len)

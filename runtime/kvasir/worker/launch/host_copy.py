@@ -1,64 +1,35 @@
 """Copies the tokens of a step to the host without stopping the device."""
 
-from typing import Protocol
-
 import torch
 from torch import Tensor
 
 
-class HostCopy(Protocol):
-    def done(self) -> bool: ...
+class HostCopy:
+    """`copied` is None if the numbers are on the host."""
 
-    def numbers(self) -> list[int]: ...
-
-
-class HostCopies(Protocol):
-    def start(self, numbers: Tensor) -> HostCopy:
-        # Copies [N] int64, when the device has computed them.
-        ...
-
-
-def host_copies(device: torch.device) -> HostCopies:
-    return _StreamCopies(device) if device.type == "cuda" else _HostCopies()
-
-
-class _OnHost:
-    def __init__(self, numbers: Tensor) -> None:
-        self._numbers = numbers
-
-    def done(self) -> bool:
-        return True
-
-    def numbers(self) -> list[int]:
-        return self._numbers.tolist()
-
-
-class _HostCopies:
-    def start(self, numbers: Tensor) -> HostCopy:
-        return _OnHost(numbers)
-
-
-class _OnStream:
-    def __init__(self, numbers: Tensor, copied: torch.cuda.Event) -> None:
+    def __init__(self, numbers: Tensor, copied: torch.cuda.Event | None = None) -> None:
         self._numbers = numbers
         self._copied = copied
 
     def done(self) -> bool:
-        arrived: bool = self._copied.query()
-        return arrived
+        return self._copied is None or bool(self._copied.query())
 
     def numbers(self) -> list[int]:
-        self._copied.synchronize()
+        if self._copied is not None:
+            self._copied.synchronize()
         return self._numbers.tolist()
 
 
-class _StreamCopies:
+class HostCopies:
     # A separate stream: the next step does not wait for copies.
     def __init__(self, device: torch.device) -> None:
         self._device = device
-        self._stream = torch.cuda.Stream(device)
+        self._stream = torch.cuda.Stream(device) if device.type == "cuda" else None
 
     def start(self, numbers: Tensor) -> HostCopy:
+        # Copies [N] int64, when the device has computed them.
+        if self._stream is None:
+            return HostCopy(numbers)
         self._stream.wait_stream(torch.cuda.current_stream(self._device))
         with torch.cuda.stream(self._stream):
             there = torch.empty(numbers.shape, dtype=numbers.dtype, pin_memory=True)
@@ -66,4 +37,4 @@ class _StreamCopies:
             copied = torch.cuda.Event()
             copied.record(self._stream)
         numbers.record_stream(self._stream)  # not reused before the copy
-        return _OnStream(there, copied)
+        return HostCopy(there, copied)
