@@ -13,7 +13,7 @@ from kvasir.frontend.endpoints.tool_use import ToolUse
 from kvasir.frontend.errors import ApiError, bad_field
 from kvasir.frontend.generation.parsed_text import ParsedText
 from kvasir.frontend.parsers import Parsers, UnsupportedChoice
-from kvasir.frontend.parsers.parsed import OutputParser
+from kvasir.frontend.parsers.streaming.output_parser import StreamingParser
 from kvasir.frontend.service import Service
 from kvasir.grammar_bounds import BadGrammar, check_grammar
 from kvasir.hub.chat_templates.chat_template import count_values
@@ -28,7 +28,7 @@ INLINE_VALUES: Final = 256
 class OutputPlan:
     use: ToolUse
     constraint: OutputConstraint | None
-    new_parser: Callable[[], OutputParser | None] | None = None
+    new_parser: Callable[[], StreamingParser | None] | None = None
     """None: the output is the content."""
     shown_special_ids: frozenset[int] = frozenset()
     constraint_field: str | None = None

@@ -3,8 +3,9 @@
 from typing import Final
 
 from kvasir.client.async_llm import Delta
-from kvasir.frontend.parsers.parsed import CallArguments, CallBegun, ContentText, OutputParser, ParsedEvent
+from kvasir.frontend.parsers.parsed import CallArguments, CallBegun, ContentText, ParsedEvent
 from kvasir.frontend.parsers.streaming.emitter import merged
+from kvasir.frontend.parsers.streaming.output_parser import StreamingParser
 from kvasir.link.protocol import FinishReason
 
 _CALLS: Final = (CallBegun, CallArguments)
@@ -13,7 +14,7 @@ _CALLS: Final = (CallBegun, CallArguments)
 class ParsedText:
     """Turns deltas into reasoning, content and tool calls. Without a parser, all text is content."""
 
-    def __init__(self, parser: OutputParser | None, most_calls: int | None = None) -> None:
+    def __init__(self, parser: StreamingParser | None, most_calls: int | None = None) -> None:
         """`most_calls`: further calls are dropped; None: no limit."""
         self._parser = parser
         self._most_calls = most_calls

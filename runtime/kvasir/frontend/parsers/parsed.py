@@ -1,9 +1,8 @@
-"""The events of an OutputParser, and the tools of a request."""
+"""The events of a parsed output, and the tools of a request."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import Any, Protocol, TypeAlias
+from typing import Any, TypeAlias
 
 
 class ToolChoice(Enum):
@@ -51,22 +50,3 @@ class CallArguments:
 
 
 ParsedEvent: TypeAlias = ReasoningText | ContentText | CallBegun | CallArguments
-
-
-class OutputParser(Protocol):
-    """Parses one output. Every split into pieces gives the same joined events."""
-
-    reasoning_tokens: int  # with the marks
-
-    def push(self, text: str, token_ids: Sequence[int]) -> list[ParsedEvent]:
-        """Return the events that the next text, with special tokens, completes. `token_ids`: its tokens."""
-        ...
-
-    @property
-    def is_torn(self) -> bool:
-        """Return whether the last call broke after its beginning in the events."""
-        ...
-
-    def finish(self, *, is_cut: bool = False) -> list[ParsedEvent]:
-        """Return the remaining events. `is_cut`: by the length limit, where a call may stay incomplete."""
-        ...

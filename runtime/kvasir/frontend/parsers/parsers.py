@@ -12,7 +12,7 @@ from kvasir.frontend.parsers.formats.reasoning_formats import HARMONY_REASONING
 from kvasir.frontend.parsers.formats.tool_formats import HARMONY_TOOLS
 from kvasir.frontend.parsers.grammar.choice_grammar import WantedOutput
 from kvasir.frontend.parsers.grammar.output_constraint import ConstraintMaker, Formats, OutputPhase
-from kvasir.frontend.parsers.parsed import OutputParser, Tool, ToolChoice
+from kvasir.frontend.parsers.parsed import Tool, ToolChoice
 from kvasir.frontend.parsers.streaming.emitter import Emitter
 from kvasir.frontend.parsers.streaming.harmony import CALL, CHANNEL, END, MESSAGE, RETURN, START, HarmonyMessages
 from kvasir.frontend.parsers.streaming.output_parser import StreamingParser, read_content, read_reasoning
@@ -74,7 +74,7 @@ class Parsers:
         """Return the special tokens that parsers need in their text. `tools`: if the request has some."""
         return self._reasoning_ids | self._tool_ids if tools else self._reasoning_ids
 
-    def parser(self, *, tools: Sequence[Tool], prompt_tail: str, reasoning: bool = True) -> OutputParser | None:
+    def parser(self, *, tools: Sequence[Tool], prompt_tail: str, reasoning: bool = True) -> StreamingParser | None:
         """Return the parser of an output, or None if all text is content.
 
         `prompt_tail`: the end of the prompt, which may have begun or ended the reasoning. `reasoning`: False leaves

@@ -10,12 +10,12 @@ from kvasir.frontend.parsers.streaming.reasoning_count import ReasoningCount
 
 
 class StreamingParser:
-    """An OutputParser that runs a state machine over the whole output."""
+    """Runs a state machine over one output. Every split into pieces gives the same joined events."""
 
     def __init__(
         self, machine: Callable[[Reader, Emitter, ReasoningCount], Steps[None]], count: ReasoningCount
     ) -> None:
-        self.reasoning_tokens = 0
+        self.reasoning_tokens = 0  # with the marks
         self._reader = Reader()
         self._emitter = Emitter()
         self._count = count
@@ -23,6 +23,7 @@ class StreamingParser:
         self._run()
 
     def push(self, text: str, token_ids: Sequence[int]) -> list[ParsedEvent]:
+        """Return the events that the next text, with special tokens, completes. `token_ids`: its tokens."""
         before = self._count.is_reasoning
         self._reader.feed(text)
         self._run()
@@ -32,9 +33,11 @@ class StreamingParser:
 
     @property
     def is_torn(self) -> bool:
+        """Return whether the last call broke after its beginning in the events."""
         return self._emitter.is_torn
 
     def finish(self, *, is_cut: bool = False) -> list[ParsedEvent]:
+        """Return the remaining events. `is_cut`: by the length limit, where a call may stay incomplete."""
         self._reader.ended = True
         self._reader.is_cut = is_cut
         self._run()
