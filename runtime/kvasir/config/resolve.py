@@ -9,7 +9,7 @@ from kvasir.config.lora_settings import LoRAConfig
 from kvasir.config.options import ConfigError
 from kvasir.config.profiler import ProfilerConfig, read_profiler_config
 from kvasir.config.settings import EXTERNAL_LAUNCHER, CacheConfig, DeviceConfig, EngineConfig, ExecutorConfig
-from kvasir.config.speculation import Speculation, fields_without_effect, read_speculative_config
+from kvasir.config.speculation import Speculation, read_speculative_config, speculation_without_effect
 
 CPU_KV_CACHE_BYTES = 2**30
 # The oldest NVIDIA GPUs with instructions that convert to and from float8_e4m3fn.
@@ -81,11 +81,6 @@ class ResolvedEngine:
 
     def __str__(self) -> str:
         return " ".join(f"{field.name}={getattr(self, field.name)}" for field in dataclasses.fields(self))
-
-
-def shares_experts(config: EngineConfig) -> bool:
-    """Return whether the engines of the ranks share the experts of a mixture."""
-    return config.parallel.data_parallel_size > 1 and config.executor.enable_expert_parallel
 
 
 def resolve_engine(config: EngineConfig, model: ModelFacts, device: DeviceFacts) -> ResolvedEngine:
@@ -163,13 +158,8 @@ def without_effect(config: EngineConfig, model: ModelFacts, device: DeviceFacts)
         have = "has" if len(fields) == 1 else "have"
         known = ", ".join(CompilationConfig.__struct_fields__)
         sentences.append(f"--compilation-config: {', '.join(fields)} {have} no effect. There are {known}")
-    if fields := fields_without_effect(config.scheduler.speculative_config):
-        have = "has" if len(fields) == 1 else "have"
-        sentences.append(f"--speculative-config: {', '.join(fields)} {have} no effect: see docs/speculation.md")
-    obstacle = _drafting_obstacle(config, model)
-    if obstacle and read_speculative_config(config.scheduler.speculative_config) is not None:
-        sentences.append(f"--speculative-config has no effect: {obstacle}")
-    return sentences
+    obstacle = config.drafting_obstacle(model.pools)
+    return sentences + speculation_without_effect(config.scheduler.speculative_config, obstacle)
 
 
 def check_context(asked: int | None, positions: int) -> None:
@@ -251,8 +241,8 @@ def _fp8_kv_cache(asked: str, device: DeviceFacts) -> bool:
 
 def _tokens_of_whole_prompts(config: EngineConfig, max_model_len: int, tokens: int) -> int:
     """Return the tokens of a step of a model that makes vectors. Raises ConfigError."""
-    if config.executor.pipeline_parallel_size > 1 or shares_experts(config):
-        option = "--enable-expert-parallel" if shares_experts(config) else "--pipeline-parallel-size"
+    if config.executor.pipeline_parallel_size > 1 or config.shares_experts:
+        option = "--enable-expert-parallel" if config.shares_experts else "--pipeline-parallel-size"
         raise ConfigError(
             f"{option}: a model that makes vectors or scores is not split into stages, and engines do not share "
             "its experts: leave it out, or use --tensor-parallel-size"
@@ -279,17 +269,7 @@ def _async_scheduling(config: EngineConfig, on_cpu: bool) -> bool:
 
 def _speculation(config: EngineConfig, model: ModelFacts, on_cpu: bool) -> Speculation | None:
     given = read_speculative_config(config.scheduler.speculative_config)
-    return None if given is None or _drafting_obstacle(config, model) else given.resolved(on_cpu)
-
-
-def _drafting_obstacle(config: EngineConfig, model: ModelFacts) -> str:
-    if model.pools:
-        return "the model generates no text"
-    if config.executor.pipeline_parallel_size > 1:
-        return "the stages of a pipeline compute steps before the tokens of earlier ones are known"
-    if shares_experts(config):
-        return "engines that share experts make their steps together"
-    return ""
+    return None if given is None or config.drafting_obstacle(model.pools) else given.resolved(on_cpu)
 
 
 def _kv_cache_memory(config: EngineConfig, device: DeviceFacts) -> int | None:

@@ -23,7 +23,7 @@ from kvasir.config.parsers import (
 )
 from kvasir.config.process_settings import LinkConfig, OpsConfig, ProcessConfig
 from kvasir.config.profiler import read_profiler_config
-from kvasir.config.speculation import read_speculative_config
+from kvasir.config.speculation import drafting_obstacle, read_speculative_config
 from kvasir.request.hashing import BLAKE2B, HASH_ALGORITHMS
 from kvasir_contract.endpoints import ANY_HOST, KV_HAND_OVER_PORT
 from kvasir_contract.environment import POD_IP
@@ -392,6 +392,13 @@ class EngineConfig:
     lora: LoRAConfig = dataclasses.field(default_factory=LoRAConfig)
     trace: TraceConfig = dataclasses.field(default_factory=TraceConfig)
     process: ProcessConfig = dataclasses.field(default_factory=ProcessConfig)
+
+    @property
+    def shares_experts(self) -> bool:
+        return self.parallel.data_parallel_size > 1 and self.executor.enable_expert_parallel
+
+    def drafting_obstacle(self, pools: bool) -> str:
+        return drafting_obstacle(pools, self.executor.pipeline_parallel_size, self.shares_experts)
 
     def __post_init__(self) -> None:
         self.executor.check_experts(self.parallel.data_parallel_size)

@@ -126,10 +126,32 @@ def _in_words(given: Mapping[str, Any], error: msgspec.ValidationError) -> str:
     return f"{name} is {json.dumps(given[name])}: give {accepted}"
 
 
+def drafting_obstacle(pools: bool, pipeline_stages: int, shares_experts: bool) -> str:
+    """Return why an engine with these settings has no drafts; "" if it may have some."""
+    if pools:
+        return "the model generates no text"
+    if pipeline_stages > 1:
+        return "the stages of a pipeline compute steps before the tokens of earlier ones are known"
+    if shares_experts:
+        return "engines that share experts make their steps together"
+    return ""
+
+
 def fields_without_effect(text: str) -> list[str]:
     given = json.loads(text)
     is_named = bool(given.get("method")) and given.get("model")  # no method here uses a model
     return [name for name in given if name in _WITHOUT_EFFECT or (name == "model" and is_named)]
+
+
+def speculation_without_effect(text: str, obstacle: str) -> list[str]:
+    """Return a sentence for each part of the option that is ignored. `obstacle`: of `drafting_obstacle`."""
+    sentences = []
+    if fields := fields_without_effect(text):
+        have = "has" if len(fields) == 1 else "have"
+        sentences.append(f"--speculative-config: {', '.join(fields)} {have} no effect: see docs/speculation.md")
+    if obstacle and read_speculative_config(text) is not None:
+        sentences.append(f"--speculative-config has no effect: {obstacle}")
+    return sentences
 
 
 def _method(config: SpeculativeConfig) -> str:

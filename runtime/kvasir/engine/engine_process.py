@@ -20,7 +20,7 @@ from types import FrameType
 from prometheus_client import CollectorRegistry, generate_latest
 
 from kvasir.config.hardware.machine import process_age
-from kvasir.config.resolve import ResolvedEngine, shares_experts
+from kvasir.config.resolve import ResolvedEngine
 from kvasir.config.settings import EngineConfig
 from kvasir.engine.build import build_core, numerics_class, prepare_workers, ready_message, resolve_settings
 from kvasir.engine.core import EngineCore
@@ -68,7 +68,7 @@ def run_engine(config: EngineConfig) -> int:
     set_process_title(f"engine rank {config.parallel.data_parallel_rank}")
     raise_open_files_limit()
     code = end(EngineProcess(config).run())
-    if shares_experts(config) or config.lora.enable_lora:
+    if config.shares_experts or config.lora.enable_lora:
         # Python's end would abort a thread that waits in gloo, and wait for one that downloads an adapter.
         logging.shutdown()
         os._exit(code)
@@ -220,7 +220,7 @@ class EngineProcess:
     def _load(self, settings: ResolvedEngine, model: ModelInfo, inbox: Inbox) -> Executor:
         group = None
         executor: Executor
-        if shares_experts(self._config):
+        if self._config.shares_experts:
             group = self._group = SharedExpertsGroup(self._config, settings, model, self._wait_for_engine)
             executor = group.new_executor(settings, model, inbox)
         else:

@@ -118,8 +118,6 @@ def build_service(config: FrontendConfig) -> Service:
         lambda: llm.held_requests,
         lambda: llm.waiting_requests,
     )
-    if config.adapters.any_named:
-        metrics.report_adapters(llm.adapters_in_use)
     service = Service(config, llm, access, metrics, parsers, _tracing(config))
     service.load_adapters(config.adapters)
     if config.server.enable_tokenizer_info_endpoint:

@@ -21,6 +21,7 @@ from kvasir.frontend.http.bodies.json_cost import CostCheck
 from kvasir.frontend.http.connections.disconnection import LiveRequests
 from kvasir.frontend.http.user_middleware import load_middleware
 from kvasir.frontend.parsers import Parsers
+from kvasir.frontend.telemetry.engine_load import AdapterRequests
 from kvasir.frontend.telemetry.metrics import Metrics
 from kvasir.hub.pooling.pooling_info import EMBED
 from kvasir.request.adapter import Adapter
@@ -118,6 +119,8 @@ class Service:
         """Let the adapters be read once the server listens. Raises ConfigError for an unusable list."""
         if self.pools and config.any_named:
             raise ConfigError("--lora-modules: adapters need a model that generates text, and this one does not")
+        if config.any_named:
+            self.metrics.registry.register(AdapterRequests(self.llm.adapters_in_use))
         for name in {module.name for module in config.modules}.intersection(self.model_names):
             raise ConfigError(f"--lora-modules {name}: {name} is a name of the model: give the adapter another one")
         if config.modules or config.lora_modules_file is not None:

@@ -16,10 +16,8 @@ from prometheus_client import (
 from prometheus_client.core import Metric
 from prometheus_client.registry import Collector
 
-from kvasir.client.dispatch.adapter_places import AdaptersInUse
 from kvasir.client.request_observer import RequestObserver, Trace
 from kvasir.frontend.telemetry.engine_load import (
-    AdapterRequests,
     EngineLoads,
     Engines,
     FrontendQueue,
@@ -87,18 +85,18 @@ class Metrics(RequestObserver):
 
     def __init__(self, model_name: str) -> None:
         self._model_name = model_name
-        self._registry = CollectorRegistry()
+        self.registry = CollectorRegistry()
         self._registry_of_engines = CollectorRegistry()
         # replaces the engines' metrics on the probe port
         self._registry_of_probe = CollectorRegistry()
         for collector in (PROCESS_COLLECTOR, PLATFORM_COLLECTOR, GC_COLLECTOR):
-            self._registry.register(collector)
+            self.registry.register(collector)
         self._histograms = {
-            name: Histogram(name, help, LABELS, buckets=buckets, registry=self._registry)
+            name: Histogram(name, help, LABELS, buckets=buckets, registry=self.registry)
             for name, (help, buckets) in _HISTOGRAMS.items()
         }
         between_tokens = self._histograms["vllm:inter_token_latency_seconds"]
-        self._registry.register(_SecondName(between_tokens, "vllm:time_per_output_token_seconds"))
+        self.registry.register(_SecondName(between_tokens, "vllm:time_per_output_token_seconds"))
         self._counters = {
             name: Counter(name, help, LABELS, registry=self._registry_of_engines)
             for name, help in _COUNTERS_OF_ENGINES.items()
@@ -107,46 +105,46 @@ class Metrics(RequestObserver):
             "vllm:request_success",
             "Requests that ended, by reason; abort: the client left, error: it failed.",
             (*LABELS, "finished_reason"),
-            registry=self._registry,
+            registry=self.registry,
         )
         self._rejected = Counter(
             "vllm:admission_rejections",
             "Requests answered with 429: too many were in flight.",
             ("model_name",),
-            registry=self._registry,
+            registry=self.registry,
         ).labels(model_name)
         self._moves = Counter(
             "kvasir:migrations",
             "Requests that another engine continues; exact: one of the same numerics class.",
             ("model_name", "exact", "reason"),
-            registry=self._registry,
+            registry=self.registry,
         )
         self._stall = Histogram(
             "kvasir:migration_stall_seconds",
             "From the loss of a request's engine to its next token.",
             ("model_name",),
             buckets=_TTFT_BUCKETS,
-            registry=self._registry,
+            registry=self.registry,
         ).labels(model_name)
         self._held_seconds = Histogram(
             "kvasir:request_held_seconds",
             "Time that a request waited while no engine was ready.",
             ("model_name",),
             buckets=_REQUEST_BUCKETS,
-            registry=self._registry,
+            registry=self.registry,
         ).labels(model_name)
         self._http = Counter(
             "http_requests",
             "HTTP requests by route, method and class of status.",
             ("handler", "method", "status"),
-            registry=self._registry,
+            registry=self.registry,
         )
         self._http_seconds = Histogram(
             "http_request_duration_seconds",
             "From the start of an HTTP request to the end of its answer.",
             ("handler", "method"),
             buckets=_HTTP_BUCKETS,
-            registry=self._registry,
+            registry=self.registry,
         )
         self._http_series: dict[tuple[str, str, str], tuple[Counter, Histogram]] = {}
         self._ranks: dict[int, _Series] = {}
@@ -156,20 +154,17 @@ class Metrics(RequestObserver):
         self, engines: Engines, live: Callable[[], int], held: Callable[[], int], waiting: Callable[[], int]
     ) -> None:
         """Add the engines' load and the numbers of requests, read at each scrape."""
-        self._registry.register(LinkedEngines(self._model_name, engines, live, held))
+        self.registry.register(LinkedEngines(self._model_name, engines, live, held))
         self._registry_of_engines.register(EngineLoads(self._model_name, engines, waiting))
         self._registry_of_probe.register(FrontendQueue(self._model_name, waiting))
 
-    def report_adapters(self, in_use: Callable[[], AdaptersInUse]) -> None:
-        self._registry.register(AdapterRequests(in_use))
-
     def render(self) -> bytes:
         """Return the metrics of the HTTP port."""
-        return generate_latest(self._registry) + generate_latest(self._registry_of_engines)
+        return generate_latest(self.registry) + generate_latest(self._registry_of_engines)
 
     def render_own(self) -> bytes:
         """Return the probe port's metrics, which no engine shows."""
-        return generate_latest(self._registry) + generate_latest(self._registry_of_probe)
+        return generate_latest(self.registry) + generate_latest(self._registry_of_probe)
 
     def totals(self) -> Totals:
         return Totals(*(self._total(f"vllm:{name}") for name in Totals._fields))

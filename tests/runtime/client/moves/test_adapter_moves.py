@@ -106,7 +106,7 @@ async def test_a_stream_waits_for_the_successor_of_its_engine(service: Service, 
     assert await reader == [5, 6]
 
 
-async def test_a_waiting_request_gets_the_reason_when_the_last_hope_ends(service: Service) -> None:
+async def test_a_waiting_request_gets_the_reason_in_the_end(service: Service) -> None:
     engine = await connected(service)
     starting = service.connect(rank=1)
     await service.until(lambda: len(service.llm.engines) == 2)
