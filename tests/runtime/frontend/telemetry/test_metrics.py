@@ -249,8 +249,8 @@ def test_moves_and_stalls_are_counted() -> None:
     assert samples["kvasir:migration_stall_seconds_sum",].value == 0.5
 
 
-async def test_the_documentation_lists_exactly_these_metrics(frontend: Frontend) -> None:
-    async with frontend.http() as client:
+async def test_the_documentation_lists_exactly_these_metrics() -> None:
+    async with running_frontend(allow_runtime_lora_updating=True) as frontend, frontend.http() as client:
         await client.post("/v1/completions", json={"prompt": "Hi"})
         await load_shown(frontend)
         text = (await client.get("/metrics")).text
