@@ -120,8 +120,9 @@ class AdapterChecks:
         self._end(FailedAdapter(adapter, reason, RefusalKind.ADAPTER_UNREAD))
 
     def _uncount(self, check: _Check) -> None:
-        self._num_counted -= check.is_counted
-        check.is_counted = False
+        if check.is_counted:
+            check.is_counted = False
+            self._num_counted -= 1
         self._start_pending()
 
     def _set_timer(self, check: _Check, seconds: float, call: Callable[[], None]) -> None:
