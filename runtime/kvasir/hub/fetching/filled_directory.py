@@ -6,6 +6,7 @@ processes that fill one directory take turns.
 
 import contextlib
 import fcntl
+import hashlib
 import json
 import logging
 import os
@@ -109,10 +110,14 @@ class _FileFetch:
         self.file = file
         self._target = target
         self._part = state / f"{file.key}.part"
-        self._verified = state / f"{file.key}.verified"
+        self._verified = state / f"{hashlib.sha256(file.name.encode()).hexdigest()[:32]}.verified"
 
     def is_here(self) -> bool:
-        return self._verified.exists() and self._target.exists() and self._target.stat().st_size == self.file.size
+        try:
+            verified = self._verified.read_text() == self.file.key
+            return verified and self._target.stat().st_size == self.file.size
+        except FileNotFoundError:
+            return False
 
     def bytes_here(self) -> int:
         if self.is_here():
@@ -135,8 +140,9 @@ class _FileFetch:
             os.fsync(output.fileno())
         self._verify(position, digest)
         self._target.parent.mkdir(parents=True, exist_ok=True)
+        self._verified.unlink(missing_ok=True)
         self._part.rename(self._target)
-        self._verified.touch()
+        self._verified.write_text(self.file.key)
 
     def _append(self, write: Callable[[bytes], int], position: int, digest: Hash, meter: _Meter) -> int:
         # a connection that breaks after some bytes is opened again

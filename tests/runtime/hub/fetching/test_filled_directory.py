@@ -108,6 +108,10 @@ def test_a_new_revision_replaces_only_changed_files(hub: FakeHub, tmp_path: Path
     filled(tmp_path)
     assert (tmp_path / "config.json").read_bytes() == b'{"a": 1}'
     assert hub.sent - before == {"config.json": 8}
+    for shard in (b"x" * 9, SHARDS["model-00002-of-00002.safetensors"]):
+        hub.models["org/name"]["model-00002-of-00002.safetensors"] = shard
+        filled(tmp_path)
+        assert (tmp_path / "model-00002-of-00002.safetensors").read_bytes() == shard
 
 
 def test_a_volume_without_room_is_named_before_bytes_come(
