@@ -5,6 +5,7 @@ from typing import Any, Final
 
 from e2e.kind.apiserver import ApiServer
 from e2e.operator.harness.cluster_faults import write_event
+from e2e.operator.harness.fake_engines import fake_engines, raw_report
 from e2e.operator.harness.pod_status import container, crash_looping, starting
 from e2e.operator.harness.rights import rights_of_the_manifests
 from e2e.operator.harness.world import World
@@ -66,6 +67,19 @@ async def test_pods_start_once_the_job_has_filled_the_cache(world: World) -> Non
         for pod in await world.pods("engine"):
             source = pod["spec"]["containers"][0]["args"][1]
             assert source.endswith(f"/{cache_directory(SOURCE)}")
+
+
+async def test_the_progress_of_a_download_is_in_the_status(world: World) -> None:
+    answer = raw_report('{"done": 3100000000, "total": 16400000000}')
+    async with fake_engines({"job": answer}) as (port, addresses), world.in_process(port=port) as operator:
+        await create(world)
+        await operator.reconcile()
+        pod = await world.eventually(lambda: fetching_pod(world))
+        address = {"podIP": addresses["job"], "podIPs": [{"ip": addresses["job"]}]}
+        await world.set_pod(pod, {**starting("model"), **address})
+        await operator.reconcile()
+        assert "Loading 3.1/16.4 GB" in (await world.condition("ModelCached"))["message"]
+        assert "Loading 3.1/16.4 GB" in (await world.condition("Ready"))["message"]
 
 
 async def is_pruned(world: World) -> bool:
