@@ -36,9 +36,11 @@ def _tree(repository: str, revision: str | None) -> tuple[str, dict[str, RepoFil
 
 def _listed(repository: str, revision: str | None, commit: str, file: RepoFile) -> ListedFile:
     read = partial(_read, repository, revision, commit, file.path)
+    # the parts of a quantisation may have a folder of their own, which a directory that is served has not
+    name = file.path.rpartition("/")[2] if file.path.lower().endswith(".gguf") else file.path
     if file.lfs is not None:
-        return ListedFile(file.path, file.size, file.lfs.sha256, hashlib.sha256, read)
-    return ListedFile(file.path, file.size, file.blob_id or "", partial(_git_hash, file.size), read)
+        return ListedFile(name, file.size, file.lfs.sha256, hashlib.sha256, read)
+    return ListedFile(name, file.size, file.blob_id or "", partial(_git_hash, file.size), read)
 
 
 def _git_hash(size: int) -> Hash:

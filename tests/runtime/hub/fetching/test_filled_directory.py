@@ -141,9 +141,10 @@ def test_an_error_of_the_hub_has_its_reason(
 
 
 def test_only_files_of_a_quantisation_are_listed(hub: FakeHub) -> None:
-    hub.models["org/name-GGUF"] = {"m-Q4_K_M.gguf": b"4" * 10, "m-Q8_0.gguf": b"8" * 20, "README.md": b""}
+    names = ("m-Q4_K_M.gguf", "Q8_0/m-Q8_0.gguf")
+    hub.models["org/name-GGUF"] = {**{name: name.encode() for name in names}, "README.md": b""}
     listing = list_files("hf://org/name-GGUF:Q8_0@v1")
-    assert [(file.name, file.size) for file in listing.files] == [("m-Q8_0.gguf", 20)]
+    assert [(file.name, file.size) for file in listing.files] == [("m-Q8_0.gguf", len(names[1]))]
     assert (listing.source, listing.revision) == ("hf://org/name-GGUF:Q8_0@v1", COMMIT)
 
 
