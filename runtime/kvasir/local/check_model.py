@@ -56,7 +56,7 @@ def check_model(
     check_split(model.config, config.executor)
     if _is_on_cpu(config.device.device):
         _check_on_cpu(config, model)
-    if not normalise(source).startswith("hf://"):
+    if not normalise(source).startswith(("hf://", "s3://")):  # engines download those
         weight_files(model.path)
     if model.pooling is not None:
         return model.pooling.task

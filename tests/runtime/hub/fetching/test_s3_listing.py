@@ -16,6 +16,7 @@ import obstore
 import pytest
 from obstore.store import S3Store
 
+from kvasir.cli import serve
 from kvasir.config.settings import ModelConfig
 from kvasir.hub.fetching.filled_directory import fill
 from kvasir.hub.hub_errors import DownloadFailed, HubError, ModelNotFound
@@ -61,6 +62,11 @@ def test_a_model_of_a_bucket_is_served_from_the_cache(bucket: FakeBucket, tmp_pa
     assert fetch_weights(read_model(config), config, "auto", lambda *_: None).weights
     again = bucket.sent - before
     assert again.total() == min(map(len, MODEL.values())) * 2, "one file shows the kind of hashes"
+
+
+def test_the_check_before_a_start_needs_no_weights(bucket: FakeBucket) -> None:
+    assert serve.check_settings(serve.settings_of(serve.parser().parse_args([SOURCE, "--device", "cpu"]))) == "chat"
+    assert "qwen/demo/model.safetensors" not in bucket.sent
 
 
 def test_a_directory_is_filled_and_verified(bucket: FakeBucket, tmp_path: Path) -> None:
