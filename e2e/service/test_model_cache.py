@@ -21,7 +21,7 @@ SCRIPTS: Final = {
     "runtime/hub/fake_hub.py": ROOT / "tests" / "runtime" / "hub" / "fake_hub.py",
     "loopback_server.py": ROOT / "tests" / "loopback_server.py",
 }
-"""By their paths in the pod."""
+"""The files of the pod, by their paths in it."""
 
 
 @pytest.fixture
