@@ -52,7 +52,8 @@ def _unknown(observed: Observed) -> str:
 
 def _ignored_scale(observed: Observed, first: int | None) -> str | None:
     requested = observed.requested
-    if requested is None or not requested.manager or requested.number == first:
+    # 0 has an effect: the service goes to zero sooner
+    if requested is None or not requested.manager or requested.number in (first, 0):
         return None
     who = f"{requested.manager} (a HorizontalPodAutoscaler)" if requested.is_autoscaler else requested.manager
     remedy = "delete that HorizontalPodAutoscaler" if requested.is_autoscaler else "change minRanks and maxRanks"

@@ -171,5 +171,6 @@ def test_the_condition_names_who_scales_in_vain(manager: str, words: tuple[str, 
     again = after(first, RequestedRanks(7, manager)).status
     assert scaling(after(again, RequestedRanks(7, manager)))[1] == "ScaleIgnored"
     assert scaling(after(again, RequestedRanks(2, manager)))[1] == "AsDesired"  # set back
+    assert scaling(after(again, RequestedRanks(0, manager)))[1] == "AsDesired"
     assert scaling(after(again, RequestedRanks(4)))[1] == "AsDesired"  # by an edit of the spec
     assert scaling(after({}, RequestedRanks(7, manager)))[1] == "AsDesired"  # before the targets were set
