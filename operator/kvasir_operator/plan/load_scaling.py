@@ -1,7 +1,6 @@
 """The number of engines of a service that is scaled by its load.
 
-An annotation of the StatefulSet keeps it, written together with the size, which counts surge ranks too. So a new
-operator continues in any phase.
+An annotation of the StatefulSet keeps it, because the size counts surge ranks too.
 """
 
 from dataclasses import dataclass, replace
