@@ -12,7 +12,7 @@ BUILT  := pyproject.toml hatch_build.py $(wildcard $(CPU)/*.c $(CPU)/*.h $(CPU)/
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help up check test test-kernels test-workers test-service test-dashboard test-page test-weights test-producers test-clients test-ray e2e e2e-operator e2e-load e2e-release images locks release lint mutation kernels format demo-model cluster cluster-down kind-node clean
+.PHONY: help up check test test-kernels test-workers test-service test-dashboard test-page test-weights test-producers test-clients test-ray e2e e2e-operator e2e-load e2e-scaling e2e-release images locks release lint mutation kernels format demo-model cluster cluster-down kind-node clean
 
 help:  ## list the targets
 	@sed -n 's/^\([a-z0-9-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 22
@@ -72,9 +72,10 @@ test-weights: $(VENV)/.dev  ## serve real weights that packages ship, and compar
 test-ray: $(VENV)/.ray  ## run the tests of workers that Ray starts, which `make test-workers` skips without Ray
 	@$(BIN)/python -m pytest tests/runtime/executor/test_ray.py $(PYTEST_ARGS)
 
-# Four targets, so that each one is short enough to wait for. All but e2e-operator need a Kubernetes cluster: that of
+# Separate targets, so that each one is short enough to wait for. All but e2e-operator need a Kubernetes cluster: that of
 # KUBECONFIG if KVASIR_E2E_INSTALL=yes, otherwise a new one. e2e-release needs a new one.
 LOAD := e2e/load
+SCALING := $(LOAD)/test_scaling_by_load.py
 e2e: $(VENV)/.dev  ## run the end-to-end tests on a Kubernetes cluster of three nodes
 	@$(BIN)/python -m pytest e2e --ignore=e2e/operator --ignore=e2e/release --ignore=$(LOAD) $(PYTEST_ARGS)
 
@@ -82,7 +83,10 @@ e2e-operator: $(VENV)/.dev  ## test the operator with a real API server, without
 	@$(BIN)/python -m pytest e2e/operator $(PYTEST_ARGS)
 
 e2e-load: $(VENV)/.dev  ## change, scale and drain services on such a cluster while requests run
-	@$(BIN)/python -m pytest $(LOAD) $(PYTEST_ARGS)
+	@$(BIN)/python -m pytest $(LOAD) --ignore=$(SCALING) $(PYTEST_ARGS)
+
+e2e-scaling: $(VENV)/.dev  ## let a load scale a service on such a cluster, from one engine to three and back
+	@$(BIN)/python -m pytest $(SCALING) $(PYTEST_ARGS)
 
 e2e-release: $(VENV)/.release  ## publish two releases to a registry; install, upgrade and uninstall by Helm under load
 	@$(BIN)/python -m pytest e2e/release $(PYTEST_ARGS)
