@@ -1,6 +1,8 @@
 """How linear layers keep their weights and multiply by them (docs/design/adding-a-linear-method.md)."""
 
+import time
 from collections.abc import Callable, Mapping
+from functools import cache
 from pkgutil import resolve_name
 from typing import Any, Final, Protocol
 
@@ -15,7 +17,10 @@ from kvasir.layers.parameter import Placement
 
 # oneDNN's layout for this batch is fast for 1 to 1,024 rows.
 _PACKED_ROWS: Final = 16
-_ROWS_FOR_ONE: Final = 4
+_ROWS_FOR_ONE: Final = (1, 4)
+# Outputs and inputs of a weight beyond the L2 cache, and times that it is multiplied.
+_MEASURED: Final = (4096, 1024)
+_ROUNDS: Final = 5
 
 
 class LinearMethod(Protocol):
@@ -59,6 +64,7 @@ class PackedMethod(PlainMethod):
         # The owner of a tied weight keeps it: this is a second copy.
         layer.packed = pack(layer.weight)  # type: ignore[arg-type]
         del layer.weight
+        rows_for_one()
 
     def apply(self, layer: nn.Module, x: Tensor, bias: Tensor | None) -> Tensor:
         packed = layer.__dict__.get("packed")  # __getattr__ of a module is slower
@@ -114,9 +120,23 @@ def pack(weight: Tensor) -> Tensor:
     return torch.ops.mkldnn._reorder_linear_weight(weight.detach(), _PACKED_ROWS)  # type: ignore[no-any-return]
 
 
+@cache
+def rows_for_one() -> int:
+    """Return how many equal rows, 1 or 4, oneDNN multiplies fastest in place of one, measured on this machine."""
+    # Versions of oneDNN differ in how fast one row reads a weight.
+    packed = pack(torch.ones(_MEASURED, dtype=torch.bfloat16))
+    x = torch.ones(max(_ROWS_FOR_ONE), _MEASURED[1], dtype=torch.bfloat16)
+    times = dict.fromkeys(_ROWS_FOR_ONE, float("inf"))
+    for _ in range(_ROUNDS):
+        for rows in times:
+            began = time.perf_counter()
+            torch.ops.mkldnn._linear_pointwise.default(x[:rows], packed, None, "none", [], "")
+            times[rows] = min(times[rows], time.perf_counter() - began)
+    return min(times, key=lambda rows: times[rows])
+
+
 def _multiply_packed(x: Tensor, packed: Tensor, bias: Tensor | None) -> Tensor:
-    # oneDNN multiplies four equal rows faster than one.
-    rows = x if x.shape[0] != 1 else x.expand(_ROWS_FOR_ONE, -1)
+    rows = x if x.shape[0] != 1 else x.expand(rows_for_one(), -1)
     # Naming the overload saves dispatch time.
     product = torch.ops.mkldnn._linear_pointwise.default(rows, packed, bias, "none", [], "")
     return product[: x.shape[0]]  # type: ignore[no-any-return]
