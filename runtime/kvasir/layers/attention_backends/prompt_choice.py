@@ -41,7 +41,13 @@ class Choice:
     torch: bool = False  # torch's attention for prompts
 
     def __str__(self) -> str:
-        return "torch" if self.torch else "dot products of bfloat16" if self.pairs else "float32 in the kernel"
+        return (
+            "torch for prompts"
+            if self.torch
+            else "dot products of bfloat16"
+            if self.pairs
+            else "float32 in the kernel"
+        )
 
 
 PLAIN, PAIRS, TORCH = Choice(), Choice(pairs=True), Choice(torch=True)
@@ -142,7 +148,7 @@ def choose(kernels: Kernels, heads: HeadShape, threads: int) -> Choice:
     pairs = PAIRS in times and times[PAIRS] < times[PLAIN]
     choice = Choice(pairs=pairs, torch=times[TORCH] < times[PAIRS if pairs else PLAIN])
     figures = ", ".join(f"{way} {seconds * 1e3:.2f} ms" for way, seconds in times.items())
-    log.info("attention of prompts: %s (threads: %d; %s)", choice, threads, figures)
+    log.info("attention in bfloat16: %s (threads: %d; %s)", choice, threads, figures)
     return choice
 
 
