@@ -5,7 +5,7 @@
 
 A Llama of 126 M parameters with random weights in bfloat16, in this process and on one thread, whose CPU time other
 processes change less than the clock. Two engines alternate: one has the attention of a batch-invariant
-engine, in float32; the other what it chooses at start. The figures are medians.
+engine, in float32; the other measures and chooses at start. The figures are medians.
 """
 
 import argparse

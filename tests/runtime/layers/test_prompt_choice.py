@@ -78,7 +78,7 @@ def test_prompts_give_the_definition(
 
 
 @torch.inference_mode()
-def test_prompts_read_no_block_before_a_window_nor_unwritten_places(way: Choice) -> None:
+def test_prompts_read_no_freed_block_nor_unwritten_place(way: Choice) -> None:
     paged = Paged((None, 50), None, HEADS["of 80"], freed=float("nan"), lengths=LENGTHS, placement=BFLOAT16)
     for cache in paged.caches:
         cache.blocks.fill_(torch.nan)

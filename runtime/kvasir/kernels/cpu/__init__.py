@@ -79,11 +79,10 @@ class Kernels:
     """The kernels for one dtype. Raises TypeError for other dtypes, and ValueError for other shapes."""
 
     # Kernels receive addresses, so everything is checked here.
-
     def __init__(self, library: ctypes.CDLL, dtype: torch.dtype, suffix: str) -> None:
         self.dtype = dtype
         self.library = library
-        # Of a step with `pairs`, if more than MAX_TILE_ROWS: a row's bits then depend on the rows of its tile.
+        # Of a tile, in a step with `pairs`.
         self.pair_rows = c_int32.in_dll(library, "kvasir_pair_rows").value if suffix == "bf16" else MAX_TILE_ROWS
 
         def find(name: str) -> Callable[..., None]:

@@ -1,7 +1,7 @@
 """Chooses how a CPU computes attention in bfloat16, by measuring a chunk of a prompt on this machine.
 
-Dot products of pairs suit AVX512-BF16, and torch's attention suits AMX. The choice changes the last bits only. A
-batch-invariant engine and one in float32 have no choice: their bits do not depend on chunks.
+Dot products of pairs suit AVX512-BF16, torch's attention AMX. The last bits differ, so a batch-invariant engine and
+one in float32 have no choice.
 """
 
 import logging
@@ -143,7 +143,7 @@ def _planner(
 
 @cache
 def choose(kernels: Kernels, heads: HeadShape, threads: int) -> Choice:
-    """Return the fastest ways for a chunk of a prompt. Takes some milliseconds."""
+    """Return the fastest ways for a chunk of a prompt."""
     times = measure(kernels, heads)
     pairs = PAIRS in times and times[PAIRS] < times[PLAIN]
     choice = Choice(pairs=pairs, torch=times[TORCH] < times[PAIRS if pairs else PLAIN])

@@ -1,4 +1,4 @@
-"""Attention on a CPU: the kernel, and for prompts in bfloat16 what is fastest on this machine."""
+"""Attention on a CPU, by the kernels or for prompts by torch, as prompt_choice measures."""
 
 from collections.abc import Set
 
