@@ -11,7 +11,7 @@ from kvasir.layers.attention_backends.prompt_choice import (
     PAIRS,
     PLAIN,
     TORCH,
-    Choice,
+    AttentionChoice,
     PromptPlan,
     PromptPlanner,
     choose,
@@ -42,7 +42,7 @@ def kernels() -> Kernels:
 
 
 @pytest.fixture(params=(PAIRS, TORCH), ids=str)
-def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Choice:
+def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> AttentionChoice:
     if request.param.pairs and kernels().pair_rows == MAX_TILE_ROWS:
         pytest.skip("this processor has no dot products of bfloat16")
     monkeypatch.setattr(prompt_choice, "choose", lambda kernels, heads, threads: request.param)
@@ -72,13 +72,13 @@ def run(paged: Paged) -> None:
 )
 @torch.inference_mode()
 def test_prompts_give_the_definition(
-    way: Choice, heads: HeadShape, window: int | None, softcap: float | None, sinks: bool
+    way: AttentionChoice, heads: HeadShape, window: int | None, softcap: float | None, sinks: bool
 ) -> None:
     run(Paged((window,), softcap, heads, sinks=sinks, lengths=LENGTHS, placement=BFLOAT16))
 
 
 @torch.inference_mode()
-def test_prompts_read_no_freed_block_nor_unwritten_place(way: Choice) -> None:
+def test_prompts_read_no_freed_block_nor_unwritten_place(way: AttentionChoice) -> None:
     paged = Paged((None, 50), None, HEADS["of 80"], freed=float("nan"), lengths=LENGTHS, placement=BFLOAT16)
     for cache in paged.caches:
         cache.blocks.fill_(torch.nan)
@@ -86,7 +86,7 @@ def test_prompts_read_no_freed_block_nor_unwritten_place(way: Choice) -> None:
 
 
 @torch.inference_mode()
-def test_nan_of_a_key_reaches_exactly_the_tokens_that_see_it(way: Choice) -> None:
+def test_nan_of_a_key_reaches_exactly_the_tokens_that_see_it(way: AttentionChoice) -> None:
     if way == TORCH:
         pytest.skip("torch adds a mask to the scores")
     heads = HEADS["a head each"]
@@ -111,7 +111,7 @@ def plan_of(planner: object, computed: list[int], new: list[int]) -> TilePlan | 
     return planner.plan(StepRows(np.zeros(len(new), np.int64), np.array(computed), np.array(new), none, none, none))
 
 
-def test_float32_and_invariant_engines_have_no_choice(way: Choice) -> None:
+def test_float32_and_invariant_engines_have_no_choice(way: AttentionChoice) -> None:
     for placement in (
         Placement(torch.device("cpu"), torch.float32),
         Placement(torch.device("cpu"), torch.bfloat16, batch_invariant=True),
@@ -121,7 +121,7 @@ def test_float32_and_invariant_engines_have_no_choice(way: Choice) -> None:
         assert (plan.step.num_tiles, plan.step.pairs) == (64 * 2 // MAX_TILE_ROWS, 0)
 
 
-def test_short_chunks_have_the_tiles_of_decodes(way: Choice) -> None:
+def test_short_chunks_have_the_tiles_of_decodes(way: AttentionChoice) -> None:
     plan = plan_of(planner_of(BFLOAT16), [100, 100], [1, 20])
     assert isinstance(plan, TilePlan)
     assert plan.step.num_tiles == 1 + -(-20 * 2 // MAX_TILE_ROWS)
@@ -144,7 +144,7 @@ def test_the_fastest_way_is_chosen(monkeypatch: pytest.MonkeyPatch) -> None:
         ({PLAIN: 1.0, PAIRS: 2.0, TORCH: 3.0}, PLAIN),
         ({PLAIN: 2.0, PAIRS: 1.0, TORCH: 3.0}, PAIRS),
         ({PLAIN: 3.0, PAIRS: 4.0, TORCH: 2.0}, TORCH),
-        ({PLAIN: 3.0, PAIRS: 2.0, TORCH: 1.0}, Choice(pairs=True, torch=True)),
+        ({PLAIN: 3.0, PAIRS: 2.0, TORCH: 1.0}, AttentionChoice(pairs=True, torch=True)),
         ({PLAIN: 1.0, TORCH: 2.0}, PLAIN),
     ):
         monkeypatch.setattr(prompt_choice, "measure", lambda kernels, heads, times=times: times)

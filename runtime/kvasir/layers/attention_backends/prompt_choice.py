@@ -34,7 +34,7 @@ _CONTEXT, _BLOCK_SIZE, _ROUNDS = 512, 16, 3  # of the measurement: half of the t
 
 
 @dataclass(frozen=True)
-class Choice:
+class AttentionChoice:
     """How the tokens of a step are computed."""
 
     pairs: bool = False  # dot products of pairs of bfloat16, for decodes too
@@ -50,7 +50,7 @@ class Choice:
         )
 
 
-PLAIN, PAIRS, TORCH = Choice(), Choice(pairs=True), Choice(torch=True)
+PLAIN, PAIRS, TORCH = AttentionChoice(), AttentionChoice(pairs=True), AttentionChoice(torch=True)
 
 
 @dataclass(frozen=True)
@@ -126,7 +126,7 @@ def prompt_planner(
 
 
 def _planner(
-    choice: Choice,
+    choice: AttentionChoice,
     kernels: Kernels,
     table: BlockTable,
     block_size: int,
@@ -142,18 +142,18 @@ def _planner(
 
 
 @cache
-def choose(kernels: Kernels, heads: HeadShape, threads: int) -> Choice:
+def choose(kernels: Kernels, heads: HeadShape, threads: int) -> AttentionChoice:
     """Return the fastest ways for a chunk of a prompt."""
     times = measure(kernels, heads)
     pairs = PAIRS in times and times[PAIRS] < times[PLAIN]
-    choice = Choice(pairs=pairs, torch=times[TORCH] < times[PAIRS if pairs else PLAIN])
+    choice = AttentionChoice(pairs=pairs, torch=times[TORCH] < times[PAIRS if pairs else PLAIN])
     figures = ", ".join(f"{way} {seconds * 1e3:.2f} ms" for way, seconds in times.items())
     log.info("attention in bfloat16: %s (threads: %d; %s)", choice, threads, figures)
     return choice
 
 
 @torch.inference_mode()
-def measure(kernels: Kernels, heads: HeadShape) -> Mapping[Choice, float]:
+def measure(kernels: Kernels, heads: HeadShape) -> Mapping[AttentionChoice, float]:
     """Return the least seconds of each way, alternating."""
     dtype, blocks, new = kernels.dtype, _CONTEXT // _BLOCK_SIZE, _CONTEXT // 2
     table = np.arange(blocks, dtype=np.int32)[None]
