@@ -141,7 +141,7 @@ def test_an_upgrade_fails_no_request(installed_release: Published) -> None:
 
 def test_an_uninstall_keeps_services_and_their_answers(installed_release: Published) -> None:
     cluster, namespace = installed_release.cluster, Namespace(installed_release.cluster, WATCHED[0])
-    before = {pod["metadata"]["uid"] for pod in namespace.get("pods")["items"]}
+    before = of_the_service(namespace)
     with load(namespace, "demo"):
         installed_release.run_helm("uninstall", "kvasir", "--wait", "--timeout=2m")
     assert not Namespace(cluster, NAMESPACE).get("deployments,serviceaccounts", "-l", "app.kubernetes.io/part-of")[
@@ -151,7 +151,7 @@ def test_an_uninstall_keeps_services_and_their_answers(installed_release: Publis
     for name in WATCHED:
         assert Namespace(cluster, name).get("kvs/demo")["status"]
         assert answer(cluster, name)
-    assert {pod["metadata"]["uid"] for pod in namespace.get("pods")["items"]} == before
+    assert of_the_service(namespace) == before
 
 
 def wait_for_release(published: Published, namespace: Namespace, version: str) -> None:
@@ -173,6 +173,11 @@ def image(published: Published, name: str, version: str) -> str:
 
 def images(pods: list[Any], name: str) -> set[str]:
     return {pod["spec"]["containers"][0]["image"] for pod in pods if component(pod) == name}
+
+
+def of_the_service(namespace: Namespace) -> set[str]:
+    """Return the UIDs of the demo's pods."""
+    return {pod["metadata"]["uid"] for pod in namespace.get("pods")["items"] if component(pod)}
 
 
 def component(pod: Object) -> str:

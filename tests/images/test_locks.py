@@ -23,9 +23,10 @@ def wanted(image: str) -> list[Requirement]:
 def test_a_lock_has_a_version_for_each_requirement(image: str) -> None:
     found = lock(image)
     for requirement in wanted(image):
-        versions = re.findall(r"^[^=\s]+==(\S+)", found[requirement.name.lower()], re.MULTILINE)
-        assert versions, requirement
-        assert all(requirement.specifier.contains(version) for version in versions), requirement
+        versions = re.findall(r"^[^=\s]+==(\S+)", found.get(requirement.name.lower(), ""), re.MULTILINE)
+        assert versions, f"{requirement} is not locked: run `make locks`"
+        allowed = all(requirement.specifier.contains(version) for version in versions)
+        assert allowed, f"{requirement} does not allow {versions}: run `make locks`"
 
 
 @pytest.mark.parametrize("image", IMAGES)
