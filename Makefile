@@ -107,7 +107,7 @@ images:  ## build the three container images, with docker or buildah
 VERSION ?=
 REGISTRY ?=
 locks: $(VENV)/.release  ## resolve the packages of the images again: newer versions, or changed requirements
-	@$(BIN)/python -m images.locks
+	@$(BIN)/python -m images.lock_files
 
 release: $(VENV)/.release  ## build and push images, and write install.yaml and the chart: VERSION=0.2.0 REGISTRY=host/path
 	@$(BIN)/python -m images.release "$(VERSION)" --registry "$(REGISTRY)" $(RELEASE_ARGS)

@@ -18,7 +18,7 @@ from typing import Final
 from images import build
 from images.build_steps import ROOT, BuildError, Log, run, scratch, step
 from images.installation import chart_package, install_manifest
-from images.locks import LOCKS
+from images.lock_files import LOCKS
 
 _VERSION: Final = re.compile(r"\d+\.\d+\.\d+(-[0-9A-Za-z.-]+)?")
 _REGISTRY: Final = re.compile(r"[a-z0-9.-]+(:\d+)?(/[a-z0-9._/-]+)?")

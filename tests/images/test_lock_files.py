@@ -5,21 +5,23 @@ import re
 import pytest
 from packaging.requirements import Requirement
 
-from images import locks
+from images import lock_files
 from images.build_steps import ROOT
 
-IMAGES = (*locks.EXTRAS, "engine-cpu")
+IMAGES = (*lock_files.EXTRAS, "engine-cpu")
 
 
 def lock(image: str) -> dict[str, str]:
-    return locks.packages((locks.LOCKS / f"{image}.txt").read_text())
+    return lock_files.packages((lock_files.LOCKS / f"{image}.txt").read_text())
 
 
 def wanted(image: str) -> list[Requirement]:
-    return [Requirement(line) for line in locks.requirements(ROOT / "pyproject.toml", locks.EXTRAS[image])]
+    return [
+        Requirement(line) for line in lock_files.requirements(ROOT / "pyproject.toml", lock_files.EXTRAS[image])
+    ]
 
 
-@pytest.mark.parametrize("image", locks.EXTRAS)
+@pytest.mark.parametrize("image", lock_files.EXTRAS)
 def test_a_lock_has_a_version_for_each_requirement(image: str) -> None:
     found = lock(image)
     for requirement in wanted(image):
@@ -48,8 +50,8 @@ def test_only_the_engine_for_gpus_locks_torch(image: str) -> None:
 
 def test_the_engine_for_cpus_has_the_engines_other_packages() -> None:
     """The written file is the one that the engine's lock gives."""
-    text = (locks.LOCKS / "engine.txt").read_text()
-    assert locks.without_torch(text) == (locks.LOCKS / "engine-cpu.txt").read_text()
+    text = (lock_files.LOCKS / "engine.txt").read_text()
+    assert lock_files.without_torch(text) == (lock_files.LOCKS / "engine-cpu.txt").read_text()
 
 
 def test_the_frontend_image_can_send_traces_and_read_buckets() -> None:
@@ -60,4 +62,4 @@ def test_the_frontend_image_can_send_traces_and_read_buckets() -> None:
 def test_uv_gets_the_index_and_certificates_of_pip() -> None:
     settings = {"index-url": "https://index.example/simple", "cert": "/ca.pem", "timeout": "9"}
     expected = {"UV_DEFAULT_INDEX": "https://index.example/simple", "SSL_CERT_FILE": "/ca.pem"}
-    assert locks.uv_settings(settings) == expected
+    assert lock_files.uv_settings(settings) == expected

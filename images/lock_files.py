@@ -31,7 +31,10 @@ def main() -> int:
             print(LOCKS / f"{image}.txt", flush=True)
         (LOCKS / "engine-cpu.txt").write_text(without_torch((LOCKS / "engine.txt").read_text()))
     except subprocess.CalledProcessError as error:
-        print(f"images.locks: uv failed with exit code {error.returncode}: {error.stderr.strip()}", file=sys.stderr)
+        print(
+            f"images.lock_files: uv failed with exit code {error.returncode}: {error.stderr.strip()}",
+            file=sys.stderr,
+        )
         return 1
     return 0
 
