@@ -35,6 +35,8 @@ _ENGINE: Final[Mapping[str, type]] = {
 _FRONTEND: Final[Mapping[str, type]] = {"image": str, "extraArgs": list, "pod": dict}
 _COMPONENTS: Final = {"engine": _ENGINE, "frontend": _FRONTEND}
 _DEFAULT_RESOURCE: Final = "nvidia.com/gpu"  # this default of the schema counts as not set
+_WITH_NAMES: Final = ("env", "resourceClaims", "volumes", "volumeMounts", "initContainers", "sidecars")
+_NESTED: Final = {"resources": ("limits", "requests"), "securityContext": ("capabilities",)}  # mappings too
 _KEYS: Final = ("name", "mountPath", "topologyKey")  # entries of lists with equal ones replace each other
 _WHOLE: Final = ("affinity",)  # its lists of terms are alternatives
 _NAMES: Final = {dict: "a mapping", list: "a list", str: "text", int: "a number"}
@@ -89,7 +91,7 @@ class Profiles:
             known = f"use one of {', '.join(sorted(texts))}" if texts else none
             raise InvalidSpec(f"spec.profile: there is no profile {name}: {known}")
         try:
-            return Profile(name, _checked(yaml.safe_load(texts[name])))
+            return Profile(name, _checked(_json(yaml.safe_load(texts[name]))))
         except (yaml.YAMLError, ValueError) as error:
             what = " ".join(str(error).split())
             raise InvalidSpec(f"profile {name} of the operator cannot be used: {what}") from error
@@ -100,9 +102,16 @@ def _files(folder: Path) -> Iterator[tuple[str, str]]:
         for path in sorted(folder.iterdir()):
             # a mounted ConfigMap also has hidden folders
             if path.is_file() and not path.name.startswith("."):
-                yield path.name.removesuffix(_SUFFIX), path.read_text()
+                yield path.name.removesuffix(_SUFFIX), path.read_text(errors="replace")
     except OSError:
         return  # the ConfigMap does not exist, or is being replaced
+
+
+def _json(document: object) -> object:
+    try:
+        return json.loads(json.dumps(document))
+    except TypeError as error:  # a date, for example
+        raise ValueError(f"a value is not text, a number or a boolean ({error}): write it in quotes") from None
 
 
 def _checked(document: object) -> Mapping[str, Mapping[str, Any]]:
@@ -112,7 +121,9 @@ def _checked(document: object) -> Mapping[str, Mapping[str, Any]]:
     assert isinstance(document, dict)
     for component, fields in document.items():
         _check(fields, _COMPONENTS[component], f"{component}.")
-        _check(fields.get("pod", {}), _POD, f"{component}.pod.")
+        _check_pod(fields.get("pod", {}), f"{component}.pod.")
+        if not all(isinstance(argument, str) for argument in fields.get("extraArgs", ())):
+            raise ValueError(f"{component}.extraArgs has an entry that is not text: write it in quotes")
     if document.get("engine", {}).get("resourceName") == "":
         raise ValueError('engine.resourceName "" (CPU) is for services only')
     return document
@@ -126,6 +137,21 @@ def _check(fields: object, known: Mapping[str, type], path: str) -> None:
             raise ValueError(f"{path}{name} is not a field of a profile: use one of {', '.join(known)}")
         if not isinstance(value, known[name]) or isinstance(value, bool):
             raise ValueError(f"{path}{name} is not {_NAMES[known[name]]}")
+
+
+def _check_pod(pod: object, path: str) -> None:
+    _check(pod, _POD, path)
+    assert isinstance(pod, dict)
+    for name, value in pod.items():
+        entries = (
+            value
+            if isinstance(value, list)
+            else [value[inner] for inner in _NESTED.get(name, ()) if inner in value]
+        )
+        if not all(isinstance(entry, dict) for entry in entries):
+            raise ValueError(f"{path}{name} has an entry that is not a mapping")
+        if name in _WITH_NAMES and not all(isinstance(entry.get("name"), str) for entry in entries):
+            raise ValueError(f"{path}{name} has an entry without a name")
 
 
 def _merged(defaults: Mapping[str, Any], own: Mapping[str, Any]) -> dict[str, Any]:

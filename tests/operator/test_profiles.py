@@ -2,6 +2,7 @@
 
 import asyncio
 from dataclasses import replace
+from datetime import date
 from pathlib import Path
 from typing import Any
 
@@ -88,6 +89,10 @@ def test_services_without_a_profile_have_the_default_one() -> None:
     assert parsed(of, profile="h100").engine.max_num_seqs == 512
 
 
+def pod_of(**pod: Any) -> dict[str, Any]:
+    return {"a100": {"engine": {"pod": pod}}}
+
+
 @pytest.mark.parametrize(
     ("profiles", "words"),
     [
@@ -99,6 +104,13 @@ def test_services_without_a_profile_have_the_default_one() -> None:
         ({"a100": {"engine": {"maxNumSeqs": True}}}, "engine.maxNumSeqs is not a number"),
         ({"a100": {"engine": []}}, "engine is not a mapping"),
         ({"a100": {"engine": {"resourceName": ""}}}, "is for services only"),
+        ({"a100": {"engine": {"extraArgs": [1]}}}, "engine.extraArgs has an entry that is not text"),
+        (pod_of(annotations={"built": date(2026, 1, 1)}), "write it in quotes"),
+        (pod_of(tolerations=["gpu"]), "engine.pod.tolerations has an entry that is not a mapping"),
+        (pod_of(resources={"limits": 4}), "engine.pod.resources has an entry that is not a mapping"),
+        (pod_of(securityContext={"capabilities": []}), "engine.pod.securityContext has an entry"),
+        (pod_of(env=[{"value": "1"}]), "engine.pod.env has an entry without a name"),
+        (pod_of(volumes=[{"name": {}}]), "engine.pod.volumes has an entry without a name"),
         (
             {"a100": {"engine": {"pod": {"resources": {"limits": {"cpu": "x"}}}}}},
             "with the profile a100: spec.engine",
