@@ -37,7 +37,7 @@ _COMPONENTS: Final = {"engine": _ENGINE, "frontend": _FRONTEND}
 _DEFAULT_RESOURCE: Final = "nvidia.com/gpu"  # this default of the schema counts as not set
 _WITH_NAMES: Final = ("env", "resourceClaims", "volumes", "volumeMounts", "initContainers", "sidecars")
 _NESTED: Final = {"resources": ("limits", "requests"), "securityContext": ("capabilities",)}  # mappings too
-_KEYS: Final = ("name", "mountPath", "topologyKey")  # entries of lists with equal ones replace each other
+_KEYS: Final = ("mountPath", "topologyKey", "name")  # entries of lists with equal ones replace each other
 _WHOLE: Final = ("affinity",)  # its lists of terms are alternatives
 _NAMES: Final = {dict: "a mapping", list: "a list", str: "text", int: "a number"}
 

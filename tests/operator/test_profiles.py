@@ -82,6 +82,14 @@ def test_fields_of_the_service_win() -> None:
     assert found.pod.affinity == {"podAffinity": {}}
 
 
+def test_a_mount_at_the_path_of_a_profile_replaces_its_mount() -> None:
+    mounts = [{"name": "cache", "mountPath": "/data"}, {"name": "cache", "mountPath": "/more"}]
+    of = release(h100={"engine": {"pod": {"volumeMounts": mounts}}})
+    own = {"name": "mine", "mountPath": "/data"}
+    found = parsed(of, profile="h100", engine={"pod": {"volumeMounts": [own]}}).engine.pod
+    assert found.volume_mounts == (mounts[1], own)
+
+
 def test_services_without_a_profile_have_the_default_one() -> None:
     assert parsed(release(h100=H100)).applied is None
     of = release(default={"engine": {"maxNumSeqs": 4}}, h100=H100)
