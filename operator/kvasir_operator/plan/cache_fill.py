@@ -36,6 +36,10 @@ def cache_fill(service: InferenceService, observed: Observed, release: Release) 
         return CacheFill()
     name, directory = claim_name(service), cache_directory(service.model.source)
     claim = observed.children.get((CLAIM, name))
+    if claim is not None and claim.terminating:
+        # a pod that is not running yet cannot mount it
+        why = f"PersistentVolumeClaim {name} is being deleted, which ends when no pod mounts it"
+        return _waits(None, Problem(Reason.LOADING, why))
     if claim is not None and claim.ownership is Ownership.FOREIGN:
         return _waits(
             None, Problem(Reason.NAME_TAKEN, f"PersistentVolumeClaim {name} is not of this service"), _NAMED

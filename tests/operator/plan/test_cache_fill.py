@@ -123,6 +123,10 @@ TAKEN: Final = {
     (CLAIM, "demo-model"): ChildObject({"metadata": {"uid": "1"}}, Ownership.FOREIGN, terminating=False)
 }
 
+LEAVING: Final = {
+    key: replace(child, terminating=True) for key, child in facts(claim(cache_directory(SOURCE))).children.items()
+}
+
 
 @pytest.mark.parametrize(
     ("found", "expected"),
@@ -150,6 +154,10 @@ TAKEN: Final = {
         (waiting("Failed"), f"DownloadFailed: Job {JOB_NAME} has failed: delete it to try again"),
         (waiting(refusals=REFUSED), "Refused: exceeded quota"),
         (waiting(children=TAKEN), "NameTaken: PersistentVolumeClaim demo-model is not of this service"),
+        (
+            waiting(children=LEAVING),
+            "Loading: PersistentVolumeClaim demo-model is being deleted, which ends when no pod mounts it",
+        ),
     ],
 )
 def test_the_condition_names_what_a_cache_waits_for(found: Observed, expected: str) -> None:
@@ -159,6 +167,14 @@ def test_the_condition_names_what_a_cache_waits_for(found: Observed, expected: s
     assert entry["status"] == "False"
     ready = condition(status, "Ready")
     assert (ready["status"], ready["reason"]) == ("False", entry["reason"])
+
+
+def test_pods_keep_their_template_while_the_claim_is_deleted() -> None:
+    before = service(1, model={"source": SOURCE})
+    seen = observed(before, engines("ready"), frontends("ready"))
+    plan = planned(CACHED, seen.with_changes(children={**seen.children, **LEAVING}))
+    assert not kinds(plan)
+    assert condition(plan.status, "Ready")["status"] == "True"
 
 
 def test_a_job_does_not_use_a_foreign_account() -> None:
