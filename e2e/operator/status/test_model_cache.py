@@ -4,7 +4,7 @@ import json
 from typing import Any, Final
 
 from e2e.kind.apiserver import ApiServer
-from e2e.operator.harness.cluster_faults import write_event
+from e2e.operator.harness.cluster_faults import QUOTA, set_quota, write_event
 from e2e.operator.harness.fake_engines import fake_engines, raw_report
 from e2e.operator.harness.pod_status import container, crash_looping, starting
 from e2e.operator.harness.rights import rights_of_the_manifests
@@ -98,6 +98,19 @@ async def test_a_claim_without_a_volume_is_named(world: World) -> None:
         await operator.reconcile()
         cached = await world.condition("ModelCached")
         assert (cached["reason"], "no storage class is set" in cached["message"]) == ("VolumeFailed", True)
+
+
+async def test_a_quota_that_forbids_the_pod_of_the_job_is_named(world: World) -> None:
+    quota = await set_quota(world, pods=0)
+    async with world.in_process() as operator:
+        await create(world)
+
+        async def is_named() -> bool:
+            cached = await world.condition("ModelCached")
+            return cached["reason"] == "Unschedulable" and "exceeded quota" in cached["message"]
+
+        await operator.until(is_named)
+        await world.cluster.delete(QUOTA, quota)
 
 
 async def test_a_retained_claim_serves_the_next_service(world: World) -> None:

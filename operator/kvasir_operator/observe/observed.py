@@ -189,6 +189,7 @@ class Observed:
     frontends: tuple[Member, ...] = ()
     fetches: tuple[Member, ...] = ()  # pods of Jobs that fill the cache
     claim_failure: str = ""  # why the cache's claim gets no volume
+    job_failure: str = ""  # why its Job gets no pod
     leaving_frontends: tuple[tuple[Pod, StatusReport | None], ...] = ()  # may still have requests
     not_created: Mapping[int, str] = field(default_factory=dict)  # cause by ordinal
     missing: Mapping[int, float] = field(default_factory=dict)  # seconds without a pod, by ordinal

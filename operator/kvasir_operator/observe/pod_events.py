@@ -8,9 +8,9 @@ from typing import Final
 
 from kvasir_contract.phases import Phase
 from kvasir_operator.cluster.cluster_client import Cluster, ClusterError
-from kvasir_operator.cluster.kinds import EVENT
+from kvasir_operator.cluster.kinds import EVENT, JOB
 from kvasir_operator.observe import objects
-from kvasir_operator.observe.observed import ChildObject, Object, Pod, WorkloadState
+from kvasir_operator.observe.observed import ChildKey, ChildObject, Object, Pod, WorkloadState
 from kvasir_operator.observe.service_memory import MISSING, ServiceMemory
 
 log = logging.getLogger(__name__)
@@ -93,6 +93,15 @@ class PodEvents:
         events = await self._read(claim.object["metadata"]["namespace"], f"involvedObject.uid={claim.uid}")
         failures = [event for event in events if event.get("reason") in _CLAIM_EVENTS]
         return str(failures[-1].get("message", "")) if failures else ""
+
+    async def job_failure(self, children: Mapping[ChildKey, ChildObject], pods: Sequence[Pod]) -> str:
+        """Return why the Job of a cache gets no pod, or ""."""
+        jobs = [child for (kind, _), child in children.items() if kind is JOB and not child.terminating]
+        if pods or not jobs or jobs[0].object.get("status", {}).get("conditions"):
+            return ""
+        fields = f"involvedObject.uid={jobs[0].uid},reason=FailedCreate"
+        events = await self._read(jobs[0].object["metadata"]["namespace"], fields)
+        return str(events[-1].get("message", "")).removeprefix("Error creating: ") if events else ""
 
     async def _read(self, namespace: str, fields: str) -> list[Object]:
         try:

@@ -102,6 +102,7 @@ class ServiceObserver:
             frontends=tuple(member for member in members if member.pod.component == "frontend"),
             fetches=fetching,
             claim_failure=await self._events.claim_failure(children.get((CLAIM, claim_name(service)))),
+            job_failure=await self._events.job_failure(children, fetches),
             leaving_frontends=tuple((pod, reports.get(pod.uid)) for pod in leaving),
             not_created=await self._events.not_created(service.namespace, stateful_set, missing, self._now()),
             missing=missing,

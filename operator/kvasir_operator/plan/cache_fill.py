@@ -79,6 +79,9 @@ def _problem(observed: Observed, claim: ChildObject | None, job: ChildObject | N
     problem = most_urgent_of_pods([member.state for member in observed.fetches])
     if problem is not None:
         return problem
+    if job is not None and observed.job_failure:
+        why = f"the pod of Job {job.object['metadata']['name']} cannot be created ({observed.job_failure})"
+        return Problem(Reason.UNSCHEDULABLE, f"{why}: check quotas and admission policies")
     return Problem(Reason.LOADING, "the Job that downloads it has no pod yet" if claim else "it has no claim yet")
 
 

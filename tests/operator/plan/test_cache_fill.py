@@ -151,6 +151,11 @@ LEAVING: Final = {
             "VolumeFailed: PersistentVolumeClaim demo-model gets no volume (no storage class is set): check "
             "model.cache",
         ),
+        (
+            waiting(job_failure='pods "demo-model-x" is forbidden: exceeded quota'),
+            f'Unschedulable: the pod of Job {JOB_NAME} cannot be created (pods "demo-model-x" is forbidden: exceeded '
+            "quota): check quotas and admission policies",
+        ),
         (waiting("Failed"), f"DownloadFailed: Job {JOB_NAME} has failed: delete it to try again"),
         (waiting(refusals=REFUSED), "Refused: exceeded quota"),
         (waiting(children=TAKEN), "NameTaken: PersistentVolumeClaim demo-model is not of this service"),
