@@ -153,8 +153,8 @@ LEAVING: Final = {
         ),
         (
             waiting(job_failure='pods "demo-model-x" is forbidden: exceeded quota'),
-            f'Unschedulable: the pod of Job {JOB_NAME} cannot be created (pods "demo-model-x" is forbidden: exceeded '
-            "quota): check quotas and admission policies",
+            f'Unschedulable: the pod of Job {JOB_NAME} cannot be created (pods "demo-model-x" is forbidden: '
+            "exceeded quota): check quotas and admission policies",
         ),
         (waiting("Failed"), f"DownloadFailed: Job {JOB_NAME} has failed: delete it to try again"),
         (waiting(refusals=REFUSED), "Refused: exceeded quota"),
