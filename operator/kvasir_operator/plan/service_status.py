@@ -107,5 +107,8 @@ def invalid_status(error: str, generation: int, previous: Mapping[str, Any], now
         )
         for kind in CONDITIONS
     ]
-    entries = stamped(conditions, previous.get("conditions", ()), generation, now)
+    before = previous.get("conditions", ())
+    # those that only some services have, such as Exposed, describe objects that stay as they are
+    others = [entry for entry in before if entry["type"] not in CONDITIONS]
+    entries = [*stamped(conditions, before, generation, now), *others]
     return {**previous, "observedGeneration": generation, "conditions": entries}

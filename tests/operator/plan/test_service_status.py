@@ -196,6 +196,14 @@ def test_an_invalid_spec_keeps_the_last_known_status() -> None:
     assert invalid_status("spec.engine: no", 4, status, "later still") == status
 
 
+def test_an_invalid_spec_keeps_conditions_of_some_services() -> None:
+    before = status_of(engines("ready", "ready"), expose={"host": "llm.example.com"})
+    (exposed,) = [entry for entry in before["conditions"] if entry["type"] == "Exposed"]
+    status = invalid_status("spec.engine: no", 4, before, AT_LATER)
+    assert status["conditions"][-1] == exposed
+    assert invalid_status("spec.engine: no", 4, status, "later still") == status
+
+
 def test_a_spec_that_never_could_be_used_has_conditions_too() -> None:
     status = invalid_status("spec.engine: no", 4, {}, AT_NOON)
     assert conditions(status).pop("Stalled") == "True InvalidSpec"
