@@ -67,7 +67,8 @@ def engine_options(service: InferenceService) -> list[str]:
 
 
 def _without_cluster(service: InferenceService) -> InferenceService:
-    return replace(service, engine=replace(service.engine, nodes=1), model=replace(service.model, cache=None))
+    engine, model = replace(service.engine, nodes=1), replace(service.model, cache=None)
+    return replace(service, engine=engine, model=model, expose=None)
 
 
 def without_effect(service: InferenceService) -> list[str]:

@@ -218,6 +218,11 @@ def test_an_engine_of_several_pods_is_one_process_here(place: Place) -> None:
     assert in_pods.env["KVASIR_DATA_PARALLEL_RANK"] == "1"
 
 
+def test_an_exposed_service_has_no_other_path_here(place: Place) -> None:
+    exposed = processes(place, expose={"host": "llm.example.com", "path": "/qwen"})["frontend-0"]
+    assert exposed.argv == processes(place)["frontend-0"].argv
+
+
 def test_adapters_become_a_file_of_a_private_directory(place: Place) -> None:
     adapter = {"name": "sql", "source": "file:///adapters/sql"}
     specs = processes(place, model={"source": "demo://", "loraAdapters": [adapter]})
