@@ -164,6 +164,7 @@ class InferenceService:
     # of the InferenceService, for all its objects
     labels: Json = field(default_factory=dict)
     annotations: Json = field(default_factory=dict)
+    default_pull_secrets: tuple[str, ...] = ()  # of the operator, for all services
     expose: ExposeSpec | None = None
     profile: str | None = None
     applied: Profile | None = None  # `profile`, or the default one

@@ -25,7 +25,7 @@ _COUNTS: Final = {"engine": ("data_parallel_size",), "frontend": ("replicas", "i
 # not part of a template, or of one of them only
 _OTHERS: Final = (
     *("engine", "frontend", "rollout", "network", "autoscaling", "expose", "paused", "operator_class"),
-    *("applied", "written"),
+    *("applied", "written", "default_pull_secrets"),
 )
 
 

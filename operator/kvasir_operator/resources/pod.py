@@ -46,6 +46,7 @@ def pod_template(
     """Return a pod template. With an init container `fetch`, only that one gets the token."""
     links = [_link_keys(link_secret, component)] if component != "model" else []
     mounts = [*mounts, *links, *_scratch()]
+    pull_secrets = (*service.image_pull_secrets, *service.default_pull_secrets)
     token = _token(service, component)
     before = [] if fetch is None else [_container(service, component, pod, fetch, _scratch(), token)]
     spec = {
@@ -61,7 +62,7 @@ def pod_template(
         "automountServiceAccountToken": False,
         "serviceAccountName": pod.service_account_name or service.name,
         "securityContext": _pod_security(pod, fs_group),
-        "imagePullSecrets": [{"name": name} for name in service.image_pull_secrets],
+        "imagePullSecrets": [{"name": name} for name in dict.fromkeys(pull_secrets)],
         "nodeSelector": dict(pod.node_selector),
         # the Job of a cache may have to run on an engine's node, which the volume is bound to
         "tolerations": _tolerations(pod, service.engine.resource_name if component != "frontend" else ""),

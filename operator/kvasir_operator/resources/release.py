@@ -54,7 +54,7 @@ class Release:
     def _inheriting(self, service: InferenceService, metadata: Mapping[str, Any]) -> InferenceService:
         return replace(
             service,
-            image_pull_secrets=tuple(dict.fromkeys([*service.image_pull_secrets, *self.image_pull_secrets])),
+            default_pull_secrets=self.image_pull_secrets,
             labels=_selected(metadata.get("labels") or {}, self.inherited_labels),
             annotations=_selected(metadata.get("annotations") or {}, self.inherited_annotations),
         )

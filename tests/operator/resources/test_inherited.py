@@ -9,6 +9,8 @@ import yaml
 from kvasir.local.manifests.crd_schema import CRDSchema
 from kvasir_operator.link_keys import new_link_keys
 from kvasir_operator.resources.children import children
+from kvasir_operator.resources.engine_stateful_set import engine_stateful_set
+from kvasir_operator.resources.pinning import pin
 from kvasir_operator.resources.release import Release
 from kvasir_operator.resources.security import link_secret
 from kvasir_operator.spec import InferenceService
@@ -63,3 +65,12 @@ def test_pods_pull_with_their_own_secrets_and_those_of_all() -> None:
     ]
     assert secrets == [[{"name": "own"}, {"name": "all"}]] * 2
     assert release.id != INHERITING.id  # services that wait for the secret can upgrade
+
+
+def test_a_pull_secret_of_the_operator_replaces_no_pods() -> None:
+    release = replace(INHERITING, image_pull_secrets=("all",))
+    manifest = {**yaml.safe_load(DEMO.read_text()), "metadata": {"name": "demo", "uid": "5e7f4e2c"}}
+    completed, _ = SCHEMA.complete(manifest)
+    before = engine_stateful_set(INHERITING.parse(completed), INHERITING, LINK_SECRET)
+    after = engine_stateful_set(release.parse(completed), release, LINK_SECRET)
+    assert pin(after, before)["spec"] == before["spec"] != after["spec"]
