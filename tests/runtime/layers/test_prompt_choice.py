@@ -100,6 +100,7 @@ def test_nan_of_a_key_reaches_exactly_the_tokens_that_see_it(way: AttentionChoic
 
 def planner_of(placement: Placement) -> object:
     heads = HEADS["of 128"]
+    kernels()
     found = kernels_for(placement.device, placement.dtype)
     assert found is not None
     return prompt_planner(found, np.zeros((1, 40), np.int32), 16, heads, {None}, placement)
