@@ -142,7 +142,7 @@ def test_an_upgrade_fails_no_request(installed_release: Published) -> None:
 def test_an_uninstall_keeps_services_and_their_answers(installed_release: Published) -> None:
     cluster, namespace = installed_release.cluster, Namespace(installed_release.cluster, WATCHED[0])
     before = of_the_service(namespace)
-    with load(namespace, "demo"):
+    with load(namespace, "demo", at_least=1):  # it takes three seconds
         installed_release.run_helm("uninstall", "kvasir", "--wait", "--timeout=2m")
     assert not Namespace(cluster, NAMESPACE).get("deployments,serviceaccounts", "-l", "app.kubernetes.io/part-of")[
         "items"
