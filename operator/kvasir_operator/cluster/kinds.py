@@ -62,7 +62,7 @@ CHILDREN: Final = (
     DEPLOYMENT,
     STATEFUL_SET,
 )
-EXPOSURES: Final = (INGRESS, HTTP_ROUTE)
+RARE: Final = (CLAIM, JOB, INGRESS, HTTP_ROUTE)  # most services have none
 OPTIONAL: Final = (HTTP_ROUTE,)  # their CustomResourceDefinitions may be missing
 
 

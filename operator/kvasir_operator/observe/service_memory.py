@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 
 from kvasir_contract.status_report import StatusReport
+from kvasir_operator.cluster.kinds import RARE, Kind
 from kvasir_operator.observe.observed import ChildKey, Refusal
 
 Mark = tuple[str, ...]  # UID, phase and whether the pod is leaving; or MISSING and an ordinal
@@ -34,7 +35,7 @@ class ServiceMemory:
     secrets: tuple[str, ...] = ()  # which pods mount
     link_secret_exists: bool | None = None
     missing_key_secrets: frozenset[str] = frozenset()  # fields that name them
-    may_be_exposed: bool = True  # an Ingress or HTTPRoute may exist
+    rare_kinds: frozenset[Kind] = frozenset(RARE)  # of children that may exist
     status_written: float = float("-inf")
 
     def since(self, mark: Mark, now: float) -> float:

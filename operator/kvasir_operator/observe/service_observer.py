@@ -18,9 +18,10 @@ from kvasir_operator.cluster.kinds import (
     CHILDREN,
     CLAIM,
     DEPLOYMENT,
-    EXPOSURES,
+    JOB,
     OPTIONAL,
     POD,
+    RARE,
     SECRET,
     SERVICE_ACCOUNT,
     STATEFUL_SET,
@@ -122,10 +123,10 @@ class ServiceObserver:
     async def _children(
         self, service: InferenceService, memory: ServiceMemory
     ) -> tuple[dict[ChildKey, ChildObject], list[Object], frozenset[Kind]]:
-        # Most services are not exposed, so the kinds for it are listed only when an object may exist.
-        exposed = service.expose is not None or memory.may_be_exposed
-        kinds = [kind for kind in CHILDREN if exposed or kind not in EXPOSURES]
-        selector = children_selector(service.name)
+        keys, selector = child_keys(service), children_selector(service.name)
+        wanted = {*(kind for kind, _ in keys), *memory.rare_kinds}
+        wanted |= {JOB} if CLAIM in wanted else set()  # which is not among the keys
+        kinds = [kind for kind in CHILDREN if kind not in RARE or kind in wanted]
         pods, listed = await asyncio.gather(
             self._cluster.list(POD, service.namespace, selector),
             asyncio.gather(*(self._list(kind, service.namespace, selector) for kind in kinds)),
@@ -137,10 +138,10 @@ class ServiceObserver:
         }
         missing_kinds = frozenset(kind for kind, resources in zip(kinds, listed, strict=True) if resources is None)
         # A child's name without our labels: a foreign object, or ours with its labels removed.
-        missing = [key for key in child_keys(service) if key not in found and key[0] not in missing_kinds]
+        missing = [key for key in keys if key not in found and key[0] not in missing_kinds]
         unlabelled = await asyncio.gather(*(self._find(service, key) for key in missing))
         found |= {key: child for key, child in zip(missing, unlabelled, strict=True) if child is not None}
-        memory.may_be_exposed = any(kind in EXPOSURES for kind, _ in found)
+        memory.rare_kinds = frozenset(kind for kind, _ in (*found, *keys) if kind in RARE)
         return {key: objects.child_of(resource, service) for key, resource in found.items()}, pods, missing_kinds
 
     async def _list(self, kind: Kind, namespace: str, selector: str) -> list[Object] | None:

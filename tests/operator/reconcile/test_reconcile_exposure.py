@@ -2,7 +2,7 @@
 
 import pytest
 
-from kvasir_operator.cluster.kinds import HTTP_ROUTE, INFERENCE_SERVICE, INGRESS, SECRET
+from kvasir_operator.cluster.kinds import HTTP_ROUTE, INFERENCE_SERVICE, INGRESS, RARE, SECRET
 from mock_operator import Operator
 
 BY_INGRESS = {"host": "llm.example.com"}
@@ -24,9 +24,19 @@ async def test_the_exposure_follows_the_spec(settled: Operator) -> None:
     assert settled.cluster.names(INGRESS) == []
 
 
-async def test_a_service_that_is_not_exposed_lists_no_exposures(settled: Operator) -> None:
+async def test_an_exposure_removed_at_once_is_pruned(settled: Operator) -> None:
+    """The reconcile that makes the Ingress has not seen it."""
+    settled.cluster.change_service(expose=BY_INGRESS)
+    await settled.once()
+    del settled.cluster.of(INFERENCE_SERVICE, "demo")["spec"]["expose"]
     await settled.later()
-    assert not [call for call in settled.cluster.calls if call[1] in ("Ingress", "HTTPRoute")]
+    assert settled.cluster.names(INGRESS) == []
+
+
+async def test_kinds_that_a_service_has_not_are_not_listed(settled: Operator) -> None:
+    await settled.later()
+    rare = {kind.kind for kind in RARE}
+    assert not [call for call in settled.cluster.calls if call[1] in rare]
 
 
 async def test_an_ingress_left_by_an_earlier_operator_is_pruned(settled: Operator) -> None:

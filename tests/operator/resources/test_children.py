@@ -13,7 +13,7 @@ import yaml
 from kvasir.local.manifests.crd_schema import CRDSchema
 from kvasir.wire import keys as runtime_keys
 from kvasir_contract.endpoints import KV_HAND_OVER_PORT, MASTER_PORT, OPS_PORT
-from kvasir_operator.cluster.kinds import CHILDREN, EXPOSURES, JOB, kind_of
+from kvasir_operator.cluster.kinds import CHILDREN, HTTP_ROUTE, INGRESS, JOB, kind_of
 from kvasir_operator.link_keys import new_link_keys, new_link_secret_name
 from kvasir_operator.resources.children import children, children_selector
 from kvasir_operator.resources.network import http_service, url
@@ -83,7 +83,7 @@ def test_dependencies_of_pods_are_applied_before_them() -> None:
     kinds = [child["kind"] for child in children(cached, RELEASE, LINK_SECRET)]
     assert kinds[0] == "ServiceAccount"
     assert kinds[-2:] == ["Deployment", "StatefulSet"]
-    assert list(dict.fromkeys(kinds)) == [kind.kind for kind in CHILDREN if kind not in (*EXPOSURES, JOB)]
+    assert list(dict.fromkeys(kinds)) == [kind.kind for kind in CHILDREN if kind not in (INGRESS, HTTP_ROUTE, JOB)]
 
 
 def test_names_of_the_longest_service_are_names_of_services() -> None:
