@@ -141,14 +141,19 @@ async def _release(cluster: Cluster, settings: OperatorSettings) -> Release:
 async def _profiles(cluster: Cluster, namespace: str) -> Profiles:
     try:
         found = await cluster.get(CONFIG_MAP, namespace, PROFILES_CONFIG_MAP)
-    except ClusterError:
+    except NotFoundError:
+        return Profiles()
+    except ClusterError as error:
+        print(f"# the operator's profiles cannot be read, so this plan is without them: {error}")
         return Profiles()
     return Profiles.of_config_map(found.get("data") or {})
 
 
 def _completed(release: Release, found: Mapping[str, str]) -> Release:
+    secrets = found.get("KVASIR_IMAGE_PULL_SECRETS", "").replace(" ", "").split(",")
     return replace(
         release,
+        image_pull_secrets=release.image_pull_secrets or tuple(filter(None, secrets)),
         frontend_image=release.frontend_image or found.get("KVASIR_FRONTEND_IMAGE") or "kvasir-frontend:dev",
         engine_image=release.engine_image or found.get("KVASIR_ENGINE_IMAGE") or "kvasir-engine:dev",
     )

@@ -15,8 +15,8 @@ from kvasir_operator.cluster.kinds import (
     NETWORK_POLICY,
     STATEFUL_SET,
 )
-from kvasir_operator.operator_settings import parse_settings
-from kvasir_operator.preview import PreviewError, preview, read_manifest, with_defaults
+from kvasir_operator.operator_settings import parse_preview, parse_settings
+from kvasir_operator.preview import PreviewError, _release, preview, read_manifest, with_defaults
 from kvasir_operator.resources.names import RELEASE_ANNOTATION
 from mock_cluster import Clock, MockCluster, refusal
 from mock_operator import Operator
@@ -241,6 +241,14 @@ def test_preview_reads_the_images_of_the_operator(
     assert capsys.readouterr().out.startswith("# images: frontend:7, engine:7\n")
 
 
+async def test_preview_has_the_pull_secrets_of_the_operator(cluster: MockCluster) -> None:
+    env = [{"name": "KVASIR_IMAGE_PULL_SECRETS", "value": "one, two"}]
+    operator = {"metadata": {"name": "kvasir-operator", "namespace": "kvasir-system"}}
+    cluster.put(DEPLOYMENT, {**operator, "spec": {"template": {"spec": {"containers": [{"env": env}]}}}})
+    _, _, settings = parse_preview(["service.yaml"])
+    assert (await _release(cluster, settings)).image_pull_secrets == ("one", "two")
+
+
 def test_preview_reads_the_profiles_of_the_operator(
     cluster: MockCluster, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -250,6 +258,14 @@ def test_preview_reads_the_profiles_of_the_operator(
     metadata = {"name": "kvasir-profiles", "namespace": "kvasir-system"}
     cluster.put(CONFIG_MAP, {"metadata": metadata, "data": {"h100.yaml": "engine: {maxNumSeqs: 7}"}})
     assert preview([file, *IMAGES]) == ExitCode.OK
+
+
+def test_preview_says_that_profiles_cannot_be_read(
+    cluster: MockCluster, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    cluster.refused["get", CONFIG_MAP] = refusal(403, "forbidden")
+    preview([str(manifest(tmp_path, document())), *IMAGES])
+    assert "profiles cannot be read, so this plan is without them: forbidden" in capsys.readouterr().out
 
 
 def test_preview_of_a_route_works_without_the_gateway_api(
