@@ -72,7 +72,7 @@ def make_plan(
     """Return the plan. `previous` is the current status or {}."""
     memo, release = previous.get("rollout", {}), release.of(service)
     service = with_scaled_frontends(service, observed.deployment)
-    scaling = scale_by_load(service, observed)
+    scaling = scale_by_load(service, observed, previous)
     service = with_ranks(service, scaling)
     zero = decide_zero(service, observed, memo)
     full, service = service, _at_zero(service) if zero.at_zero else service

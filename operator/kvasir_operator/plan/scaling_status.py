@@ -7,7 +7,7 @@ from kvasir_contract.endpoints import OPS_PORT
 from kvasir_contract.reasons import Reason
 from kvasir_operator.observe.observed import Observed
 from kvasir_operator.plan.conditions import Condition
-from kvasir_operator.plan.load_scaling import LoadScaling
+from kvasir_operator.plan.load_scaling import LoadScaling, first_ranks
 from kvasir_operator.plan.problem import MAX_NAMED
 from kvasir_operator.spec import InferenceService
 
@@ -20,7 +20,7 @@ def scaling_conditions(
     """Return the condition of a service with targets, else none. `previous` is the current status or {}."""
     if scaling.ranks is None:
         return []
-    return [Condition(SCALING_ACTIVE, *_state(service, observed, scaling, _first_ranks(observed, previous)))]
+    return [Condition(SCALING_ACTIVE, *_state(service, observed, scaling, first_ranks(observed, previous)))]
 
 
 def _state(
@@ -69,15 +69,6 @@ def scaling_memo(
     """Return what the next operator should know. `previous` is the current status or {}."""
     if scaling.ranks is None:
         return None
-    load, first = observed.load.requests_per_rank, _first_ranks(observed, previous)
+    load, first = observed.load.requests_per_rank, first_ranks(observed, previous)
     found = {"requestsPerRank": None if load is None else round(load, 1), "firstRanks": first}
     return {name: value for name, value in found.items() if value is not None}
-
-
-def _first_ranks(observed: Observed, previous: Mapping[str, Any]) -> int | None:
-    # the last number that was not set through the scale subresource while the load decided
-    requested = observed.requested
-    if requested is None:
-        return None
-    before: int | None = previous.get("autoscaling", {}).get("firstRanks")
-    return requested.number if before is None or not requested.manager else before

@@ -97,6 +97,13 @@ def test_a_service_starts_with_data_parallel_size() -> None:
     assert planned(woken, facts_of(woken, history(4), workload(0, ranks=4))).scaling.ranks == 3
 
 
+def test_an_ignored_scale_does_not_count_at_the_next_start() -> None:
+    of = by_load(4, autoscaling={**BY_LOAD, "minRanks": 0, "toZeroAfter": "1m"})
+    scaled = {"requested": RequestedRanks(4, "kube-controller-manager")}
+    plan = planned(of, facts_of(of, history(2), workload(0), **scaled), {"autoscaling": {"firstRanks": 1}})
+    assert plan.scaling.ranks == 1
+
+
 def test_without_targets_nothing_is_annotated() -> None:
     of = service(2, autoscaling={"minRanks": 1, "maxRanks": 4})
     plan = planned(of, facts_of(of, history(4), workload(2)))
