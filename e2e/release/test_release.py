@@ -144,9 +144,8 @@ def test_an_uninstall_keeps_services_and_their_answers(installed_release: Publis
     before = of_the_service(namespace)
     with load(namespace, "demo", at_least=1):  # it takes three seconds
         installed_release.run_helm("uninstall", "kvasir", "--wait", "--timeout=2m")
-    assert not Namespace(cluster, NAMESPACE).get("deployments,serviceaccounts", "-l", "app.kubernetes.io/part-of")[
-        "items"
-    ]
+    of_the_operator = ("deployments,serviceaccounts", "--selector=app.kubernetes.io/part-of")
+    assert not Namespace(cluster, NAMESPACE).get(*of_the_operator)["items"]
     assert cluster.kubectl("get", DEFINITION, "--output=name")
     for name in WATCHED:
         assert Namespace(cluster, name).get("kvs/demo")["status"]
