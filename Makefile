@@ -152,7 +152,7 @@ $(VENV)/.page: pyproject.toml | $(VENV)/.dev
 	@touch $@
 
 $(VENV)/.release: pyproject.toml | $(VENV)/.dev
-	@$(INSTALL) '.[frontend,engine,bench,operator,otel,dev,release]'
+	@$(INSTALL) '.[frontend,engine,bench,operator,otel,s3,dev,release]'
 	@touch $@
 
 $(VENV)/.mutation: pyproject.toml | $(VENV)/.dev

@@ -11,7 +11,7 @@ from typing import Any, Final
 
 import yaml
 
-from e2e.operator.harness.refusals import CRD
+from e2e.operator.harness.schema_rules import CRD
 
 EXAMPLE: Final = Path(__file__).parents[2] / "tests" / "operator" / "golden" / "full.yaml"
 """The service that sets every field."""

@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 import yaml
 
-from e2e.operator.harness.refusals import REFUSALS, Refusal, cases, merged, rules
+from e2e.operator.harness.refusals import REFUSALS, cases
+from e2e.operator.harness.schema_rules import Refusal, merged, rules
 from e2e.operator.harness.world import World
 from kvasir_operator.cluster.cluster_client import ClusterError, InvalidError, Object
 from kvasir_operator.cluster.kinds import INFERENCE_SERVICE

@@ -19,7 +19,8 @@ from e2e.in_cluster import Namespace, Object, idle_pod, is_ready, restricted_nam
 from e2e.installed import DEMO, NAMESPACE, OPERATOR, image_of_frontends, schedulable
 from e2e.kind.cluster import Cluster
 from e2e.kind.progress import KindError
-from e2e.operator.harness.refusals import REFUSALS, Spec, merged
+from e2e.operator.harness.refusals import REFUSALS
+from e2e.operator.harness.schema_rules import Spec, merged
 from e2e.service.ask import ask
 
 MINUTE = 60.0

@@ -3,64 +3,15 @@
 Only this module reads the raw dictionary.
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from kvasir_contract.units import parse_duration
 from kvasir_operator.autoscaling_spec import AutoscalingSpec, parse_autoscaling
 from kvasir_operator.expose_spec import CERTIFICATE, ExposeSpec, parse_expose
+from kvasir_operator.model_spec import ModelSpec, parse_model
 from kvasir_operator.pod_spec import Json, PodSpec, parse_pod
 from kvasir_operator.profiles import Profile
-from kvasir_operator.spec_values import InvalidSpec, optional_size, parse_quantity, parsed
-
-
-@dataclass(frozen=True)
-class SecretKey:
-    name: str
-    key: str
-
-
-@dataclass(frozen=True)
-class AdapterSpec:
-    name: str
-    source: str  # hf://org/name[@revision] or file:///path
-
-
-@dataclass(frozen=True)
-class CacheSpec:
-    """A PersistentVolumeClaim for the model."""
-
-    size: str  # a quantity
-    access_modes: tuple[str, ...]
-    storage_class_name: str | None  # None: the cluster's default
-    retain: bool  # when the service is deleted
-    credentials: str | None = None  # a Secret with variables of the download
-
-
-@dataclass(frozen=True)
-class ModelSpec:
-    source: str  # hf://org/name[@revision], file:///path, pvc://claim/path, s3://bucket/prefix or demo://
-    served_names: tuple[str, ...]  # never empty
-    token_secret: SecretKey | None
-    task: str = "auto"
-    quantization: str = "auto"
-    lora_adapters: tuple[AdapterSpec, ...] | None = None  # None: engines accept none
-    cache: CacheSpec | None = None
-
-    @property
-    def takes_adapters(self) -> bool:
-        return self.lora_adapters is not None
-
-    @property
-    def claim(self) -> str:
-        # of a pvc:// source, else ""
-        scheme, _, rest = self.source.partition("://")
-        return rest.partition("/")[0] if scheme == "pvc" else ""
-
-    @property
-    def is_on_volume(self) -> bool:
-        # frontends and engines download nothing but adapters
-        return bool(self.claim) or self.cache is not None
+from kvasir_operator.spec_values import InvalidSpec, optional_size, parsed, secret_name
 
 
 @dataclass(frozen=True)
@@ -194,7 +145,7 @@ def _parse(metadata: Json, spec: Json) -> InferenceService:
         name=metadata["name"],
         namespace=metadata.get("namespace", "default"),
         uid=metadata.get("uid", ""),
-        model=_model(spec["model"], metadata["name"]),
+        model=parse_model(spec["model"], metadata["name"]),
         engine=_engine(spec["engine"], autoscaling),
         frontend=_frontend(spec["frontend"]),
         rollout=_rollout(spec["rollout"]),
@@ -208,36 +159,6 @@ def _parse(metadata: Json, spec: Json) -> InferenceService:
         profile=spec.get("profile"),
         expose=parse_expose(spec.get("expose"), metadata.get("namespace", "default")),
     )
-
-
-def _model(model: Json, name: str) -> ModelSpec:
-    token, served_names = model.get("tokenSecret"), tuple(model.get("servedNames", ())) or (name,)
-    return ModelSpec(
-        source=model["source"],
-        served_names=served_names,
-        token_secret=SecretKey(token["name"], token["key"]) if token else None,
-        task=model["task"],
-        quantization=model["quantization"],
-        lora_adapters=_adapters(model["loraAdapters"], served_names) if "loraAdapters" in model else None,
-        cache=_cache(model["cache"]) if "cache" in model else None,
-    )
-
-
-def _cache(cache: Json) -> CacheSpec:
-    return CacheSpec(
-        size=parsed(parse_quantity, cache, "size", "model.cache"),
-        access_modes=tuple(cache["accessModes"]),
-        storage_class_name=cache.get("storageClassName"),
-        retain=cache["retain"],
-        credentials=_secret_name(cache, "credentials"),
-    )
-
-
-def _adapters(adapters: Sequence[Json], served_names: tuple[str, ...]) -> tuple[AdapterSpec, ...]:
-    for adapter in adapters:
-        if adapter["name"] in served_names:  # the schema does not see the default of servedNames
-            raise InvalidSpec(f"spec.model.loraAdapters: {adapter['name']} is a name of the model too: rename it")
-    return tuple(AdapterSpec(adapter["name"], adapter["source"]) for adapter in adapters)
 
 
 def _engine(engine: Json, autoscaling: AutoscalingSpec) -> EngineSpec:
@@ -276,8 +197,8 @@ def _engine_pod(engine: Json) -> PodSpec:
 def _frontend(frontend: Json) -> FrontendSpec:
     return FrontendSpec(
         replicas=frontend.get("replicas", 1),
-        api_keys=_secret_name(frontend, "apiKeys"),
-        admin_api_keys=_secret_name(frontend, "adminApiKeys"),
+        api_keys=secret_name(frontend, "apiKeys"),
+        admin_api_keys=secret_name(frontend, "adminApiKeys"),
         max_client_share=frontend.get("maxClientShare"),
         max_parsed_bytes=optional_size(frontend, "maxParsedBytes", "frontend"),
         tool_call_parser=frontend.get("toolCallParser"),
@@ -288,11 +209,6 @@ def _frontend(frontend: Json) -> FrontendSpec:
         image=frontend.get("image"),
         is_autoscaled="replicas" not in frontend,
     )
-
-
-def _secret_name(fields: Json, name: str) -> str | None:
-    reference = fields.get(name)
-    return reference["name"] if reference else None
 
 
 def _rollout(rollout: Json) -> RolloutSpec:

@@ -45,3 +45,8 @@ def parse_quantity(value: object) -> str:
     if isinstance(value, str) and _QUANTITY.fullmatch(value):
         return value
     raise ValueError(f"{value!r} is not a valid quantity: use a number or a string such as 500m or 4Gi")
+
+
+def secret_name(fields: Fields, name: str) -> str | None:
+    reference = fields.get(name)
+    return reference["name"] if reference else None

@@ -10,11 +10,12 @@ from typing import Final
 
 from kvasir_contract import environment
 from kvasir_contract.endpoints import ANY_HOST, LIVENESS, OPS_PORT, OPS_PORT_NAME, READINESS
+from kvasir_operator.model_spec import CacheSpec
 from kvasir_operator.resources.model_volume import cache_directory, claim_mount, claim_name
 from kvasir_operator.resources.names import FILLED_ANNOTATION, Object, metadata
 from kvasir_operator.resources.pod import http_probe, pod_template, with_default_requests, without_empty
 from kvasir_operator.resources.release import Release
-from kvasir_operator.spec import CacheSpec, InferenceService
+from kvasir_operator.spec import InferenceService
 
 _MAX_RETRIES: Final = 2**31 - 1  # with the kubelet's backoff of up to 5 minutes
 _GRACE_SECONDS: Final = 5

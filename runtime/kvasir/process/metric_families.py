@@ -2,7 +2,9 @@
 
 from collections.abc import Iterable, Iterator, Sequence
 
+from prometheus_client import Histogram
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
 
 DRAFTS_PREFIX = "vllm:spec_decode_num_"
 Series = Iterable[tuple[Sequence[str], float]]  # labels and value
@@ -41,3 +43,20 @@ def _filled(family: GaugeMetricFamily | CounterMetricFamily, series: Series) -> 
     for labels, value in series:
         family.add_metric(labels, value)
     return family
+
+
+class SecondName(Collector):
+    """Shows a histogram under another name too."""
+
+    def __init__(self, histogram: Histogram, name: str) -> None:
+        self._histogram = histogram
+        self._name = name
+
+    def collect(self) -> Iterable[Metric]:
+        for metric in self._histogram.collect():
+            copy = Metric(self._name, metric.documentation, metric.type)
+            copy.samples = [
+                sample._replace(name=self._name + sample.name.removeprefix(metric.name))
+                for sample in metric.samples
+            ]
+            yield copy

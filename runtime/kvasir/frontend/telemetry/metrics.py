@@ -1,6 +1,6 @@
 """Prometheus metrics under vLLM's names; docs/metrics.md describes each."""
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from http import HTTPStatus
 from typing import NamedTuple
 
@@ -13,8 +13,6 @@ from prometheus_client import (
     Histogram,
     generate_latest,
 )
-from prometheus_client.core import Metric
-from prometheus_client.registry import Collector
 
 from kvasir.client.request_observer import RequestObserver, Trace
 from kvasir.frontend.telemetry.engine_load import (
@@ -25,6 +23,7 @@ from kvasir.frontend.telemetry.engine_load import (
 )
 from kvasir.frontend.telemetry.load_window import LoadWindow
 from kvasir.link.protocol import FinishReason
+from kvasir.process.metric_families import SecondName
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
@@ -96,7 +95,7 @@ class Metrics(RequestObserver):
             for name, (help, buckets) in _HISTOGRAMS.items()
         }
         between_tokens = self._histograms["vllm:inter_token_latency_seconds"]
-        self.registry.register(_SecondName(between_tokens, "vllm:time_per_output_token_seconds"))
+        self.registry.register(SecondName(between_tokens, "vllm:time_per_output_token_seconds"))
         self._counters = {
             name: Counter(name, help, LABELS, registry=self._registry_of_engines)
             for name, help in _COUNTERS_OF_ENGINES.items()
@@ -284,20 +283,3 @@ class _Series:
 
     def _observe(self, name: str, value: float) -> None:
         self._histograms[f"vllm:{name}"].observe(value)
-
-
-class _SecondName(Collector):
-    """Shows a histogram under another name too."""
-
-    def __init__(self, histogram: Histogram, name: str) -> None:
-        self._histogram = histogram
-        self._name = name
-
-    def collect(self) -> Iterable[Metric]:
-        for metric in self._histogram.collect():
-            copy = Metric(self._name, metric.documentation, metric.type)
-            copy.samples = [
-                sample._replace(name=self._name + sample.name.removeprefix(metric.name))
-                for sample in metric.samples
-            ]
-            yield copy
