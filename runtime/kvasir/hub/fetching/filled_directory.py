@@ -129,7 +129,7 @@ class _FileFetch:
             return
         digest = self.file.new_hash()
         with self._part.open("ab") as output:
-            position = _hash_of(self._part, digest)
+            position = _hash_of(self._part, digest, meter)
             while position < self.file.size:
                 before = position
                 position = self._append(output.write, position, digest, meter)
@@ -169,10 +169,11 @@ class _FileFetch:
         raise DownloadFailed(f"{self.file.name} arrived with {wrong}: it was deleted and is fetched again")
 
 
-def _hash_of(part: Path, digest: Hash) -> int:
+def _hash_of(part: Path, digest: Hash, meter: _Meter) -> int:
     with part.open("rb") as stream:
         while content := stream.read(_READ_BYTES):
             digest.update(content)
+            meter.add(0)  # a sign of life: a slow volume takes minutes
         return stream.tell()
 
 

@@ -89,6 +89,15 @@ def test_a_broken_connection_goes_on_where_it_ended(
     assert hub.sent.total() < sum(map(len, FETCHED.values())) * 1.3
 
 
+def test_the_hash_of_a_part_counts_as_progress(hub: FakeHub, tmp_path: Path) -> None:
+    """Otherwise the liveness probe ends a Job whose volume is slow, and the next one begins again."""
+    listing = list_files(SOURCE)
+    (shard,) = [file for file in listing.files if file.size == 600_000]
+    (tmp_path / ".kvasir").mkdir()
+    (tmp_path / ".kvasir" / f"{shard.key}.part").write_bytes(b"1" * 600_000)
+    assert len(filled(tmp_path)) == 1 + 1 + len(listing.files) - 1  # at first, of the part, and of each other file
+
+
 def test_a_file_with_another_hash_is_refused(hub: FakeHub, tmp_path: Path) -> None:
     listing = list_files(SOURCE)
     name = "model-00001-of-00002.safetensors"
