@@ -164,3 +164,28 @@ async def test_the_rights_of_the_manifests_suffice_for_a_cache(world: World, ser
             await world.eventually(lambda: is_pruned(world))
             assert await operator.stop() == 0
             assert not [line for line in operator.log if "WARNING" in line or "ERROR" in line]
+
+
+async def test_another_storage_class_waits_for_the_old_claim(world: World) -> None:
+    """As the message of the schema advises: the field is removed and added again."""
+    async with world.in_process() as operator:
+        await create(world, storageClassName="fast")
+        await operator.reconcile()
+        await succeed(world)
+        await operator.until(lambda: serves(world))
+        await world.update(lambda spec: spec["model"].pop("cache"))
+        await operator.reconcile()
+        old = await world.must_get(CLAIM, "demo-model")
+        assert "deletionTimestamp" in old["metadata"]
+        await world.update(lambda spec: spec["model"].update(cache={"size": "1Gi", "storageClassName": "slow"}))
+        await operator.reconcile()
+        cached = await world.condition("ModelCached")
+        assert (cached["reason"], "is being deleted" in cached["message"]) == ("Loading", True)
+        await world.cluster.merge(CLAIM, old, {"metadata": {"finalizers": None}})
+        await operator.until(lambda: is_made_again(world, old))
+        assert (await world.must_get(CLAIM, "demo-model"))["spec"]["storageClassName"] == "slow"
+
+
+async def is_made_again(world: World, old: Object) -> bool:
+    found = await world.get(CLAIM, "demo-model")
+    return found is not None and found["metadata"]["uid"] != old["metadata"]["uid"]
