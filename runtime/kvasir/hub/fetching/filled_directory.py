@@ -188,7 +188,10 @@ def _check_room(directory: Path, needed: int) -> None:
 
 def _unwritable(directory: Path, error: OSError) -> DownloadFailed:
     why = error.strerror or error
-    return DownloadFailed(f"{error.filename or directory} cannot be written: {why}; use a larger or another volume")
+    remedy = "use a larger or another volume"
+    if isinstance(error, PermissionError):
+        remedy = f"let the user {os.geteuid()} or the group {os.getegid()} write there"
+    return DownloadFailed(f"{error.filename or directory} cannot be written: {why}; {remedy}")
 
 
 @contextlib.contextmanager

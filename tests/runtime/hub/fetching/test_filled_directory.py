@@ -139,6 +139,18 @@ def test_a_directory_that_cannot_be_written_is_named(hub: FakeHub, tmp_path: Pat
         filled(tmp_path / "file")
 
 
+def test_the_user_that_may_not_write_is_named(
+    hub: FakeHub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(path: Path, *args: object, **options: object) -> None:
+        raise PermissionError(13, "Permission denied", str(path))
+
+    listing = list_files(SOURCE)
+    monkeypatch.setattr(Path, "mkdir", refuse)
+    with pytest.raises(DownloadFailed, match=f"Permission denied; let the user {os.geteuid()} or the group"):
+        fill(tmp_path, listing, lambda done, total: None)
+
+
 @pytest.mark.parametrize(("status", "error"), [(401, ModelNotFound), (500, DownloadFailed)])
 def test_an_error_of_the_hub_has_its_reason(
     hub: FakeHub, tmp_path: Path, status: int, error: type[HubError], monkeypatch: pytest.MonkeyPatch
