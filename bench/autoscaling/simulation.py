@@ -13,9 +13,9 @@ from kvasir.link.protocol import FinishReason
 from kvasir_operator.autoscaler.load_history import LoadHistory
 from kvasir_operator.autoscaler.load_sample import sample_of
 from kvasir_operator.autoscaling_spec import AutoscalingSpec
+from kvasir_operator.load_polls import POLL_SECONDS
 
 TICK_SECONDS = 1.0
-POLL_SECONDS = 5.0
 
 
 @dataclass(frozen=True)
