@@ -100,8 +100,7 @@ def test_a_service_starts_with_data_parallel_size() -> None:
 def test_an_ignored_scale_does_not_count_at_the_next_start() -> None:
     of = by_load(4, autoscaling={**BY_LOAD, "minRanks": 0, "toZeroAfter": "1m"})
     facts = facts_of(of, history(2), workload(0), requested=RequestedRanks(4, "kube-controller-manager"))
-    plan = planned(of, facts, {"autoscaling": {"firstRanks": 1}})
-    assert plan.scaling.ranks == 1
+    assert planned(of, facts, {"autoscaling": {"firstRanks": 1}}).scaling.ranks == 1
 
 
 def test_without_targets_nothing_is_annotated() -> None:
