@@ -19,11 +19,12 @@ class ListedFile:
     digest: str  # what `new_hash` yields for the content; "" if the origin has none
     new_hash: Callable[[], Hash]
     read: Callable[[int], Generator[bytes]]  # from an offset; raises HubError
+    tag: str = ""  # changes with the content, if there is no digest
 
     @property
     def key(self) -> str:
         # distinguishes contents of one name
-        return hashlib.sha256(f"{self.name} {self.size} {self.digest}".encode()).hexdigest()[:32]
+        return hashlib.sha256(f"{self.name} {self.size} {self.digest or self.tag}".encode()).hexdigest()[:32]
 
 
 @dataclass(frozen=True)

@@ -59,7 +59,7 @@ def _listed(source: str, store: S3Store, name: str, entry: Any) -> ListedFile:
     read = partial(_read, source, store, entry["path"], tag)
     # that of an upload in parts is not a hash of the content
     digest = tag.strip('"') if _MD5.fullmatch(tag.strip('"')) else ""
-    return ListedFile(name, entry["size"], digest, partial(hashlib.md5, usedforsecurity=False), read)
+    return ListedFile(name, entry["size"], digest, partial(hashlib.md5, usedforsecurity=False), read, tag)
 
 
 def _with_true_hashes(source: str, files: Sequence[ListedFile]) -> tuple[ListedFile, ...]:

@@ -89,6 +89,16 @@ def test_tags_that_are_no_hashes_verify_nothing(
     assert (tmp_path / "volume" / "model.safetensors").read_bytes() == MODEL["model.safetensors"]
 
 
+def test_a_new_file_of_equal_size_without_hash_is_fetched(bucket: FakeBucket, tmp_path: Path) -> None:
+    path, old = "qwen/demo/model.safetensors", MODEL["model.safetensors"]
+    bucket.tags[path] = '"upload-in-parts-1"'
+    fill(tmp_path / "volume", list_files(SOURCE), lambda *_: None)
+    bucket.put(path, old[:-1] + b"x")
+    bucket.tags[path] = '"upload-in-parts-2"'
+    fill(tmp_path / "volume", list_files(SOURCE), lambda *_: None)
+    assert (tmp_path / "volume" / "model.safetensors").read_bytes() == old[:-1] + b"x"
+
+
 @pytest.mark.parametrize(
     ("source", "status", "error", "words"),
     [
