@@ -32,6 +32,7 @@ class FileListing:
     source: str  # as normalised
     revision: str  # of the origin when it was listed; "" if it has none
     files: tuple[ListedFile, ...]
+    others: frozenset[str] = frozenset()  # names of the files at the origin that are not needed now
 
     @property
     def size(self) -> int:

@@ -30,11 +30,10 @@ _READ_BYTES: Final = 8 * 2**20
 
 def is_filled(directory: Path, source: str) -> bool:
     """Return whether the directory has all files of the source, by their sizes."""
+    recorded, files = _record(directory / _STATE)
     try:
-        record = json.loads((directory / _STATE / _COMPLETE).read_text())
-        sizes = {name: (directory / name).stat().st_size for name in record["files"]}
-        return bool(record["source"] == source and sizes == record["files"])
-    except (OSError, ValueError, KeyError, TypeError):
+        return recorded == source and files == {name: (directory / name).stat().st_size for name in files}
+    except OSError:
         return False
 
 
@@ -54,7 +53,7 @@ def fill(directory: Path, listing: FileListing, progress: Callable[[int, int], N
 
 def _fill(directory: Path, state: Path, listing: FileListing, progress: Callable[[int, int], None]) -> None:
     for file in listing.files:
-        if file.name.startswith("/") or ".." in file.name.split("/"):
+        if not _is_below(file.name):
             raise DownloadFailed(f"{listing.source} lists {file.name!r}, which is not a file of a directory")
     fetches = [_FileFetch(file, directory / file.name, state) for file in listing.files]
     meter = _Meter(sum(fetch.bytes_here() for fetch in fetches), listing.size, progress)
@@ -69,16 +68,35 @@ def _fill(directory: Path, state: Path, listing: FileListing, progress: Callable
         finally:
             meter.stop()
             pool.shutdown(cancel_futures=True)
-    record = {
-        "source": listing.source,
-        "revision": listing.revision,
-        "files": {file.name: file.size for file in listing.files},
-    }
+    files = _without_earlier(directory, state, listing) | {file.name: file.size for file in listing.files}
+    record = {"source": listing.source, "revision": listing.revision, "files": files}
     unfinished = state / "complete.part"
     unfinished.write_text(json.dumps(record, indent=1) + "\n")
     unfinished.rename(state / _COMPLETE)
     for left in state.glob("*.part"):  # of an earlier revision
         left.unlink()
+
+
+def _record(state: Path) -> tuple[str, dict[str, int]]:
+    try:
+        record = json.loads((state / _COMPLETE).read_text())
+        return str(record["source"]), dict(record["files"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return "", {}
+
+
+def _is_below(name: str) -> bool:
+    return not name.startswith("/") and ".." not in name.split("/")
+
+
+def _without_earlier(directory: Path, state: Path, listing: FileListing) -> dict[str, int]:
+    # an index or model.safetensors that the origin no longer has would be read instead of the new shards
+    source, files = _record(state)
+    kept = listing.others if source == listing.source else frozenset[str]()
+    for name in files.keys() - kept - {file.name for file in listing.files}:
+        if _is_below(name):
+            (directory / name).unlink(missing_ok=True)
+    return {name: size for name, size in files.items() if name in kept}
 
 
 class _Meter:

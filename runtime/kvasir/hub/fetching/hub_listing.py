@@ -22,8 +22,9 @@ def list_repository(
 ) -> FileListing:
     """Return the files that `choose` returns. Raises HubError."""
     commit, files = _tree(repository, revision)
-    listed = (_listed(repository, revision, commit, files[name]) for name in choose([*files]))
-    return FileListing(source, commit, tuple(listed))
+    chosen = choose([*files])
+    listed = (_listed(repository, revision, commit, files[name]) for name in chosen)
+    return FileListing(source, commit, tuple(listed), frozenset(files).difference(chosen))
 
 
 def _tree(repository: str, revision: str | None) -> tuple[str, dict[str, RepoFile]]:

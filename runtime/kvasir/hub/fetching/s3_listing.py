@@ -50,8 +50,9 @@ def list_bucket(
         }
     if not entries:
         raise ModelNotFound(f"{source} has no files: check the bucket and the prefix")
-    files = [_listed(source, store, name, entries[name]) for name in choose([*entries])]
-    return FileListing(source, "", _with_true_hashes(source, files))
+    chosen = choose([*entries])
+    files = [_listed(source, store, name, entries[name]) for name in chosen]
+    return FileListing(source, "", _with_true_hashes(source, files), frozenset(entries).difference(chosen))
 
 
 def _listed(source: str, store: S3Store, name: str, entry: Any) -> ListedFile:

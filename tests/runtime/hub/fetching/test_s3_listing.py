@@ -99,6 +99,19 @@ def test_a_new_file_of_equal_size_without_hash_is_fetched(bucket: FakeBucket, tm
     assert (tmp_path / "volume" / "model.safetensors").read_bytes() == old[:-1] + b"x"
 
 
+def test_files_that_a_bucket_no_longer_has_are_deleted(bucket: FakeBucket) -> None:
+    config = ModelConfig(source=SOURCE)
+    first = fetch_weights(read_model(config), config, "auto", lambda *_: None).path
+    for new in ("model-00001-of-00001.safetensors", "other.safetensors"):
+        old = next(name for name in bucket.files if name.endswith("safetensors") and "original" not in name)
+        bucket.put(f"qwen/demo/{new}", bucket.files.pop(old))
+        model = read_model(config)
+        assert fetch_weights(model, config, "auto", lambda *_: None).path == first
+        assert [path.name for path in first.glob("*.safetensors")] == [new]
+        read_model(config)
+        assert (first / new).exists(), "a frontend must leave the weights of engines"
+
+
 @pytest.mark.parametrize(
     ("source", "status", "error", "words"),
     [
