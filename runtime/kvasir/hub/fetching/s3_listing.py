@@ -28,7 +28,9 @@ log = logging.getLogger(__name__)
 # The library retries a request by itself, and a Job much longer.
 MAX_RETRIES: Final = 2
 MAX_REQUEST_SECONDS: Final = 600  # of a whole file
+MAX_LISTED_FILES: Final = 100_000
 _STATUS: Final = re.compile(r"status code: (\d+)[^:]*:.*?(?:<Code>(\w+)</Code>|$)", re.DOTALL)
+_PASSWORD: Final = re.compile(r"//[^/@\s]*@")  # of AWS_ENDPOINT_URL
 _MD5: Final = re.compile(r"[0-9a-f]{32}")
 
 
@@ -36,18 +38,20 @@ def list_bucket(
     source: str, bucket: str, prefix: str, choose: Callable[[Sequence[str]], Sequence[str]]
 ) -> FileListing:
     """Return the files below the prefix that `choose` returns, by their names below it. Raises HubError."""
-    store = S3Store(
-        bucket,
-        client_options={"timeout": f"{MAX_REQUEST_SECONDS}s", "allow_http": True},
-        retry_config={"max_retries": MAX_RETRIES},
-    )
     folder = f"{prefix.strip('/')}/" if prefix.strip("/") else ""
     with _explained(source):
-        entries = {
-            entry["path"].removeprefix(folder): entry
-            for chunk in obstore.list(store, folder or None)
-            for entry in chunk
-        }
+        store = S3Store(
+            bucket,
+            client_options={"timeout": f"{MAX_REQUEST_SECONDS}s", "allow_http": True},
+            retry_config={"max_retries": MAX_RETRIES},
+        )
+        entries: dict[str, Any] = {}
+        for chunk in obstore.list(store, folder or None):
+            entries |= {entry["path"].removeprefix(folder): entry for entry in chunk}
+            if len(entries) > MAX_LISTED_FILES:
+                raise ModelNotFound(
+                    f"{source} has more than {MAX_LISTED_FILES} files: give the prefix of one model"
+                )
     if not entries:
         raise ModelNotFound(f"{source} has no files: check the bucket and the prefix")
     chosen = choose([*entries])
@@ -108,7 +112,8 @@ def _explain(source: str, error: Exception) -> HubError:
         return ModelNotFound(
             f"{source} was not found: the store answered 404{named}; check the bucket and the prefix"
         )
-    why = f"the store answered {code}{named}" if code else str(error).partition("\n")[0]
+    first_line = _PASSWORD.sub("//", str(error).partition("\n")[0])
+    why = f"the store answered {code}{named}" if code else first_line
     return DownloadFailed(
         f"{source} could not be downloaded: {why}; check AWS_ENDPOINT_URL and AWS_REGION, or try again"
     )

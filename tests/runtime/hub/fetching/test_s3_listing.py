@@ -132,9 +132,23 @@ def test_what_a_bucket_lacks_is_named(
 
 
 def test_a_store_that_is_away_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    use("http://127.0.0.1:9", monkeypatch, tmp_path)
+    use("http://me:password@127.0.0.1:9", monkeypatch, tmp_path)
     monkeypatch.setattr("kvasir.hub.fetching.s3_listing.MAX_RETRIES", 0)
-    with pytest.raises(DownloadFailed, match="check AWS_ENDPOINT_URL"):
+    with pytest.raises(DownloadFailed, match="check AWS_ENDPOINT_URL") as error:
+        fetch(SOURCE, weights=False)
+    assert "password" not in str(error.value)
+
+
+def test_a_variable_that_the_store_cannot_read_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    use("http://127.0.0.1:9", monkeypatch, tmp_path)
+    monkeypatch.setenv("AWS_SKIP_SIGNATURE", "maybe")
+    with pytest.raises(DownloadFailed, match='failed to parse "maybe" as boolean'):
+        fetch(SOURCE, weights=False)
+
+
+def test_a_bucket_with_too_many_files_is_refused(bucket: FakeBucket, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("kvasir.hub.fetching.s3_listing.MAX_LISTED_FILES", 3)
+    with pytest.raises(ModelNotFound, match="more than 3 files: give the prefix of one model"):
         fetch(SOURCE, weights=False)
 
 
