@@ -4,10 +4,12 @@ import json
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, Final
 
 from kvasir.hub.hub_errors import HubError
 from kvasir.hub.reading import LFS_POINTER, refuse_pointer
+
+MAX_HEADER_BYTES: Final = 100_000_000  # the library's own limit
 
 
 def check_safetensors(file: Path) -> int:
@@ -27,7 +29,7 @@ def tensor_shapes_in(stream: BinaryIO, size: int, file: Path) -> Mapping[str, tu
     refuse_pointer(file, stream.read(len(LFS_POINTER)))
     stream.seek(0)
     length = int.from_bytes(stream.read(8), "little")
-    if 8 + length > size:
+    if length > MAX_HEADER_BYTES or 8 + length > size:
         raise _broken(file, f"its header would be {length} bytes long and the file has {size}")
     try:
         header = json.loads(stream.read(length))

@@ -1,5 +1,6 @@
 """read_adapter returns what changes the results, and refuses all other adapters in one line."""
 
+import io
 import json
 import math
 from pathlib import Path
@@ -11,6 +12,7 @@ from safetensors.numpy import load_file, save_file
 
 from kvasir.hub.adapters.adapter_info import read_adapter
 from kvasir.hub.hub_errors import HubError
+from kvasir.hub.safetensors_file import MAX_HEADER_BYTES, tensor_shapes_in
 from runtime.hub.adapters.adapter_files import Q_PROJ, write_adapter
 
 TWO = {"model.layers.0.self_attn.q_proj": (32, 32), "model.layers.0.mlp.down_proj": (64, 32)}
@@ -125,3 +127,9 @@ def test_incomplete_directories_are_refused(tmp_path: Path) -> None:
         read_adapter(str(tmp_path))
     with pytest.raises(HubError, match="does not hold a LoRA adapter"):
         read_adapter("demo://")
+
+
+def test_a_long_header_of_a_remote_file_is_not_read() -> None:
+    stream = io.BytesIO((MAX_HEADER_BYTES + 1).to_bytes(8, "little") + b"{}")
+    with pytest.raises(HubError, match="its header would be 100000001 bytes long"):
+        tensor_shapes_in(stream, 2**40, Path("adapter_model.safetensors"))
