@@ -61,6 +61,8 @@ def main() -> int:
 
 def build(targets: Sequence[str], tag: str, builder: str, labels: Mapping[str, str] = NOTHING) -> None:
     """Build the images kvasir-TARGET:TAG, with these labels in addition to those of the Dockerfile."""
+    if "engine-cpu" in targets and not os.environ.get("TORCH_CPU_INDEX_URL"):
+        raise BuildError("engine-cpu: set TORCH_CPU_INDEX_URL to a package index of torch for CPUs")
     (build_with_docker if builder == "docker" else build_with_buildah)(targets, tag, labels)
 
 
