@@ -20,6 +20,13 @@ from images.build_steps import ROOT, BuildError, scratch
 _OF_SERVICES: Final = ("operator", "frontend", "engine")
 
 
+def kubectl() -> str:
+    """Return the path of kubectl. Raises BuildError without it."""
+    if found := shutil.which("kubectl"):
+        return found
+    raise BuildError("kubectl is not installed: install it, because it renders install.yaml")
+
+
 def install_manifest(version: str, registry: str, digests: Mapping[str, str]) -> str:
     """Return the objects of manifests/. Raises BuildError without kubectl."""
     with scratch() as directory:
@@ -36,11 +43,8 @@ def install_manifest(version: str, registry: str, digests: Mapping[str, str]) ->
             for image in _OF_SERVICES
         ]
         kustomization.write_text(yaml.safe_dump(fields, sort_keys=False))
-        try:
-            command = ["kubectl", "kustomize", str(directory / "manifests")]
-            answer = subprocess.run(command, capture_output=True, text=True, check=False)
-        except FileNotFoundError:
-            raise BuildError("kubectl is not installed: install it, because it renders install.yaml") from None
+        command = [kubectl(), "kustomize", str(directory / "manifests")]
+        answer = subprocess.run(command, capture_output=True, text=True, check=False)
     if answer.returncode != 0:
         raise BuildError(f"kubectl kustomize: {answer.stderr.strip()}")
     return answer.stdout

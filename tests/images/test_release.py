@@ -1,13 +1,14 @@
 """The files of a release name its images, and a release that would be wrong is refused."""
 
 import io
+import re
 import tarfile
 from pathlib import Path
 
 import pytest
 import yaml
 
-from images import installation, release
+from images import build, installation, lock_files, release
 from images.build_steps import ROOT, BuildError
 
 DIGEST = f"sha256:{'7' * 64}"
@@ -69,7 +70,49 @@ def test_a_chart_contains_the_objects_of_manifests() -> None:
     assert files[f"kvasir/crds-of-kvasir/{crd}"] == (ROOT / "crds" / crd).read_text()
 
 
-def test_without_kubectl_install_yaml_names_the_cause(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+@pytest.fixture
+def machine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> pytest.MonkeyPatch:
+    """A machine with kubectl, and without settings of images."""
+    program = tmp_path / "kubectl"
+    program.touch(mode=0o755)
     monkeypatch.setenv("PATH", str(tmp_path))
+    for name in ("BASE_IMAGE", "ENGINE_BASE_IMAGE", "TORCH_CPU_INDEX_URL"):
+        monkeypatch.delenv(name, raising=False)
+    return monkeypatch
+
+
+def test_a_release_needs_kubectl_before_it_is_built(machine: pytest.MonkeyPatch) -> None:
+    release.check_machine(["operator"], "docker")
+    machine.setenv("PATH", "/none")
     with pytest.raises(BuildError, match="kubectl is not installed"):
-        installation.install_manifest("1.2.3", PLACE, {})
+        release.check_machine(["operator"], "docker")
+
+
+def test_an_engine_for_gpus_needs_a_base_with_a_compiler(machine: pytest.MonkeyPatch) -> None:
+    with pytest.raises(BuildError, match="set ENGINE_BASE_IMAGE"):
+        release.check_machine(["operator", "engine"], "buildah")
+    release.check_machine(["operator", "engine-cpu"], "buildah")
+    release.check_machine(["engine"], "docker")
+    machine.setenv("ENGINE_BASE_IMAGE", "registry.example/python")
+    release.check_machine(["engine"], "buildah")
+
+
+def test_an_engine_for_cpus_needs_an_index_of_torch(machine: pytest.MonkeyPatch) -> None:
+    with pytest.raises(BuildError, match="TORCH_CPU_INDEX_URL"):
+        build.build(["operator", "engine-cpu"], "dev", "buildah")
+
+
+@pytest.mark.parametrize("place", [PLACE, "docker.io/team", "127.0.0.1:5000"])
+def test_a_pushed_image_has_the_digest_of_its_registry(place: str) -> None:
+    names = [
+        "other.example/kvasir-operator@sha256:0",
+        f"{place.removeprefix('docker.io/')}/kvasir-operator@{DIGEST}",
+    ]
+    assert release.pushed_digest(f"{place}/kvasir-operator:1.2.3", names) == DIGEST
+    assert not release.pushed_digest(f"{place}/kvasir-engine:1.2.3", names)
+
+
+@pytest.mark.parametrize("image", build.TARGETS)
+def test_a_bill_of_materials_has_torch_if_the_image_has(image: str) -> None:
+    found = re.findall(r"^torch==(\S+)", release.requirements(image), re.MULTILINE)
+    assert found == ([lock_files.PINNED["torch"]] if image.startswith("engine") else [])
