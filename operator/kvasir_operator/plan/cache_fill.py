@@ -50,6 +50,11 @@ def cache_fill(service: InferenceService, observed: Observed, release: Release) 
     job = cache_job(service, release)
     running = observed.children.get((JOB, job["metadata"]["name"]))
     if running is not None and running.ownership is Ownership.OURS and _has(running.object, "Complete"):
+        if claim is None or _created(claim) > _created(running):
+            why = (
+                f"Job {job['metadata']['name']} filled an earlier claim: it is deleted, and the model fetched again"
+            )
+            return _waits(None, Problem(Reason.LOADING, why))
         return CacheFill(directory, job, None, (_cached(service, name),))
     for key, refusal in observed.refusals.items():
         if key[0] in (CLAIM, JOB):
@@ -83,6 +88,10 @@ def _problem(observed: Observed, claim: ChildObject | None, job: ChildObject | N
         why = f"the pod of Job {job.object['metadata']['name']} cannot be created ({observed.job_failure})"
         return Problem(Reason.UNSCHEDULABLE, f"{why}: check quotas and admission policies")
     return Problem(Reason.LOADING, "the Job that downloads it has no pod yet" if claim else "it has no claim yet")
+
+
+def _created(child: ChildObject) -> str:
+    return str(child.object["metadata"].get("creationTimestamp", ""))
 
 
 def _has(job: Mapping[str, Any], kind: str) -> bool:

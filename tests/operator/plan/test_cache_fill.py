@@ -80,6 +80,19 @@ def test_pods_wait_until_the_job_has_filled_the_claim() -> None:
     assert kinds(kept) >= WORKLOADS
 
 
+def test_a_finished_job_does_not_count_for_a_later_claim() -> None:
+    def at(child: tuple[Kind, str, dict[str, Any]], created: str) -> tuple[Kind, str, dict[str, Any]]:
+        kind, name, body = child
+        return kind, name, {**body, "metadata": {**body["metadata"], "creationTimestamp": created}}
+
+    done = at(job("Complete"), "2026-01-01T00:00:05Z")
+    for children in ([done], [at(claim(), "2026-01-01T00:00:06Z"), done]):
+        plan = planned(CACHED, facts(*children))
+        assert not WORKLOADS & kinds(plan)
+        assert [key for key, _ in plan.prunes] == [(JOB, JOB_NAME)]
+    assert kinds(planned(CACHED, facts(at(claim(), "2026-01-01T00:00:05Z"), done))) >= WORKLOADS
+
+
 def test_a_job_is_not_run_again_after_it_is_recorded() -> None:
     plan = planned(CACHED, facts(claim(cache_directory(SOURCE))))
     assert "Job" not in kinds(plan)
