@@ -29,7 +29,8 @@ from kvasir_operator.operator_metrics import ServiceMetrics
 from kvasir_operator.plan.adapter_status import ADAPTERS_READY
 from kvasir_operator.plan.conditions import condition
 from kvasir_operator.plan.exposure_status import EXPOSED
-from kvasir_operator.plan.plan import BLOCKED_INTERVAL_SECONDS, TIME_FORMAT, Plan, make_plan
+from kvasir_operator.plan.next_look import BLOCKED_INTERVAL_SECONDS
+from kvasir_operator.plan.plan import TIME_FORMAT, Plan, make_plan
 from kvasir_operator.plan.scaling_status import SCALING_ACTIVE
 from kvasir_operator.plan.service_status import Status, invalid_status
 from kvasir_operator.resources.release import Release

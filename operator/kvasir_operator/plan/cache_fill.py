@@ -51,9 +51,7 @@ def cache_fill(service: InferenceService, observed: Observed, release: Release) 
     running = observed.children.get((JOB, job["metadata"]["name"]))
     if running is not None and running.ownership is Ownership.OURS and _has(running.object, "Complete"):
         if claim is None or _created(claim) > _created(running):
-            why = (
-                f"Job {job['metadata']['name']} filled an earlier claim: it is deleted, and the model fetched again"
-            )
+            why = f"Job {job['metadata']['name']} filled an earlier claim: it is deleted, to fetch the model again"
             return _waits(None, Problem(Reason.LOADING, why))
         return CacheFill(directory, job, None, (_cached(service, name),))
     for key, refusal in observed.refusals.items():

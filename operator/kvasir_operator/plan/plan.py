@@ -8,7 +8,6 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any, Final
 
-from kvasir_contract.phases import Phase
 from kvasir_contract.reasons import Reason
 from kvasir_operator.cluster.kinds import (
     CONFIG_MAP,
@@ -21,15 +20,15 @@ from kvasir_operator.cluster.kinds import (
 )
 from kvasir_operator.observe.engine_ranks import engine_ranks, not_created_ranks
 from kvasir_operator.observe.observed import ChildKey, ChildObject, Object, Observed, Ownership, Pod
-from kvasir_operator.plan.adapter_status import seconds_until_read
 from kvasir_operator.plan.applies import Applies, Apply, plan_applies, plan_prunes
 from kvasir_operator.plan.cache_fill import CacheFill, cache_fill
-from kvasir_operator.plan.conditions import Decisions, seconds_until_stalled
+from kvasir_operator.plan.conditions import Decisions
 from kvasir_operator.plan.engine_rollout import EngineRollout, PodDeletion, roll_engines
 from kvasir_operator.plan.exposure_status import seconds_until_accepted
 from kvasir_operator.plan.frontend_rollout import FrontendRollout, roll_frontends, with_scaled_frontends
 from kvasir_operator.plan.load_scaling import LoadScaling, scale_by_load, with_ranks
 from kvasir_operator.plan.lost_pods import regroup, release_lost
+from kvasir_operator.plan.next_look import BLOCKED_INTERVAL_SECONDS, is_moving, seconds_until_next
 from kvasir_operator.plan.problem import MAX_NAMED, Problem
 from kvasir_operator.plan.service_status import Status, service_status
 from kvasir_operator.plan.waiting_ranks import give_room_back
@@ -43,9 +42,6 @@ from kvasir_operator.spec import InferenceService
 
 TIME_FORMAT: Final = "%Y-%m-%dT%H:%M:%SZ"
 
-# for starting pods, whose progress triggers no event
-PROGRESS_INTERVAL_SECONDS: Final = (2.0, 30.0)
-BLOCKED_INTERVAL_SECONDS: Final = 30.0  # for obstacles without a watch, such as a quota
 WORKLOADS: Final = (DEPLOYMENT, STATEFUL_SET)
 
 
@@ -101,7 +97,7 @@ def make_plan(
         *give_room_back(service, observed, ranks, previous, now),
     )
     if service.paused or observed.namespace_terminating:
-        again = BLOCKED_INTERVAL_SECONDS if service.paused and _is_moving(observed) else None
+        again = BLOCKED_INTERVAL_SECONDS if service.paused and is_moving(observed) else None
         return Plan(status, again=again, held_back=frozenset(observed.refusals))
     return Plan(
         status=status,
@@ -114,7 +110,7 @@ def make_plan(
             [*child_keys(service), *_still_mounted(service, found, frontends), *cache.job_keys], observed
         ),
         deletions=_deletions(observed, found.applies, engines, frontends, incomplete),
-        again=_again(
+        again=seconds_until_next(
             observed,
             status,
             [*problems, *found.awaited],
@@ -281,51 +277,3 @@ def _problems(service: InferenceService, observed: Observed) -> list[Problem]:
     if service.paused:
         problems.append(Problem(Reason.PAUSED, "spec.paused is true, so the operator makes no changes"))
     return problems
-
-
-_MOVING: Final = frozenset({Phase.PULLING, Phase.STARTING, Phase.LOADING, Phase.WARMING})
-
-
-def _is_moving(observed: Observed) -> bool:
-    members = (*observed.engines, *observed.frontends, *observed.fetches)
-    return any(member.state.phase in _MOVING for member in members)
-
-
-def _again(
-    observed: Observed,
-    status: Status,
-    obstacles: Sequence[object],
-    now: datetime,
-    others: Sequence[float | None],
-    rolling: bool,
-) -> float | None:
-    members = (*observed.engines, *observed.frontends, *observed.fetches)
-    waits = [wait for wait in others if wait is not None]
-    moving = [
-        member.waited
-        for member in members
-        if member.state.phase in _MOVING
-        or member.state.reason in (Reason.LINK_REFUSED, Reason.NODE_LOST)
-        or (rolling and member.pod.component == "engine" and member.serves and not member.is_settled)
-    ]
-    moving += [
-        (now - datetime.fromisoformat(rank["since"])).total_seconds()
-        for rank in status["engines"]["ranks"]
-        if rank["phase"] == Phase.SCHEDULING
-    ]
-    if (until_stalled := seconds_until_stalled(status, now)) is not None:
-        waits.append(until_stalled)
-    if (until_read := seconds_until_read(status)) is not None:
-        waits.append(until_read)
-    if moving:
-        least, most = PROGRESS_INTERVAL_SECONDS
-        waits.append(min(max(min(moving) / 10, least), most))
-    workloads = (observed.stateful_set, observed.deployment)
-    unobserved = any(workload is not None and not workload.is_observed for workload in workloads)
-    blocked = any(member.state.phase in (Phase.DRAINING, Phase.SCHEDULING) for member in members)
-    stateful_set = observed.stateful_set
-    # no watch event reports that a quota forbids pods
-    missing = stateful_set is not None and len(observed.engines) < stateful_set.replicas
-    if obstacles or blocked or unobserved or missing or observed.cordoned:
-        waits.append(BLOCKED_INTERVAL_SECONDS)
-    return min(waits, default=None)

@@ -7,7 +7,8 @@ from kvasir_operator.cluster.kinds import SERVICE, kind_of
 from kvasir_operator.observe.observed import ChildKey, Object, Observed, Ownership, Refusal
 from kvasir_operator.plan.applies import digest, digest_of, plan_applies
 from kvasir_operator.plan.conditions import condition
-from kvasir_operator.plan.plan import BLOCKED_INTERVAL_SECONDS, make_plan
+from kvasir_operator.plan.next_look import BLOCKED_INTERVAL_SECONDS
+from kvasir_operator.plan.plan import make_plan
 from kvasir_operator.resources.children import children
 from operator_facts import NOON, RELEASE, SECRET_NAME, engines, frontends, observed, service
 

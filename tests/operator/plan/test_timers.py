@@ -7,7 +7,8 @@ from kvasir_contract.reasons import Reason
 from kvasir_operator.cluster.kinds import DISRUPTION_BUDGET
 from kvasir_operator.observe.observed import Member, Refusal
 from kvasir_operator.plan.lost_pods import LOST_POD_MARGIN_SECONDS
-from kvasir_operator.plan.plan import BLOCKED_INTERVAL_SECONDS, PROGRESS_INTERVAL_SECONDS, Plan, make_plan
+from kvasir_operator.plan.next_look import BLOCKED_INTERVAL_SECONDS, PROGRESS_INTERVAL_SECONDS
+from kvasir_operator.plan.plan import Plan, make_plan
 from kvasir_operator.spec import InferenceService
 from operator_facts import LATER, NOON, RELEASE, SURGE_SECONDS, engines, frontends, observed, service, workload
 

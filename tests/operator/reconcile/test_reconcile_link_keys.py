@@ -7,7 +7,7 @@ from kvasir_operator.cluster.kinds import SECRET, SERVICE_ACCOUNT, STATEFUL_SET
 from kvasir_operator.observe.service_memory import Key
 from kvasir_operator.observe.service_observer import SECRET_INTERVAL_SECONDS
 from kvasir_operator.operator_process import SECRETS_SECONDS
-from kvasir_operator.plan.plan import BLOCKED_INTERVAL_SECONDS
+from kvasir_operator.plan.next_look import BLOCKED_INTERVAL_SECONDS
 from mock_cluster import refusal
 from mock_operator import Operator
 

@@ -9,7 +9,7 @@ from kvasir_operator.cluster.kinds import (
     STATEFUL_SET,
     Kind,
 )
-from kvasir_operator.plan.plan import BLOCKED_INTERVAL_SECONDS
+from kvasir_operator.plan.next_look import BLOCKED_INTERVAL_SECONDS
 from mock_cluster import refusal
 from mock_operator import Operator
 
