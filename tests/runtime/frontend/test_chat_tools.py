@@ -1,5 +1,6 @@
 import json
 import re
+import threading
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -266,12 +267,12 @@ async def test_tools_are_refused_if_the_format_of_calls_is_unknown() -> None:
     assert answer["choices"][0]["message"]["content"] == "Hello."
 
 
-@pytest.mark.parametrize("inline_values", [output_plan.INLINE_VALUES, 1])
+@pytest.mark.parametrize("inline_cost", [output_plan.INLINE_COST, 1])
 async def test_schema_that_cannot_be_enforced_names_its_tool(
-    talking: Frontend, inline_values: int, monkeypatch: pytest.MonkeyPatch
+    talking: Frontend, inline_cost: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Whether it is checked on the event loop or in a thread."""
-    monkeypatch.setattr(output_plan, "INLINE_VALUES", inline_values)
+    monkeypatch.setattr(output_plan, "INLINE_COST", inline_cost)
     schema = {"type": "object", "properties": {"a": {"type": "array", "uniqueItems": True}}}
     wrong = {"type": "function", "function": {"name": "wrong", "parameters": schema}}
     param, message = await error_of(talking, tools=[PODS, wrong], tool_choice="required")
@@ -280,6 +281,19 @@ async def test_schema_that_cannot_be_enforced_names_its_tool(
     assert "uniqueItems" in message
     for choice in ("auto", NAMED):
         await answer_of(talking, tools=[PODS, wrong], tool_choice=choice)
+
+
+async def test_a_long_pattern_of_a_tool_is_checked_in_a_thread(
+    talking: Frontend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(output_plan, "INLINE_COST", 400)
+    threads: list[threading.Thread] = []
+    monkeypatch.setattr(output_plan, "check_grammar", lambda _: threads.append(threading.current_thread()))
+    for length in (10, 400):
+        schema = {"type": "object", "properties": {"a": {"type": "string", "pattern": "a" * length}}}
+        tool = {"type": "function", "function": {"name": "find", "parameters": schema}}
+        await answer_of(talking, tools=[tool], tool_choice="required")
+    assert [thread is threading.main_thread() for thread in threads] == [True, False]
 
 
 async def test_tools_are_refused_with_beam_search(talking: Frontend) -> None:

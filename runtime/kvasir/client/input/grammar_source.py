@@ -22,6 +22,21 @@ INLINE_COST: Final = 2 * 1024
 _VALUE_COST: Final = 16
 
 
+def is_small(value: Any, most_cost: int) -> bool:
+    cost, waiting = 0, [value]
+    while waiting and cost <= most_cost:
+        part = waiting.pop()
+        cost += _VALUE_COST
+        if isinstance(part, str):
+            cost += len(part)
+        elif isinstance(part, list):
+            waiting += part[:most_cost]
+        elif isinstance(part, Mapping):
+            cost += sum(map(len, islice(part, most_cost)))
+            waiting += islice(part.values(), most_cost)
+    return cost <= most_cost
+
+
 @dataclass(frozen=True, slots=True)
 class GrammarSource:
     """A constraint of a request, not checked yet."""
@@ -37,18 +52,7 @@ class GrammarSource:
     @property
     def is_small(self) -> bool:
         """Return whether `grammar` may run on the event loop."""
-        cost, waiting = 0, [self.value]
-        while waiting and cost <= INLINE_COST:
-            value = waiting.pop()
-            cost += _VALUE_COST
-            if isinstance(value, str):
-                cost += len(value)
-            elif isinstance(value, list):
-                waiting += value[:INLINE_COST]
-            elif isinstance(value, Mapping):
-                cost += sum(map(len, islice(value, INLINE_COST)))
-                waiting += islice(value.values(), INLINE_COST)
-        return cost <= INLINE_COST
+        return is_small(self.value, INLINE_COST)
 
     def grammar(self) -> Grammar:
         """Takes milliseconds for a large schema. Raises InvalidRequest with `param`."""

@@ -7,7 +7,7 @@ from typing import Final
 
 import orjson
 
-from kvasir.client.input.grammar_source import GrammarSource
+from kvasir.client.input.grammar_source import GrammarSource, is_small
 from kvasir.client.input.prompted import Prompted
 from kvasir.frontend.endpoints.tool_use import ToolUse
 from kvasir.frontend.errors import ApiError, bad_field
@@ -16,12 +16,10 @@ from kvasir.frontend.parsers import Parsers, UnsupportedChoice
 from kvasir.frontend.parsers.streaming.output_parser import StreamingParser
 from kvasir.frontend.service import Service
 from kvasir.grammar_bounds import BadGrammar, check_grammar
-from kvasir.hub.chat_templates.chat_template import count_values
 from kvasir.request.constraint import Grammar, GrammarKind, OutputConstraint
 
-# A grammar for schemas with so many values takes a millisecond or two on the event loop. Larger ones are made in a
-# thread.
-INLINE_VALUES: Final = 256
+# As in grammar_source.py. Most schemas of tools are descriptions, which cost less than patterns.
+INLINE_COST: Final = 8 * 1024
 
 
 @dataclass(frozen=True)
@@ -76,7 +74,7 @@ async def plan_output(
     schemas = [tool.parameters for tool in use.callable]
     constraint = await service.llm.input.compute(
         partial(_constraint, parsers, use, tail, answer, budget),
-        inline=count_values(schemas, INLINE_VALUES) <= INLINE_VALUES,
+        inline=is_small(schemas, INLINE_COST),
     )
     new_parser = partial(parsers.parser, tools=tools, prompt_tail=tail, reasoning=not continued)
     if new_parser() is None:
