@@ -30,7 +30,7 @@ def seconds_until_next(
     others: Sequence[float | None],
     rolling: bool,
 ) -> float | None:
-    """Return when to look without a watch event, in seconds, or None. `others`: what is known of it already."""
+    """Return when to look without a watch event, in seconds, or None. `others`: such times of other decisions."""
     members = (*observed.engines, *observed.frontends, *observed.fetches)
     waits = [wait for wait in others if wait is not None]
     moving = [
