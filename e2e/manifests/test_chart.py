@@ -1,6 +1,7 @@
 """The Helm chart renders the objects that kustomize renders."""
 
 import copy
+import re
 import subprocess
 from collections.abc import Mapping
 from pathlib import Path
@@ -106,6 +107,30 @@ def test_every_value_reaches_the_operator(chart: Chart) -> None:
     assert pod["nodeSelector"] == given["nodeSelector"]
     assert deployment["spec"]["template"]["metadata"]["labels"]["team"] == "a"
     assert "NetworkPolicy" not in {item["kind"] for item in objects}
+
+
+def test_settings_of_any_type_are_text(chart: Chart) -> None:
+    given = {
+        "KVASIR_MAX_UPGRADES": 10_000_000,
+        "KVASIR_RESYNC": 0.5,
+        "HTTPS_PROXY": "http://proxy",
+        "POD_NAME": "a",
+    }
+    (deployment,) = (item for item in chart("kvasir-system", env=given) if item["kind"] == "Deployment")
+    found = {entry["name"]: entry for entry in environment(deployment)}
+    assert [found[name] for name in given] == [
+        {"name": "KVASIR_MAX_UPGRADES", "value": "10000000"},
+        {"name": "KVASIR_RESYNC", "value": "0.5"},
+        {"name": "HTTPS_PROXY", "value": "proxy"},
+        {"name": "POD_NAME", "value": "a"},
+    ]
+
+
+def test_runbooks_name_the_operator_of_a_class(chart: Chart) -> None:
+    objects = chart("kvasir-second", operatorClass="second", monitoring={"alerts": True})
+    (rules,) = (item for item in objects if item["kind"] == "PrometheusRule")
+    names = set(re.findall(r"deploy/kvasir-operator\S*", yaml.safe_dump(rules)))
+    assert names == {"deploy/kvasir-operator-second"}
 
 
 @pytest.mark.parametrize("name", CHART_VALUES)

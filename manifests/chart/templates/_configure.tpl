@@ -1,3 +1,8 @@
+{{- /* A value of `env` as text. Helm reads 1000000 as a floating-point number, 1e+06. */}}
+{{- define "kvasir.text" }}
+{{- if and (kindIs "float64" .) (eq . (floor .)) }}{{ printf "%.0f" . }}{{ else }}{{ . }}{{ end }}
+{{- end }}
+
 {{- /* Change the operator's Deployment by the values: (list $ $deployment) */}}
 {{- define "kvasir.configure" }}
 {{- $root := index . 0 }}
@@ -31,11 +36,12 @@
 {{- $env = merge (dict) $values.env $env }}
 {{- range $container.env }}
 {{- if hasKey $env .name }}
-{{- $_ := set . "value" (index $env .name | toString) }}
+{{- $_ := set . "value" (include "kvasir.text" (index $env .name)) }}
+{{- $_ := unset . "valueFrom" }}
 {{- $_ := unset $env .name }}
 {{- end }}
 {{- end }}
 {{- range $name, $value := $env }}
-{{- $_ := set $container "env" (append $container.env (dict "name" $name "value" (toString $value))) }}
+{{- $_ := set $container "env" (append $container.env (dict "name" $name "value" (include "kvasir.text" $value))) }}
 {{- end }}
 {{- end }}
