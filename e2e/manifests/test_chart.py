@@ -121,7 +121,7 @@ def test_settings_of_any_type_are_text(chart: Chart) -> None:
     assert [found[name] for name in given] == [
         {"name": "KVASIR_MAX_UPGRADES", "value": "10000000"},
         {"name": "KVASIR_RESYNC", "value": "0.5"},
-        {"name": "HTTPS_PROXY", "value": "proxy"},
+        {"name": "HTTPS_PROXY", "value": "http://proxy"},
         {"name": "POD_NAME", "value": "a"},
     ]
 
