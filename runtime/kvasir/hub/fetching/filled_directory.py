@@ -25,12 +25,13 @@ log = logging.getLogger(__name__)
 CONCURRENT_FILES: Final = 8
 _STATE: Final = ".kvasir"
 _COMPLETE: Final = "complete"
+_EARLIER: Final = "earlier"  # what was complete before files of another content came
 _READ_BYTES: Final = 8 * 2**20
 
 
 def is_filled(directory: Path, source: str) -> bool:
     """Return whether the directory has all files of the source, by their sizes."""
-    recorded, files = _record(directory / _STATE)
+    recorded, files = _record(directory / _STATE / _COMPLETE)
     try:
         return recorded == source and files == {name: (directory / name).stat().st_size for name in files}
     except OSError:
@@ -58,6 +59,8 @@ def _fill(directory: Path, state: Path, listing: FileListing, progress: Callable
     fetches = [_FileFetch(file, directory / file.name, state) for file in listing.files]
     meter = _Meter(sum(fetch.bytes_here() for fetch in fetches), listing.size, progress)
     _check_room(directory, listing.size - meter.done)
+    with contextlib.suppress(FileNotFoundError):
+        (state / _COMPLETE).rename(state / _EARLIER)
     with ThreadPoolExecutor(CONCURRENT_FILES, thread_name_prefix="fetch") as pool:
         running = [pool.submit(fetch.run, meter) for fetch in sorted(fetches, key=lambda fetch: -fetch.file.size)]
         try:
@@ -77,9 +80,9 @@ def _fill(directory: Path, state: Path, listing: FileListing, progress: Callable
         left.unlink()
 
 
-def _record(state: Path) -> tuple[str, dict[str, int]]:
+def _record(file: Path) -> tuple[str, dict[str, int]]:
     try:
-        record = json.loads((state / _COMPLETE).read_text())
+        record = json.loads(file.read_text())
         return str(record["source"]), dict(record["files"])
     except (OSError, ValueError, KeyError, TypeError):
         return "", {}
@@ -91,7 +94,7 @@ def _is_below(name: str) -> bool:
 
 def _without_earlier(directory: Path, state: Path, listing: FileListing) -> dict[str, int]:
     # an index or model.safetensors that the origin no longer has would be read instead of the new shards
-    source, files = _record(state)
+    source, files = _record(state / _EARLIER)
     kept = listing.others if source == listing.source else frozenset[str]()
     for name in files.keys() - kept - {file.name for file in listing.files}:
         if _is_below(name):

@@ -123,6 +123,20 @@ def test_a_new_revision_replaces_only_changed_files(hub: FakeHub, tmp_path: Path
         assert (tmp_path / "model-00002-of-00002.safetensors").read_bytes() == shard
 
 
+def test_a_directory_with_some_files_of_another_is_not_filled(hub: FakeHub, tmp_path: Path) -> None:
+    filled(tmp_path)
+    first, second = SHARDS
+    hub.models["org/other"] = FILES | {first: b"3" * 600_000, second: b"4" * 9}
+    listing = list_files("hf://org/other")
+    hub.models["org/other"][first] = b"x" * 600_000  # is refused
+    with pytest.raises(DownloadFailed):
+        fill(tmp_path, listing, lambda *_: None)
+    assert not is_filled(tmp_path, SOURCE)
+    filled(tmp_path)
+    assert content(tmp_path) == FETCHED
+    assert is_filled(tmp_path, SOURCE)
+
+
 def test_a_volume_without_room_is_named_before_bytes_come(
     hub: FakeHub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
