@@ -25,7 +25,7 @@ log = logging.getLogger(__name__)
 CONCURRENT_FILES: Final = 8
 _STATE: Final = ".kvasir"
 _COMPLETE: Final = "complete"
-_EARLIER: Final = "earlier"  # what was complete before files of another content came
+_EARLIER: Final = "earlier"  # the record of a complete directory, while other files come
 _READ_BYTES: Final = 8 * 2**20
 
 
