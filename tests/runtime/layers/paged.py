@@ -91,7 +91,7 @@ class Paged:
         ]
         self._lengths, self._bound = lengths, 1e-4 if placement.dtype == torch.float32 else 2e-2
         self.computed = [0] * len(lengths)
-        self._sinks = torch.randn(shape.heads, generator=generator) * 3 if sinks else None
+        self.sinks = torch.randn(shape.heads, generator=generator) * 3 if sinks else None
         self._windows, self._softcap, self._shape, self._freed = windows, softcap, shape, freed
         groups = kv_groups(windows, shape, freed is not None, placement.dtype)
         self._table = RequestTable(len(lengths), max(lengths), BLOCK, kv_groups=len(groups))
@@ -127,7 +127,7 @@ class Paged:
         at_once = bool(self._random.integers(2))
         for layer, (window, cache) in enumerate(zip(self._windows, self.caches, strict=True)):
             plan = batch.attention[cache.group]
-            rule = ScoreRule(SCALE, window, self._softcap, self._sinks)
+            rule = ScoreRule(SCALE, window, self._softcap, self.sinks)
             qkv = torch.cat([self.qkv[layer][index][span] for index, span in spans])
             given = qkv.clone()
             if at_once:
@@ -168,7 +168,7 @@ class Paged:
                 self.step(counts)
         for layer, window in enumerate(self._windows):
             for qkv, output in zip(self.qkv[layer], self.outputs[layer], strict=True):
-                expected = by_definition(qkv, window, self._softcap, self._shape, self._sinks)
+                expected = by_definition(qkv, window, self._softcap, self._shape, self.sinks)
                 assert torch.allclose(output.double(), expected, rtol=self._bound, atol=self._bound)
 
 

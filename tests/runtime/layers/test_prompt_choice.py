@@ -77,6 +77,15 @@ def test_prompts_give_the_definition(
     run(Paged((window,), softcap, heads, sinks=sinks, lengths=LENGTHS, placement=BFLOAT16))
 
 
+@pytest.mark.parametrize("window", [None, 20])
+@torch.inference_mode()
+def test_a_sink_of_minus_infinity_takes_no_weight(way: AttentionChoice, window: int | None) -> None:
+    paged = Paged((window,), None, HEADS["groups of 3"], sinks=True, lengths=LENGTHS, placement=BFLOAT16)
+    assert paged.sinks is not None
+    paged.sinks[::2] = -torch.inf
+    run(paged)
+
+
 @torch.inference_mode()
 def test_prompts_read_no_freed_block_nor_unwritten_place(way: AttentionChoice) -> None:
     paged = Paged((None, 50), None, HEADS["of 80"], freed=float("nan"), lengths=LENGTHS, placement=BFLOAT16)
