@@ -1,5 +1,6 @@
 """How linear layers keep their weights and multiply by them (docs/design/adding-a-linear-method.md)."""
 
+import logging
 import time
 from collections.abc import Callable, Mapping
 from functools import cache
@@ -14,6 +15,8 @@ from kvasir.hub.weight_scheme import UNQUANTISED
 from kvasir.kernels.cpu import Kernels, kernels_for
 from kvasir.layers.linear_shape import INPUTS, OUTPUTS, LinearShape
 from kvasir.layers.parameter import Placement
+
+log = logging.getLogger(__name__)
 
 # oneDNN's layout for this batch is fast for 1 to 1,024 rows.
 _PACKED_ROWS: Final = 16
@@ -132,7 +135,10 @@ def rows_for_one() -> int:
             began = time.perf_counter()
             torch.ops.mkldnn._linear_pointwise.default(x[:rows], packed, None, "none", [], "")
             times[rows] = min(times[rows], time.perf_counter() - began)
-    return min(times, key=lambda rows: times[rows])
+    fastest = min(times, key=lambda rows: times[rows])
+    figures = ", ".join(f"{rows}: {seconds * 1e3:.2f} ms" for rows, seconds in times.items())
+    log.info("one row in bfloat16: multiplied as %d equal rows (%s)", fastest, figures)
+    return fastest
 
 
 def _multiply_packed(x: Tensor, packed: Tensor, bias: Tensor | None) -> Tensor:

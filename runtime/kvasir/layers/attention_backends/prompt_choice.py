@@ -41,13 +41,8 @@ class AttentionChoice:
     torch: bool = False  # torch's attention for prompts
 
     def __str__(self) -> str:
-        return (
-            "torch for prompts"
-            if self.torch
-            else "dot products of bfloat16"
-            if self.pairs
-            else "float32 in the kernel"
-        )
+        kernel = "dot products of bfloat16" if self.pairs else "float32 in the kernel"
+        return f"torch for prompts, else {kernel}" if self.torch else kernel
 
 
 PLAIN, PAIRS, TORCH = AttentionChoice(), AttentionChoice(pairs=True), AttentionChoice(torch=True)
