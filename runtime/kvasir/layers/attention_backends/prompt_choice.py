@@ -142,7 +142,7 @@ def choose(kernels: Kernels, heads: HeadShape, threads: int) -> AttentionChoice:
     times = measure(kernels, heads)
     pairs = PAIRS in times and times[PAIRS] < times[PLAIN]
     choice = AttentionChoice(pairs=pairs, torch=times[TORCH] < times[PAIRS if pairs else PLAIN])
-    figures = ", ".join(f"{way} {seconds * 1e3:.2f} ms" for way, seconds in times.items())
+    figures = "; ".join(f"{way} {seconds * 1e3:.2f} ms" for way, seconds in times.items())
     log.info("attention in bfloat16: %s (threads: %d; %s)", choice, threads, figures)
     return choice
 
