@@ -137,7 +137,7 @@ def rows_for_one() -> int:
             times[rows] = min(times[rows], time.perf_counter() - began)
     fastest = min(times, key=lambda rows: times[rows])
     figures = ", ".join(f"{rows}: {seconds * 1e3:.2f} ms" for rows, seconds in times.items())
-    log.info("one row in bfloat16: multiplied as %d equal rows (%s)", fastest, figures)
+    log.info("rows in place of one in products of bfloat16: %d (%s)", fastest, figures)
     return fastest
 
 
