@@ -3,6 +3,7 @@
 import argparse
 import logging
 import os
+import signal
 import threading
 import time
 from collections import deque
@@ -60,6 +61,12 @@ def run(args: argparse.Namespace) -> int:
         if ops.ops_port is not None:
             stack.enter_context(closing(OpsServer(ops, status, lambda: b"")))
         show = stack.enter_context(progress_bar(source, in_bytes=True))
+
+        def interrupted(*_: object) -> None:
+            stack.close()
+            os._exit(ExitCode.INTERRUPTED)  # threads may wait for bytes for minutes; the next call goes on
+
+        stack.callback(signal.signal, signal.SIGINT, signal.signal(signal.SIGINT, interrupted))
 
         def progress(done: int, total: int) -> None:
             status.advance(done, total)

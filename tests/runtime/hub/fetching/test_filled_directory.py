@@ -226,6 +226,18 @@ def test_a_killed_job_goes_on_and_ranks_fetch_nothing(hub: FakeHub, tmp_path: Pa
     assert (third.returncode, len(hub.requested)) == (0, asked)
 
 
+def test_ctrl_c_ends_a_download_that_gets_no_bytes(hub: FakeHub, tmp_path: Path) -> None:
+    hub.stop_after = 100_000
+    arguments, environment = command(hub, tmp_path / "volume", HF_HUB_DOWNLOAD_TIMEOUT="600")
+    with subprocess.Popen(arguments, env=environment, stderr=subprocess.DEVNULL) as fetch:
+        assert hub.stalled.wait(60)
+        fetch.send_signal(signal.SIGINT)
+        try:
+            assert fetch.wait(30) == 130
+        finally:
+            fetch.kill()
+
+
 def test_a_job_reports_its_failure(hub: FakeHub, tmp_path: Path) -> None:
     message = tmp_path / "message"
     arguments, environment = command(hub, tmp_path / "volume", KVASIR_TERMINATION_MESSAGE=str(message))
