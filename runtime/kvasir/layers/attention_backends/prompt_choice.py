@@ -20,6 +20,7 @@ from kvasir.layers.attention import AttentionPlanner, BlockTable, HeadShape, KVC
 from kvasir.layers.attention_backends.gather import GatherPlan
 from kvasir.layers.attention_backends.gather_planner import GatherPlanner
 from kvasir.layers.attention_backends.tiles import TilePlan, TilePlanner
+from kvasir.layers.linear_method import CLEARLY
 from kvasir.layers.parameter import Placement
 from kvasir.layers.rotary import Rotation, rotate_qk_
 
@@ -138,10 +139,10 @@ def _planner(
 
 @cache
 def choose(kernels: Kernels, heads: HeadShape, threads: int) -> AttentionChoice:
-    """Return the fastest ways for a chunk of a prompt."""
+    """Return the ways that are clearly the fastest for a chunk of a prompt."""
     times = measure(kernels, heads)
-    pairs = PAIRS in times and times[PAIRS] < times[PLAIN]
-    choice = AttentionChoice(pairs=pairs, torch=times[TORCH] < times[PAIRS if pairs else PLAIN])
+    pairs = PAIRS in times and times[PAIRS] * CLEARLY < times[PLAIN]
+    choice = AttentionChoice(pairs=pairs, torch=times[TORCH] * CLEARLY < times[PAIRS if pairs else PLAIN])
     figures = "; ".join(f"{way} {seconds * 1e3:.2f} ms" for way, seconds in times.items())
     log.info("attention in bfloat16: %s (threads: %d; %s)", choice, threads, figures)
     return choice
