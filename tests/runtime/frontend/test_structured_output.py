@@ -216,7 +216,6 @@ BOMBS = {
     "depth 100,000": nested(100_000),
     "depth 1,000": nested(1_000),
     "depth 250": nested(250),
-    "minItems 10^9": '{"type":"array","minItems":1000000000}',
     "a million choices": json.dumps(["a"] * 999_000),
 }
 
