@@ -56,13 +56,14 @@ class _Handler(LoopbackHandler):
     def _file(self, content: bytes) -> None:
         etag = hashlib.sha1(content).hexdigest()
         headers = {"ETag": f'"{etag}"', "X-Repo-Commit": COMMIT}
-        if "Range" in self.headers:
+        in_part = "Range" in self.headers and self.server.sends_parts
+        if in_part:
             first, _, last = self.headers["Range"].removeprefix("bytes=").partition("-")
             start, end = int(first), min(int(last or len(content)), len(content) - 1)
             headers["Content-Range"] = f"bytes {start}-{end}/{len(content)}"
             content = content[start : end + 1]
             self.server.sent_parts += len(content)
-        self._send_counted(206 if "Range" in self.headers else 200, content, headers)
+        self._send_counted(206 if in_part else 200, content, headers)
 
     def _send_counted(self, status: int, content: bytes, headers: dict[str, str]) -> None:
         name = self.path.rpartition("/")[2]
@@ -100,6 +101,8 @@ class FakeHub(LoopbackServer):
         self.status = 0
         """The status of every answer, if it is not 0."""
         self.requested: list[str] = []
+        self.sends_parts = True
+        """Whether it heeds ranges."""
         self.sent_parts = 0
         """Bytes of answers to requests for ranges."""
         self.sent: Counter[str] = Counter()

@@ -67,7 +67,8 @@ def read_adapter(
     `weights`: download them; else their header is read. `max_rank`: of --max-lora-rank; None: any.
     """
     source = normalise(source)
-    path = fetch_files(source, [CONFIG_FILE, *[WEIGHTS_FILE] * weights], _CONTENT, download_dir)
+    names = [CONFIG_FILE, WEIGHTS_FILE] if weights else [CONFIG_FILE]
+    path = fetch_files(source, names, _CONTENT, download_dir)
     config = read_config(path)
     stamp = stamp_of(path)
     file = path / WEIGHTS_FILE

@@ -13,10 +13,10 @@ from kvasir.hub.hub_errors import DownloadFailed
 _PART_BYTES: Final = 8 * 2**20
 
 
-def open_remote(repository: str, revision: str, name: str, part_bytes: int = _PART_BYTES) -> tuple[BinaryIO, int]:
+def open_remote(repository: str, revision: str, name: str, part_bytes: int | None = None) -> tuple[BinaryIO, int]:
     """Return a file and its size. Raises the library's errors, and DownloadFailed."""
     raw = _RemoteFile(hf_hub_url(repository, name, revision=revision, endpoint=constants.ENDPOINT))
-    return cast(BinaryIO, io.BufferedReader(raw, part_bytes)), raw.size
+    return cast(BinaryIO, io.BufferedReader(raw, part_bytes or _PART_BYTES)), raw.size
 
 
 class _RemoteFile(io.RawIOBase):
@@ -49,9 +49,12 @@ class _RemoteFile(io.RawIOBase):
 
     def _get(self, start: int, count: int) -> tuple[bytes, int]:
         headers = {**build_hf_headers(), "Range": f"bytes={start}-{start + count - 1}"}
-        response = get_session().get(self._url, headers=headers, follow_redirects=True)
-        hf_raise_for_status(response)
-        total = response.headers.get("Content-Range", "").rpartition("/")[2]
-        if response.status_code != 206 or not total.isdecimal():
-            raise DownloadFailed(f"{self._url}: the server sends no parts of files, which reading a header needs")
-        return response.content, int(total)
+        # as a stream: a server that ignores the range would send a whole file into memory
+        with get_session().stream("GET", self._url, headers=headers, follow_redirects=True) as response:
+            hf_raise_for_status(response)
+            total = response.headers.get("Content-Range", "").rpartition("/")[2]
+            if response.status_code != 206 or not total.isdecimal():
+                raise DownloadFailed(
+                    f"{self._url}: the server sends no parts of files, which reading a header needs"
+                )
+            return response.read(), int(total)

@@ -5,7 +5,7 @@ import pytest
 import torch
 from huggingface_hub import constants
 
-from kvasir.hub.hub_errors import HubError, ModelNotFound
+from kvasir.hub.hub_errors import DownloadFailed, HubError, ModelNotFound
 from kvasir.hub.model_info import load_model_info
 from kvasir.hub.source import fetch
 from kvasir.hub.weights import weight_files
@@ -53,6 +53,15 @@ def test_frontend_reads_the_header_of_a_hubs_gguf_file(
     assert load_model_info(path).fingerprint == frontend.fingerprint
     assert [file.read_bytes() for file in weight_files(path)] == list(files.values())
     assert not [name for name in hub.requested if "Q8_0" in name or "mmproj" in name]
+
+
+def test_a_file_that_comes_whole_is_not_read_for_its_header(hub: FakeHub) -> None:
+    hub.sends_parts, hub.stop_after = False, 1
+    try:
+        with pytest.raises(DownloadFailed, match="the server sends no parts of files"):
+            fetch(SOURCE, weights=False)
+    finally:
+        hub.released.set()
 
 
 @pytest.mark.parametrize("weights", [False, True])
