@@ -78,6 +78,10 @@ VALUES: Final[Mapping[str, Any]] = {
     "model.tokenSecret.name": "token",
     "model.tokenSecret.key": "key",
     "model.loraAdapters": [],
+    **{
+        f"model.cache.{name}": NotHere("is for models that are downloaded")
+        for name in ("size", "retain", "credentials.name")
+    },
     "engine.dataParallelSize": NotHere("is changed by the test of scaling"),
     "engine.tensorParallelSize": NotHere("is changed by the test of split engines"),
     "engine.pipelineParallelSize": NotHere("is changed by the test of split engines"),
@@ -99,6 +103,24 @@ VALUES: Final[Mapping[str, Any]] = {
     "autoscaling.minRanks": NotHere("is changed by the test of scaling to zero"),
     "autoscaling.maxRanks": NotHere("is changed by the test of scaling to zero"),
     "autoscaling.toZeroAfter": NotHere("is changed by the test of scaling to zero"),
+    **{
+        f"autoscaling.{name}": NotHere("is changed by the test of scaling by load")
+        for name in (
+            "targets.queueSeconds",
+            "targets.ttft",
+            "targets.kvCacheUtilization",
+            "scaleUpAfter",
+            "scaleDownAfter",
+        )
+    },
+    "profile": NotHere("needs an operator with profiles"),
+    **{
+        f"expose.{name}": NotHere("needs a controller of Ingresses or Gateways")
+        for name in (
+            *("host", "path", "tls.secretName", "ingressClassName", "annotations"),
+            *("gateway.name", "gateway.namespace", "gateway.sectionName"),
+        )
+    },
     "rollout.drainTimeout": "20s",
     "rollout.maxSurge": 2,
     "rollout.maxUnavailable": 0,

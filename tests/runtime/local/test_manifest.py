@@ -51,7 +51,7 @@ def test_an_unknown_field_is_named_with_its_place(tmp_path: Path) -> None:
 
 
 def test_problems_of_all_documents_are_told_a_line_each(tmp_path: Path) -> None:
-    broken = SERVICE.replace("demo://", "s3://")
+    broken = SERVICE.replace("demo://", "ftp://")
     lines = error_of(manifest(tmp_path, f"{broken}---\n{broken.replace('demo}', 'other}')}")).splitlines()
     assert lines[0] == "2 problems"
     assert [line.partition(": ")[2].partition(":")[0] for line in lines[1:]] == [
