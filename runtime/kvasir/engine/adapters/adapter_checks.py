@@ -93,6 +93,10 @@ class AdapterChecks:
             check, adapter = _Check(), self._pending.popleft()
             self._set_timer(check, SLOW_SECONDS, partial(self._is_slow, check, adapter))
             threading.Thread(target=self._run, args=(check, adapter), name="adapter", daemon=True).start()
+        while self._pending and self._num_threads >= MAX_THREADS:  # all may be stalled, and threads cannot be ended
+            adapter = self._pending.popleft()
+            reason = f"the adapter {adapter.name!r} could not be fetched: {MAX_THREADS} other downloads do not end"
+            self._end(FailedAdapter(adapter, reason, RefusalKind.ADAPTER_UNREAD))
 
     def _run(self, check: _Check, adapter: Adapter) -> None:
         outcome = self._outcome(adapter)

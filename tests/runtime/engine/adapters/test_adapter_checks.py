@@ -10,6 +10,7 @@ import pytest
 from kvasir.engine.adapters.adapter_checks import (
     MAX_CHECK_SECONDS,
     MAX_CHECKING,
+    MAX_THREADS,
     SLOW_SECONDS,
     AdapterChecks,
     CheckedAdapter,
@@ -17,6 +18,7 @@ from kvasir.engine.adapters.adapter_checks import (
 )
 from kvasir.hub.adapters.adapter_config import AdapterConfig
 from kvasir.hub.adapters.adapter_info import AdapterInfo
+from kvasir.hub.hub_errors import DownloadFailed
 from kvasir.link.protocol import RefusalKind
 from kvasir.request.adapter import Adapter
 
@@ -35,6 +37,31 @@ class Timer:
 
     def cancel(self) -> None:
         pass
+
+
+def test_checks_above_the_threads_fail_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    Timer.started = []
+    monkeypatch.setattr(threading, "Timer", Timer)
+    may_end, begun, ended = threading.Event(), queue.SimpleQueue[None](), queue.SimpleQueue[None]()
+
+    def read(source: str) -> AdapterInfo:
+        begun.put(None)
+        may_end.wait()
+        raise DownloadFailed("stalled")
+
+    checks = AdapterChecks(read, lambda: ended.put(None))
+    for number in range(MAX_THREADS):
+        checks.begin(Adapter(str(number), str(number), str(number)))
+        begun.get(timeout=10)
+        Timer.started[-1].function()
+    checks.begin(Adapter("late", "late", "late"))
+    ended.get(timeout=10)
+    failed = checks.take()
+    assert isinstance(failed, FailedAdapter)
+    assert (failed.adapter.name, failed.refusal) == ("late", RefusalKind.ADAPTER_UNREAD)
+    may_end.set()
+    for _ in range(MAX_THREADS):
+        ended.get(timeout=10)
 
 
 def test_stalled_downloads_delay_no_others_and_end(monkeypatch: pytest.MonkeyPatch) -> None:
