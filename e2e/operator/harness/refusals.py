@@ -95,14 +95,14 @@ REFUSALS: Final = (
         "cannot be changed: remove model.cache",
         _cached(accessModes=["ReadWriteOnce"]),
         before=_cached(),
-        name="there",
+        name="cached",
     ),
     Refusal(
         "spec.model.cache.storageClassName",
         "cannot be changed: remove model.cache",
         _cached(storageClassName="slow"),
         before=_cached(storageClassName="fast"),
-        name="there",
+        name="fast",
     ),
     Refusal(
         "spec.model.source",
