@@ -242,7 +242,7 @@ async def test_streams_move_between_ranks_with_and_without_drafts(mixed: Service
             mixed.lose_every(NEVER)
             undisturbed = await asked()
             before = mixed.deaths
-            mixed.lose_every(2)
+            mixed.lose_every(1)  # drafts may give an answer in few messages
             assert await asked() == undisturbed
             assert mixed.deaths > before
     drafting, plain = (engine.core.scheduler.draft_stats for engine in mixed.engines)
