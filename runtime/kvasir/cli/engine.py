@@ -5,10 +5,11 @@ import dataclasses
 import logging
 import os
 
+from kvasir.config.executor_settings import RAY
 from kvasir.config.nodes import NodesConfig, pod_index
 from kvasir.config.options import ConfigError, OptionParser, flag_of, from_args, is_given
 from kvasir.config.sections import add_sections, from_sections
-from kvasir.config.settings import RAY, EngineConfig, ParallelConfig
+from kvasir.config.settings import EngineConfig, ParallelConfig
 from kvasir.config.variables import refuse_unmanaged_variables, unknown_variables
 from kvasir_contract.environment import MANAGED_VARIABLES, POD_INDEX
 from kvasir_contract.logs import setup_logging

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Final
 
 from kvasir.config.chat_settings import ChatConfig
+from kvasir.config.executor_settings import ExecutorConfig
 from kvasir.config.frontend_settings import ServerConfig
 from kvasir.config.lora_settings import AdaptersConfig, LoRAConfig
 from kvasir.config.options import (
@@ -28,7 +29,6 @@ from kvasir.config.settings import (
     CacheConfig,
     DeviceConfig,
     EngineConfig,
-    ExecutorConfig,
     ModelConfig,
     ParallelConfig,
     SchedulerConfig,

@@ -4,11 +4,12 @@ import dataclasses
 from dataclasses import dataclass
 
 from kvasir.config.cuda_graphs import CompilationConfig, ignored_fields, read_compilation_config
+from kvasir.config.executor_settings import EXTERNAL_LAUNCHER, ExecutorConfig
 from kvasir.config.hardware.device_facts import DeviceFacts
 from kvasir.config.lora_settings import LoRAConfig
 from kvasir.config.options import ConfigError
 from kvasir.config.profiler import ProfilerConfig, read_profiler_config
-from kvasir.config.settings import EXTERNAL_LAUNCHER, CacheConfig, DeviceConfig, EngineConfig, ExecutorConfig
+from kvasir.config.settings import CacheConfig, DeviceConfig, EngineConfig
 from kvasir.config.speculation import Speculation, read_speculative_config, speculation_without_effect
 
 CPU_KV_CACHE_BYTES = 2**30

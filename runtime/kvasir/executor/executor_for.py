@@ -1,7 +1,7 @@
 """Chooses the executor of an engine."""
 
+from kvasir.config.executor_settings import EXTERNAL_LAUNCHER, RAY, ExecutorConfig
 from kvasir.config.resolve import ResolvedEngine
-from kvasir.config.settings import EXTERNAL_LAUNCHER, RAY, ExecutorConfig
 from kvasir.executor.executor import Executor
 from kvasir.executor.remote_workers import RemoteWorkers
 from kvasir.hub.model_info import ModelInfo

@@ -7,9 +7,9 @@ from typing import Any
 
 import torch
 
+from kvasir.config.entry_points import EXTENSIONS, WORKERS, plugin
 from kvasir.config.hardware.machine import cpu_use, openmp_variables
 from kvasir.config.resolve import ResolvedEngine
-from kvasir.config.worker_plugins import EXTENSIONS, WORKERS, plugin
 from kvasir.executor.thread_count import ThreadCount
 from kvasir.hub.model_info import ModelInfo
 from kvasir.parallel.parallel_state import SINGLE, ParallelState

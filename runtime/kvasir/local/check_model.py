@@ -9,10 +9,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from kvasir.config.chat_settings import ChatConfig
+from kvasir.config.executor_settings import ExecutorConfig
 from kvasir.config.hardware.device_facts import GPU_DRIVERS
 from kvasir.config.lora_settings import AdaptersConfig, LoRAConfig
 from kvasir.config.options import ConfigError
-from kvasir.config.settings import EngineConfig, ExecutorConfig, ModelConfig
+from kvasir.config.settings import EngineConfig, ModelConfig
 from kvasir.config.tls_settings import TlsConfig
 from kvasir.local.gpus import visible_gpus
 
@@ -35,8 +36,8 @@ def check_model(
     that the model, this machine or a file does not allow.
     """
     from kvasir.client.input.chat_templates import ChatTemplates
+    from kvasir.config.entry_points import EXTENSIONS, WORKERS, plugin_entry
     from kvasir.config.resolve import check_context
-    from kvasir.config.worker_plugins import EXTENSIONS, WORKERS, plugin_entry
     from kvasir.frontend.http.connections.tls import Tls
     from kvasir.hub.located_model import read_model
     from kvasir.hub.pooling.pooling_info import GENERATE

@@ -13,17 +13,11 @@ from typing import Any, Final
 
 from kvasir.config.advice import for_option
 from kvasir.config.chat_settings import ChatConfig
+from kvasir.config.executor_settings import ExecutorConfig
 from kvasir.config.lora_settings import LoRAConfig
 from kvasir.config.options import ConfigError, flag_of, from_values, names_of
 from kvasir.config.parsers import parse_json_object
-from kvasir.config.settings import (
-    CacheConfig,
-    DeviceConfig,
-    EngineConfig,
-    ExecutorConfig,
-    ModelConfig,
-    SchedulerConfig,
-)
+from kvasir.config.settings import CacheConfig, DeviceConfig, EngineConfig, ModelConfig, SchedulerConfig
 from kvasir.config.vllm.arguments import advice_for_options, at_revision, taken
 from kvasir.config.vllm.given_options import SPECULATION_FIELDS, GivenOption, vllm_options
 from kvasir.config.vllm.verdicts import READ, REFUSED

@@ -13,8 +13,9 @@ from kvasir.client.journal import Journal
 from kvasir.client.live_request import Delta, LiveRequest, RequestState
 from kvasir.client.output_processor import AbortRequests, OutputProcessor, TryNextEngine
 from kvasir.client.request_observer import RequestObserver
+from kvasir.config.executor_settings import EXTERNAL_LAUNCHER, ExecutorConfig
 from kvasir.config.resolve import ResolvedEngine
-from kvasir.config.settings import EXTERNAL_LAUNCHER, EngineConfig, ExecutorConfig
+from kvasir.config.settings import EngineConfig
 from kvasir.engine.build import resolve_settings, start_core
 from kvasir.engine.core import EngineCore
 from kvasir.executor.executor import Executor

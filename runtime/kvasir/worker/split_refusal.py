@@ -12,9 +12,9 @@ from typing import Final
 
 import msgspec
 
+from kvasir.config.executor_settings import ExecutorConfig
 from kvasir.config.options import ConfigError
 from kvasir.config.resolve import ResolvedEngine
-from kvasir.config.settings import ExecutorConfig
 from kvasir.hub.model_info import ModelFiles, ModelInfo, load_model_info
 from kvasir.hub.weights import has_weights
 from kvasir_contract.exits import ExitCode

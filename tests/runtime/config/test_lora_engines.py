@@ -4,12 +4,13 @@ from typing import Any
 
 import pytest
 
+from kvasir.config.executor_settings import ExecutorConfig
 from kvasir.config.hardware.device_facts import DeviceFacts
 from kvasir.config.lora_settings import LoRAConfig
 from kvasir.config.nodes import NodesConfig
 from kvasir.config.options import ConfigError
 from kvasir.config.resolve import ModelFacts, ResolvedEngine, resolve_engine
-from kvasir.config.settings import EngineConfig, ExecutorConfig, ModelConfig
+from kvasir.config.settings import EngineConfig, ModelConfig
 
 CPU = DeviceFacts(kind="cpu", name="a CPU", cores=4, memory_limit=8 * 2**30, fast_bfloat16=True)
 

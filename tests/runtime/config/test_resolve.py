@@ -3,6 +3,7 @@ from typing import Any
 
 import pytest
 
+from kvasir.config.executor_settings import ExecutorConfig
 from kvasir.config.hardware.device_facts import DeviceFacts
 from kvasir.config.nodes import NodesConfig
 from kvasir.config.options import ConfigError
@@ -11,7 +12,6 @@ from kvasir.config.settings import (
     CacheConfig,
     DeviceConfig,
     EngineConfig,
-    ExecutorConfig,
     ModelConfig,
     ParallelConfig,
     SchedulerConfig,

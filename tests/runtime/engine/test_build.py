@@ -5,9 +5,10 @@ from dataclasses import replace
 
 import pytest
 
+from kvasir.config.executor_settings import ExecutorConfig
 from kvasir.config.hardware.device_facts import DeviceFacts
 from kvasir.config.options import ConfigError
-from kvasir.config.settings import EngineConfig, ExecutorConfig, ModelConfig, ParallelConfig, SchedulerConfig
+from kvasir.config.settings import EngineConfig, ModelConfig, ParallelConfig, SchedulerConfig
 from kvasir.config.speculation import Speculation
 from kvasir.engine import build
 from kvasir.engine.build import fit_context

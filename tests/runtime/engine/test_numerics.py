@@ -3,7 +3,7 @@ from dataclasses import replace
 import pytest
 
 from kvasir import __version__
-from kvasir.config.settings import ExecutorConfig
+from kvasir.config.executor_settings import ExecutorConfig
 from kvasir.engine import build
 from runtime.worker.driver import engine_settings
 

@@ -11,15 +11,9 @@ from pathlib import Path
 from queue import SimpleQueue
 from typing import Any
 
+from kvasir.config.executor_settings import ExecutorConfig
 from kvasir.config.nodes import NodesConfig
-from kvasir.config.settings import (
-    CacheConfig,
-    DeviceConfig,
-    EngineConfig,
-    ExecutorConfig,
-    ModelConfig,
-    SchedulerConfig,
-)
+from kvasir.config.settings import CacheConfig, DeviceConfig, EngineConfig, ModelConfig, SchedulerConfig
 from kvasir.engine.build import build_core, prepare_workers, resolve_settings
 from kvasir.executor.executor_for import executor_for
 from kvasir.executor.nodes.lead import lead

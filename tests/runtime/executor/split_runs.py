@@ -9,7 +9,7 @@ import pytest
 from hypothesis import strategies as st
 from transformers import PreTrainedModel, Qwen3Config
 
-from kvasir.config.settings import ExecutorConfig
+from kvasir.config.executor_settings import ExecutorConfig
 from kvasir.executor.multiprocess import MultiprocessExecutor
 from kvasir.hub.model_info import load_model_info
 from kvasir.request.params import SamplingParams

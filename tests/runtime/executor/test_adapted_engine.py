@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
+from kvasir.config.executor_settings import ExecutorConfig
 from kvasir.config.lora_settings import LoRAConfig
-from kvasir.config.settings import ExecutorConfig
 from kvasir.config.speculation import Speculation
 from kvasir.engine import build
 from kvasir.executor.worker_host import WorkerHost

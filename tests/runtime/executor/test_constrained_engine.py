@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 import msgspec
 import pytest
 
-from kvasir.config.settings import ExecutorConfig
+from kvasir.config.executor_settings import ExecutorConfig
 from kvasir.config.speculation import Speculation
 from kvasir.engine import build
 from kvasir.executor.in_process import InProcessExecutor

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from kvasir.cli import main
+from kvasir.config.executor_settings import ExecutorConfig
 from kvasir.config.options import ConfigError
-from kvasir.config.settings import ExecutorConfig
 from kvasir.executor.executor_for import executor_for
 from kvasir.executor.torchrun.launched_rank import LaunchedRank, shows_results
 from kvasir.hub.model_info import load_model_info

@@ -12,8 +12,8 @@ from hypothesis import given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
+from kvasir.config.executor_settings import ExecutorConfig
 from kvasir.config.options import ConfigError
-from kvasir.config.settings import ExecutorConfig
 from kvasir.executor.executor import Executor
 from kvasir.executor.in_process import InProcessExecutor
 from kvasir.executor.multiprocess import MultiprocessExecutor

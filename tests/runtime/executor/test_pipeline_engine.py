@@ -9,7 +9,7 @@ import torch
 from hypothesis import given
 from hypothesis import settings as hypothesis_settings
 
-from kvasir.config.settings import ExecutorConfig
+from kvasir.config.executor_settings import ExecutorConfig
 from kvasir.executor.executor import SubmittedStep
 from kvasir.executor.multiprocess import MultiprocessExecutor
 from kvasir.hub.model_info import load_model_info

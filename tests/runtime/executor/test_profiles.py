@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from kvasir.config.executor_settings import ExecutorConfig
 from kvasir.config.profiler import ProfilerConfig
-from kvasir.config.settings import ExecutorConfig
 from kvasir.hub.model_info import load_model_info
 from kvasir.link.protocol import Call
 from runtime.executor.split_engine import SplitEngine

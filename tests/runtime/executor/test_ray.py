@@ -19,8 +19,8 @@ import httpx
 import pytest
 
 from kvasir import LLM, SamplingParams
+from kvasir.config.executor_settings import ExecutorConfig
 from kvasir.config.options import ConfigError
-from kvasir.config.settings import ExecutorConfig
 from kvasir.executor.executor_for import executor_for
 from kvasir.hub.model_info import load_model_info
 from runtime.executor import ray_nodes_script, ray_script

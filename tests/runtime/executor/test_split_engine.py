@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import settings as hypothesis_settings
 
+from kvasir.config.executor_settings import ExecutorConfig
 from kvasir.config.options import ConfigError
-from kvasir.config.settings import ExecutorConfig
 from kvasir.executor.multiprocess import MultiprocessExecutor
 from kvasir.hub.chat_templates.chat_template import ChatTemplate
 from kvasir.hub.model_info import load_model_info

@@ -3,8 +3,8 @@ from pathlib import Path
 
 import pytest
 
+from kvasir.config.executor_settings import ExecutorConfig
 from kvasir.config.options import ConfigError
-from kvasir.config.settings import ExecutorConfig
 from kvasir.executor.executor import Executor
 from kvasir.executor.executor_for import executor_for
 from kvasir.hub.model_info import ModelInfo, load_model_info

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from kvasir.config.settings import ExecutorConfig
+from kvasir.config.executor_settings import ExecutorConfig
 from kvasir.executor.processes.worker_messages import (
     WorkerSetup,
     decode_setup,

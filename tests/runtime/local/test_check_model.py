@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from kvasir.cli import serve
+from kvasir.config.executor_settings import ExecutorConfig
 from kvasir.config.options import ConfigError
-from kvasir.config.settings import ExecutorConfig
 from kvasir.local import check_model
 from kvasir.local.check_model import check_split
 

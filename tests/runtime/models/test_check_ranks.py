@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from transformers import OlmoConfig, PreTrainedModel, Qwen3MoeConfig
 
+from kvasir.config.executor_settings import ExecutorConfig
 from kvasir.config.options import ConfigError
-from kvasir.config.settings import ExecutorConfig
 from kvasir.hub.model_info import ModelInfo, load_model_info
 from kvasir.models.check_ranks import check_ranks
 from kvasir.models.model_load_error import ModelLoadError

@@ -8,7 +8,7 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from kvasir.config.settings import ExecutorConfig
+from kvasir.config.executor_settings import ExecutorConfig
 from kvasir.executor.processes.rendezvous import gpu_operation_timeout, join
 from kvasir.parallel.nccl import switch_recorder_on
 from kvasir.parallel.torch_group import TorchGroup

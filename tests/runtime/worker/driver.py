@@ -11,8 +11,8 @@ from itertools import chain
 from pathlib import Path
 from typing import Any, Protocol
 
+from kvasir.config.executor_settings import ExecutorConfig
 from kvasir.config.resolve import ResolvedEngine
-from kvasir.config.settings import ExecutorConfig
 from kvasir.engine.kv.kv_manager import longest_sequence
 from kvasir.executor.executor import Executor
 from kvasir.hub.model_info import ModelFiles, load_model_info

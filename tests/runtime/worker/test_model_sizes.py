@@ -9,7 +9,7 @@ import pytest
 import torch
 from transformers import Gemma3TextConfig, LlamaConfig, Qwen3Config, Qwen3MoeConfig
 
-from kvasir.config.settings import ExecutorConfig
+from kvasir.config.executor_settings import ExecutorConfig
 from kvasir.hub.model_info import ModelFiles, load_model_info
 from kvasir.layers.kv import KVCacheConfig
 from kvasir.worker.kv_memory.cache_memory import usable_blocks

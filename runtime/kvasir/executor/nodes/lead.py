@@ -2,7 +2,8 @@
 
 from collections.abc import Callable
 
-from kvasir.config.settings import RAY, EngineConfig
+from kvasir.config.executor_settings import RAY
+from kvasir.config.settings import EngineConfig
 from kvasir.executor.nodes.leader import Leader
 from kvasir.executor.nodes.node_messages import NodeTerms
 from kvasir.hub.model_info import ModelInfo

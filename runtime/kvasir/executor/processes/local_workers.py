@@ -6,8 +6,8 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from typing import Final
 
+from kvasir.config.executor_settings import ExecutorConfig
 from kvasir.config.resolve import ResolvedEngine
-from kvasir.config.settings import ExecutorConfig
 from kvasir.executor.processes.started_worker import RunningWorker, StartedWorker, StartWorker, wait_for_end
 from kvasir.executor.processes.worker_messages import (
     FromWorker,

@@ -13,8 +13,8 @@ from typing import Any, Final
 
 import msgspec
 
+from kvasir.config.executor_settings import ExecutorConfig
 from kvasir.config.resolve import ResolvedEngine
-from kvasir.config.settings import ExecutorConfig
 from kvasir.executor.shared_memory.channel import MAX_UNANSWERED_FRAMES, WorkerHandle
 from kvasir.hub.model_info import ModelInfo
 from kvasir.parallel.tcp_rendezvous import TcpRendezvous

@@ -5,8 +5,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
+from kvasir.config.executor_settings import EXTERNAL_LAUNCHER, ExecutorConfig
 from kvasir.config.options import ConfigError
-from kvasir.config.settings import EXTERNAL_LAUNCHER, ExecutorConfig
 
 _REQUIRED: Final = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 

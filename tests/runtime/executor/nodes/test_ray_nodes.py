@@ -6,8 +6,9 @@ from unittest.mock import MagicMock
 
 import pytest
 
+from kvasir.config.executor_settings import ExecutorConfig
 from kvasir.config.nodes import NodesConfig
-from kvasir.config.settings import EngineConfig, ExecutorConfig, ModelConfig
+from kvasir.config.settings import EngineConfig, ModelConfig
 from kvasir.process.failures import FailureError
 from runtime.executor.ray_stand_in import ray_stand_in
 
