@@ -1,8 +1,6 @@
 """A cache on a volume of root's is filled once, from a stand-in of the hub that counts the bytes it sends."""
 
-import contextlib
 import json
-import uuid
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
@@ -10,10 +8,9 @@ from typing import Final
 import pytest
 
 from e2e.in_cluster import Namespace, idle_pod, is_ready
-from e2e.installed import image_of_frontends, schedulable
-from e2e.kind.kind_cluster import KindCluster
+from e2e.installed import image_of_frontends
 from e2e.service.ask import ask
-from e2e.service.test_volumes import HOSTNAME, volume
+from e2e.service.roots_volume import roots_volume
 
 ROOT: Final = Path(__file__).parents[2]
 SCRIPTS: Final = {
@@ -26,21 +23,8 @@ SCRIPTS: Final = {
 
 @pytest.fixture
 def storage_class(restricted: Namespace) -> Iterator[str]:
-    """The class of a root-owned directory of one node."""
-    cluster = restricted.cluster
-    if not isinstance(cluster, KindCluster):
-        pytest.skip("tests create no directories on nodes of the cluster of KUBECONFIG")
-    node, name = schedulable(cluster)[0], f"kvasir-{uuid.uuid4().hex[:8]}"
-    path = f"/var/{name}"
-    label = json.loads(cluster.kubectl("get", "node", node, "--output", "json"))["metadata"]["labels"][HOSTNAME]
-    with contextlib.ExitStack() as cleanup:
-        cluster.docker("exec", node, "mkdir", "--mode=0755", path)
-        cleanup.callback(cluster.docker, "exec", node, "rm", "-rf", path)
-        manifest = volume(name, path, label)
-        manifest["spec"]["storageClassName"] = name
-        restricted.apply(manifest)
-        cleanup.callback(cluster.kubectl, "delete", "persistentvolume", name, "--wait=false")
-        yield name
+    with roots_volume(restricted, has_class=True) as volume:
+        yield volume.name
 
 
 @pytest.fixture

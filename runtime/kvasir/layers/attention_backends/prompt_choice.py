@@ -112,29 +112,24 @@ def prompt_planner(
     heads: HeadShape,
     windows: Set[int | None],
     placement: Placement,
+    choice: AttentionChoice | None = None,
 ) -> AttentionPlanner:
-    choice = PLAIN
-    if placement.dtype == torch.bfloat16 and not placement.batch_invariant:
-        threads = torch.get_num_threads()
-        kv_heads = min(heads.kv_heads, threads)  # a part of the heads, as all of them take long
-        choice = choose(kernels, HeadShape(min(heads.group, 2) * kv_heads, kv_heads, heads.head_dim), threads)
-    return _planner(choice, kernels, table, block_size, heads, windows, placement)
-
-
-def _planner(
-    choice: AttentionChoice,
-    kernels: Kernels,
-    table: BlockTable,
-    block_size: int,
-    heads: HeadShape,
-    windows: Set[int | None],
-    placement: Placement,
-) -> AttentionPlanner:
+    """`choice`: None for the fastest one on this machine."""
+    if choice is None:
+        choice = _fastest(kernels, heads, placement)
     tiles = TilePlanner(kernels, table, block_size, heads, pairs=choice.pairs)
     if not choice.torch:
         return tiles
     gather = GatherPlanner(table, block_size, heads, windows, placement)
     return PromptPlanner(tiles, gather, heads.kv_bytes(placement.dtype))
+
+
+def _fastest(kernels: Kernels, heads: HeadShape, placement: Placement) -> AttentionChoice:
+    if placement.dtype != torch.bfloat16 or placement.batch_invariant:
+        return PLAIN
+    threads = torch.get_num_threads()
+    kv_heads = min(heads.kv_heads, threads)  # a part of the heads, as all of them take long
+    return choose(kernels, HeadShape(min(heads.group, 2) * kv_heads, kv_heads, heads.head_dim), threads)
 
 
 @cache
@@ -166,7 +161,9 @@ def measure(kernels: Kernels, heads: HeadShape) -> Mapping[AttentionChoice, floa
     q = torch.ones(new, heads.query_size, dtype=dtype)
     ways = [PLAIN, TORCH] if kernels.pair_rows == MAX_TILE_ROWS else [PLAIN, PAIRS, TORCH]
     placement = Placement(torch.device("cpu"), dtype)
-    plans = {way: _planner(way, kernels, table, _BLOCK_SIZE, heads, {None}, placement).plan(step) for way in ways}
+    plans = {
+        way: prompt_planner(kernels, table, _BLOCK_SIZE, heads, {None}, placement, way).plan(step) for way in ways
+    }
     times = dict.fromkeys(ways, float("inf"))
     for _ in range(_ROUNDS):
         for way, plan in plans.items():

@@ -41,15 +41,20 @@ def refuse(engine: ScriptedEngine, request: AddRequest, position: int, refusal: 
     engine.answer(request, position, [], FinishReason.ERROR, error=REASON, refusal=refusal)
 
 
-@REFUSALS
-async def test_a_stream_goes_on_in_the_engine_with_its_adapter(service: Service, refusal: RefusalKind) -> None:
+async def moved_stream(service: Service) -> "tuple[asyncio.Task[list[int]], ScriptedEngine, AddRequest]":
+    """Return a stream whose engine died after a token, an engine without its adapter, and its request."""
     first = await connected(service, holds=True)
     reader = ask(service)
     first.answer(await first.request(), 0, [5])
     await service.until(lambda: service.observer.tokens == [1])
     without = await connected(service)
     first.die("out of memory")
-    moved = await without.request()
+    return reader, without, await without.request()
+
+
+@REFUSALS
+async def test_a_stream_goes_on_in_the_engine_with_its_adapter(service: Service, refusal: RefusalKind) -> None:
+    reader, without, moved = await moved_stream(service)
     others = [await connected(service), await connected(service, holds=True), await connected(service)]
     refuse(without, moved, 1, refusal)
     again = await others[1].request()
@@ -89,13 +94,8 @@ async def test_a_refused_adapter_waits_for_a_starting_engine(service: Service) -
 
 @REFUSALS
 async def test_a_stream_waits_for_the_successor_of_its_engine(service: Service, refusal: RefusalKind) -> None:
-    first = await connected(service, holds=True)
-    reader = ask(service)
-    first.answer(await first.request(), 0, [5])
-    await service.until(lambda: service.observer.tokens == [1])
-    without = await connected(service)
-    first.die("out of memory")
-    refuse(without, await without.request(), 1, refusal)
+    reader, without, moved = await moved_stream(service)
+    refuse(without, moved, 1, refusal)
     if refusal is RefusalKind.ADAPTER_UNFIT:  # engines are alike
         with pytest.raises(InvalidRequest, match=REASON):
             await reader

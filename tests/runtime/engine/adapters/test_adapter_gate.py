@@ -47,18 +47,23 @@ def test_requests_overtake_one_that_waits_for_a_slot() -> None:
     assert len(waiting.token_ids) == 4
 
 
-def test_a_steady_stream_for_one_adapter_starves_no_other() -> None:
-    hub = Hub()
-    engine = hub.engine(slots=1, max_num_seqs=4)
+def check_answer_next_to_a_steady_stream(hub: Hub, engine: CoreHarness, name: str) -> None:
+    """Check that a request for the adapter is answered although requests for another one never end."""
     add(engine, "first", "a", max_tokens=8)
     engine.step()
-    waiting = add(engine, "other", "b")
+    waiting = add(engine, "other", name)
     for number in range(30):
         add(engine, str(number), "a", max_tokens=8)
         engine.step()
         hub.now += MAX_WAIT_SECONDS / 3
     assert len(waiting.token_ids) == 4
     engine.run()
+
+
+def test_a_steady_stream_for_one_adapter_starves_no_other() -> None:
+    hub = Hub()
+    engine = hub.engine(slots=1, max_num_seqs=4)
+    check_answer_next_to_a_steady_stream(hub, engine, "b")
 
 
 def test_a_bad_adapter_ends_only_its_requests() -> None:
@@ -127,12 +132,4 @@ def test_a_request_at_another_gate_holds_no_slot() -> None:
 def test_a_large_adapter_gets_room_from_a_steady_stream() -> None:
     hub = Hub(sizes={"large": 8})
     engine = hub.engine(slots=2, most=3, most_bytes=130)
-    add(engine, "first", "a", max_tokens=8)
-    engine.step()
-    waiting = add(engine, "other", "large")
-    for number in range(30):
-        add(engine, str(number), "a", max_tokens=8)
-        engine.step()
-        hub.now += MAX_WAIT_SECONDS / 3
-    assert len(waiting.token_ids) == 4
-    engine.run()
+    check_answer_next_to_a_steady_stream(hub, engine, "large")
