@@ -68,6 +68,12 @@ def parse_preview(
     return options.file, options.offline, _settings(options)
 
 
+def release_of(environment: Mapping[str, str]) -> Release:
+    """Return the release of an operator with these variables, without its profiles, which are files of its pod."""
+    options = _parser({name: value for name, value in environment.items() if name != _variable("--profiles")})
+    return _settings(options.parse_args([])).release
+
+
 def _settings(options: argparse.Namespace) -> OperatorSettings:
     namespaces = _listed(options.namespaces)
     return OperatorSettings(

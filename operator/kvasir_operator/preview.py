@@ -24,7 +24,7 @@ from kvasir_operator.observe.observed import Object, Observed
 from kvasir_operator.observe.service_memory import Key, ServiceMemory
 from kvasir_operator.observe.service_observer import ServiceObserver
 from kvasir_operator.observe.status_reports import StatusReports
-from kvasir_operator.operator_settings import OperatorSettings, parse_preview
+from kvasir_operator.operator_settings import OperatorSettings, parse_preview, release_of
 from kvasir_operator.plan.applies import Apply, digest
 from kvasir_operator.plan.plan import make_plan
 from kvasir_operator.plan.text import render
@@ -150,12 +150,16 @@ async def _profiles(cluster: Cluster, namespace: str) -> Profiles:
 
 
 def _completed(release: Release, found: Mapping[str, str]) -> Release:
-    secrets = found.get("KVASIR_IMAGE_PULL_SECRETS", "").replace(" ", "").split(",")
+    # options of the preview take precedence
+    own = release_of(found)
     return replace(
         release,
-        image_pull_secrets=release.image_pull_secrets or tuple(filter(None, secrets)),
-        frontend_image=release.frontend_image or found.get("KVASIR_FRONTEND_IMAGE") or "kvasir-frontend:dev",
-        engine_image=release.engine_image or found.get("KVASIR_ENGINE_IMAGE") or "kvasir-engine:dev",
+        image_pull_secrets=release.image_pull_secrets or own.image_pull_secrets,
+        inherited_labels=release.inherited_labels or own.inherited_labels,
+        inherited_annotations=release.inherited_annotations or own.inherited_annotations,
+        monitoring_namespaces=release.monitoring_namespaces or own.monitoring_namespaces,
+        frontend_image=release.frontend_image or own.frontend_image or "kvasir-frontend:dev",
+        engine_image=release.engine_image or own.engine_image or "kvasir-engine:dev",
     )
 
 

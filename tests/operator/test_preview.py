@@ -173,12 +173,22 @@ def test_preview_reads_the_images_of_the_operator(
     assert capsys.readouterr().out.startswith("# images: frontend:7, engine:7\n")
 
 
-async def test_preview_has_the_pull_secrets_of_the_operator(cluster: MockCluster) -> None:
-    env = [{"name": "KVASIR_IMAGE_PULL_SECRETS", "value": "one, two"}]
+async def test_preview_has_the_settings_of_the_operator(cluster: MockCluster) -> None:
+    variables = {
+        "KVASIR_IMAGE_PULL_SECRETS": "one, two",
+        "KVASIR_INHERIT_LABELS": "team,cost/",
+        "KVASIR_INHERIT_ANNOTATIONS": "note",
+        "KVASIR_MONITORING_NAMESPACES": "prometheus",
+        "KVASIR_PROFILES": "/in/its/pod",
+    }
+    env = [{"name": name, "value": value} for name, value in variables.items()]
     operator = {"metadata": {"name": "kvasir-operator", "namespace": "kvasir-system"}}
     cluster.put(DEPLOYMENT, {**operator, "spec": {"template": {"spec": {"containers": [{"env": env}]}}}})
     _, _, settings = parse_preview(["service.yaml"])
-    assert (await _release(cluster, settings)).image_pull_secrets == ("one", "two")
+    release = await _release(cluster, settings)
+    assert release.image_pull_secrets == ("one", "two")
+    assert (release.inherited_labels, release.inherited_annotations) == (("team", "cost/"), ("note",))
+    assert release.monitoring_namespaces == ("prometheus",)
 
 
 def test_preview_reads_the_profiles_of_the_operator(
