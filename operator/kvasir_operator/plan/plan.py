@@ -206,16 +206,17 @@ def _desired(
         else:
             body["spec"]["replicas"] = replicas[kind]
         existing = observed.children.get((kind, body["metadata"]["name"]))
-        ours = existing is not None and existing.ownership is not Ownership.FOREIGN
-        kept = pin(body, existing.object) if existing and ours and not may_upgrade else body
-        if kept is not body:
-            pinned.append(kept["metadata"]["annotations"][RELEASE_ANNOTATION])
+        earlier = None if existing is None or existing.ownership is Ownership.FOREIGN else existing.object
+        kept: Object | None = body
         if cache.problem is not None:
             # pods of the new template could not start; those of the present one go on
-            earlier = keep_template(body, existing.object) if existing and ours else None
-            if earlier is None:
-                continue
-            kept = earlier
+            kept = keep_template(body, earlier) if earlier is not None else None
+        elif earlier is not None and not may_upgrade:
+            kept = pin(body, earlier)
+        if kept is None:
+            continue
+        if (made_by := kept["metadata"]["annotations"][RELEASE_ANNOTATION]) != release.id:
+            pinned.append(made_by)
         if TEMPLATE_ANNOTATION not in kept["metadata"]["annotations"]:
             unpinned.append(f"{kind.kind} {kept['metadata']['name']}")
         if kind is STATEFUL_SET and scaling.ranks is not None:

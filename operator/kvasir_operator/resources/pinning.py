@@ -73,7 +73,14 @@ def keep_template(desired: Object, existing: Object) -> Object | None:
         kept = {name: old[name] for name in (INPUTS_ANNOTATION, RELEASE_ANNOTATION, TEMPLATE_ANNOTATION)}
     except (KeyError, ValueError):
         return None
-    return _with_template(desired, template, kept)
+    if not isinstance(template, dict):
+        return None
+    annotations = {**desired["metadata"]["annotations"], **kept}
+    return {
+        **desired,
+        "metadata": {**desired["metadata"], "annotations": annotations},
+        "spec": {**desired["spec"], "template": template},
+    }
 
 
 def pin(desired: Object, existing: Object) -> Object:
@@ -84,24 +91,9 @@ def pin(desired: Object, existing: Object) -> Object:
         return desired
     if old.get(RELEASE_ANNOTATION) in (None, new[RELEASE_ANNOTATION]):
         return desired
-    try:
-        template = json.loads(old[TEMPLATE_ANNOTATION])
-    except (KeyError, ValueError):
+    if old.get(TEMPLATE_ANNOTATION) == new.get(TEMPLATE_ANNOTATION):
         return desired
-    if not isinstance(template, dict) or old[TEMPLATE_ANNOTATION] == new.get(TEMPLATE_ANNOTATION):
-        return desired
-    return _with_template(
-        desired, template, {name: old[name] for name in (RELEASE_ANNOTATION, TEMPLATE_ANNOTATION)}
-    )
-
-
-def _with_template(desired: Object, template: Object, recorded: Mapping[str, str]) -> Object:
-    annotations = {**desired["metadata"]["annotations"], **recorded}
-    return {
-        **desired,
-        "metadata": {**desired["metadata"], "annotations": annotations},
-        "spec": {**desired["spec"], "template": template},
-    }
+    return keep_template(desired, existing) or desired
 
 
 def _set_fields(part: Any, without: tuple[str, ...] = ()) -> dict[str, Any]:

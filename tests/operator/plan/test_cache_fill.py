@@ -17,7 +17,18 @@ from kvasir_operator.resources.model_cache import cache_claim, cache_job
 from kvasir_operator.resources.model_volume import cache_directory
 from kvasir_operator.resources.names import FILLED_ANNOTATION
 from kvasir_operator.spec import InferenceService
-from operator_facts import NOON, RELEASE, SECRET_NAME, engines, frontends, member, observed, service, workload
+from operator_facts import (
+    NEWER,
+    NOON,
+    RELEASE,
+    SECRET_NAME,
+    engines,
+    frontends,
+    member,
+    observed,
+    service,
+    workload,
+)
 
 SOURCE: Final = "hf://org/name"
 Children = dict[tuple[Kind, str], ChildObject]
@@ -117,6 +128,14 @@ def test_running_pods_go_on_while_a_cache_is_filled() -> None:
     filled = {**seen.children, **facts(claim(cache_directory(SOURCE))).children}
     after = applied(planned(CACHED, seen.with_changes(children=filled)))["StatefulSet/demo-engine"]
     assert after["spec"]["template"] != existing["spec"]["template"]
+
+
+def test_the_status_has_the_running_release_during_a_fill() -> None:
+    before = service(1, model={"source": SOURCE})
+    seen = observed(before, engines("ready"), frontends("ready"))
+    plan = make_plan(CACHED, seen.with_changes(may_upgrade=True), {}, NEWER, NOON)
+    assert plan.status["release"] == RELEASE.id
+    assert plan.upgrade_available
 
 
 def waiting(condition: str = "", children: Children | None = None, **more: Any) -> Observed:
