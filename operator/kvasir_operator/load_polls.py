@@ -51,7 +51,7 @@ class LoadPolls:
         )
 
     def follow(self, key: Key, spec: AutoscalingSpec, scaling: LoadScaling, history: LoadHistory) -> None:
-        """Poll only these frontends of a service. `history` is the one that led to `scaling`."""
+        """Poll the frontends that `scaling` names, from now on. `history` is the one that led to it."""
         if not scaling.frontends:
             self.forget(key)
             return
