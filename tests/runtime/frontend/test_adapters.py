@@ -58,7 +58,7 @@ async def test_a_request_for_an_adapter_carries_it(path: str, body: dict[str, An
 
 async def test_adapters_are_listed_with_their_parent(sql: str) -> None:
     tone = json.dumps({"name": "tone", "path": sql, "base_model_name": "org/base"})
-    async with adapted(f"sql={sql}", tone) as frontend, frontend.http() as http:
+    async with adapted(tone, f"sql={sql}") as frontend, frontend.http() as http:
         models = {model["id"]: model for model in (await http.get("/v1/models")).json()["data"]}
         assert list(models) == [MODEL, "demo-alias", "sql", "tone"]
         assert [models[name]["parent"] for name in (MODEL, "sql", "tone")] == [None, MODEL, "org/base"]

@@ -42,7 +42,8 @@ class ServedAdapters:
         self._loading: Counter[str] = Counter()
 
     def __iter__(self) -> Iterator[str]:
-        return iter(self._by_name)
+        # threads read them in any order, and all frontends show one list
+        return iter(sorted(self._by_name))
 
     def __len__(self) -> int:
         return len(self._by_name)
